@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,8 @@ LLAMA = (
     *("--model", "llama3-405b", "--cluster", "h100", "--gpus", "16384", "--global-batch", "2048", "--seq", "8192"),
     *("--micro-batch", "1", "--tp", "8", "--pp", "16", "--vpp", "8"),
 )
+#: The columns of an ordinary terminal.
+WIDTH = 80
 
 
 class Shown(NamedTuple):
@@ -40,19 +43,25 @@ def shown(folder: str) -> tuple[Shown, ...]:
     )
 
 
+def typed(command: tuple[str, ...]) -> str:
+    """A command as one types it into a shell, continued in further lines where it is long."""
+    lines = textwrap.wrap(f"$ lumos {' '.join(command)}", WIDTH - 2, subsequent_indent="    ", break_on_hyphens=False)
+    return " \\\n".join(lines)
+
+
 def main() -> int:
     folder = sys.argv[1] if len(sys.argv) > 1 else "build"
     Path(ROOT / folder).mkdir(parents=True, exist_ok=True)
     began = time.perf_counter()
     for each in shown(folder):
-        print(f"{each.question}\n\n$ lumos {' '.join(each.command)}", flush=True)
+        print(f"{textwrap.fill(each.question, WIDTH)}\n\n{typed(each.command)}", flush=True)
         start = (sys.executable, "-c", "from lumos.cli import main; main()")
         done = subprocess.run((*start, *each.command), cwd=ROOT, capture_output=True, text=True, check=False)
         if done.returncode:
             print(done.stderr, file=sys.stderr)
             return done.returncode
         print("\n".join(done.stdout.splitlines()[: each.lines]), end="\n\n", flush=True)
-    print(f"{time.perf_counter() - began:.1f} seconds. Open {ROOT / folder / 'demo.html'} in a browser; lumos --help lists the verbs.")
+    print(f"{time.perf_counter() - began:.1f} seconds. lumos --help lists the verbs. Open in a browser:\n{ROOT / folder / 'demo.html'}")
     return 0
 
 

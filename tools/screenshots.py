@@ -42,6 +42,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder, browser(1180, 860) as page:
         _report(page, Path(folder) / "example.html", EXAMPLE)
         page.screenshot(IMAGES / "report.png")
+        _nested(page)
         page.prefer("dark")
         page.screenshot(IMAGES / "report-dark.png")
         page.prefer("light")
@@ -61,9 +62,23 @@ def main() -> int:
 
 
 def _report(page: Page, file: Path, job: Path) -> None:
-    write_report(str(file), document(ReportedJob.of(read(str(job)))))
+    named = job.relative_to(ROOT) if job.is_relative_to(ROOT) else job  # the commands in the pictures name it
+    write_report(str(file), document(ReportedJob.of(read(str(named)))))
     page.open(file.as_uri())
     time.sleep(0.5)
+
+
+def _nested(page: Page) -> None:
+    """Two threads opened around a backward pass."""
+    page.run(
+        "(() => { const t = window.lumos.timeline; t.lanes.all.forEach(({name, kind}, i) => {"
+        " if (kind === 'thread' && t.operators.nested.rows[i].length > 3) t.operators.toggle(i); });"
+        " t.show(t.length * 0.40, t.length * 0.52); })()"
+    )
+    time.sleep(0.3)
+    page.screenshot(IMAGES / "nested.png", "#timeline .timeline")
+    page.run("(() => { const t = window.lumos.timeline; t.operators.toggleAll(); t.show(0, t.length); scrollTo(0, 0); })()")
+    time.sleep(0.3)
 
 
 def _waits(page: Page) -> None:

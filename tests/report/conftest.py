@@ -92,6 +92,30 @@ def _ahead(lengths):
 
 
 @pytest.fixture
+def nested(tmp_path):
+    """Write the profiler file of a rank whose operators are nested (µs):
+
+    thread 1   ProfilerStep#0     0–200
+                 aten::linear     0–100
+                   aten::mm       10–60, with cudaLaunchKernel from 20 to 25
+                 aten::add        120–150
+    stream 7   gemm               30–90, launched by aten::mm
+    """
+    own, call = {"ph": "X", "pid": 1, "tid": 1}, {"correlation": 1, "External id": 5}
+    rows = [
+        {**own, "cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 200},
+        {**own, "cat": "cpu_op", "name": "aten::linear", "ts": 0, "dur": 100, "args": {"External id": 4}},
+        {**own, "cat": "cpu_op", "name": "aten::mm", "ts": 10, "dur": 50, "args": {"External id": 5, "Input Dims": [[8, 16], [16, 4]]}},
+        {**own, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 20, "dur": 5, "args": call},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 30, "dur": 60, "args": {**call, "stream": 7, "device": 0}},
+        {**own, "cat": "cpu_op", "name": "aten::add", "ts": 120, "dur": 30, "args": {"External id": 6}},
+    ]
+    path = tmp_path / "nested.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    return path
+
+
+@pytest.fixture
 def hostile():
     return HOSTILE
 

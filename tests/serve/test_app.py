@@ -235,3 +235,31 @@ def test_a_job_that_is_not_read_says_why(serve, tmp_path):
     refused = served.ask("/api/report")
     assert refused.status == 409
     assert "absent.json" in refused.json["error"]
+
+
+#: Values that a field of the API does not have.
+WRONG = ("\ud83d", "\u202e", "²", "9" * 5000, "1_0", "", -1, 1e308, 2**70, None, True, [], [["x"]], {"a": 1}, "[" * 400)
+
+
+@pytest.mark.parametrize("value", WRONG, ids=lambda value: str(value)[:8].encode("ascii", "backslashreplace").decode())
+def test_every_field_takes_any_value_and_answers_in_json(explorer, value):
+    rows = {"glob": value, "factor": value, "rank": value}
+    for field in ("settings", "base_cluster", "cluster", "network", "scale", "drop", "fuse", "rank_slowdown", "step"):
+        for body in ({field: value}, {field: [value]}, {field: {"layers": value}}, {field: [rows]}):
+            answer = explorer.ask("/api/whatif", body)
+            assert answer.status in (200, 400) and isinstance(answer.json, dict), body
+    assert explorer.ask("/api/scenarios", {"name": "x", "changes": value}).status == 400
+
+
+@pytest.mark.parametrize("number", ["x", "-1", "9" * 30, "9" * 6000, "", "%00", "nan"])
+def test_numbers_in_addresses_may_be_anything(explorer, number):
+    for method in ("GET", "DELETE"):
+        kind = {"content-type": "application/json"}
+        assert explorer.ask(f"/api/work/{number}", method=method, headers=kind).json["error"]
+    assert explorer.ask(f"/api/scenarios/{number}", method="DELETE", headers=kind).json["error"]
+
+
+def test_an_error_that_nobody_foresaw_is_said_to_be_a_fault_of_lumos(explorer, monkeypatch):
+    monkeypatch.setattr(type(explorer.session), "scenarios", lambda self: 1 // 0)
+    answer = explorer.ask("/api/scenarios")
+    assert answer.status == 500 and answer.json["error"].endswith("this is a fault of Lumos, please report it")

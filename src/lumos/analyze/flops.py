@@ -17,6 +17,7 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.analyze.loop.steps import step_times
+from lumos.characters import is_whole
 from lumos.graph.table import Kind
 from lumos.trace.table import Category, Int64, Job, Trace
 
@@ -132,7 +133,7 @@ def _is_true(inputs: list[str], place: int) -> bool:
 def _integers(text: str) -> list[int]:
     """The numbers of a list such as "[1, 1]"; empty where the text is none."""
     words = text.strip("[]").split(",")
-    return [int(word) for word in words] if all(word.strip().lstrip("-").isdigit() for word in words) else []
+    return [int(word) for word in words] if all(is_whole(word.strip().removeprefix("-")) for word in words) else []
 
 
 def operator_flops(name: str, shapes: list[_Shape], inputs: list[str]) -> float | None:

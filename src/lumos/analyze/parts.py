@@ -142,6 +142,7 @@ class _Activities:
         loops = np.zeros(len(graph.processors), bool)
         loops[graph.processor[owners.completes & ~owners.on_device]] = True
         self._on_loop = loops[graph.processor]
+        self._lane = np.array([p.lane for p in graph.processors], np.int64)
 
     def of_rank(self, rank: int) -> _Done:
         """What the rank at this position does."""
@@ -170,7 +171,7 @@ class _Activities:
             return EMPTY
         trace = self._job.traces[rank]
         rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.PYTHON) & trace.named(LOADING.search))
-        lane = np.array([p.lane for p in graph.processors])[graph.processor[tasks]]
+        lane = self._lane[graph.processor[tasks]]
         found = [EMPTY]
         for each in np.unique(trace.lane[rows]).tolist():
             here = rows[trace.lane[rows] == each]

@@ -62,8 +62,8 @@ def command(
     if json:
         write_json({**plain(found), "seconds_s": clock.lap()})
         return
-    print(found.headline)
-    from lumos.report.text.format import print_trust
+    from lumos.report.text.format import print_trust, sentence
 
+    sentence(console(), found.headline)
     print_trust(console(), found.trust)
     print(f"{output}: {found.size_bytes / 1e6:.1f} MB, opens in any browser, offline")

@@ -24,6 +24,7 @@ from lumos.simulate import measured, simulate
 from lumos.simulate.durations import with_durations
 from lumos.vocabulary import Basis
 from lumos.whatif.certainty.noise import spread
+from lumos.whatif.plan.identify import Identification
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -46,7 +47,7 @@ LEAST_WORTH = 0.02
 class Case:
     """A measured job. paths: its files as a shell has them. at: the position of its typical step in `owners.job`. base: the loop of that
     step. truth: the measured run, and times: of its steps. parts: where the time of every step that counts went, on each rank. noise:
-    half-width of the interval of a step, as a share of it."""
+    half-width of the interval of a step, as a share of it. plan: what several prices need of the job's plan and its cut, found once."""
 
     job: Job
     graph: Graph
@@ -59,6 +60,7 @@ class Case:
     base: Steady
     parts: tuple[StepBreakdown, ...]
     noise: float
+    plan: Identification
 
     @property
     def step_ns(self) -> float:
@@ -172,4 +174,5 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:
         base=steady(owners, at),
         parts=tuple(each for each in breakdown(truth, owners, job) if each.name in counted),
         noise=spread(times, step_times(replayed, owners)),
+        plan=Identification(job, graph),
     )

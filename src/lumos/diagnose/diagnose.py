@@ -25,6 +25,7 @@ from lumos.trace.table import Job
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumos.analyze.ranks.stragglers import Stragglers
     from lumos.graph.table import Graph
     from lumos.trace.source import Source
 
@@ -49,15 +50,18 @@ def named_paths(job: Job) -> tuple[str, ...]:
 
 
 @stage("diagnosing")
-def diagnose_paths(job: Job, paths: Sequence[str], *, graph: Graph | None = None, force: bool = False) -> Diagnosis:
-    """The same for a job that was read from `paths`, which the commands of its findings name."""
+def diagnose_paths(
+    job: Job, paths: Sequence[str], *, graph: Graph | None = None, compared: Stragglers | None = None, force: bool = False
+) -> Diagnosis:
+    """The same for a job that was read from `paths`, which the commands of its findings name. compared: what `lumos.stragglers` gives for
+    it, where it is known already."""
     built = build(job) if graph is None else graph
     if built.measured_start is None:
         raise LumosError(f"{paths[0]}: diagnose needs a measured job, and this one holds no times; record it with lumos collect")
     case = case_of(job, built, paths)
     check_sound(case.trust, "diagnose", force=force)
     loading = loads(case)
-    of_ranks = tuple(rank_findings(case, loading))
+    of_ranks = tuple(rank_findings(case, loading, compared))
     uneven_ns = 1e9 * sum(finding.worth_s for finding in of_ranks if finding.code is FindingCode.UNEVEN_STAGES)
     found = [
         *of_ranks,

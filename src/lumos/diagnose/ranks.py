@@ -47,11 +47,12 @@ _FIXES = {
 }
 
 
-def rank_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Finding]:
-    """What slow ranks cost. loading: the tasks that load data, bool[n]; a stall in one of them is the loader's, and no finding here."""
+def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers | None = None) -> Iterator[Finding]:
+    """What slow ranks cost. loading: the tasks that load data, bool[n]; a stall in one of them is the loader's, and no finding here.
+    compared: what `stragglers` gives for the job, where it is known already."""
     if len(case.graph.ranks) < 2 or len(case.graph.ranks) * len(case.graph) > MOST_TRIED:
         return
-    result = stragglers(case.graph, case.job, force=True)
+    result = compared or stragglers(case.graph, case.job, force=True)
     told = 0.0
     for found in result.findings:
         worth = found.worth_ns if found.cause is not StragglerCause.SLOW_EXCHANGE else min(found.worth_ns, found.excess_ns)

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steady import with_other_durations
-from lumos.graph.one_off import recurring
-from lumos.segment.segment import segment
 from lumos.whatif.answer import Changed, changed_loop
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.capture import capture, wants_graphs
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
-from lumos.whatif.whatif import Changes, changed_layout
+from lumos.whatif.structure import changed_layout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -34,7 +33,7 @@ class Saved(NamedTuple):
 
 def saved_by(case: Case, settings: Mapping[str, str]) -> Saved:
     """What settings of the job's structure (`whatif.settings`) save. Raises LumosError where the recording does not support the change."""
-    segmentation = segment(recurring(case.graph), case.job)
+    segmentation = case.plan.segmentation
     placed = assemble_pieces(changed_layout(measured_layout(segmentation), case.job, Changes(settings)))
     if wants_graphs(settings, case.graph):
         placed = capture(placed, segmentation).placed

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from lumos.diagnose.finding import Finding
     from lumos.trace.table import Int64
 
+#: A share of the time in which calls wait that is not worth saying: all but the rounding.
+ALMOST_ALL = 0.995
+
 
 def blocking_findings(case: Case) -> Iterator[Finding]:
     """The finding that the CPU waits for the device in the middle of a step."""
@@ -39,17 +42,17 @@ def blocking_findings(case: Case) -> Iterator[Finding]:
         return
     calls, waited = _waits(case, returns)
     share = case.steps * len(graph.ranks)
+    time = duration(float(waited[calls].sum() / share))
     names, number, total = _by_caller(case, calls, waited[calls])
-    of_top = f"{count(max(round(number[0] / share), 1), 'call')} a step and rank {where_words(names[0])}"
+    of_all = float(total[0] / max(total.sum(), 1))
+    most = "" if of_all > ALMOST_ALL else f" take {of_all:.0%} of it".replace("%", " %")
+    of_top = f"{count(max(round(number[0] / share), 1), 'call')} {where_words(names[0])}{most}"
     yield case.finding(
         FindingCode.BLOCKING_CALLS,
         f"the CPU waits for the device, mostly {where_words(names[0])}",
         case.at_longest(calls, waited),
         worth,
-        evidence=(
-            f"calls that wait take {duration(float(total.sum() / share))} a step and rank, {total[0] / max(total.sum(), 1):.0%} of it"
-            f" {of_top}; without waiting the CPU would launch ahead"
-        ),
+        evidence=f"calls that wait take {time} a step and rank: {of_top}; without waiting the CPU would launch ahead",
         fix="leave out .item(), .cpu() and synchronisations inside the step; copy from pinned memory with non_blocking=True",
         command="replay --ignore sync",
     )

@@ -1,7 +1,7 @@
 """The explorer's pages and its HTTP API, which /openapi.json describes for programs and /api for people.
 
 Every answer of the API is JSON. An error is {"error": message} with status 400 (the request cannot be answered), 403
-(refused), 404 (no such page or file) or 409 (the job is not read yet). No request names a file.
+(refused), 404 (no such page or file), 409 (the job is not read yet) or 500 (a fault of Lumos). No request names a file.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from starlette.exceptions import HTTPException
 from lumos.cost.cluster import cluster_names
 from lumos.errors import LumosError, UsageError
 from lumos.report.page.html import MODULES, json_text, page, plotly_source, static
+from lumos.result import plain
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Session, command_line, python_code
+from lumos.serve.work import fault_of
 from lumos.whatif.durations import Durations, Scale
 from lumos.whatif.settings import SETTINGS, Setting, SettingKind, parse_settings
 from lumos.whatif.whatif import Changes
@@ -119,6 +121,7 @@ def application(session: Session, port: int, token: str) -> App:
         title="Lumos explorer",
         summary="A recorded training job: its report, its timeline, and what changes would do to its step.",
         docs_url=None,
+        redirect_slashes=False,
         redoc_url=None,
     )
     imports = json_text({"imports": {f"lumos/{name}": f"/static/{name}" for name in FILES if name.endswith(".js")}})
@@ -139,6 +142,10 @@ def _errors(app: FastAPI) -> None:
     @app.exception_handler(LumosError)
     def cannot_answer(_: Request, error: LumosError) -> Response:
         return _json({"error": f"{error}"}, 400)
+
+    @app.exception_handler(Exception)
+    def unforeseen(_: Request, error: Exception) -> Response:
+        return _json({"error": fault_of(error)}, 500)
 
     @app.exception_handler(RequestValidationError)
     def malformed(_: Request, error: RequestValidationError) -> Response:
@@ -289,4 +296,8 @@ def _loaded(session: Session) -> Loaded:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    return Response(msgspec.json.encode(value), status, media_type="application/json")
+    try:
+        encoded = msgspec.json.encode(value)
+    except UnicodeEncodeError:  # half a surrogate pair in a name or in what was asked, which JSON text cannot hold
+        encoded = msgspec.json.encode(plain(value))
+    return Response(encoded, status, media_type="application/json")

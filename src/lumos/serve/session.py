@@ -16,6 +16,7 @@ import numpy as np
 
 from lumos.analyze.ranks.equal_work import equal_work
 from lumos.analyze.trust import check_sound
+from lumos.characters import is_whole
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
@@ -207,7 +208,7 @@ def python_code(paths: Sequence[str], changes: Changes, *, force: bool = False) 
     durations = changes.durations
     network = [word.partition("=") for words in changes.network for word in words.split(",")]
     words = {
-        **{key: repr(int(value) if value.isdigit() else value) for key, value in changes.settings.items()},
+        **{key: repr(int(value) if is_whole(value) else value) for key, value in changes.settings.items()},
         "scale": _mapping((repr(s.glob), f"{s.factor:g}") for s in durations.scales),
         "drop": repr(list(durations.drops)) if durations.drops else "",
         "fuse": repr(list(durations.fused)) if durations.fused else "",

@@ -19,6 +19,11 @@ class CancelledError(Exception):
     """The work was asked to stop."""
 
 
+def fault_of(error: BaseException) -> str:
+    """What the page shows of an error that no part of Lumos foresaw."""
+    return f"{type(error).__name__}: {error}; this is a fault of Lumos, please report it"
+
+
 class BackgroundWork(Generic[_Answer]):
     """Runs `call(report)` in a thread. Once cancelled, it stops at the next call of `report`."""
 
@@ -71,7 +76,7 @@ class BackgroundWork(Generic[_Answer]):
         except LumosError as error:
             self._end("failed", f"{error}")
         except BaseException as error:
-            self._end("failed", f"{type(error).__name__}: {error}; this is a fault of Lumos, please report it")
+            self._end("failed", fault_of(error))
             raise
 
     def _end(self, state: State, error: str = "") -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.loop.steps import assigned, members, step_names, step_times
+from lumos.analyze.loop.steps import assigned, job_lengths, members, step_names, step_times
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulate.timeline import Timeline, measured
@@ -152,6 +152,15 @@ def test_steps_that_stand_apart_as_measured_do_so_in_every_timeline(cpu_ahead, s
     replayed = step_times(shifted(graph, {3: (0, -60), 5: (-60, -60), 7: (-60, -60)}), members(graph))
     assert [t.length_ns // US for t in replayed.job] == [40, 30, 30, 30]
     assert [t.name for t in replayed.counted] == ["ProfilerStep#2", "ProfilerStep#3"]
+
+
+def test_the_lengths_alone_are_those_of_the_steps(cpu_ahead, two_steps, shifted):
+    """40 by its latency, then periods: in the shifted timeline the second step takes 60 less."""
+    graph = cpu_ahead((30, 90, 30, 30))
+    assert (job_lengths(measured(graph), members(graph)) // US).tolist() == [40, 90, 30, 30]
+    later = shifted(graph, {3: (0, -60), 5: (-60, -60), 7: (-60, -60)})
+    assert (job_lengths(later, members(graph)) // US).tolist() == [40, 30, 30, 30]
+    assert (job_lengths(measured(two_steps), members(two_steps)) // US).tolist() == [80, 70]
 
 
 def test_steps_given_by_name_keep_apart_those_named(cpu_ahead):

@@ -197,6 +197,18 @@ def test_a_task_says_what_it_waited_for_and_leads_there(page, opened, trace):
     assert page.errors == []
 
 
+def test_launches_are_drawn_on_demand(page, opened, nested):
+    """One call launches the only kernel: an arrow from 25 µs on the thread to 30 µs on the stream."""
+    opened(nested)
+    picture = f"new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done({CANVAS}.toDataURL()))))"
+    without = page.run(picture)
+    box = "[...document.querySelectorAll('#timeline label')].find(l => l.textContent.includes('launches')).querySelector('input')"
+    page.click(f"(b => [b.x + b.width / 2, b.y + b.height / 2])({box}.getBoundingClientRect())")
+    assert page.run(f"{box}.checked")
+    assert page.run("window.lumos.timeline.links.launches(0, 1e9, 10).length") == 1
+    assert page.run(picture) != without
+
+
 def test_the_address_holds_the_view_and_a_link_shows_it(page, opened, trace, tmp_path):
     opened(trace())
     page.run("window.lumos.timeline.show(400000, 500000)")
@@ -232,11 +244,51 @@ def test_ticks_differ_at_every_zoom(page, opened, trace):
 def test_ranks_that_are_alike_are_shown_once_on_demand(page, opened, ahead):
     opened(*ahead((30, 30), (30, 30), (30, 30), (10, 10)))
     timeline = "window.lumos.timeline"
-    ranks = f"[...new Set({timeline}.shown.map(i => {timeline}.drawing.lanes[i].rank))]"
+    ranks = f"[...new Set({timeline}.lanes.shown.map(i => {timeline}.drawing.lanes[i].rank))]"
     assert page.run(ranks) == [0, 1, 2, 3]
-    page.run(f"{timeline}.group(true)")
+    page.click(
+        "(b => [b.x + b.width / 2, b.y + b.height / 2])([...document.querySelectorAll('#timeline button')]"
+        ".find(b => b.textContent === '2 kinds of rank').getBoundingClientRect())"
+    )
     assert page.run(ranks) == [0, 3]
     page.run("new Promise(requestAnimationFrame)")
+    assert page.errors == []
+
+
+def test_of_many_ranks_one_of_each_kind_is_drawn_with_its_tasks(page, opened, ahead):
+    """A thread and a stream of 60 ranks are too many lanes. Rank 41 works for two thirds of the time of the others."""
+    opened(*ahead(*[(20, 20) if rank == 41 else (30, 30) for rank in range(60)]))
+    timeline = "window.lumos.timeline"
+    shown = f"{timeline}.lanes.shown.map(i => {timeline}.drawing.lanes[i]).map(l => l.rank + l.kind)"
+    assert page.run(shown) == ["0thread", "0stream", "41thread", "41stream"]
+    page.run(
+        "const draw = CanvasRenderingContext2D.prototype.fillText; window.written = [];"
+        "CanvasRenderingContext2D.prototype.fillText = function (text, ...a) { written.push(text); draw.call(this, text, ...a); };"
+        f"{timeline}.paint(); 0"
+    )
+    written = page.run("window.written")
+    assert {"r0 ×59", "r41"} <= set(written)
+    assert "gemm_kernel" in written  # the name of a task
+    assert page.run(f"{CANVAS}.dataset.mode") == "tasks"
+    said = f"(lane => ({timeline}.select({timeline}.describe({timeline}.run.tasks.offset[lane])), {timeline}.panel.textContent))"
+    assert "whererank 0 and 58 like it, stream 7" in page.run(f"{said}({timeline}.lanes.shown[1])")
+    assert "whererank 41, stream 7" in page.run(f"{said}({timeline}.lanes.shown[3])")
+    assert page.errors == []
+
+
+def test_of_many_ranks_those_without_tasks_show_levels_beside_those_with(page, opened, ahead):
+    opened(*ahead(*[(30, 30)] * 60))
+    timeline = "window.lumos.timeline"
+    page.run(f"{timeline}.goTo({{rank: 1}}).then(() => {timeline}.paint())")  # which is not one of those that stand for others
+    assert page.run(f"{timeline}.lanes.grouped") is False
+    assert page.run("[...document.querySelectorAll('[aria-label=ranks] [aria-pressed=true]')].map(b => b.textContent)") == ["all 60 ranks"]
+    hover = "(i => (T.hover(T.x(T.run.length_ns / 2), T.lanes.y(i) + 3), T.tip.textContent))".replace("T", timeline)
+    tips = [page.run(f"{hover}({lane})") for lane in (1, 3)]
+    assert tips[0].startswith("gemm_kernel\ngemm, 30.00 µs")
+    assert tips[1].startswith("mostly gemm, 100 % busy\nrank 1, device")
+    colours = "[1, 3].map(i => [...C.getContext('2d').getImageData(T.x(T.run.length_ns / 2), T.lanes.y(i) + 4, 1, 1).data].join())"
+    with_tasks, with_levels = page.run(colours.replace("T.", f"{timeline}.").replace("C.", f"{CANVAS}."))
+    assert with_tasks == with_levels != "0,0,0,0"
     assert page.errors == []
 
 

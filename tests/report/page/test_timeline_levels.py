@@ -11,9 +11,10 @@ import pytest
 from lumos.analyze.loop.steps import members
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
-from lumos.report.page import timeline_levels
+from lumos.report.page import timeline_lanes
 from lumos.report.page.alike import NO_CLASS
-from lumos.report.page.timeline_levels import Limits, Pieces, drawing, excerpt, lanes_of, levels, window_of
+from lumos.report.page.timeline_lanes import lanes_of, one_of_each_kind
+from lumos.report.page.timeline_levels import Limits, Pieces, drawing, excerpt, levels, window_of
 from lumos.simulate.timeline import measured
 
 
@@ -62,11 +63,40 @@ def test_lanes_are_threads_and_streams_by_rank(job):
     ]
 
 
-def test_a_job_of_many_threads_has_two_lanes_a_rank(job, monkeypatch):
-    monkeypatch.setattr(timeline_levels, "MOST_LANES", 3)
-    lanes, lane_of = lanes_of(job)
-    assert [(lane.rank, lane.kind) for lane in lanes] == [(0, "cpu"), (0, "device"), (1, "cpu"), (1, "device")]
+def test_lanes_of_many_threads_are_joined_but_for_ranks_that_are_drawn_whole(job, monkeypatch):
+    monkeypatch.setattr(timeline_lanes, "MOST_LANES", 3)
+    joined, lane_of = lanes_of(job)
+    assert [(lane.rank, lane.kind) for lane in joined] == [(0, "cpu"), (0, "device"), (1, "cpu"), (1, "device")]
     assert lane_of.tolist() == [0, 1, 2, 3]
+    lanes, _ = lanes_of(job, whole={1})
+    assert [(lane.rank, lane.kind) for lane in lanes] == [(0, "cpu"), (0, "device"), (1, "thread"), (1, "stream")]
+
+
+def test_one_rank_of_each_kind_is_drawn_whole_the_largest_kinds_first(job, monkeypatch):
+    """Both ranks have two lanes. Rank 1 stands for three ranks, rank 0 for itself."""
+    groups, tasks = [[0], [1, 2, 3]], {0: 4, 1: 2}
+    assert one_of_each_kind(job, groups, tasks, 6) == {0, 1}
+    assert one_of_each_kind(job, groups, tasks, 5) == {1}
+    assert one_of_each_kind(job, groups, {0: 4, 1: 9}, 6) == {0}
+    monkeypatch.setattr(timeline_lanes, "MOST_LANES", 3)
+    assert one_of_each_kind(job, groups, tasks, 6) == {1}
+
+
+def test_of_many_lanes_the_ranks_drawn_whole_have_tasks_and_the_others_levels(job, monkeypatch):
+    """There is room for the two lanes of one rank: rank 0, which is not like rank 1."""
+    monkeypatch.setattr(timeline_lanes, "MOST_LANES", 3)
+    found = draw(job, limits=Limits(tasks=4))
+    assert [(lane["rank"], lane["kind"]) for lane in found["lanes"]] == [(0, "thread"), (0, "stream"), (1, "cpu"), (1, "device")]
+    assert found["groups"] == [[0], [1]]
+    (run,) = found["runs"]
+    assert values(run["tasks"]["offset"]).tolist() == [0, 1, 4, 4, 4]
+    assert values(run["tasks"]["task"]).tolist() == [0, 1, 1, 2]
+    assert run["pieces"] == 6
+    level = run["levels"][-1]
+    busy = values(level["busy"]).reshape(4, level["bins"]).sum(axis=1) / 255 * level["bin_ns"]
+    assert busy == pytest.approx([400, 800, 400, 200], abs=2 * level["bin_ns"])
+    assert draw(job, limits=Limits(tasks=0))["runs"][0]["tasks"] is None
+    assert excerpt(measured(job), members(job), "step", 0, 1000, None, 100) is None
 
 
 def test_tasks_carry_exact_times_and_waiting_apart_from_transfer(job):

@@ -111,3 +111,16 @@ def test_no_width_cuts_a_number(width):
     table(Console(file=out, width=width), ("rank", "name", "a", "b", "c", "d"), [("7", "some name of a kernel", *numbers)], left=(1,))
     assert all(number in out.getvalue() for number in numbers)
     assert max(map(len, out.getvalue().splitlines())) <= width
+
+
+@pytest.mark.parametrize(("encoding", "mark"), [("utf-8", "…"), ("ascii", "...")])
+@pytest.mark.parametrize("width", [80, 40])
+def test_a_name_that_is_cut_fits_with_the_mark_that_the_terminal_can_show(width, encoding, mark):
+    out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    out.mode = "w"  # a console asks for it
+    console = Console(file=out, width=width, highlight=False)
+    table(console, ("name", "time"), [("autograd::engine::evaluate_function: " + "AddmmBackward0" * 5, "1.51 ms")] * 2, left={0})
+    out.flush()
+    lines = out.buffer.getvalue().decode(encoding, "replace").splitlines()
+    assert max(map(len, lines)) <= width
+    assert sum(mark in line for line in lines) == 2

@@ -77,8 +77,10 @@ def _roles(owners: Members, symbol: Int64) -> Int64:
         works[processor][name] = count
     role = np.arange(len(graph.processors))
     first: list[int] = []  # the first processor of every role
-    for rank in graph.ranks:
-        own = [i for i, p in enumerate(graph.processors) if p.rank == rank]
+    of_rank: dict[int, list[int]] = {rank: [] for rank in graph.ranks}
+    for i, processor in enumerate(graph.processors):
+        of_rank[processor.rank].append(i)
+    for own in of_rank.values():
         shared = [(_shared(works[i], works[j]), -j, -i) for i in own for j in first if _alike(graph, i, j)]
         taken: set[int] = set()
         for common, j, i in sorted(shared, reverse=True):

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import StepTimes, members, step_times
+from lumos.analyze.loop.steps import StepTimes, job_lengths, members, step_times
 from lumos.analyze.ranks.equal_work import IDEAL_RULES, equal_work, ideal_job
 from lumos.analyze.ranks.straggler_causes import Candidate, StragglerFinding, candidates, where
 from lumos.analyze.ranks.unequal_work import unequal_work
@@ -229,13 +229,13 @@ class _Counted:
 
     def __init__(self, times: StepTimes) -> None:
         self._owners = times.owners
-        self._names = [time.name for time in times.counted]
-        self.number = len(self._names)
+        names = {time.name for time in times.counted}
+        self._steps = [i for i, time in enumerate(times.job) if time.name in names]
+        self.number = len(self._steps)
 
     def mean(self, timeline: Timeline) -> float:
         """The mean over the steps that count, ns."""
-        times = step_times(timeline, self._owners)
-        return float(np.mean([times.named(name).length_ns for name in self._names]))
+        return float(np.mean(job_lengths(timeline, self._owners)[self._steps]))
 
 
 class _Trial:

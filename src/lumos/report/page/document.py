@@ -120,6 +120,13 @@ class ReportedJob:
         return equal_work(self.graph, self.membership, self.job)
 
     @cached_property
+    def compared(self) -> Stragglers | None:
+        """The ranks compared; None for a job of one rank, and for one that `_left_out` names."""
+        if len(self.graph.ranks) < 2 or _left_out(self):
+            return None
+        return stragglers(self.graph, self.job, force=self.force)
+
+    @cached_property
     def plan(self) -> Identification:
         """The plan that the job was recorded with, for what-ifs."""
         return Identification(self.job, self.graph)
@@ -324,11 +331,9 @@ def _paths(recording: ReportedJob) -> list[dict[str, Any]]:
 
 
 def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
-    """The stragglers; None for a job of one rank, and for one that `_left_out` names."""
-    if len(recording.graph.ranks) < 2 or _left_out(recording):
+    if recording.compared is None:
         return None
-    found: Stragglers = stragglers(recording.graph, recording.job, force=recording.force)
-    answer: dict[str, Any] = plain(found)
+    answer: dict[str, Any] = plain(recording.compared)
     answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.result.diagnostics)]
     return answer
 
@@ -337,7 +342,8 @@ def _diagnosis(recording: ReportedJob) -> dict[str, Any] | None:
     """What to fix first; None where the evidence is unsound, which the headline and the trust say."""
     if recording.trust.grade is Grade.UNSOUND and not recording.force:
         return None
-    found: dict[str, Any] = plain(diagnose_paths(recording.job, named_paths(recording.job), graph=recording.graph, force=recording.force))
+    paths, known = named_paths(recording.job), recording.compared
+    found: dict[str, Any] = plain(diagnose_paths(recording.job, paths, graph=recording.graph, compared=known, force=recording.force))
     return {key: found[key] for key in ("findings", "lacks", "step_time_s")}
 
 

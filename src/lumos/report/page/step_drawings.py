@@ -33,5 +33,5 @@ def drawings(
     left, others = OTHER_TASKS, {}
     for name in [name for name in steps if name != step][:MOST_OTHERS]:
         others[name] = draw(name, Limits(cells=OTHER_CELLS, tasks=left), None)
-        left -= max((run["pieces"] for run in others[name]["runs"] if run["tasks"] is not None), default=0)
+        left -= max((run["tasks"]["start"]["length"] for run in others[name]["runs"] if run["tasks"] is not None), default=0)
     return {"timeline": draw(step, _WHOLE, changed), "other_timelines": others}

@@ -2,14 +2,15 @@
 
 It shows the time that the loop takes for the step, and everything that runs in that time, also work of the steps before and after.
 
-A lane is a thread or a stream; where there are many of them, each rank has one lane for all CPU and one for all device
-work. A level divides the step into bins of equal width. A cell (lane, bin) has the class of work that took most of it and
-the share of it that was busy. A bin is as wide as four of the next finer level, and the browser draws the level whose
-bins are about a pixel wide. The time in which a collective waits for its last rank is a class of its own.
+A lane is a thread or a stream, or all threads or all streams of a rank (`report.page.timeline_lanes`). A level divides the step into
+bins of equal width. A cell (lane, bin) has the class of work that took most of it and the share of it that was busy. A bin is as wide as
+four of the next finer level, and the browser draws the level whose bins are about a pixel wide. The time in which a collective waits for
+its last rank is a class of its own.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,21 +23,24 @@ from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.report.page.alike import NO_CLASS, ranks_alike
 from lumos.report.page.columns import column, index, times
+from lumos.report.page.enclosing import Enclosing
 from lumos.report.page.task_facts import TaskFacts
 from lumos.report.page.task_links import LINK_WORDS, link_columns, task_links
+from lumos.report.page.timeline_lanes import lanes_of, one_of_each_kind
 from lumos.report.text.format import kernel_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from numpy.typing import NDArray
 
     from lumos.analyze.critical_path import CriticalPath
     from lumos.analyze.ranks.equal_work import EqualWork
+    from lumos.report.page.timeline_lanes import TimelineLane
     from lumos.simulate.freeze import Frozen
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int8, Int32, Int64, Job
 
-#: Where there are more threads and streams than this, each rank has two lanes.
-MOST_LANES = 96
 #: How many bins the finest level may have, the most first; and how many the coarsest has.
 BINS = (16384, 4096, 1024, 256)
 _COARSEST = 256
@@ -54,14 +58,6 @@ class Limits:
     cells: int = 1_500_000
     tasks: int = 100_000
     details: int = 300_000
-
-
-class TimelineLane(NamedTuple):
-    """One row of the drawing. kind: "thread" or "stream"; "cpu" or "device" for all threads or all streams of a rank."""
-
-    rank: int
-    kind: str
-    name: str
 
 
 class TimelineLevel(NamedTuple):
@@ -101,27 +97,6 @@ def window_of(timeline: Timeline, membership: Members, name: str) -> TimelineWin
         if time.name == name:
             return TimelineWindow(name, time.since_ns, time.length_ns)
     raise GraphError(f"no step {name!r}; the job has {', '.join(time.name for time in known)}")
-
-
-def lanes_of(graph: Graph) -> tuple[tuple[TimelineLane, ...], Int32]:
-    """The lanes, by rank, CPU before device, and the lane of each processor, int32[processors]."""
-    used = np.zeros(len(graph.processors), bool)
-    used[graph.processor] = True
-    order = sorted(np.flatnonzero(used).tolist(), key=lambda i: (graph.processors[i].rank, graph.processors[i].is_stream, i))
-    lane_of = np.zeros(len(graph.processors), np.int32)
-    number: dict[TimelineLane | int, int] = {}
-    lanes: list[TimelineLane] = []
-    for i in order:
-        p = graph.processors[i]
-        if len(order) <= MOST_LANES:
-            lane, key = TimelineLane(p.rank, "stream" if p.is_stream else "thread", p.name), i
-        else:
-            lane = key = TimelineLane(p.rank, "device" if p.is_stream else "cpu", "device" if p.is_stream else "CPU")  # type: ignore[assignment]
-        if key not in number:
-            number[key] = len(lanes)
-            lanes.append(lane)
-        lane_of[i] = number[key]
-    return tuple(lanes), lane_of
 
 
 def pieces(timeline: Timeline, window: TimelineWindow, lane_of: Int32, label: Int64, waiting_label: int) -> Pieces:
@@ -190,25 +165,67 @@ def drawing(
     graph = next(iter(timelines.values())).graph
     classes = classes or equal_work(graph, membership, job)
     labels = (*classes.labels, _WAITING)
-    lanes, lane_of = lanes_of(graph)
-    own_lanes = len(lanes) == len(np.unique(graph.processor))
-    runs, names, facts, groups = [], _Names(graph), TaskFacts(graph, job), None
+    windows = {source: window_of(timeline, membership, step) for source, timeline in timelines.items()}
+    lanes, lane_of, groups, shown = _layout(timelines, windows, classes.label, len(labels), limits.tasks)
+    single = np.array([lane.is_single for lane in lanes], bool)
+    told = {source: _picked(found, np.flatnonzero(single[found.lane])) for source, found in shown.items()}
+    whole = {source for source, found in told.items() if single.any() and len(found.task) <= limits.tasks}
+    runs, names, facts = [], _Names(graph), TaskFacts(graph, job)
+    around = Enclosing(graph, job if whole else None, np.concatenate([found.task for found in told.values()]))
     for source, timeline in timelines.items():
-        window = window_of(timeline, membership, step)
-        shown = pieces(timeline, window, lane_of, classes.label, len(classes.labels))
-        found = levels(shown, len(lanes), len(labels), window.length, limits.cells)
-        groups = groups or ranks_alike([(lane.rank, lane.kind) for lane in lanes], found[-1].label, found[-1].busy)
-        cells = [_encoded(level) for level in found]
-        tasks = _tasks(shown, names, len(lanes)) if own_lanes and len(shown.task) <= limits.tasks else None
-        if tasks is not None and frozen is not None and len(shown.task) <= limits.details:
-            links = task_links(timeline, frozen, shown.task)
-            tasks |= {"facts": index(facts.of(shown.task)), "links": link_columns(links, len(shown.task))}
+        here, drawn, window = shown[source], told[source], windows[source]
+        cells = [_encoded(level) for level in levels(here, len(lanes), len(labels), window.length, limits.cells)]
+        tasks = _tasks(drawn, names, len(lanes), around) if source in whole else None
+        if tasks is not None and frozen is not None and len(drawn.task) <= limits.details:
+            links = task_links(timeline, frozen, drawn.task)
+            tasks |= {"facts": index(facts.of(drawn.task)), "links": link_columns(links, len(drawn.task))}
         path = _path(paths[source], window, lane_of[graph.processor]) if source in paths else None
-        runs.append(
-            {"source": source, "length_ns": window.length, "pieces": len(shown.task), "levels": cells, "tasks": tasks, "path": path}
-        )
-    said = {"facts": facts.used, "link_words": LINK_WORDS, "groups": groups}
+        runs.append({"source": source, "length_ns": window.length, "pieces": len(here.task), "levels": cells, "tasks": tasks, "path": path})
+    around_columns = around.columns(names.numbers) if whole else None
+    said = {"facts": facts.used, "link_words": LINK_WORDS, "groups": groups, "around": around_columns}
     return {"step": step, "lanes": [lane._asdict() for lane in lanes], "labels": labels, "names": names.used, **said, "runs": runs}
+
+
+class _Layout(NamedTuple):
+    """The lanes of a drawing, the lane of each processor, the ranks that look alike, and the pieces of each run on the lanes."""
+
+    lanes: tuple[TimelineLane, ...]
+    lane_of: Int32
+    groups: list[list[int]]
+    shown: dict[str, Pieces]
+
+
+def _layout(timelines: dict[str, Timeline], windows: dict[str, TimelineWindow], label: Int64, labels: int, most_tasks: int) -> _Layout:
+    """The layout of the runs: every thread and stream, or only those of one rank of each kind. label: int[n], the class of each task, and
+    labels: how many there are, the last for waiting."""
+    graph = next(iter(timelines.values())).graph
+    lanes, lane_of = lanes_of(graph)
+    shown = {source: pieces(timeline, windows[source], lane_of, label, labels - 1) for source, timeline in timelines.items()}
+    first = next(iter(timelines))
+    (coarsest,) = levels(shown[first], len(lanes), labels, windows[first].length, most_cells=0)
+    groups = ranks_alike([(lane.rank, lane.kind) for lane in lanes], coarsest.label, coarsest.busy)
+    if not all(lane.is_single for lane in lanes):
+        lanes, lane_of = lanes_of(graph, one_of_each_kind(graph, groups, _most_pieces(graph, shown.values()), most_tasks))
+        shown = {source: _on_lanes(found, lane_of[graph.processor[found.task]]) for source, found in shown.items()}
+    return _Layout(lanes, lane_of, groups, shown)
+
+
+def _most_pieces(graph: Graph, runs: Iterable[Pieces]) -> Counter[int]:
+    """How many pieces each rank has in the run in which it has most."""
+    most: Counter[int] = Counter()
+    for shown in runs:
+        ranks, number = np.unique(graph.rank_of_task[shown.task], return_counts=True)
+        most |= Counter(dict(zip(ranks.tolist(), number.tolist(), strict=True)))
+    return most
+
+
+def _on_lanes(shown: Pieces, lane: Int32) -> Pieces:
+    """The same pieces on other lanes. lane: int32[pieces]."""
+    return _picked(shown._replace(lane=lane), np.lexsort((shown.end, shown.start, lane)))
+
+
+def _picked(shown: Pieces, rows: Int64) -> Pieces:
+    return Pieces(shown.lane[rows], shown.start[rows], shown.end[rows], shown.label[rows], shown.task[rows])
 
 
 def excerpt(timeline: Timeline, membership: Members, step: str, begin: int, end: int, job: Job | None, most: int) -> dict[str, Any] | None:
@@ -221,10 +238,11 @@ def excerpt(timeline: Timeline, membership: Members, step: str, begin: int, end:
     whole = window_of(timeline, membership, step)
     classes = equal_work(graph, membership, job)
     shown = pieces(timeline, TimelineWindow(step, whole.start + begin, end - begin), lane_of, classes.label, len(classes.labels))
-    if len(shown.task) > most or len(lanes) < len(np.unique(graph.processor)):
+    if len(shown.task) > most or not all(lane.is_single for lane in lanes):
         return None
-    names = _Names(graph)
-    return {"begin_ns": begin, "tasks": _tasks(shown, names, len(lanes)), "names": names.used}
+    names, around = _Names(graph), Enclosing(graph, job, shown.task)
+    tasks = _tasks(shown, names, len(lanes), around)
+    return {"begin_ns": begin, "tasks": tasks, "around": around.columns(names.numbers), "names": names.used}
 
 
 def _encoded(level: TimelineLevel) -> dict[str, Any]:
@@ -237,19 +255,28 @@ class _Names:
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
-        self._number: dict[int, int] = {}
-        self.used: list[str] = []
+        self._number: dict[str, int] = {}
+
+    @property
+    def used(self) -> list[str]:
+        return list(self._number)
 
     def of(self, tasks: Int64) -> Int64:
+        """The number of the name of each task, int64[tasks]."""
         names, inverse = np.unique(self._graph.name[tasks], return_inverse=True)
-        numbers = [self._number.setdefault(i, len(self._number)) for i in names.tolist()]
-        for i in list(self._number)[len(self.used) :]:
-            text = kernel_name(self._graph.names[i]).encode("utf-8", "replace").decode()
-            self.used.append(text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…")
-        return np.array(numbers, np.int64)[inverse] if len(numbers) else np.empty(0, np.int64)
+        return self.numbers([self._graph.names[i] for i in names.tolist()])[inverse]
+
+    def numbers(self, names: Sequence[str]) -> Int64:
+        """The number of each of some names, int64[names]."""
+        return np.array([self._number.setdefault(_short(name), len(self._number)) for name in names], np.int64)
 
 
-def _tasks(shown: Pieces, names: _Names, lanes: int) -> dict[str, Any]:
+def _short(name: str) -> str:
+    text = kernel_name(name).encode("utf-8", "replace").decode()
+    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+
+
+def _tasks(shown: Pieces, names: _Names, lanes: int, around: Enclosing) -> dict[str, Any]:
     """Pieces as columns. Starts are differences within a lane, because these compress well."""
     offset = np.searchsorted(shown.lane, np.arange(lanes + 1))
     before = np.concatenate(([0], shown.start[:-1])) if len(shown.start) else shown.start
@@ -261,6 +288,7 @@ def _tasks(shown: Pieces, names: _Names, lanes: int) -> dict[str, Any]:
         "label": index(shown.label),
         "name": index(names.of(shown.task)),
         "task": column(shown.task.astype(np.uint32)),
+        "around": index(around.of(shown.task)),
     }
 
 

@@ -30,9 +30,15 @@ export async function decodeTasks(tasks) {
   );
   return {
     offset, start: cumulate(differences, offset), duration, label, name, task,
+    around: tasks.around ? await decode(tasks.around) : null,
     facts: tasks.facts ? await decode(tasks.facts) : null,
     links: links ? { offset: await decode(links.offset), before: await decode(links.before), kind: await decode(links.kind) } : null,
   };
+}
+
+// The operators around tasks: of each the one around it, and its name.
+export async function decodeAround(around) {
+  return around && { parent: await decode(around.parent), name: await decode(around.name) };
 }
 
 export async function decodeRun(run) {

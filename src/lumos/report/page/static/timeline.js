@@ -1,29 +1,29 @@
 // The timeline of a step: all lanes at any zoom, with mouse and keyboard.
 
-import { decodeRun, decodeTasks } from "lumos/columns.js";
+import { decodeAround, decodeRun, decodeTasks } from "lumos/columns.js";
 import { choice, el } from "lumos/dom.js";
 import { duration, percent } from "lumos/format.js";
 import { listen } from "lumos/timeline_input.js";
+import { gutterOf, Lanes, RULER } from "lumos/timeline_lanes.js";
 import { TaskLinks } from "lumos/timeline_links.js";
-import { GAP, GUTTER, paintFlows, paintGutter, paintNames, paintPath, paintRuler, paintSelected, RULER, TALLEST } from "lumos/timeline_marks.js";
+import { paintFlows, paintGutter, paintNames, paintPath, paintRuler, paintSelected } from "lumos/timeline_marks.js";
+import { paintNested } from "lumos/timeline_nested.js";
+import { Operators } from "lumos/timeline_operators.js";
 import { cell, levelFor, MOST_TASKS, paintLevel, paintTasks, pixel, tasksInView, visible } from "lumos/timeline_paint.js";
-import { panel } from "lumos/timeline_panel.js";
+import { operatorPanel, panel } from "lumos/timeline_panel.js";
 import { TaskSearch } from "lumos/timeline_search.js";
 import { onTheme, palette, style } from "lumos/theme.js";
-
-// Jobs of more ranks begin with one rank of each kind.
-const MOST_RANKS = 16;
 
 export class Timeline {
   // drawing: what lumos.report.page.timeline_levels.drawing returns. detail: async (run, begin, end) → excerpt or null; fetches
   // tasks that the drawing lacks.
   static async create(drawing, detail = null) {
     const runs = await Promise.all(drawing.runs.map(decodeRun));
-    return new Timeline(drawing, runs, detail);
+    return new Timeline(drawing, runs, await decodeAround(drawing.around), detail);
   }
 
-  constructor(drawing, runs, detail) {
-    Object.assign(this, { drawing, runs, detail });
+  constructor(drawing, runs, around, detail) {
+    Object.assign(this, { drawing, runs, around, detail });
     this.run = runs[0];
     this.excerpts = new Map();
     this.names = drawing.names;
@@ -31,11 +31,8 @@ export class Timeline {
     this.view = { begin: 0, end: this.length };
     this.onview = () => {};
     this.linksOf = new Map();
-    this.groups = drawing.groups ?? [];
-    this.ranks = new Set(drawing.lanes.map((lane) => lane.rank)).size;
-    this.grouped = this.ranks > MOST_RANKS && this.groups.length < this.ranks;
-    this.arrange();
-    this.top = 0;
+    this.lanes = new Lanes(drawing.lanes, drawing.groups ?? []);
+    this.operators = new Operators(this);
     this.showPath = true;
     this.showFlows = false;
     this.dim = null;
@@ -47,33 +44,18 @@ export class Timeline {
     new ResizeObserver(() => this.draw()).observe(this.canvas);
   }
 
-  // Which lanes are shown, and where: all, or those of the first rank of each group of ranks that are alike.
-  arrange() {
-    const first = new Map(this.groups.map((group) => [group[0], group.length]));
-    this.alike = this.grouped ? first : new Map();
-    this.shown = this.drawing.lanes.flatMap((lane, i) => (!this.grouped || first.has(lane.rank) ? [i] : []));
-    this.rowOf = new Int32Array(this.drawing.lanes.length).fill(-1);
-    this.shown.forEach((lane, row) => { this.rowOf[lane] = row; });
-    this.row = Math.max(11, Math.min(22, Math.floor(TALLEST / this.shown.length) - GAP));
-  }
-
-  visibleLanes() { return this.shown; }
-
   // Show one rank of each kind, or every rank.
   group(on) {
-    this.grouped = on;
-    this.arrange();
-    this.top = 0;
-    this.canvas.style.height = `${this.tall()}px`;
+    this.lanes.group(on);
+    for (const [i, button] of [...(this.groupChoice?.children ?? [])].entries()) button.setAttribute("aria-pressed", String(on === (i === 0)));
+    this.canvas.style.height = `${this.lanes.tall}px`;
     this.find(this.search.field.value);
   }
-
-  tall() { return RULER + Math.min(this.shown.length * (this.row + GAP) + 4, TALLEST); }
 
   build() {
     this.canvas = el("canvas", {
       tabindex: "0", role: "application", "aria-label":
-        `Timeline of ${this.drawing.step}, ${this.drawing.lanes.length} lanes. Arrow keys pan and scroll, plus and minus zoom, Home shows all, N and P step through the tasks of a lane.`,
+        `Timeline of ${this.drawing.step}, ${this.drawing.lanes.length} lanes. Arrow keys pan and scroll, plus and minus zoom, Home shows all, N and P step through the tasks of a lane, E opens or closes a thread's nested operators.`,
     });
     this.tip = el("div", { class: "tip", hidden: true });
     this.announcement = el("div", { class: "sr", "aria-live": "polite" });
@@ -85,32 +67,34 @@ export class Timeline {
     this.runChoice = runs;
     const path = el("label", {}, el("input", { type: "checkbox", checked: true, onchange: (e) => { this.showPath = e.target.checked; this.draw(); } }), " critical path");
     const flows = this.runs.some((r) => r.tasks?.links) ? el("label", {}, el("input", { type: "checkbox", onchange: (e) => { this.showFlows = e.target.checked; this.draw(); } }), " launches") : null;
-    const groups = this.groups.length < this.ranks && this.ranks > 2 ? choice("ranks", [[true, `${this.groups.length} kinds of rank`], [false, `all ${this.ranks} ranks`]], this.grouped, (on) => this.group(on)) : null;
+    const { groups: kinds, ranks, grouped } = this.lanes;
+    const groups = kinds.length < ranks && ranks > 2 ? choice("ranks", [[true, `${kinds.length} kinds of rank`], [false, `all ${ranks} ranks`]], grouped, (on) => this.group(on)) : null;
+    this.groupChoice = groups;
     this.search = new TaskSearch(this);
     this.panel = el("div", { class: "task", hidden: true });
     const button = (text, label, act) => el("button", { type: "button", "aria-label": label, title: label, onclick: act }, text);
     const bar = el("div", { class: "bar" }, runs,
       button("+", "zoom in", () => this.zoom(0.5)), button("−", "zoom out", () => this.zoom(2)), button("all", "show all", () => this.show(0, this.length)),
-      path, ...[flows, groups].filter(Boolean), this.search.element, el("span", { class: "space" }), this.readout);
-    this.canvas.style.height = `${this.tall()}px`;
+      path, ...[flows, groups, this.operators.button].filter(Boolean), this.search.element, el("span", { class: "space" }), this.readout);
+    this.canvas.style.height = `${this.lanes.tall}px`;
     listen(this);
     const present = new Set(this.runs.flatMap((r) => [...(r.levels.at(-1)?.label ?? [])]));
     const families = new Map(); // labels of one colour share a key
     for (const label of this.drawing.labels.filter((_, i) => present.has(i))) families.set(this.colour(label), [...(families.get(this.colour(label)) ?? []), label]);
+    const threads = this.drawing.lanes.some((_, lane) => this.operators.canOpen(lane));
     const keys = [...families].map(([colour, labels]) => {
       const key = el("span", { class: "key" });
       key.style.background = colour;
       return el("span", {}, key, labels.join(", "));
     });
     return el("div", {}, bar, el("div", { class: "timeline" }, this.canvas, this.tip), this.announcement, this.panel, el("div", { class: "legend" }, ...keys),
-      el("p", { class: "hint" }, "Drag to pan; Ctrl + wheel, + and − zoom; arrows pan and scroll; Home shows all; N and P step through tasks; a click on a task says what it waited for; double-click zooms to it. The line along a lane is the critical path. The address of the page holds what is shown."));
+      el("p", { class: "hint" }, "Drag to pan; Ctrl + wheel, + and − zoom; arrows pan and scroll; Home shows all; N and P step through tasks; a click on a task says what it waited for; double-click zooms to it." + (threads ? " A click on the name of a thread shows its nested operators." : "") + " The line along a lane is the critical path. The address of the page holds what is shown."));
   }
 
   // ---- what is in view
 
-  get width() { return Math.max(this.canvas.clientWidth - GUTTER, 10); }
+  get width() { return Math.max(this.canvas.clientWidth - this.lanes.gutter, 10); }
   get height() { return this.canvas.clientHeight; }
-  get deepest() { return Math.max(this.shown.length * (this.row + GAP) + RULER - this.height + 4, 0); }
 
   show(begin, end) {
     const span = Math.min(Math.max(end - begin, 50), this.length * 1.05);
@@ -128,28 +112,34 @@ export class Timeline {
     for (const button of this.runChoice.children) button.setAttribute("aria-pressed", String(button.textContent === source));
     this.search.update(this.wanted);
     this.select(null);
+    this.operators.reopen();
   }
 
   // What is shown, as view_link.js writes it.
   state() {
     const { begin, end } = this.view, { run, selected } = this;
-    return { run: run.source, begin, end, ...(selected && run.tasks ? { task: run.tasks.task[selected.index] } : {}) };
+    const open = [...this.lanes.depth.keys()].join(",");
+    return { run: run.source, begin, end, ...(open && { open }), ...(selected && !selected.operator && run.tasks ? { task: run.tasks.task[selected.index] } : {}) };
   }
 
   // Show what a link names: a run, a range, a rank, a task.
-  async goTo({ run, begin, end, task, rank, at, name }) {
+  async goTo({ run, begin, end, task, rank, at, name, open }) {
     if (run && run !== this.run.source && this.runs.some((r) => r.source === run)) this.showRun(run);
     const { tasks } = this.run;
-    if (task !== undefined && tasks) {
-      const found = tasks.task.lastIndexOf(task);
-      if (found >= 0) this.reveal(this.describe(found), begin === undefined);
-    } else if (at !== undefined) {
+    for (const lane of (open ?? "").split(",").filter(Boolean).map(Number)) if (!this.lanes.depth.has(lane)) this.operators.toggle(lane);
+    const piece = tasks && task !== undefined ? tasks.task.lastIndexOf(task) : -1;
+    if (piece >= 0) this.reveal(this.describe(piece), begin === undefined);
+    else if (at !== undefined) {
       const found = tasks && this.taskNear(rank, at, name);
       if (found) this.reveal(found, begin === undefined);
       else this.show(at - this.length / 100, at + this.length / 50);
     }
     if (begin !== undefined && end !== undefined) this.show(begin, end);
-    if (rank !== undefined && !this.selected) this.scrollTo(this.drawing.lanes.findIndex((lane) => lane.rank === rank));
+    if (rank !== undefined && !this.selected) {
+      const lane = this.drawing.lanes.findIndex((each) => each.rank === rank);
+      if (lane >= 0 && !this.lanes.isShown(lane)) this.group(false);
+      this.scrollTo(lane);
+    }
   }
 
   // The task of a rank that starts nearest to a time, of that name if one does.
@@ -168,16 +158,14 @@ export class Timeline {
 
   // Select a task and bring it into view: its lane, and with `zoom` so near that it can be seen among its neighbours.
   reveal(task, zoom) {
-    if (this.rowOf[task.lane] < 0) this.group(false);
+    if (!this.lanes.isShown(task.lane)) this.group(false);
     this.select(task);
     if (zoom) this.show(task.start - 4 * task.duration - 2000, task.start + 5 * task.duration + 2000);
     this.scrollTo(task.lane);
   }
 
-  scrollTo(lane) {
-    const y = this.y(lane);
-    if (lane < 0 || (y >= RULER && y + this.row <= this.height)) return;
-    this.top = Math.min(Math.max(this.top + y - this.height / 2, 0), this.deepest);
+  scrollTo(lane, depth = -1) {
+    if (lane >= 0) this.lanes.scrollTo(lane, depth);
     this.draw();
   }
 
@@ -193,7 +181,7 @@ export class Timeline {
   }
 
   scroll(rows) {
-    this.top = Math.min(Math.max(this.top + rows * (this.row + GAP), 0), this.deepest);
+    this.lanes.scroll(this.lanes.top + rows * this.lanes.row);
     this.draw();
   }
 
@@ -205,17 +193,9 @@ export class Timeline {
     this.draw();
   }
 
-  lanesInView(ratio) {
-    const out = [];
-    for (const lane of this.shown) {
-      const y = this.y(lane);
-      if (y + this.row > RULER && y < this.height) out.push({ lane, y: Math.round((y - RULER) * ratio), height: Math.round(this.row * ratio) });
-    }
-    return out;
-  }
-
-  // The tasks to paint: {tasks, names, shift}, or null where bins are painted instead.
+  // The tasks to paint on lanes that can show them: {tasks, names, shift}, or null where bins are painted instead.
   tasksToPaint(lanes) {
+    if (!lanes.some(({ lane }) => this.lanes.isSingle(lane))) return null;
     const { begin, end } = this.view;
     const candidates = [];
     if (this.run.tasks) candidates.push({ tasks: this.run.tasks, names: this.names, shift: 0 });
@@ -226,7 +206,7 @@ export class Timeline {
 
   fetchDetail() {
     clearTimeout(this.waiting);
-    if (!this.detail || this.run.tasks || this.tasksToPaint(this.lanesInView(1))) return;
+    if (!this.detail || this.run.tasks || this.tasksToPaint(this.lanes.inView(1))) return;
     const { begin, end } = this.view;
     if ((end - begin) / this.width > this.run.levels[0].bin_ns * 2) return;
     this.waiting = setTimeout(async () => {
@@ -234,7 +214,8 @@ export class Timeline {
       const from = Math.max(Math.floor(begin - span), 0), to = Math.min(Math.ceil(end + span), run.length_ns);
       const found = await this.detail(run.source, from, to);
       if (!found) return;
-      this.excerpts.set(run.source, { tasks: await decodeTasks(found.tasks), names: found.names, shift: from, begin: from, end: to });
+      this.excerpts.set(run.source, { tasks: await decodeTasks(found.tasks), around: await decodeAround(found.around), names: found.names, shift: from, begin: from, end: to });
+      this.operators.reopen();
       this.draw();
     }, 120);
   }
@@ -252,24 +233,27 @@ export class Timeline {
     const ratio = window.devicePixelRatio || 1;
     const { canvas } = this;
     if (!canvas.clientWidth) return 0;
+    this.lanes.gutter = gutterOf(canvas.clientWidth);
     const wide = Math.round(canvas.clientWidth * ratio), high = Math.round(this.height * ratio);
     if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
     const context = canvas.getContext("2d");
     context.setTransform(1, 0, 0, 1, 0, 0);
     context.clearRect(0, 0, wide, high);
-    const lanes = this.lanesInView(ratio);
+    const lanes = this.lanes.inView(ratio);
     const image = this.image(Math.round(this.width * ratio), Math.round((this.height - RULER) * ratio));
     const found = this.tasksToPaint(lanes);
     const target = { pixels: image.pixels, width: image.data.width, height: image.data.height };
     image.pixels.fill(0);
     const dim = found && this.dim && (found.names === this.names ? this.dim : Uint8Array.from(found.names, (n) => (n.toLowerCase().includes(this.wanted) ? 0 : 1)));
+    const binned = found ? lanes.filter(({ lane }) => !this.lanes.isSingle(lane)) : lanes, level = levelFor(this.run.levels, (this.view.end - this.view.begin) / target.width);
     if (found) paintTasks(target, found.tasks, lanes, this.view, this.colours, dim, found.shift);
-    else paintLevel(target, levelFor(this.run.levels, (this.view.end - this.view.begin) / target.width), lanes, this.view, this.colours);
+    paintLevel(target, level, binned, this.view, this.colours);
     this.backdrop(context, ratio);
     image.context.putImageData(image.data, 0, 0);
-    context.drawImage(image.canvas, Math.round(GUTTER * ratio), Math.round(RULER * ratio));
+    context.drawImage(image.canvas, Math.round(this.lanes.gutter * ratio), Math.round(RULER * ratio));
     context.scale(ratio, ratio);
     if (found) paintNames(this, context, found, lanes);
+    if (this.lanes.depth.size && this.operators.nested) paintNested(this, context, this.operators.nested, this.operators.source);
     if (this.showPath) paintPath(this, context);
     paintFlows(this, context);
     paintSelected(this, context);
@@ -277,7 +261,7 @@ export class Timeline {
     paintRuler(this, context);
     const { begin, end } = this.view;
     Object.assign(canvas.dataset, { begin: Math.round(begin), end: Math.round(end), mode: found ? "tasks" : "levels" });
-    this.readout.textContent = `${duration(Math.min(end - begin, this.run.length_ns))} of ${duration(this.run.length_ns)}${found ? "" : `, in bins of ${duration(levelFor(this.run.levels, (end - begin) / target.width).bin_ns)}`}`;
+    this.readout.textContent = `${duration(Math.min(end - begin, this.run.length_ns))} of ${duration(this.run.length_ns)}${binned.length ? `, in bins of ${duration(level.bin_ns)}` : ""}`;
     return performance.now() - started;
   }
 
@@ -290,8 +274,8 @@ export class Timeline {
     return this.buffer;
   }
 
-  x(ns) { return GUTTER + ((ns - this.view.begin) / (this.view.end - this.view.begin)) * this.width; }
-  y(lane) { return RULER + 2 + this.rowOf[lane] * (this.row + GAP) - this.top; }
+  x(ns) { return this.lanes.gutter + ((ns - this.view.begin) / (this.view.end - this.view.begin)) * this.width; }
+  timeAt(x) { return this.view.begin + ((x - this.lanes.gutter) / this.width) * (this.view.end - this.view.begin); }
 
   // Who waited for whom in the run that is shown; null where the drawing does not say.
   get links() {
@@ -303,18 +287,13 @@ export class Timeline {
 
   backdrop(context, ratio) {
     context.fillStyle = style("--panel");
-    for (const { y, height } of this.lanesInView(ratio)) context.fillRect(GUTTER * ratio, RULER * ratio + y, this.width * ratio, height);
+    for (const { y, height } of this.lanes.inView(ratio)) context.fillRect(this.lanes.gutter * ratio, RULER * ratio + y, this.width * ratio, height);
   }
 
   // ---- what is under the pointer
 
-  laneAt(y) {
-    const row = Math.floor((y - RULER - 2 + this.top) / (this.row + GAP));
-    return y > RULER ? (this.shown[row] ?? -1) : -1;
-  }
-
   taskAt(lane, time) {
-    const found = this.tasksToPaint(this.lanesInView(1));
+    const found = this.tasksToPaint(this.lanes.inView(1));
     if (!found) return null;
     const slack = (this.view.end - this.view.begin) / this.width;
     const [low, high] = visible(found.tasks, lane, time - found.shift - slack, time - found.shift + slack);
@@ -339,19 +318,19 @@ export class Timeline {
   }
 
   hover(x, y) {
-    const lane = this.laneAt(y);
-    if (lane < 0 || x < GUTTER) return this.hideTip();
-    const per = (this.view.end - this.view.begin) / this.width, time = this.view.begin + (x - GUTTER) * per;
-    const { rank, name } = this.drawing.lanes[lane];
-    const task = this.taskAt(lane, time);
+    const place = this.lanes.at(y);
+    this.canvas.classList.toggle("opens", Boolean(place) && x < this.lanes.gutter && this.operators.canOpen(place.lane));
+    if (!place || x < this.lanes.gutter) return this.hideTip();
+    const per = (this.view.end - this.view.begin) / this.width, time = this.timeAt(x), { lane } = place;
+    const task = this.operators.under(place, time);
     let text;
-    if (task) text = words(task, rank, name);
+    if (task) text = words(task, this.lanes.described(lane));
     else {
-      if (this.tasksToPaint(this.lanesInView(1))) return this.hideTip();
+      if (place.depth >= 0 || (this.lanes.isSingle(lane) && this.tasksToPaint(this.lanes.inView(1)))) return this.hideTip();
       const level = levelFor(this.run.levels, per);
       const [label, busy] = time < 0 ? [255, 0] : cell(level, lane, time, time + per);
       if (label === 255) return this.hideTip();
-      text = `mostly ${this.drawing.labels[label]}, ${percent(busy / 255, { decimals: 0 })} busy\nrank ${rank}, ${name}\nat ${duration(time)}, bins of ${duration(level.bin_ns)}`;
+      text = `mostly ${this.drawing.labels[label]}, ${percent(busy / 255, { decimals: 0 })} busy\n${this.lanes.described(lane)}\nat ${duration(time)}, bins of ${duration(level.bin_ns)}`;
     }
     this.tip.textContent = text;
     this.tip.hidden = false;
@@ -364,19 +343,16 @@ export class Timeline {
   // The facts of a task of the run that is shown, as lines.
   factsOf(task) {
     const { tasks } = this.run;
-    return tasks?.facts ? this.drawing.facts[tasks.facts[task.index]] : [];
+    return tasks?.facts && task.index >= 0 ? this.drawing.facts[tasks.facts[task.index]] : [];
   }
 
   select(task) {
     this.selected = task;
-    const whole = task && this.run.tasks ? task : null;
-    const choose = (piece) => { const found = this.describe(piece); this.reveal(found, false); };
     this.panel.hidden = !task;
-    this.panel.replaceChildren(...panel(task, task && this.drawing.lanes[task.lane], { links: whole && this.links, facts: whole ? this.factsOf(task) : [], choose, describe: (i) => this.describe(i) }));
+    this.panel.replaceChildren(...this.said(task));
     this.moved();
     if (task) {
-      const { rank, name } = this.drawing.lanes[task.lane];
-      this.announcement.textContent = words(task, rank, name);
+      this.announcement.textContent = words(task, this.lanes.described(task.lane));
       if (task.start > this.view.end || task.start + task.duration < this.view.begin) {
         const half = (this.view.end - this.view.begin) / 2;
         return this.show(task.start - half, task.start + half);
@@ -385,14 +361,24 @@ export class Timeline {
     this.draw();
   }
 
+  // What the panel says of the task or operator that is selected.
+  said(task) {
+    if (!task) return [];
+    const { operators } = this, lane = this.lanes.described(task.lane), choose = (piece) => this.reveal(this.describe(piece), false);
+    if (task.operator) return operatorPanel(task, lane, { ...operators.facts(task.operator), choose });
+    const whole = this.run.tasks ? task : null;
+    return panel(task, lane, { links: whole && this.links, facts: whole ? this.factsOf(task) : [], around: whole ? operators.around(task.index) : [], choose, describe: (piece) => this.describe(piece) });
+  }
+
   neighbour(step) {
-    const found = this.tasksToPaint(this.lanesInView(1));
+    const found = this.tasksToPaint(this.lanes.inView(1)), { selected } = this;
+    if (selected?.operator) return this.operators.neighbour(selected, step);
     if (!found) return;
-    const lane = this.selected?.lane ?? this.laneAt(RULER + this.row);
+    const lane = selected?.lane ?? this.lanes.inView(1).find(({ lane: each, y }) => y >= 0 && this.lanes.isSingle(each))?.lane;
     const [low, high] = [found.tasks.offset[lane], found.tasks.offset[lane + 1]];
-    const at = this.selected ? this.selected.index + step : visible(found.tasks, lane, this.view.begin - found.shift, this.view.end)[0];
+    const at = selected ? selected.index + step : visible(found.tasks, lane, this.view.begin - found.shift, this.view.end)[0];
     if (at >= low && at < high) this.select(this.describe(at, found, lane));
   }
 }
 
-const words = (task, rank, lane) => `${task.name}\n${task.label}, ${duration(task.duration)} from ${duration(task.start)}\nrank ${rank}, ${lane}`;
+const words = (task, lane) => `${task.name}\n${task.label}, ${duration(task.duration)} from ${duration(task.start)}\n${lane}`;

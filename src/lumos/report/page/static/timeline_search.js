@@ -2,7 +2,7 @@
 
 import { el } from "lumos/dom.js";
 
-// timeline: has names, run, dim, visibleLanes(), describe(piece) and select(task).
+// timeline: has names, run, dim, lanes, operators, describe(piece) and select(task).
 export class TaskSearch {
   constructor(timeline) {
     this.timeline = timeline;
@@ -19,30 +19,42 @@ export class TaskSearch {
     const { tasks } = this.timeline.run, { dim } = this.timeline;
     [this.hits, this.at] = [[], -1];
     if (wanted && tasks) {
-      const shown = new Set(this.timeline.visibleLanes());
+      const { lanes, operators: { nested } } = this.timeline;
       for (let lane = 0; lane + 1 < tasks.offset.length; lane++)
-        if (shown.has(lane)) for (let i = tasks.offset[lane]; i < tasks.offset[lane + 1]; i++) if (!dim[tasks.name[i]]) this.hits.push(i);
-      this.hits.sort((a, b) => tasks.start[a] - tasks.start[b]);
+        if (lanes.isShown(lane)) for (let i = tasks.offset[lane]; i < tasks.offset[lane + 1]; i++) if (!dim[tasks.name[i]]) this.hits.push({ start: tasks.start[i], piece: i });
+      // What has no time of its own, such as a mark around a part of the step, is found as an operator.
+      nested?.first.forEach((first, operator) => {
+        if (first < 0 && nested.lane[operator] >= 0 && lanes.isShown(nested.lane[operator]) && !dim[nested.name[operator]]) this.hits.push({ start: nested.start[operator], operator });
+      });
+      this.hits.sort((a, b) => a.start - b.start);
     }
     this.say(wanted);
+  }
+
+  // Whether ranks are shown whose tasks the drawing lacks.
+  get partial() {
+    const { lanes } = this.timeline;
+    return lanes.shown.some((lane) => !lanes.isSingle(lane));
   }
 
   say(wanted) {
     const { hits, at } = this;
     if (!wanted) this.count.textContent = "";
     else if (!this.timeline.run.tasks) this.count.textContent = "too many tasks to search: zoom in";
-    else this.count.textContent = at < 0 ? `${hits.length.toLocaleString("en")} hit${hits.length === 1 ? "" : "s"}` : `${(at + 1).toLocaleString("en")} of ${hits.length.toLocaleString("en")}`;
+    else this.count.textContent = (at < 0 ? `${hits.length.toLocaleString("en")} hit${hits.length === 1 ? "" : "s"}` : `${(at + 1).toLocaleString("en")} of ${hits.length.toLocaleString("en")}`) + (this.partial ? " on the ranks with tasks" : "");
   }
 
   // The next or the previous hit, from the task that is selected, else from the left edge.
   step(way) {
-    const { hits, timeline } = this, { tasks } = timeline.run;
+    const { hits, timeline } = this;
     if (!hits.length) return;
     const from = timeline.selected ? timeline.selected.start : timeline.view.begin - way;
-    if (this.at < 0) this.at = way > 0 ? hits.findIndex((i) => tasks.start[i] >= from) : hits.findLastIndex((i) => tasks.start[i] <= from);
+    if (this.at < 0) this.at = way > 0 ? hits.findIndex((hit) => hit.start >= from) : hits.findLastIndex((hit) => hit.start <= from);
     else this.at += way;
     if (this.at < 0 || this.at >= hits.length) this.at = way > 0 ? 0 : hits.length - 1;
-    timeline.select(timeline.describe(hits[this.at]));
+    const { piece, operator } = hits[this.at];
+    if (operator) timeline.operators.reveal(operator);
+    else timeline.select(timeline.describe(piece));
     this.say(true);
   }
 }
