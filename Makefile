@@ -78,7 +78,8 @@ $(VENV)/bin/python:
 $(VENV)/.installed: $(VENV)/bin/python $(NATIVE)
 	@echo 'int main() { if constexpr (true) return 0; }' | $${CXX:-c++} -std=c++17 -x c++ -fsyntax-only - 2>/dev/null || \
 	  { echo "Lumos needs a C++17 compiler: install one (Debian: apt install g++) or name it with CXX=..."; exit 1; }
-	@echo "Installing Lumos into $(VENV) and compiling its native code, once: about a minute on two cores."
+	@echo "Installing Lumos into $(VENV) and compiling its native code, once:"
+	@echo "about a minute on two cores."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
 	@touch $@
 

@@ -84,7 +84,7 @@ def table() -> str:
             rows += _compare(name, Path(folder) / name / file, peer, None)
         name, file = PUBLIC[0]
         long = Path(scratch) / "rank0.json.gz"
-        _repeat(Path(folder) / name / file, long, LONG)
+        repeat_events(Path(folder) / name / file, long, LONG)
         rows += _compare(f"{name}, repeated", long, peer, Path(folder) / name / file)
     return (
         "Written by `python -m benchmarks.ingest` with `LUMOS_TRACES` set. Gzip files; MB of JSON per second of CPU time of"
@@ -156,7 +156,7 @@ def _unpacked(path: Path) -> int:
         return sum(len(block) for block in iter(lambda: file.read(1 << 20), b""))
 
 
-def _repeat(source: Path, target: Path, size: int) -> None:
+def repeat_events(source: Path, target: Path, size: int) -> None:
     """The events of `source` over and over, shifted in time and with ids of their own, to `size` bytes of JSON."""
     text = gzip.decompress(source.read_bytes()).decode()
     first = text.index("[", text.index('"traceEvents"'))

@@ -19,10 +19,12 @@ PROMISED = {
         "str(found[0].code) == 'extra-work' and found[0].where.ranks == (1,)",
         "[c for c in changed.operators if c.name == 'aten::bmm' and c.status == 'appeared']",
         "all(sum(step.breakdown) == step.duration_ns for step in steps)",
+        "busy._repr_html_().startswith('<svg') and [b.name for b in busy] == [s.name for s in steps]",
     ],
     "whatif": [
         "faster_gpu.outcome.step_time_s < base.step_time_s and faster_cpu.outcome.step_time_s < base.step_time_s",
         "len(grid) == 6",
+        "busy['changed'].mean_busy < busy['recorded'].mean_busy",
         "faster_gpu.outcome.step_time_s < bound.outcome.step_time_s < base.step_time_s",
         "one_slow.outcome.step_time_s > 1.2 * one_slow.base.step_time_s",
     ],
@@ -31,6 +33,7 @@ PROMISED = {
         "found.best[0].time.time_s <= prediction.time.time_s",
         "max(why.parts.difference, key=why.parts.difference.get) == 'tensor-parallel communication'",
         "len(curve) == 3",
+        "busy._repr_html_().startswith('<svg') and all(0 < b.mean_busy <= 1 for b in busy)",
     ],
 }
 

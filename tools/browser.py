@@ -95,6 +95,16 @@ class Page:
         self._call("Input.dispatchKeyEvent", type="keyDown", key=name, **text)
         self._call("Input.dispatchKeyEvent", type="keyUp", key=name)
 
+    def click(self, place: str) -> None:
+        """Click where an expression says: [x, y] in the view, in pixels. What is above or below the view is scrolled to first."""
+        x, y = self.run(place)
+        tall = self.run("innerHeight")
+        if not 0 <= y < tall:
+            self.run(f"window.scrollBy(0, {y - tall / 2})")
+            x, y = self.run(place)
+        for kind in ("mousePressed", "mouseReleased"):
+            self._call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
+
     def screenshot(self, path: Path, selector: str | None = None) -> None:
         """A PNG of the view, or of the element, for which the view is made as tall as the page."""
         if selector is None:

@@ -8,6 +8,7 @@ the module that defines it, and keeps the public name as the heading. `::: lumos
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from types import ModuleType
 
@@ -17,7 +18,10 @@ _NAME = re.compile(r"^::: (?P<package>lumos(?:\.\w+)*)\.(?P<name>\w+)$", re.MULT
 def defined(package: str, name: str) -> str:
     """The path of what `package` offers as `name`, in the module that defines it. Raises AttributeError where it offers no such name."""
     found = getattr(importlib.import_module(package), name)
-    return found.__name__ if isinstance(found, ModuleType) else f"{found.__module__}.{found.__qualname__}"
+    if isinstance(found, ModuleType):
+        return found.__name__
+    found = inspect.unwrap(found)  # a function has a check in front
+    return f"{found.__module__}.{found.__qualname__}"
 
 
 def _options(package: str, name: str) -> dict[str, str]:

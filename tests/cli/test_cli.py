@@ -34,6 +34,13 @@ def test_no_arguments_show_the_help(lumos):
     assert "replay" in done.out + done.err
 
 
+def test_an_empty_argument_is_a_variable_that_is_not_set(lumos):
+    for words in (("inspect", ""), ("predict", ""), ("validate", ""), ("replay", "x.json", "--perfetto", "")):
+        done = lumos(*words)
+        assert done.status == 2 and "an empty argument" in done.err
+    assert "an empty argument" not in lumos("collect", "--emulate", "nowhere", "--", "true", "").err
+
+
 def test_an_unknown_verb_names_the_nearest(lumos):
     done = lumos("repaly")
     assert (done.status, done.out) == (2, "")

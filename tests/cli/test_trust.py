@@ -98,8 +98,8 @@ def test_a_rank_that_is_absent_widens_the_interval(lumos, trace, tmp_path):
     narrow = lumos("whatif", tmp_path / "alone.json", "--scale", "aten::mm=1", "--json").json
     wide = lumos("whatif", tmp_path / "alone.json", "--scale", "aten::mm=1.5", "--json").json
     assert narrow["trust"]["unknown"] == pytest.approx(0.36)  # 60 x 6 of 1000 µs
-    assert width(narrow) == pytest.approx(0.02 * 2 * narrow["base"]["step_time_s"])  # nothing changed: as few steps leave it
-    margin = (width(wide) - 0.02 * 2 * wide["step_time_s"]) / wide["base"]["step_time_s"]
+    assert width(narrow) == pytest.approx(0.001 * 2 * narrow["base"]["step_time_s"])  # two equal steps: the narrowest there is
+    margin = (width(wide) - 0.001 * 2 * wide["step_time_s"]) / wide["base"]["step_time_s"]
     assert margin == pytest.approx(2 * 0.36)
     assert "interval-widened" in {d["code"] for d in wide["diagnostics"]}
 

@@ -19,6 +19,8 @@ def measured(folder: Path) -> lumos.Job:
     timeline: lumos.Timeline = lumos.simulate(graph)
     error: float | None = lumos.replay(graph, timeline).mean_abs_error
     steps: lumos.Rows[lumos.StepBreakdown] = lumos.breakdown(lumos.measured(graph))
+    busy: lumos.Rows[lumos.Utilization] = lumos.utilization(lumos.measured(graph))
+    held: lumos.Rows[lumos.MemoryUse] = lumos.memory(job)
     alone: int = sum(step.breakdown.exposed_compute_ns for step in steps)
     path: lumos.CriticalPath = lumos.critical_path(timeline, step="11")[0]
     slack: lumos.Slack = lumos.slack(timeline)
@@ -29,6 +31,7 @@ def measured(folder: Path) -> lumos.Job:
     diagnosis: lumos.Diagnosis = lumos.diagnose(folder / "traces", force=True)
     print(first.title, first.worth_s, diagnosis.step_time_s)
     change: lumos.Comparison = lumos.compare(job, step=("10", "11"))
+    print([b.mean_busy for b in busy], [m.peak_bytes for m in held])
     print(devices, error, alone, path.by_class, len(slack.slack), probes.cpu_double, slow.slowdown, change.change_ns)
     print(steps.to_arrow().num_rows, steps.to_dict()["rows"][0]["name"])
     return job

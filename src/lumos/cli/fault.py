@@ -15,6 +15,8 @@ import traceback
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from lumos.characters import visible
+
 #: EX_SOFTWARE of sysexits.h: an internal error of the program.
 FAULT = 70
 
@@ -24,7 +26,7 @@ PACKAGES = ("lumos-trace", "numpy", "msgspec", "isal", "typer", "rich", "click")
 
 def fault_message(error: BaseException) -> str:
     """The lines for standard error: what happened, and the file that was saved for the report."""
-    what = f"{type(error).__name__}: {error}".splitlines()[0][:200]
+    what = visible(f"{type(error).__name__}: {error}".splitlines()[0][:200])
     saved = save(error)
     unsaved = "the traceback could not be saved: run again with space in the temporary folder"
     where = unsaved if saved is None else f"{saved} holds the traceback"

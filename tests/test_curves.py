@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ElementTree
+
+import pytest
+
+import lumos
+from lumos.curves import MOST_CURVES_DRAWN, MOST_POINTS_DRAWN, Curve, draw_curves
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def points(text):
+    """The corners of every curve, by its title."""
+    svg = ElementTree.fromstring(text[: text.index("</svg>") + len("</svg>")])
+    return {p[0].text: [tuple(map(float, c.split(","))) for c in p.get("points").split()] for p in svg.iter(f"{SVG}polygon")}
+
+
+def curve(value, edges=None, name="a", said="mean 50 %"):
+    return Curve(name, edges or list(range(len(value) + 1)), value, 1.0, "", said)
+
+
+def test_a_curve_is_as_wide_as_its_time_and_as_high_as_its_values():
+    """Two bins, of 1 and 3 ms of 4: 115 and 345 of the 460 wide. Half of a row of 38 is 19; the row's ground is at 40."""
+    found = points(draw_curves([curve([1.0, 0.5], [0, 1e6, 4e6])]))
+    assert found == {
+        "a: mean 50 %; the row is 100 % high": [(170, 40), (170, 2), (285, 2), (285, 21), (630, 21), (630, 40)],
+    }
+
+
+def test_curves_share_their_scales():
+    """The second lasts half as long and is half as high: it ends at 170 + 230 and is 19 high above its ground at 88."""
+    found = points(draw_curves([curve([1.0], [0, 2]), curve([0.5], [0, 1], "b")]))
+    assert list(found.values())[1] == [(170, 88), (170, 69), (400, 69), (400, 88)]
+
+
+def test_many_values_keep_their_peaks():
+    value = [0.0] * 100_000
+    value[77_777] = 1.0
+    (found,) = points(draw_curves([curve(value)])).values()
+    assert len(found) == 2 * MOST_POINTS_DRAWN + 2
+    assert min(y for _, y in found) == 2.0
+
+
+def test_names_are_text_and_the_number_of_curves_is_bounded():
+    text = draw_curves([curve([1.0], name="<script>&" * 99) for _ in range(300)])
+    assert "<script" not in text
+    assert f"drawn: the first {MOST_CURVES_DRAWN} of 300" in text
+    assert draw_curves([]) == draw_curves([curve([])]) == ""
+
+
+@pytest.fixture
+def recorded(tmp_path):
+    """One step of 2.5 ms (the kernels end there): kernels from 0.5 to 1.5 and from 2 to 2.5 ms; 100 bytes from 1 ms, 300 from 2 ms on."""
+    own, call = {"ph": "X", "pid": 1, "tid": 1}, {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}
+    device = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
+    memory = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "s": "t"}
+    rows = [
+        {**own, "cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 2500},
+        {**own, "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 400, "args": {"External id": 1}},
+        {**own, **call, "ts": 100, "dur": 10, "args": {"correlation": 1, "External id": 1}},
+        {**own, **call, "ts": 200, "dur": 10, "args": {"correlation": 2, "External id": 1}},
+        {**device, "ts": 500, "dur": 1000, "args": {"correlation": 1, "stream": 7, "device": 0}},
+        {**device, "ts": 2000, "dur": 500, "args": {"correlation": 2, "stream": 7, "device": 0}},
+    ]
+    for at, total in ((1000, 100), (2000, 300)):
+        args = {"Total Reserved": 512, "Total Allocated": total, "Bytes": total, "Device Id": 0, "Device Type": 1, "Addr": 1}
+        rows.append({**memory, "ts": at, "args": args})
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    return lumos.read(path)
+
+
+def test_utilization_is_the_share_of_each_millisecond(recorded):
+    """0.5 of the first ms, 0.5 of the second, all of the half that the third has: 1.5 of 2.5 ms."""
+    (found,) = lumos.utilization(lumos.measured(lumos.build(recorded)))
+    assert (found.rank, found.name, found.duration_ns, found.bin_ns) == (0, "ProfilerStep#0", 2_500_000, 1_000_000)
+    assert found.busy == (0.5, 0.5, 1.0)
+    assert found.mean_busy == pytest.approx(0.6)
+    assert found.curve().edges_ns == [0, 1_000_000, 2_000_000, 2_500_000]
+
+
+def test_utilization_of_an_unknown_step_is_refused(recorded):
+    with pytest.raises(lumos.UsageError, match="ProfilerStep#0"):
+        lumos.utilization(lumos.measured(lumos.build(recorded)), step="other")
+
+
+def test_memory_is_what_was_allocated_over_time(recorded):
+    (found,) = lumos.memory(recorded)
+    assert (found.device, found.peak_bytes, found.time_ns, found.allocated_bytes) == ("device 0", 300, (0, 1_000_000), (100, 300))
+
+
+def test_both_draw_themselves_above_their_tables(recorded):
+    graph = lumos.build(recorded)
+    for rows, said in ((lumos.utilization(lumos.measured(graph)), "mean 60 %"), (lumos.memory(recorded), "peak 300 B")):
+        for result in (rows, rows[0]):
+            text = result._repr_html_()
+            assert text.startswith("<svg") and "<table>" in text
+            assert said in text
+
+
+def test_a_recording_without_memory_has_no_curve(trace_without_memory):
+    assert lumos.memory(trace_without_memory) == ()
+
+
+@pytest.fixture
+def trace_without_memory(tmp_path):
+    rows = [{"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 4}]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+    return lumos.read(tmp_path / "rank0.json")
