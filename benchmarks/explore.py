@@ -33,8 +33,8 @@ from lumos.serve.session import LIMITS, Loaded
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.trace.table import Category, Job, Trace
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes
 
 TASKS = 1_000_000
 RANKS = 16

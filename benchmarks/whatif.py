@@ -26,11 +26,12 @@ from lumos.segment.segment import segment
 from lumos.simulate import simulate, sweep
 from lumos.trace import read
 from lumos.trace.table import Job
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations, matching
 from lumos.whatif.grid import scaled_steps, step_sweep
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
-from lumos.whatif.whatif import Changes, changed_layout
+from lumos.whatif.structure import changed_layout
 
 TASKS = 1_000_000
 CONFIGURATIONS = 200

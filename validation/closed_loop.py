@@ -36,9 +36,10 @@ from lumos.predict.ranks import expand
 from lumos.report.export.kineto import write_kineto
 from lumos.simulate import simulate
 from lumos.trace import read
+from lumos.whatif.changes import Changes
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 JITTER, CLOCKS_NS = 0.01, 50_000
 FIGURE = 0.01

@@ -32,8 +32,9 @@ from lumos.graph.build import build
 from lumos.graph.table import Graph
 from lumos.trace import read
 from lumos.trace.table import Job
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations, Scale
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 Rows = list[dict[str, Any]]
 Document = dict[str, Any]

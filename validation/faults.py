@@ -34,8 +34,9 @@ from lumos.graph.table import Graph
 from lumos.simulate import measured
 from lumos.trace import read
 from lumos.trace.table import Job
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: Causes that hit one step only.
 ONCE = ("outlier", "recompilation")

@@ -47,9 +47,10 @@ from tools.document import ROOT, markdown_table, write_section
 
 from lumos.graph.build import build
 from lumos.trace import read
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 WARMUP, TRACED = 1, 3
 #: glibc keeps what is freed, as caching allocators do. Else every large tensor is mapped anew and the operator that writes it

@@ -32,8 +32,9 @@ from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.trace import read
 from lumos.vocabulary import Grade
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations, Scale
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: The error to reach, as a fraction, and the share of the questions to answer.
 REACH, ANSWERED = 0.03, 0.95

@@ -43,10 +43,10 @@ def check_count(value: object, what: str, most: int | None = None) -> int:
     return count
 
 
-def as_number(value: object, what: str) -> float:
+def as_number(value: Any, what: str) -> float:
     """The value as a number. Raises UsageError where it is none."""
     try:
-        return float(value)  # type: ignore[arg-type]  # what it takes is found by trying
+        return float(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{what} = {value!r} is not a number") from None
 

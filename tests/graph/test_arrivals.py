@@ -8,8 +8,9 @@ import pytest
 from lumos.graph.build import build
 from lumos.trace.table import Job
 from lumos.vocabulary import Grade
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 MS = 1000
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

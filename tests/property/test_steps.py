@@ -25,8 +25,9 @@ from lumos.simulate.durations import Mask, scale
 from lumos.trace import read
 from lumos.trace.table import Job
 from lumos.whatif.answer import Answer, parts_within, working_tasks
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 ROOT = os.environ.get("LUMOS_TRACES")
 #: The public recordings that show a period.

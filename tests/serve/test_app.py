@@ -9,9 +9,10 @@ import pytest
 
 import lumos
 from lumos.vocabulary import Schedule
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import SETTINGS
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 

@@ -17,8 +17,9 @@ from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.whatif.bench import Bench
 from lumos.whatif.certainty.noise import FEW_STEPS, NORMAL, Z80, noise_unknown, step_spread, step_times_of
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 

@@ -9,8 +9,9 @@ import lumos
 from lumos.analyze.loop.steps import step_times
 from lumos.errors import LumosError, UsageError
 from lumos.whatif.bench import Bench
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 CHANGES = [

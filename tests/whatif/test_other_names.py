@@ -15,9 +15,10 @@ from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.segment.products import ShapedOperator, product
 from lumos.trace import read
+from lumos.whatif.changes import Changes
 from lumos.whatif.plan.identify import Identification
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 CHANGES = ("tp=4", "layers=24", "seq=2048", "pp=4", "dp=4")
 

@@ -8,8 +8,8 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.vocabulary import Recompute
+from lumos.whatif.changes import Changes
 from lumos.whatif.settings import SETTINGS, SettingKind, Way, check_settings, counts, in_words, keys_for, needs_plan, parse_settings
-from lumos.whatif.whatif import Changes
 
 DOCS = Path(__file__).parents[2] / "docs" / "whatif.md"
 

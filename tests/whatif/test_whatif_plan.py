@@ -20,6 +20,7 @@ from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Phase
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate, parse_grid
 from lumos.whatif.hardware import network
@@ -27,7 +28,7 @@ from lumos.whatif.plan import identify as identify_module
 from lumos.whatif.plan.identify import Identification
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 PLAN = Settings(model="gpt3-126m", cluster="h100", gpus=8, global_batch=16, seq=1024, tp=2, pp=2)
 

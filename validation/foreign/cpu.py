@@ -32,8 +32,9 @@ from validation.foreign.pairs import changed, folder_of
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.trace import read
+from lumos.whatif.changes import Changes
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: Errors to reach, as fractions: the median, and the worst beyond its noise.
 MEDIAN, WORST = 0.04, 0.12

@@ -19,8 +19,9 @@ from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.trace import read
 from lumos.vocabulary import Grade
+from lumos.whatif.changes import Changes
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: Figures to reach: share answered; median, 90th percentile and largest error, as fractions; bounds of what the 80 % interval holds.
 ANSWERED, MEDIAN, NINETIETH, WORST, HOLDS = 0.9, 0.02, 0.06, 0.12, (0.7, 0.9)

@@ -49,9 +49,9 @@ def command(
     from lumos.report.page.document import ReportedJob
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
+    from lumos.whatif.changes import Changes
     from lumos.whatif.durations import Durations
     from lumos.whatif.settings import parse_settings
-    from lumos.whatif.whatif import Changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))

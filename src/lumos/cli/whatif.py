@@ -56,9 +56,10 @@ def command(
     from lumos.graph.build import build
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
+    from lumos.whatif.changes import Changes
     from lumos.whatif.durations import Durations
     from lumos.whatif.grid import evaluate, parse_grid
-    from lumos.whatif.whatif import Changes, answer_changes
+    from lumos.whatif.whatif import answer_changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()), repeat, host_factor)

@@ -18,7 +18,8 @@ from lumos.diagnose.rebuilt import saved_by
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.units import duration
-from lumos.whatif.whatif import Changes, unchecked_answer
+from lumos.whatif.changes import Changes
+from lumos.whatif.whatif import unchecked_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.trust import Trust
     from lumos.vocabulary import Basis
-    from lumos.whatif.whatif import Changes
+    from lumos.whatif.changes import Changes
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -25,9 +25,9 @@ from lumos.result import plain
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Session, command_line, python_code
 from lumos.serve.work import fault_of
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations, Scale
 from lumos.whatif.settings import SETTINGS, Setting, SettingKind, parse_settings
-from lumos.whatif.whatif import Changes
 
 #: Modules that only the explorer uses.
 OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")

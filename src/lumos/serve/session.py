@@ -27,7 +27,7 @@ from lumos.serve.work import BackgroundWork, Progressing
 from lumos.simulate import Timeline, simulate
 from lumos.trace import read
 from lumos.whatif.bench import Bench
-from lumos.whatif.whatif import Changes
+from lumos.whatif.changes import Changes
 
 #: The largest timeline that is sent to a browser on the same machine.
 LIMITS = Limits(cells=3_000_000, tasks=1_200_000)

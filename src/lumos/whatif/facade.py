@@ -17,10 +17,10 @@ from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.result import Rows
 from lumos.trace.source import Source, as_job
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import Cell, evaluate, parse_grid
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes
 from lumos.whatif.whatif import answer_changes as answer_of
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from lumos.whatif.durations import Scale, matching, number
 from lumos.whatif.machine import Machine
 from lumos.whatif.plan.identify import Identification
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, unchecked_answer
+from lumos.whatif.whatif import unchecked_answer
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.simulate.durations import Mask
     from lumos.trace.table import Int8, Int64, Job
+    from lumos.whatif.changes import Changes
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"

@@ -12,7 +12,6 @@ from lumos.whatif.layout.change import layers, microbatches, pipeline_stages, re
 from lumos.whatif.layout.context import context_parallel, sequence_ranks
 from lumos.whatif.layout.exchange import replicas
 from lumos.whatif.layout.experts import expert_parallel
-from lumos.whatif.layout.measured_layout import MeasuredLayout
 from lumos.whatif.layout.number_format import in_precision
 from lumos.whatif.layout.pipeline.recut import recut_as
 from lumos.whatif.layout.pipeline.stages import pipelined, wanted_pipeline

@@ -34,7 +34,6 @@ from lumos.whatif.certainty.rebuilt import as_far_as_rebuilt
 from lumos.whatif.certainty.reproduced import as_far_as_reproduced
 from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
 from lumos.whatif.certainty.unmeasured import loader_evidence
-from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations, check_altered, meant_operators
 from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work
 from lumos.whatif.layout.accumulate import accumulation_ns, operator_ns
@@ -59,8 +58,7 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Job
-
-__all__ = ["Changes", "answer_changes", "changed_layout", "unchecked_answer"]
+    from lumos.whatif.changes import Changes
 
 
 @stage("answering the what-if")

@@ -10,8 +10,8 @@ from lumos.analyze.replay import replay
 from lumos.report.page import document as document_module
 from lumos.report.page.document import ReportedJob, document, report_headline
 from lumos.result import plain
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import Changes
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
 

@@ -13,9 +13,10 @@ from lumos.trace import read
 from lumos.vocabulary import Grade
 from lumos.whatif.bench import Bench
 from lumos.whatif.certainty.peak import above_peak_rate
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 
 @pytest.fixture

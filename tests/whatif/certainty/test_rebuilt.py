@@ -13,7 +13,8 @@ from lumos.trace import read
 from lumos.vocabulary import Grade
 from lumos.whatif.certainty.rebuilt import REBUILT, as_far_as_rebuilt, rebuilt_to_hold
 from lumos.whatif.certainty.trusted import MATTERS, as_far_as_reached
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.changes import Changes
+from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
 

@@ -16,9 +16,10 @@ from lumos.trace import read
 from lumos.vocabulary import Grade
 from lumos.whatif.bench import Bench
 from lumos.whatif.certainty.trusted import widened
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
 FASTER = Changes(durations=Durations.parse(["*addmm*=0.5"], (), (), ()))

@@ -15,12 +15,13 @@ from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif import whatif
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.activations import exchanged, in_forward, of_stream
 from lumos.whatif.layout.change import pipeline_stages
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 
 class Recorded:

@@ -15,9 +15,10 @@ from lumos.predict.cuda_graphs import LAUNCH, graph_launch
 from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.trace import read
+from lumos.whatif.changes import Changes
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: A job bound by its launches (short kernels), and one bound by the device.
 SHORT = Settings(model="gpt3-126m", cluster="h100", gpus=1, global_batch=2, seq=256)

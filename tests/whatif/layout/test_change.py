@@ -20,6 +20,7 @@ from lumos.segment.weights import gradients
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.layout.accumulate import accumulation
 from lumos.whatif.layout.change import copied, layers, microbatches, recompute
@@ -27,7 +28,7 @@ from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.resize import resize
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
 

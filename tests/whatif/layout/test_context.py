@@ -14,10 +14,11 @@ from lumos.graph.build import build
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.context import _times, sequence_ranks
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: A language model of six layers, recorded in one process with sequences of 256 tokens.
 RECORDED = Path(__file__).parents[3] / "examples" / "foreign" / "GPT-2__fp32__host-bound"

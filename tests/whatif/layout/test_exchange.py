@@ -14,9 +14,10 @@ from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.trace import read
 from lumos.trace.table import Job
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
 

@@ -13,11 +13,12 @@ from lumos.graph.table import Kind
 from lumos.segment.products import ShapedOperator
 from lumos.segment.segment import segment
 from lumos.segment.weights import Gradient
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout import experts
 from lumos.whatif.layout.experts import IMBALANCE, _check, _copied_again, _ratio, _times, _uncopied
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 A100 = load_cluster("a100-40gb")
 BF16 = ("c10::BFloat16",) * 2

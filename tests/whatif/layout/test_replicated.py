@@ -15,11 +15,12 @@ from lumos.graph.check import check_graph
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.replicated import replicate
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 #: Weights of two linear layers, and their bytes.

@@ -10,8 +10,9 @@ from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.trace import read
 from lumos.vocabulary import Grade
+from lumos.whatif.changes import Changes
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 CONVOLUTION = ("aten::conv2d", [[16, 3, 32, 32], [48, 3, 3, 3], [48]], 10_000)
 #: A kernel of another library, whose shapes say nothing.

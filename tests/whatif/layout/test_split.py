@@ -14,11 +14,13 @@ from lumos.graph.check import check_graph
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.placed import add_work
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes, changed_layout
+from lumos.whatif.structure import changed_layout
+from lumos.whatif.whatif import answer_changes
 
 #: Two sequences of 8 tokens, a stream 512 wide, 4 heads of 32, narrow projections of 96 and 64, a feed-forward width of 1024.
 TOKENS = 16

@@ -14,11 +14,12 @@ from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
 from lumos.segment.segment import segment
 from lumos.trace import read
+from lumos.whatif.changes import Changes
 from lumos.whatif.plan import identify
 from lumos.whatif.plan.identify import Identification, _alike
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes, unchecked_answer
+from lumos.whatif.whatif import answer_changes, unchecked_answer
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
 

@@ -6,9 +6,10 @@ import pytest
 from tests.whatif.layout.test_replicated import job_of
 
 from lumos.errors import LumosError
+from lumos.whatif.changes import Changes
 from lumos.whatif.plan.needs import refusal
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 
 def test_only_settings_that_need_the_plan_are_named():

@@ -11,9 +11,10 @@ from lumos.graph.build import build
 from lumos.plan.schedules import Pass, schedule
 from lumos.simulate import simulate
 from lumos.trace import read
+from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 FORWARD, BACKWARD = 10.0, 20.0  # ms
 STAGES, COUNT = 2, 4

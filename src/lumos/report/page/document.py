@@ -41,13 +41,14 @@ from lumos.vocabulary import Grade
 from lumos.whatif.answer import Answer, PeakMemory, contracted
 from lumos.whatif.bench import Bench
 from lumos.whatif.plan.identify import Identification
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.graph.table import Graph
     from lumos.trace.table import Job
+    from lumos.whatif.changes import Changes
 
 #: Jobs of more ranks show the mean and the range of busy curves over ranks, not each rank's.
 MOST_CURVES = 16

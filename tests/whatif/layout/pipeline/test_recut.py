@@ -18,9 +18,10 @@ from lumos.graph.build import build
 from lumos.plan.schedules import Pass
 from lumos.trace import read
 from lumos.vocabulary import Schedule
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.pipeline.recorded import Pipeline
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: The passes of each of two stages with four microbatches, as a forward (F) and a backward one (B).
 ONE_F_ONE_B = ("FFBFBFBB", "FBFBFBFB")

@@ -11,11 +11,12 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.check import check_graph
 from lumos.segment.segment import segment
 from lumos.vocabulary import CollectiveKind
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.pipeline.multiplied import multiplied
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes
+from lumos.whatif.whatif import answer_changes
 
 #: Layers of equal size: 1 ms forward and 2 ms backward each; the optimizer takes 0.5 ms.
 EQUAL = (512, 512)

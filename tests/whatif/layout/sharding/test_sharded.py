@@ -14,11 +14,13 @@ from lumos.graph.build import build
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
+from lumos.whatif.changes import Changes
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.sharding.exchanged import updates_of_parts
 from lumos.whatif.layout.sharding.updates import largest_part
 from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import Changes, answer_changes, changed_layout
+from lumos.whatif.structure import changed_layout
+from lumos.whatif.whatif import answer_changes
 
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 #: Two layers of 2048 by 2048 with a bias, in fp32.
