@@ -17,7 +17,8 @@ from lumos.graph.table import Graph
 BUILDERS = (
     ("lumos.graph.concatenate", ("concatenate",)),
     ("lumos.graph.operations.graph", ("operations_graph", "rearranged_graph")),
-    ("lumos.graph.build", ("rank_graph", "build")),
+    ("lumos.graph.one_rank", ("rank_graph",)),
+    ("lumos.graph.build", ("build",)),
     ("lumos.predict.assemble", ("assemble",)),
     ("lumos.predict.ranks", ("expand",)),
     ("lumos.whatif.layout.place", ("assemble_pieces",)),

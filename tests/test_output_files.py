@@ -7,7 +7,7 @@ import os
 import pytest
 
 from lumos.errors import LumosError, UsageError
-from lumos.output_files import check_only_own, check_outputs, new_file, new_folder
+from lumos.output_files import check_only_own, check_outputs, check_places, new_file, new_folder
 
 
 def listed(folder):
@@ -111,3 +111,9 @@ def test_a_folder_with_files_of_another_set_is_refused(tmp_path):
     check_only_own(tmp_path, "*.et", ["job.7.et"])
     with pytest.raises(UsageError, match=r"job\.7\.et"):
         check_only_own(tmp_path, "*.et", ["job.0.et"])
+
+
+def test_a_file_without_a_folder_is_refused_before_the_work(tmp_path):
+    check_places(tmp_path / "a.html", None, "b.html")
+    with pytest.raises(LumosError, match=r"nowhere/a\.html: cannot be written .*a folder that exists"):
+        check_places(tmp_path / "nowhere" / "a.html")

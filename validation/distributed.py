@@ -174,7 +174,7 @@ def main() -> None:
             Scenario("a search, nothing lost", SEARCH, _nothing),
             Scenario("a search, all working workers killed three times", SEARCH, _kill_workers),
             Scenario("a search, one of two nodes killed", SEARCH, _kill_node),
-            Scenario("a search, interrupted (Ctrl-C)", SEARCH, _interrupt, status=1),
+            Scenario("a search, interrupted (Ctrl-C)", SEARCH, _interrupt, status=130),
             Scenario("a search, the whole cluster killed", SEARCH, _kill_cluster, status=1),
             Scenario("16 ranks read into a store of 80 MB", reading, _nothing),
             Scenario("16 ranks read, all working workers killed three times", reading, _kill_workers),

@@ -170,6 +170,8 @@ def _summary(cases: Sequence[Case]) -> str:
         abs(s.error) for case in cases if case.name.startswith("examples/gpt-2rank-cpu") for s in case.result.counted if s.error is not None
     ]
 
+    unscored = len(counted) - len(scored)
+
     def probe(trace: str, what: str) -> str:
         value = getattr(probed[trace], what) if trace in probed else None
         return "–" if value is None else f"{value:.2f}"
@@ -180,7 +182,11 @@ def _summary(cases: Sequence[Case]) -> str:
             ("mean absolute step error over scored steps", "≤ 0.5 %", _within(statistics.fmean(errors), 0.005)),
             ("worst scored step", "≤ 2 %", _within(max(errors), 0.02)),
             ("completion of scored steps, from the start of the recording: worst", "–", _percent(max(late))),
-            ("steps not scored", "≤ 1 in 5", f"{len(counted) - len(scored)} of {len(counted)} (reasons in the table of every step)"),
+            (
+                "steps not scored (reasons in the table of every step)",
+                "≤ 1 in 5",
+                marked(f"{unscored} of {len(counted)}", 5 * unscored <= len(counted)),
+            ),
             ("kernel start error, 95th percentile: median over traces", "≤ 0.3 %", _within(statistics.median(per_trace), 0.003)),
             ("kernel start error, 95th percentile: worst step", "≤ 1.5 %", _within(max(starts), 0.015)),
             ("waiting kept as CPU work, worst scored step", "≤ 1 %", _within(max(s.kept_wait or 0.0 for s in scored), 0.01)),

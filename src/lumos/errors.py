@@ -6,6 +6,9 @@ reads the message alone: the command line prints it without a traceback and exit
 
 from __future__ import annotations
 
+#: The exit status that a shell gives to a command that SIGINT ended.
+INTERRUPTED = 130
+
 
 class LumosError(Exception):
     """An input cannot give the answer asked for. The message is complete: file, place, reason, remedy."""
@@ -17,6 +20,10 @@ class TraceError(LumosError):
 
 class GraphError(LumosError):
     """A dependency graph has no schedule: a cycle, or a rendezvous that never completes."""
+
+
+class InterruptedSearchError(LumosError):
+    """The user interrupted a search before any plan was timed; the command line exits with status 130."""
 
 
 class UsageError(LumosError):

@@ -87,6 +87,16 @@ def check_outputs(outputs: Iterable[str | os.PathLike[str] | None], inputs: Iter
                 raise UsageError(f"{output}: holds the input {source}; write to a folder of its own")
 
 
+def check_places(*files: str | os.PathLike[str] | None) -> None:
+    """Raise LumosError where the folder of a file to be written does not exist: before the work whose answer the file is to hold.
+
+    None stands for a file that was not asked for.
+    """
+    for file in files:
+        if file is not None and not Path(os.path.realpath(file)).parent.is_dir():
+            raise LumosError(f"{file}: cannot be written (No such file or directory); {_FILE_REMEDY}")
+
+
 def check_only_own(folder: str | os.PathLike[str], pattern: str, names: Iterable[str]) -> None:
     """Raise UsageError where a folder holds files of `pattern` other than those to be written, `names`: a job is read with all of them."""
     target = Path(folder)

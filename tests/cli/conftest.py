@@ -26,8 +26,9 @@ def lumos(monkeypatch, capfd):
     """Run `lumos ARGUMENTS…`."""
 
     def run(*arguments):
-        from lumos.cli import main
+        from lumos.cli import fitting, main
 
+        monkeypatch.setattr(fitting, "_error_width", lambda: None)  # messages as a pipe gets them, each in one line
         monkeypatch.setenv("COLUMNS", "80")
         monkeypatch.setattr(sys, "argv", ["lumos", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:

@@ -11,7 +11,7 @@ import pytest
 
 from lumos.analyze.loop.steady import steady, typical_position
 from lumos.analyze.loop.steps import members
-from lumos.graph.build import rank_graph
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
 from lumos.simulate.durations import scale
 from lumos.trace import read

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from lumos.analyze.replay import replay
-from lumos.graph.build import build, rank_graph
+from lumos.graph.build import build
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
 from lumos.simulate import simulate
 

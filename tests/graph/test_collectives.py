@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lumos.graph.build import rank_graph
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
 
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

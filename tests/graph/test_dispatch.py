@@ -12,10 +12,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumos.graph.build import rank_graph
 from lumos.graph.calls import classify
 from lumos.graph.dispatch import dispatches
 from lumos.graph.launches import device_work
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency
 from lumos.graph.waits.streams import stream_waits
 from lumos.simulate import simulate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.graph.build import rank_graph
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency
 from lumos.simulate import simulate
 

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from lumos.errors import GraphError
-from lumos.graph.build import build, rank_graph
+from lumos.graph.build import build
 from lumos.graph.constants import CUDA_GAP, ROCM_GAP, shared_gaps
 from lumos.graph.launches import device_work
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate import simulate
 from lumos.trace.table import Job

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumos.graph.build import build, rank_graph
+from lumos.graph.build import build
+from lumos.graph.one_rank import rank_graph
 from lumos.simulate import simulate
 
 US = 1000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lumos.graph.build import rank_graph
+from lumos.graph.one_rank import rank_graph
 from lumos.simulate import simulate
 
 #: 108 SMs; of blocks of 256 threads with 32 registers, an SM holds 8: 864 blocks are one wave.

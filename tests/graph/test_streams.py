@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lumos.graph.build import rank_graph
 from lumos.graph.calls import classify
 from lumos.graph.launches import device_work
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency
 from lumos.graph.waits.streams import stream_waits
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumos.graph.build import rank_graph
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
 from lumos.graph.waits.syncs import queue_depth, synchronisations
 from lumos.simulate import simulate

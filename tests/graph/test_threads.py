@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos._slices import slices as cut
-from lumos.graph.build import build, rank_graph
+from lumos.graph.build import build
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
 from lumos.simulate import simulate
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import pytest
+
 from lumos.analyze.replay import replay
-from lumos.graph.build import rank_graph
+from lumos.analyze.trust import trust
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
 from lumos.simulate import simulate
 from lumos.simulate.durations import scale
+from lumos.vocabulary import Grade
 
 US = 1000
 
@@ -23,6 +27,20 @@ def test_the_first_work_of_a_busy_device_starts_as_measured_and_the_rest_is_scor
     step = replay(rank_graph(trace(busy_before(draw)))).steps[0]
     assert (step.measured_ns, step.replayed_ns) == (5600 * US, 5600 * US)
     assert step.scored and step.unexplained_idle == 0 and step.prefix == 10 / 5600
+
+
+def test_the_time_for_which_the_device_was_held_up_is_unknown(draw, trace):
+    found = trust(rank_graph(trace(busy_before(draw))))
+    assert (found.grade, [reason.code for reason in found.reasons]) == (Grade.LIMITED, ["held-up"])
+    assert found.unknown == pytest.approx((5000 - 7) / 5600)  # the first launch returns at 7
+
+
+def test_the_time_in_which_other_work_ran_is_not_held_up(draw, trace):
+    drawing = busy_before(draw)
+    for i in range(60):  # stream 8 works from 4,000 to 4,600, launched before stream 7 was
+        drawing.launch((-100 + i, 1), (4000 + 10 * i, 10), 8, "other")
+    found = trust(rank_graph(trace(drawing)))
+    assert found.unknown == pytest.approx((5000 + 99 - 600) / 5700)
 
 
 def test_only_the_first_work_is_held_up(draw, trace):

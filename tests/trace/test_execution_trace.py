@@ -90,7 +90,7 @@ def test_gzip(tmp_path: Path) -> None:
     [
         ("", "cut-off one"),
         ('{"schema": "1.0.1", "nodes": [{"id": 1', "cut-off one"),
-        ('{"traceEvents": []}', "not a PyTorch execution trace"),
+        ('{"traceEvents": []}', "a profiler's file, no execution trace"),
         ('{"schema": "1.0.1", "nodes": []}', "no nodes"),
         ('{"schema": "1.0.1", "nodes": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}', "repeat an id"),
         ('{"schema": "1.0.1", "nodes": [{"id": 1, "name": "a", "parent": 2}, {"id": 2, "name": "b", "parent": 1}]}', "calls itself"),

@@ -68,10 +68,10 @@ class StepBreakdown(Shown):
 
 
 def breakdown(timeline: Timeline, owners: Members | None = None, job: Job | None = None) -> Rows[StepBreakdown]:
-    """Every step's breakdown, by rank and start.
+    """Where the time of every step goes, by rank and start, in a measured timeline or a simulated one.
 
-    owners: what `members` gives for the timeline's graph, where it is known already. job: the recording; without it, time in which a
-    thread loads data counts as the host's.
+    owners: which task belongs to which step, what `lumos.analyze.loop.steps.members` gives for the graph; worked out here where it is
+    not given. job: the recording; without it, time in which a thread loads data counts as the host's.
     """
     owners = owners or members(timeline.graph)
     times = step_times(timeline, owners)

@@ -146,6 +146,7 @@ class MemoryCurve(NamedTuple):
 
     @property
     def name(self) -> str:
+        """What the memory belongs to: the CPU, or a device with its number."""
         return "CPU" if self.device_type == _CPU else f"device {self.device}"
 
 

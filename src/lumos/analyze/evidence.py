@@ -82,6 +82,7 @@ def _unexplained(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
         ("kept-wait", "kept_wait", "is waiting that no rule explains, kept as CPU work"),
         ("unexplained-idle", "unexplained_idle", "is idle without a known cause"),
         ("prefix", "prefix", "runs work launched before the window, whose start is taken from the recording"),
+        ("held-up", "held_up", "passes before work that something from before the recording held up, and is taken from it"),
     ):
         share = float(np.mean([getattr(figure, key) for figure in figures]))
         if share > NEGLIGIBLE:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 #: otherwise as neither.
 INSIDE = 0.9
 #: So many equal kernels must have run alone before their median is taken as the time alone.
-ALONE = 3
+LEAST_ALONE = 3
 #: Times alone are steady where their interquartile range is no more than this share of their median.
 STEADY = 0.1
 #: The name of the row for all classes together.
@@ -74,7 +74,7 @@ def interference(traces: Sequence[Trace]) -> tuple[Interference, ...]:
     by_class: dict[str, _Sums] = {}
     for work, times in pooled.items():
         inside, alone = (np.concatenate(parts) for parts in times)
-        if not len(inside) or len(alone) < ALONE or not _steady(alone):
+        if not len(inside) or len(alone) < LEAST_ALONE or not _steady(alone):
             continue
         for label in (_ALL, kernel_class(work.name)):
             number, time, expected = by_class.get(label, _Sums(0, 0, 0))

@@ -44,7 +44,8 @@ class Probes(Shown):
 
 @stage("probing")
 def probes(graph: Graph) -> Probes:
-    """Replay the typical step of a measured graph with each change. GraphError where no step owns any work."""
+    """Replay the typical step of a measured graph with device work that takes no time, with CPU work that takes twice as long, and with
+    each rank slowed in turn. Raises GraphError where no step contains any work."""
     owners = members(graph)
     at = typical_position(owners)
     base = steady(owners, at)

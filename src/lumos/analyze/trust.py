@@ -49,7 +49,8 @@ SOUND = Trust(Grade.SOUND)
 def trust(graph: Graph, timeline: Timeline | None = None, owners: Members | None = None) -> Trust:
     """How far answers about the job of `graph` can be trusted.
 
-    timeline: the replay, and owners: what `members` gives, where they are known already.
+    timeline: the replay, and owners: what `lumos.analyze.loop.steps.members` gives for the graph; worked out here where they are not given.
+    A graph that has no schedule is graded `unsound`.
     """
     if graph.measured_start is None or any(finding.code == NEVER_MEASURED for finding in graph.evidence):
         return grade(graph.evidence)

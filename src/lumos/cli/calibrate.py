@@ -45,7 +45,7 @@ def command(
         rows = [_of_set(each) for each in found.sets]
         table(console(), columns, rows, left=(0, 1, 2), most=len(rows))
     for note in found.diagnostics:
-        print(f"note: {note.message}")
+        console().print(f"note: {note.message}", markup=False)
 
 
 def _of_class(r: ClassRatio) -> tuple[str, ...]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Annotated
 
 import typer
 
 from lumos.cli import new_app
+from lumos.cli.fitting import say
 from lumos.cli.output import Json, console, next_command, write_json
 from lumos.cli.progress import progress
+from lumos.errors import INTERRUPTED
 from lumos.units import count
 
 app = new_app()
@@ -60,7 +61,8 @@ def collect(
     if json:
         write_json({"status": status, "files": written})
     if status:
-        print(f"lumos: {' '.join(command)}: ended with status {status}; {len(written)} recordings in {output}", file=sys.stderr)
+        how = "interrupted" if status == INTERRUPTED else f"{' '.join(command)}: ended with status {status}"
+        say(f"{how}; {count(len(written), 'recording')} in {output}")
         raise typer.Exit(status)
     if written and not json:
         out = console()
@@ -86,7 +88,7 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
         return
     out = console()
     alike = ", the others do the same as one of them" if len(found.distinct) < found.ranks else ""
-    out.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}")
+    out.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}", markup=False)
     several = "step" if steps == 1 else "steps"
     out.print(f"{found.operators:,} operators in {steps} {several}, at most {found.peak_bytes / 1e9:.1f} GB allocated on a device")
     if found.span_ns is not None:
@@ -94,7 +96,7 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
     priced = [each for each in found.diagnostics if each.code in OF_PRICES]
     for each in found.diagnostics:
         if each not in priced:
-            out.print(f"note: {each.code}: {each.message}")
+            out.print(f"note: {each.code}: {each.message}", markup=False)
     if priced:
         out.print(
             f"note: {len(priced)} prices have wider intervals than usual, beyond what was measured on this accelerator; --json lists them"

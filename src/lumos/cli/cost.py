@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lumos.cli import new_app
-from lumos.cli.output import Json
+from lumos.cli.output import Json, console, write_json
 
 if TYPE_CHECKING:
     from lumos.cost.estimate import Estimate
@@ -181,13 +181,12 @@ def _answer(estimate: Estimate, json: bool) -> None:
         "diagnostics": [d._asdict() for d in estimate.diagnostics],
     }
     if json:
-        from lumos.cli.output import write_json
-
         write_json(facts)
         return
     scale, unit = (1e3, "ms") if facts["time_s"] >= 1e-3 else (1e6, "µs")
     time, low, high = (facts[key] * scale for key in ("time_s", "low_s", "high_s"))
-    print(f"{time:.4g} {unit}  (80 % interval {low:.4g} to {high:.4g} {unit})")
-    print(f"bound by {facts['bound_by']}, {facts['fraction_of_peak']:.1%} of peak, {facts['source']}")
+    out = console()
+    out.print(f"{time:.4g} {unit}  (80 % interval {low:.4g} to {high:.4g} {unit})")
+    out.print(f"bound by {facts['bound_by']}, {facts['fraction_of_peak']:.1%} of peak, {facts['source']}")
     for diagnostic in estimate.diagnostics:
-        print(f"note: {diagnostic.message}")
+        out.print(f"note: {diagnostic.message}", markup=False)

@@ -35,11 +35,13 @@ def command(
     from lumos.analyze.trust import trust
     from lumos.analyze.waiting.slack import slack, slack_by_class
     from lumos.graph.build import build
+    from lumos.output_files import check_places
     from lumos.simulate import freeze, measured, simulate
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, perfetto)
+    check_places(perfetto)
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     graph = build(job)
     replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)

@@ -25,12 +25,12 @@ PACKAGES = ("lumos-trace", "numpy", "msgspec", "isal", "typer", "rich", "click")
 
 
 def fault_message(error: BaseException) -> str:
-    """The lines for standard error: what happened, and the file that was saved for the report."""
+    """What to say on standard error: what happened, and the file that was saved for the report."""
     what = visible(f"{type(error).__name__}: {error}".splitlines()[0][:200])
     saved = save(error)
     unsaved = "the traceback could not be saved: run again with space in the temporary folder"
     where = unsaved if saved is None else f"{saved} holds the traceback"
-    return f"lumos: a fault of Lumos, not of your input ({what}); please report it: {where}"
+    return f"a fault of Lumos, not of your input ({what}); please report it: {where}"
 
 
 def save(error: BaseException) -> Path | None:

@@ -63,7 +63,7 @@ def command(
     """Predict the step of a configuration: how long it takes, how much memory it needs, what bounds it."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.errors import UsageError
-    from lumos.output_files import check_outputs
+    from lumos.output_files import check_outputs, check_places
     from lumos.plan.words import JobWords, switches_of
     from lumos.predict.facade import predict
 
@@ -71,6 +71,7 @@ def command(
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
     words = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
     check_outputs((perfetto, chakra, kineto, plot), () if file is None else (file,))
+    check_places(perfetto, plot)
     coarse = False if any((perfetto, chakra, kineto)) else blocks
     prediction = predict(file, blocks=coarse, switches=switches_of(switch or ()), **words)
     if plot is not None:

@@ -36,7 +36,10 @@ def generate(
     repair: Repair = False,
     json: Json = False,
 ) -> None:
-    """Write a folder with benchmark.py, trace.json and a README. PATH is a profiler's trace, or an execution trace alone."""
+    """Write a folder with benchmark.py, trace.json and a README.
+
+    PATH is a profiler's trace, or execution traces alone, one for each rank.
+    """
     from lumos.proxy.facade import generate as write
 
     found = write(

@@ -53,12 +53,14 @@ def command(
     from lumos.chakra.reprice import priced_job
     from lumos.graph.build import build
     from lumos.graph.table import DEPENDENCY_NAMES
+    from lumos.output_files import check_places
     from lumos.simulate import simulate
     from lumos.simulate.timeline import measured
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, perfetto)
+    check_places(perfetto)
     clock = Clock()
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     seconds = {"read_s": clock.lap()}

@@ -45,6 +45,7 @@ def command(
     """
     import shlex
 
+    from lumos.output_files import check_places
     from lumos.report.facade import write
     from lumos.report.page.document import ReportedJob
     from lumos.trace import read
@@ -56,6 +57,7 @@ def command(
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
     keep_inputs(paths, output)
+    check_places(output)
     clock = Clock()
     recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading", "bytes")), force=force)
     found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
@@ -64,6 +66,7 @@ def command(
         return
     from lumos.report.text.format import print_trust, sentence
 
-    sentence(console(), found.headline)
-    print_trust(console(), found.trust)
-    print(f"{output}: {found.size_bytes / 1e6:.1f} MB, opens in any browser, offline")
+    out = console()
+    sentence(out, found.headline)
+    print_trust(out, found.trust)
+    out.print(f"{output}: {found.size_bytes / 1e6:.1f} MB, opens in any browser, offline", markup=False)

@@ -10,6 +10,7 @@ import typer
 from lumos.choices import one_or_other
 from lumos.cli.output import Chakra, Json, Kineto, Perfetto, Switch, console, write_json
 from lumos.cli.progress import progress, stages
+from lumos.errors import INTERRUPTED
 from lumos.vocabulary import Precision
 
 Values = Annotated[str | None, typer.Option(metavar="V,V|A..B", show_default=False)]
@@ -68,6 +69,7 @@ def command(
     from lumos.choices import check_choice
     from lumos.cost.cluster import load_cluster
     from lumos.errors import UsageError
+    from lumos.output_files import check_places
     from lumos.plan.words import switches_of
     from lumos.search.facade import SearchWords, Swept, search
     from lumos.search.settings import sweep_of
@@ -79,6 +81,7 @@ def command(
     if sweep is not None and any(files.values()):
         raise UsageError("--sweep has many answers, and --perfetto, --chakra and --kineto write one job; leave out --sweep")
     keep_inputs(paths or (), parquet, plot, *files.values())
+    check_places(parquet, plot, perfetto)
     check_choice(objective, OBJECTIVES, "an objective")
     if sweep is not None and cluster is not None and not mixed_with:
         check_objective(objective, load_cluster(cluster))
@@ -113,3 +116,5 @@ def command(
             print_found(console(), found)
         else:
             print_sweep(console(), key, rows, best_value(rows, objective))
+    if not all(f.complete for _, f in rows):
+        raise typer.Exit(INTERRUPTED)

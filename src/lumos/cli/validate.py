@@ -29,11 +29,12 @@ def command(
     The exit status is 1 where no row could be scored.
     """
     from lumos.errors import LumosError
-    from lumos.output_files import check_outputs
+    from lumos.output_files import check_outputs, check_places
     from lumos.predict.facade import validate
     from lumos.predict.validate import explained
 
     check_outputs([plot], tables)
+    check_places(plot)
     clock = Clock()
     found = validate(*tables, leave_out=leave_out, progress=progress("predicting", "rows"))
     result = {**found.to_dict(), "seconds_s": clock.lap()}

@@ -54,6 +54,7 @@ def command(
     from lumos.analyze.trust import trust
     from lumos.errors import UsageError
     from lumos.graph.build import build
+    from lumos.output_files import check_places
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
     from lumos.whatif.changes import Changes
@@ -68,6 +69,7 @@ def command(
     if asked and any(files.values()):
         raise UsageError("--grid has many answers, and --perfetto, --chakra and --kineto write one job; leave out --grid")
     keep_inputs(paths, *files.values())
+    check_places(perfetto)
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
     graph = build(job)
     if asked:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.choices import check_count
-from lumos.errors import LumosError
+from lumos.errors import InterruptedSearchError
 from lumos.predict.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown, plain
 from lumos.search.bounds import lower_bounds
@@ -158,7 +158,7 @@ def search_problem(
 
     For a given number of devices, the least step time is also the most tokens per second and device. prune=False times every plan
     that fits. The answer is deterministic: of equal plans the one listed first wins. A search that is interrupted answers with the best
-    plan so far; LumosError where none was timed yet.
+    plan so far; InterruptedSearchError where none was timed yet.
     """
     check_count(refine, "refine")
     began = time.perf_counter()
@@ -169,7 +169,7 @@ def search_problem(
         everything = enumerate_plans(problem, space or Space())
         peak = peak_bytes(everything)
     except KeyboardInterrupt:
-        raise LumosError(UNTIMED) from None
+        raise InterruptedSearchError(UNTIMED) from None
     capacity = problem.capacity
     fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
     meeting = _meeting(everything, peak, fits, require)
@@ -200,7 +200,7 @@ def search_problem(
     except KeyboardInterrupt:
         complete = False
         if not np.isfinite(seconds).any():
-            raise LumosError(UNTIMED) from None
+            raise InterruptedSearchError(UNTIMED) from None
         full.at_least_one(plans, seconds)
     timed = np.flatnonzero(np.isfinite(seconds))
     timed = timed[np.argsort(seconds[timed], kind="stable")]

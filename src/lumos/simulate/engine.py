@@ -40,7 +40,7 @@ def simulate(graph: Graph, durations: Int64 | None = None) -> Timeline:
     """Run `graph` with its own durations, or with `durations` (int64[n] ns).
 
     Raises GraphError where the graph is malformed, or has no schedule (a cycle, a rendezvous that never completes): the message
-    then names the tasks that wait for each other. The global interpreter lock is released during the simulation.
+    then names the tasks that wait for each other. Other Python threads run during the simulation.
     """
     view = tables(graph)
     duration = durations_of(graph, durations)

@@ -30,6 +30,7 @@ class Timeline(Described):
 
     @property
     def nbytes(self) -> int:
+        """Memory of the columns, bytes."""
         return self.start.nbytes + self.end.nbytes
 
 

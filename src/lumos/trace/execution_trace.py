@@ -134,6 +134,10 @@ def read(path: str | Path) -> ExecutionTrace:
     try:
         file = msgspec.json.decode(data, type=_File)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        if b'"traceEvents"' in data:
+            raise TraceError(
+                f"{path}: a profiler's file, no execution trace; give the one that torch's observer wrote in its place"
+            ) from None
         raise TraceError(
             f"{path}: not a PyTorch execution trace, or a cut-off one: {error}; end the observer before the process ends"
         ) from None

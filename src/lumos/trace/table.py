@@ -186,6 +186,7 @@ class Job(Described):
 
     @property
     def ranks(self) -> tuple[int, ...]:
+        """The numbers of the ranks whose traces were given, in their order."""
         return tuple(t.rank for t in self.traces)
 
     def described(self) -> str:

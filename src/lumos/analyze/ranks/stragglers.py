@@ -38,7 +38,8 @@ from lumos.units import duration
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.analyze.ranks.equal_work import Ideal
+    from lumos.analyze.loop.steps import Members
+    from lumos.analyze.ranks.equal_work import EqualWork, Ideal
     from lumos.trace.table import Int64, Job
     from lumos.vocabulary import Basis
 
@@ -126,10 +127,12 @@ class Stragglers(Shown):
 
 @stage("aligning the ranks")
 def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median", *, force: bool = False) -> Stragglers:
-    """Compare a measured job of several ranks with its ideal. job: what the graph was built from, which gives the stages. force: also where
-    the recording cannot give a sound answer (`analyze.trust`).
+    """Compare a measured job of several ranks with its ideal, in which equal work takes equal time.
 
-    Raises UsageError where `ideal` is none of RULES; GraphError where the job has one rank only, was not measured, or has no
+    job: what the graph was built from, which gives the stages. ideal: "peer-median" (equal work is one operation on the ranks of a stage)
+    or "pooled-mean" (one operation on all ranks). force: also where the recording cannot give a sound answer (`analyze.trust`).
+
+    Raises UsageError for another `ideal`; GraphError where the job has one rank only, was not measured, or has no
     step that owns a task; LumosError where the evidence is unsound.
     """
     if ideal not in IDEAL_RULES:
@@ -146,27 +149,10 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median",
     classes = equal_work(graph, owners, job)
     counted = times.tasks_counted()
     aim = ideal_job(graph, owners, classes, counted, ideal)
-    best = aim.duration
-    trial = _Trial(graph, steps, best)
+    trial = _Trial(graph, steps, aim.duration)
     no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
-    own, computes = counted & ~classes.delay, graph.kind != Kind.COLLECTIVE
-
-    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> _Figures:
-        works, count = tasks if works is None else tasks & works, steps.number
-        return _Figures(
-            int(graph.duration[works].sum() / count),
-            int(best[works].sum() / count),
-            trial.step(np.where(tasks, graph.duration, best)) / trial.ideal,
-            round(trial.base - trial.step(np.where(tasks, best, graph.duration))),
-        )
-
-    stage, label = classes.stage, classes.label
-    stage_of = [None] * len(graph.ranks) if stage is None else stage.tolist()
-    by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
-    by_stage = (
-        [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in np.unique(stage).tolist()]
-    )
-    by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in np.unique(label[_takes_time(graph, counted)])]
+    own = counted & ~classes.delay
+    by_rank, by_stage, by_class = _shares(graph, owners, classes, counted, trial)
     headline = times.headline
     return Stragglers(
         step_time_ns=headline.step_time_ns,
@@ -192,6 +178,32 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median",
             *_above_measured(trial),
         ),
     )
+
+
+def _shares(
+    graph: Graph, owners: Members, classes: EqualWork, counted: NDArray[np.bool_], trial: _Trial
+) -> tuple[list[RankShare], list[StageShare], list[ClassShare]]:
+    """What each rank, stage and class costs. counted: bool[tasks], those of the steps that count."""
+    own, computes = counted & ~classes.delay, graph.kind != Kind.COLLECTIVE
+    best, steps = trial.best, trial.steps.number
+    differs = graph.duration != best
+
+    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> _Figures:
+        works = tasks if works is None else tasks & works
+        taken, least = int(graph.duration[works].sum() / steps), int(best[works].sum() / steps)
+        if not (tasks & differs).any():
+            return _Figures(taken, least, 1.0, 0)
+        alone, without = trial.step(np.where(tasks, graph.duration, best)), trial.step(np.where(tasks, best, graph.duration))
+        return _Figures(taken, least, alone / trial.ideal, round(trial.base - without))
+
+    stage, label = classes.stage, classes.label
+    stage_of = [None] * len(graph.ranks) if stage is None else stage.tolist()
+    by_rank = [RankShare(*share(own & (owners.rank == i), computes), rank, stage_of[i]) for i, rank in enumerate(graph.ranks)]
+    by_stage = (
+        [] if stage is None else [StageShare(*share(own & (stage[owners.rank] == s), computes), s) for s in np.unique(stage).tolist()]
+    )
+    by_class = [ClassShare(*share(counted & (label == i)), classes.labels[i]) for i in np.unique(label[_takes_time(graph, counted)])]
+    return by_rank, by_stage, by_class
 
 
 def _findings(graph: Graph, times: StepTimes, trial: _Trial, aim: Ideal, causes: list[Candidate]) -> tuple[StragglerFinding, ...]:
@@ -239,11 +251,14 @@ class _Counted:
 
 
 class _Trial:
-    """The job's mean step with other durations, by a sweep of the frozen graph where that is exact, else by the event loop."""
+    """The job's mean step with other durations, by a sweep of the frozen graph where that is exact, else by the event loop.
+
+    best: the ideal durations. base, ideal: the mean step with the measured and with the ideal durations, ns.
+    """
 
     def __init__(self, graph: Graph, steps: _Counted, best: Int64) -> None:
         self._graph = graph
-        self._steps = steps
+        self.steps, self.best = steps, best
         frozen = freeze(graph)
         self._frozen = frozen if frozen.exact else None
         self.base = self.step(graph.duration)
@@ -252,4 +267,4 @@ class _Trial:
     def step(self, durations: Int64) -> float:
         """The mean step, ns."""
         durations = durations.astype(np.int64)
-        return self._steps.mean(simulate(self._graph, durations) if self._frozen is None else sweep(self._frozen, durations))
+        return self.steps.mean(simulate(self._graph, durations) if self._frozen is None else sweep(self._frozen, durations))

@@ -50,9 +50,10 @@ class ClassSlack(NamedTuple):
 
 
 def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None) -> Slack:
-    """The slack of every task of a replayed run. GraphError as for `freeze`.
+    """How much longer each task of a replayed run could take before a step ends later.
 
-    owners, frozen: what `members` and `freeze` give for the timeline's graph, where they are known already.
+    owners, frozen: what `lumos.analyze.loop.steps.members` and `lumos.simulate.freeze` give for the timeline's graph; worked out here where
+    they are not given. Raises GraphError where the graph is malformed or has no schedule.
     """
     graph = timeline.graph
     owners, frozen = owners or members(graph), frozen or freeze(graph)

@@ -2,9 +2,10 @@
 
 kept_wait: waiting that stays in the durations of CPU tasks, because no dependency explains it. prefix: time covered by
 device work whose start is taken from the trace: work launched before the window, and the first work of a stream that it held up.
-unexplained_idle: time in which a stream with work to do stood idle more than 20 µs after the latest cause that the graph knows. All
-are shares of the measured step. A step with too few tasks, or too much unexplained, is not scored, nor is one that does not count
-(`analyze.loop.steps`).
+held_up: time in which the devices stood idle because work from before the recording still kept the first work of a stream from
+starting. unexplained_idle: time in which a stream with work to do stood idle more than 20 µs after the latest cause that the graph
+knows. All are shares of the measured step. A step with too few tasks, or too much unexplained, is not scored, nor is one that does not
+count (`analyze.loop.steps`).
 """
 
 from __future__ import annotations
@@ -48,11 +49,13 @@ class UnexplainedTime:
     kept_wait: float
     unexplained_idle: float
     prefix: float
+    held_up: float
     too_few: str
     reason: str
 
     @property
     def scored(self) -> bool:
+        """Whether the step counts in the errors of the replay."""
         return not self.reason
 
 
@@ -69,10 +72,11 @@ def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedT
     tasks = np.union1d(np.flatnonzero(owners.prefix), graph.release_task[owners.on_device[graph.release_task]])
     prefix = _within_ranks(owners, tasks, timeline.start[tasks], timeline.end[tasks], start, end) / length
     too_few = _too_few_operations(owners) if is_operation_level(graph) else _too_few_tasks(owners)
-    figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), strict=True)
+    held_up = _held_up(timeline, owners, start, end) / length
+    figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), held_up.tolist(), strict=True)
     return tuple(
-        UnexplainedTime(k, u, p, few, uncounted or few or _too_unknown(k, u, p))
-        for (k, u, p), few, uncounted in zip(figures, too_few, _not_counted(times), strict=True)
+        UnexplainedTime(k, u, p, h, few, uncounted or few or _too_unknown(k, u, p))
+        for (k, u, p, h), few, uncounted in zip(figures, too_few, _not_counted(times), strict=True)
     )
 
 
@@ -86,6 +90,21 @@ def _kept_wait(timeline: Timeline, owners: Members) -> Int64:
         if step >= 0:
             out[step] = union(begin[own], (begin + graph.unclaimed_wait_time)[own]).total
     return out
+
+
+def _held_up(timeline: Timeline, owners: Members, opens: Int64, closes: Int64) -> Int64:
+    """For every step [opens, closes): the time from the launches of held-up work to its start in which its rank's devices ran nothing,
+    int64[steps] ns."""
+    graph = timeline.graph
+    task = graph.release_task[owners.on_device[graph.release_task] & (owners.launch[graph.release_task] >= 0)].astype(np.int64)
+    if not len(task):
+        return np.zeros(len(owners.steps), np.int64)
+    device = np.flatnonzero(owners.on_device)
+    both = np.concatenate((device, task))
+    begin = np.concatenate((timeline.start[device], timeline.end[owners.launch[task]]))
+    end = np.concatenate((timeline.end[device], timeline.start[task]))
+    busy = _within_ranks(owners, device, timeline.start[device], timeline.end[device], opens, closes)
+    return _within_ranks(owners, both, begin, end, opens, closes) - busy
 
 
 def _not_counted(times: StepTimes) -> list[str]:

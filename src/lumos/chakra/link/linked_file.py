@@ -14,7 +14,7 @@ import numpy as np
 from lumos.chakra.lower import lower
 from lumos.chakra.work.recorded import recorded_work
 from lumos.chakra.write import encode_ranks
-from lumos.graph.build import rank_graph
+from lumos.graph.one_rank import rank_graph
 from lumos.output_files import new_file
 from lumos.trace.chakra.attributes import encode_once
 from lumos.trace.chakra.protobuf import varint

@@ -70,6 +70,7 @@ def print_marks(console: Console, by_latency: bool, apart: bool) -> None:
 
 
 def heading(console: Console, text: str) -> None:
+    """Print a blank line, and `text` as the title of what follows."""
     console.print()
     console.print(Text(text, style="bold"))
 

@@ -1,7 +1,7 @@
 """Chakra `.et` files (protobuf, plain or gzip), read as a stream of nodes or as a `Trace`.
 
 The Trace has what every reader returns (names, times, rows on lanes), so that the files can be inspected. The nodes
-themselves are in `Trace.metadata["chakra"]`. `lumos.chakra.raise_` builds the graph from them, because a Chakra file states
+themselves are in `Trace.metadata["chakra"]`. `lumos.chakra.build` builds the graph from them, because a Chakra file states
 the dependencies itself.
 """
 

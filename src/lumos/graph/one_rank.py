@@ -1,0 +1,293 @@
+"""The dependency graph of one rank, from its trace.
+
+Cut the threads into slices, match device work with its calls, find what waits for what, then make the tasks' columns: first the tasks
+of the CPU, then the device work. Durations, orders and a few constants are taken from the trace. Start times and waits are not, or a
+replay would only repeat the measurement; the exceptions are the boundary conditions of the window, in `Graph.release_task`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.errors import GraphError
+from lumos.graph.arrivals import arrivals, loader_waits
+from lumos.graph.calls import classify
+from lumos.graph.constants import rank_constants
+from lumos.graph.dispatch import dispatches
+from lumos.graph.edges import Edges
+from lumos.graph.evidence import row_evidence
+from lumos.graph.hand_offs.joins import joins
+from lumos.graph.hand_offs.slices import host_slices
+from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
+from lumos.graph.hand_offs.timers import timers
+from lumos.graph.hand_offs.unclaimed_waits import unclaimed_calls, unclaimed_gaps
+from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
+from lumos.graph.inferred import inferred_queue, inferred_waits
+from lumos.graph.joined.collectives import collectives
+from lumos.graph.launches import DeviceWork, device_work
+from lumos.graph.occupancy import occupancy
+from lumos.graph.one_off import one_off
+from lumos.graph.steps import steps
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
+from lumos.graph.waits.graph_launches import graph_order
+from lumos.graph.waits.streams import StreamWaits, stream_waits
+from lumos.graph.waits.syncs import NONE, USUAL_QUEUE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
+from lumos.graph.waits.window import held_up_at_begin, launched_before, stalled_at_begin
+from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.dispatch import Dispatches
+    from lumos.graph.hand_offs.slices import HostSlices
+    from lumos.graph.hand_offs.threads import HandOffs
+
+#: Name of the tasks that are a thread's time between operators.
+BETWEEN = "(between operators)"
+
+
+class _Device(NamedTuple):
+    """The device work of a rank, and what it and the CPU wait for.
+
+    calls: the `Call` of every row of the trace. held_up: first work of streams that earlier work kept busy, and stalled: work whose launch
+    waited for work from before the recording. depth: of the launch queue, 0 where the trace shows no limit; full: work whose launch waited
+    for a place in it, and freed: the work whose end made that place.
+    """
+
+    calls: Int8
+    work: DeviceWork
+    syncs: Synchronisations
+    copies: BlockingCopies
+    waits: StreamWaits
+    dispatched: Dispatches
+    held_up: Int64
+    stalled: Int64
+    depth: int
+    full: Int64
+    freed: Int64
+
+
+class _Host(NamedTuple):
+    """The CPU threads of a rank, as slices and as tasks. alone: bool[lanes], threads that work on their own."""
+
+    alone: NDArray[np.bool_]
+    slices: HostSlices
+    handed: HandOffs
+    planned: HostPlan
+    tasks: HostTasks
+
+
+def rank_graph(trace: Trace) -> Graph:
+    """The dependency graph of one rank's trace, on its own. Raises GraphError where it contains no work."""
+    device = _device(trace)
+    work, syncs = device.work, device.syncs
+    delays = rank_constants(trace, work, device.waits, syncs, device.copies, device.dispatched)
+    host = _host(trace, device, delays.launch_latency)
+    tasks, lanes = host.tasks, host.slices.lanes()
+    awaited = loader_waits(trace, host.slices, host.handed)
+    once, once_said = one_off(trace, host.planned, tasks, work)
+    before = _edges(trace, host, device).predecessors(len(tasks) + len(work))
+    release_task, release_time = _boundary(tasks, work, device.held_up, lanes)
+    unclaimed, unclaimed_time = _unclaimed(host, device)
+    return Graph(
+        ranks=(trace.rank,),
+        processors=_processors(trace, lanes, host.alone, work),
+        names=(*trace.strings, BETWEEN),
+        duration=np.concatenate((tasks.duration, work.end - work.start)),
+        processor=np.concatenate((np.searchsorted(lanes, tasks.lane), len(lanes) + work.stream)).astype(np.int32),
+        kind=np.concatenate((tasks.kind, _device_kinds(trace, work))),
+        name=_names(trace, tasks, work),
+        event=np.concatenate((tasks.row, work.row)),
+        pred_offset=before.offset,
+        pred=before.task,
+        pred_kind=before.kind,
+        lag=delays.lags()[None, :],
+        gap_range=None if delays.gap_range is None else np.array([delays.gap_range], np.int64),
+        release_task=release_task,
+        release_time=release_time,
+        queue_depth=np.array([device.depth], np.int32) if device.depth else None,
+        waits=_waits(host, syncs, len(lanes)),
+        occupancy=occupancy(trace, work, len(tasks)),
+        collectives=_collectives(trace, tasks, work),
+        measured_start=np.concatenate((tasks.start, work.start)),
+        measured_end=np.concatenate((tasks.end, work.end)),
+        unclaimed_wait_task=unclaimed,
+        unclaimed_wait_time=unclaimed_time,
+        arrivals=arrivals(awaited, tasks.of_slice, tasks.duration),
+        one_off=once,
+        steps=steps(trace),
+        diagnostics=(
+            *trace.diagnostics,
+            *once_said,
+            *inferred_waits(trace, work, syncs, device.waits, device.held_up),
+            *inferred_queue(trace, device.depth, device.stalled),
+        ),
+        evidence=row_evidence(trace, device.calls, host.slices, awaited, work, device.waits),
+    )
+
+
+def _device(trace: Trace) -> _Device:
+    calls = classify(trace)
+    work = device_work(trace)
+    waits = stream_waits(trace, calls, work)
+    held_up = held_up_at_begin(trace, work, waits)
+    stalled = stalled_at_begin(trace, work, held_up)
+    return _Device(
+        calls,
+        work,
+        synchronisations(trace, calls, work),
+        blocking_copies(trace, calls, work),
+        waits,
+        dispatches(work, waits),
+        held_up,
+        stalled,
+        *_full_queue(work, stalled),
+    )
+
+
+def _host(trace: Trace, device: _Device, latency: int) -> _Host:
+    """The threads of a rank. latency: of a launch, ns. Raises GraphError where neither they nor the device did any work."""
+    work, syncs = device.work, device.syncs
+    anchors = np.concatenate((work.call[work.call >= 0], syncs.row)).astype(np.int32)
+    slices = host_slices(trace, anchors)
+    if not len(slices) and not len(work):
+        raise GraphError(_without_work(trace))
+    alone = timers(trace, slices, anchors, SHORTEST_HAND_OFF)
+    slices, handed = hand_offs(trace, slices, alone)
+    planned = plan(trace, slices)
+    _plan_launches(planned, device, latency)
+    awaiting = np.flatnonzero((syncs.target != NONE) | (syncs.event >= 0))
+    planned.cut(syncs.row[awaiting], Kind.SYNC, syncs.own[awaiting])
+    tasks = host_tasks(planned, handed, joins(trace, slices, handed, np.flatnonzero(~alone)))
+    return _Host(alone, slices, handed, planned, tasks)
+
+
+def _without_work(trace: Trace) -> str:
+    """Why no graph can be made of a trace without operators and device work."""
+    unknown = next((d.message.removeprefix(f"{trace.path}: ") for d in trace.diagnostics if d.code == "unknown-category"), None)
+    if unknown is not None:
+        return f"{trace.path}: a timeline, but not the profiler's: {unknown}; give the file that torch.profiler (Kineto) wrote"
+    return f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on"
+
+
+def _full_queue(work: DeviceWork, stalled: Int64) -> tuple[int, Int64, Int64]:
+    """The depth of the launch queue (0 where the trace shows no limit), the work whose launch had to wait for a place in it, and the
+    work whose end made that place. stalled: work whose launch waited for work from before the recording."""
+    depth, order, outstanding, freed = queue_depth(work)
+    if not depth and len(stalled):
+        return max(USUAL_QUEUE, int(outstanding.max())), order[:0], freed[:0]
+    blocked = np.flatnonzero(outstanding >= depth) if depth else order[:0]
+    return depth, order[blocked], freed[blocked]
+
+
+def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
+    """Launch calls keep their measured time, except those that waited inside, for their copy or for a place in the queue.
+
+    A call that waited for a place costs what the others cost. Where all waited, it costs the time from the free place to its return.
+    latency: of a launch, ns.
+    """
+    work, copies = device.work, device.copies
+    launched = work.call[work.call >= 0]
+    at = planned.last_of_row[launched]
+    planned.kind[at] = Kind.LAUNCH
+    planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
+    waited = np.union1d(device.full, device.stalled)
+    if len(waited):
+        blocked = planned.last_of_row[work.call[waited]]
+        free = np.setdiff1d(at, blocked)
+        made = planned.finish[planned.last_of_row[work.call[device.full]]] - work.end[device.freed]
+        usual = int(np.median(planned.duration[free] if len(free) else np.maximum(made, 0)))
+        planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
+        planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
+
+
+def _returns(planned: HostPlan, tasks: HostTasks, rows: Int32) -> Int64:
+    """The RETURN after each call, -1 without one."""
+    return tasks.return_of_slice[planned.last_of_row[rows]]
+
+
+def _edges(trace: Trace, host: _Host, device: _Device) -> Edges:
+    """All edges of one rank except those of processor order, and those of a full queue between launches that the trace has."""
+    planned, tasks, first_work = host.planned, host.tasks, len(host.tasks)
+    work, syncs, copies, waits = device.work, device.syncs, device.copies, device.waits
+    edges = Edges()
+    launched = np.flatnonzero(work.call >= 0)
+    edges.add(tasks.of_slice[planned.last_of_row[work.call[launched]]], first_work + launched, Dependency.LAUNCH)
+    edges.add(first_work + waits.source, first_work + waits.work, Dependency.STREAM_WAIT)
+    edges.add(first_work + copies.work, _returns(planned, tasks, work.call[copies.work]), Dependency.COPY)
+    on_event = np.flatnonzero(syncs.event >= 0)
+    edges.add(first_work + syncs.event[on_event].astype(np.int64), _returns(planned, tasks, syncs.row[on_event]), Dependency.SYNC)
+    early = work.call[device.freed] < 0
+    blocked = tasks.of_slice[planned.last_of_row[work.call[device.full[early]]]]
+    edges.add(first_work + device.freed[early], blocked, Dependency.QUEUE_DEPTH)
+    edges.add(tasks.hand_off_source, tasks.hand_off_task, Dependency.HAND_OFF)
+    earlier, later = graph_order(trace, work)
+    edges.add(first_work + earlier, first_work + later, Dependency.STREAM_WAIT)
+    dispatched = device.dispatched.work
+    edges.add(first_work + dispatched - 1, first_work + dispatched, Dependency.OCCUPANCY)
+    return edges
+
+
+def _waits(host: _Host, syncs: Synchronisations, lanes: int) -> Waits:
+    """The returns of calls that wait for a stream, and the processor of that stream. lanes: how many processors are threads."""
+    on_stream = np.flatnonzero(syncs.target != NONE)
+    target = syncs.target[on_stream]
+    return Waits(
+        _returns(host.planned, host.tasks, syncs.row[on_stream]).astype(np.int32),
+        np.where(target < 0, -1, target + lanes).astype(np.int32),
+    )
+
+
+def _unclaimed(host: _Host, device: _Device) -> tuple[Int32, Int64]:
+    """The tasks whose durations hold waiting that no dependency explains, and how much, ns."""
+    gap, gap_time = unclaimed_gaps(host.slices, device.work, host.handed, host.alone)
+    call, call_time = unclaimed_calls(device.syncs)
+    slices = np.concatenate((gap, host.planned.last_of_row[device.syncs.row[call]]))
+    return host.tasks.of_slice[slices].astype(np.int32), np.concatenate((gap_time, call_time))
+
+
+def _boundary(tasks: HostTasks, work: DeviceWork, held_up: Int64, lanes: Int32) -> tuple[Int32, Int64]:
+    """The tasks that start at their measured time because the cause lies before the window, and those times.
+
+    They are the first tasks of threads that no hand-off starts, device work launched before the window, and the first work of streams
+    that such work still held up (`held_up`).
+    """
+    first = np.array([int(np.flatnonzero(tasks.lane == lane)[0]) for lane in lanes], np.int64)
+    first = first[~np.isin(first, tasks.hand_off_task)]
+    queued = np.concatenate((launched_before(work), held_up))
+    return (
+        np.concatenate((first, len(tasks) + queued)).astype(np.int32),
+        np.concatenate((tasks.start[first], work.start[queued])),
+    )
+
+
+def _processors(trace: Trace, lanes: Int32, alone: NDArray[np.bool_], work: DeviceWork) -> tuple[Processor, ...]:
+    threads = [
+        Processor(trace.rank, False, trace.lanes[i].thread_name or f"thread {trace.lanes[i].tid}", lane=int(i), timer=bool(alone[i]))
+        for i in lanes
+    ]
+    streams = [Processor(trace.rank, True, f"stream {stream}", device, stream) for device, stream in work.streams]
+    return (*threads, *streams)
+
+
+def _device_kinds(trace: Trace, work: DeviceWork) -> Int8:
+    of_category = np.full(256, Kind.KERNEL, np.uint8)
+    of_category[Category.MEMCPY] = Kind.MEMCPY
+    of_category[Category.MEMSET] = Kind.MEMSET
+    return np.where(work.communicates, Kind.COLLECTIVE, of_category[trace.category[work.row]]).astype(np.uint8)
+
+
+def _collectives(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Collectives | None:
+    """Collectives on CPU threads, then those on streams."""
+    on_cpu = np.flatnonzero(tasks.kind == Kind.COLLECTIVE)
+    on_stream = np.flatnonzero(work.communicates)
+    rows = np.concatenate((tasks.row[on_cpu], work.row[on_stream]))
+    calls = np.concatenate((np.full(len(on_cpu), ABSENT, np.int32), work.call[on_stream]))
+    return collectives(trace, np.concatenate((on_cpu, len(tasks) + on_stream)), rows, calls)
+
+
+def _names(trace: Trace, tasks: HostTasks, work: DeviceWork) -> Int32:
+    host = np.where(tasks.row >= 0, trace.name[tasks.row], len(trace.strings))
+    return np.concatenate((host, trace.name[work.row])).astype(np.int32)
