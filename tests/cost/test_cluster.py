@@ -133,3 +133,11 @@ def test_a_plan_larger_than_the_cluster_is_refused() -> None:
 def test_oversubscription_follows_the_tier_that_a_group_spans() -> None:
     fabric = load_cluster("llama3-h100").fabric
     assert [fabric.oversubscription(n) for n in (16, 3072, 3073, 24576)] == [1.0, 1.0, 7.0, 7.0]
+
+
+def test_a_cluster_asked_for_by_its_name_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> None:
+        raise AssertionError("the files of all clusters were read")
+
+    monkeypatch.setattr("lumos.cost.cluster._spellings", refuse)
+    assert load_cluster("NVIDIA H100").name == "h100"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from lumos.cost.cluster import Accelerator, load_cluster
 from lumos.cost.coefficients import Coefficients
+from lumos.cost.estimate import Bound
 from lumos.cost.memory_bound import WORK, bytes_per_element, fused, memory_bound, moved
 from lumos.errors import LumosError, UsageError
 
@@ -75,6 +76,19 @@ def test_a_class_that_was_not_fitted_on_a_device_starts_as_fast_as_its_contiguou
     assert int(moved(1, device("a100-40gb"), "normalisation", book=book).time) == 6000
     only = {"memory_bound": {"generic": {"normalisation": launching(6.0)}}}
     assert int(moved(1, device(), "normalisation", book=only).time) == 6000
+
+
+def test_instructions_and_elements_in_turn_hold_a_kernel_back() -> None:
+    """By hand on H100: 132 cores at 1.83 GHz issue 128 instructions a clock, and hold 2,048 threads that wait 479 clocks for an element."""
+    short = float(moved(4, device()).time)
+    issued = moved(4, device(), instructions=132 * 128 * 1.83e9 * 1e-3)
+    fetched = moved(4, device(), in_turn=132 * 2048 * 1.83e9 / 479 * 1e-3)
+    assert float(issued.time) - short == pytest.approx(1e6, rel=1e-3)
+    assert float(fetched.time) - short == pytest.approx(1e6, rel=1e-3)
+    assert Bound(int(issued.bound_by)) is Bound.COMPUTE
+    assert moved(0, device(), instructions=1e9).time == 0
+    with pytest.raises(UsageError, match="zero or more"):
+        moved(4, device(), instructions=-1)
 
 
 def test_no_bytes_no_time() -> None:

@@ -78,11 +78,14 @@ class Attention(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Element-wise work, normalisations, copies: `bytes` read and written in device memory by `kernels` kernels."""
+    """Element-wise work, normalisations, copies: `bytes` read and written in device memory by `kernels` kernels. instructions: what their
+    threads issue, and in_turn: elements that threads fetch one after the other, where that may take longer than memory does."""
 
     bytes: int
     kernels: int = 1
-    kernel_class: str = "pointwise"  # of cost.memory_bound.CLASSES
+    kernel_class: str = "pointwise"  # of cost.memory_bound.TRAFFIC_CLASSES
+    instructions: int = 0
+    in_turn: int = 0
 
 
 class Contention(NamedTuple):

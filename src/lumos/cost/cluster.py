@@ -201,6 +201,8 @@ def load_cluster(name: str | os.PathLike[str]) -> Cluster:
     if not isinstance(name, str) or name.endswith(".toml") or "/" in name:
         return _read(Path(name))
     key = _plain(name)
+    if key in _files():  # the usual case, for which one file is read and not all of them
+        return _shipped(key)
     known = _spellings()
     if key in known:
         return _shipped(known[key])

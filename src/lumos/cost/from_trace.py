@@ -27,7 +27,7 @@ from lumos.errors import LumosError
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
 if TYPE_CHECKING:
-    from lumos.cost.estimate import Estimate
+    from lumos.cost.estimate import Estimate, Float64
     from lumos.trace.table import Trace
 
 #: Operators that are one multiplication, and the positions of its factors among the inputs.
@@ -129,13 +129,19 @@ def calibrated(trace: Trace, accelerator: Accelerator, book: Book | None = None)
     return out
 
 
-def _ratio(key: tuple[str, str], calls: list[tuple[str, int, float]]) -> ClassRatio:
-    ratios, weights = np.array([c[2] for c in calls]), np.array([float(c[1]) for c in calls])
+def middle_of(ratios: Float64, weights: Float64) -> tuple[float, float, float]:
+    """The low end of the 80 % interval of ratios, their median, and the high end, all weighted."""
     order = np.argsort(ratios)
     share = (np.cumsum(weights[order]) - weights[order] / 2) / weights.sum()
     tail = (1 - INTERVAL_SHARE) / 2
-    low, middle, high = np.interp([tail, 0.5, 1 - tail], share, ratios[order])
-    return ClassRatio(*key, len(calls), len({c[0] for c in calls}), int(weights.sum()), float(middle), float(low), float(high))
+    low, middle, high = np.interp([tail, 0.5, 1 - tail], share, ratios[order]).tolist()
+    return low, middle, high
+
+
+def _ratio(key: tuple[str, str], calls: list[tuple[str, int, float]]) -> ClassRatio:
+    ratios, weights = np.array([c[2] for c in calls]), np.array([float(c[1]) for c in calls])
+    low, middle, high = middle_of(ratios, weights)
+    return ClassRatio(*key, len(calls), len({c[0] for c in calls}), int(weights.sum()), middle, low, high)
 
 
 def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:

@@ -1,11 +1,18 @@
 """Kernels bound by memory: normalisation, activation, residual, softmax, rotary, loss, optimizer, casts, accumulation.
 
-    time = launch + passes · ( cached bytes / (speedup · bandwidth) + other bytes / bandwidth ) · (1 + overhead)
+    stream = ( cached bytes / (1 + speedup) + other bytes ) / bandwidth · (1 + overhead)
+    issue  = instructions / (cores · instructions a clock · clock)
+    fetch  = elements in turn / (cores · threads of a core) · latency of memory
+    time   = launch + sqrt(stream² + issue² + fetch²)
 
 Bytes are what the kernel must read and write. Up to `cache share · cache size` of them are still in the last-level cache from
-the kernel before, and are read `speedup` times faster than from memory. The work of a kernel is stated per element (`WORK`): the
-tensors that it reads and writes in the dtype of the activations, and the bytes of other dtypes. `fused` joins neighbouring
-kernels as Apex, Transformer Engine and torch.compile do: what one kernel writes only for the next to read never leaves the chip.
+the kernel before, and are read that much faster than from memory. A kernel that computes addresses or functions for each element may
+be held back by how fast its cores issue instructions, and one whose threads fetch an element only when they are done with the one
+before, by the latency of memory. Both are 0 where nothing is stated. As in multiplications, the parts overlap, but not fully.
+
+The work of a kernel is stated per element (`WORK`): the tensors that it reads and writes in the dtype of the activations, and the bytes
+of other dtypes. `fused` joins neighbouring kernels as Apex, Transformer Engine and torch.compile do: what one kernel writes only for the
+next to read never leaves the chip.
 
 Where a class of kernels was not fitted on an accelerator, its launch takes as much longer or shorter than on all accelerators together
 as that of a contiguous pass does: how fast a device starts and ends a kernel does not depend on what the kernel computes.
@@ -30,6 +37,15 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import ArrayLike
+
+
+#: Instructions of single threads that a core issues in a clock: four schedulers, each one instruction of 32 threads (NVIDIA, whitepapers of
+#: the architectures of Tesla V100, A100 and H100, the streaming multiprocessor).
+ISSUED_PER_CLOCK = 128
+#: Threads that a core holds (the same whitepapers), and clocks until a value from memory arrives at one of them where nothing else is
+#: fetched: 466 on A100, 479 on H100 (Luo et al., Benchmarking and Dissecting the Nvidia Hopper GPU Architecture, arXiv:2402.13499).
+THREADS_OF_CORE = 2048
+LATENCY_CLOCKS = 479
 
 
 class MemoryCoefficients(NamedTuple):
@@ -137,16 +153,26 @@ def bytes_per_element(kind: str, dtype: str) -> float:
     return (work.reads + work.writes) * dtype_of(dtype).bytes + work.other_bytes
 
 
-def moved(traffic: ArrayLike, accelerator: Accelerator, kernel_class: str = POINTWISE, *, book: Book | None = None) -> Estimate:
-    """Time of a kernel that reads and writes `traffic` bytes in total. kernel_class: one of `TRAFFIC_CLASSES`."""
-    traffic = np.asarray(traffic, float)
-    if not np.all(traffic >= 0):
+def moved(
+    traffic: ArrayLike,
+    accelerator: Accelerator,
+    kernel_class: str = POINTWISE,
+    *,
+    instructions: ArrayLike = 0.0,
+    in_turn: ArrayLike = 0.0,
+    book: Book | None = None,
+) -> Estimate:
+    """Time of a kernel that reads and writes `traffic` bytes in total. kernel_class: one of `TRAFFIC_CLASSES`. instructions: what all its
+    threads issue together. in_turn: elements that threads fetch one after the other. Raises UsageError for a negative size, LumosError
+    where the accelerator lacks a number."""
+    traffic, instructions, in_turn = (np.asarray(each, float) for each in (traffic, instructions, in_turn))
+    if not all(np.all(each >= 0) for each in (traffic, instructions, in_turn)):
         raise UsageError("memory-bound kernel: sizes must be zero or more")
     fitted, notes = find("memory_bound", accelerator, (kernel_class,), book)
     c = MemoryCoefficients(**fitted.values)  # type: ignore[arg-type]
     if any(note.code == "generic-coefficients" for note in notes):
         c = c._replace(launch_us=c.launch_us * _launch_ratio(accelerator, book))
-    seconds, bound, roof = moved_seconds(traffic, accelerator, c)
+    seconds, bound, roof = moved_seconds(traffic, accelerator, c, _held_back(instructions, in_turn, accelerator))
     return estimate(seconds, roof, bound, outside(fitted.seen, bytes=traffic), fitted, notes)
 
 
@@ -159,13 +185,23 @@ def _launch_ratio(accelerator: Accelerator, book: Book | None) -> float:
     return MemoryCoefficients(**own.values).launch_us / MemoryCoefficients(**together.values).launch_us  # type: ignore[arg-type]
 
 
-def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficients) -> ModelledTime:
-    """The time of traffic in bytes, by the formula above; the roofline counts the cache."""
+def _held_back(instructions: Float64, in_turn: Float64, accelerator: Accelerator) -> Float64:
+    """Seconds by which issue and fetch, of the formula above, hold a kernel back."""
+    if not (np.any(instructions) or np.any(in_turn)):
+        return np.zeros(())
+    clocks = np.hypot(instructions / ISSUED_PER_CLOCK, in_turn * (LATENCY_CLOCKS / THREADS_OF_CORE))
+    return np.asarray(clocks / (accelerator.require("cores") * accelerator.require("clock_hz")))
+
+
+def moved_seconds(traffic: Float64, accelerator: Accelerator, c: MemoryCoefficients, held_back: Float64 | float = 0.0) -> ModelledTime:
+    """The time of traffic in bytes, by the formula above. held_back: seconds of issue and fetch together. The roofline counts the cache."""
     bandwidth = accelerator.require("memory_bytes_per_s")
     cached = np.minimum(traffic, c.cache_share * accelerator.require("cache_bytes"))
     roof = (cached / (1 + c.cache_speedup) + traffic - cached) / bandwidth
     stream = roof * (1 + c.overhead)
     launch = c.launch_us * 1e-6
     some = traffic > 0
-    bound = np.where(stream > launch, np.where(cached < traffic, Bound.MEMORY, Bound.CACHE), Bound.LATENCY)
-    return ModelledTime(np.where(some, launch + stream, 0.0), bound, np.where(some, roof, 0.0))
+    body = np.hypot(stream, held_back)
+    slowest = np.where(held_back > stream, Bound.COMPUTE, np.where(cached < traffic, Bound.MEMORY, Bound.CACHE))
+    bound = np.where(body > launch, slowest, Bound.LATENCY)
+    return ModelledTime(np.where(some, launch + body, 0.0), bound, np.where(some, np.maximum(roof, held_back), 0.0))

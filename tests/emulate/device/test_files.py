@@ -164,8 +164,9 @@ def test_copies_whose_peers_differ_have_times_of_their_own(drawn, tmp_path):
     assert ends[0] < ends[1] and ends[1] == pytest.approx(ends[3])
 
 
-def test_of_a_job_with_too_many_rows_each_kind_of_rank_is_written(drawn, tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_MOST_ROWS", 10)
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_ROWS", 10), ("_MOST_RANKS", 1)])
+def test_of_a_job_with_too_many_rows_or_ranks_each_kind_of_rank_is_written(drawn, tmp_path, monkeypatch, limit, most):
+    monkeypatch.setattr(files, limit, most)
     written = write_traces(tmp_path, [of_two(drawn).process()], H100)
     assert [path.rpartition("/")[2] for path in written.files] == ["rank0.json.gz"]
     assert written.ranks == 2 and "ranks-left-out" in {found.code for found in written.diagnostics}

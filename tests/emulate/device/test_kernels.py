@@ -122,13 +122,36 @@ def test_element_wise_kernels_read_their_inputs_and_write_their_result():
     a, b = tensor(4, 100), tensor(4, 100)
     assert works("aten::add", a, b, 1, outputs=[tensor(4, 100)]) == [Traffic(2400, 1, POINTWISE)]
     assert works("aten::add_", a, b, 1, outputs=[a]) == [Traffic(2400, 1, POINTWISE)]
-    broadcast = works("aten::mul", a, tensor(1, 100), outputs=[tensor(4, 100)])
-    assert broadcast == [Traffic(800 + 200 + 800, 1, STRIDED)]
+    # Three operands in two dimensions: 10 + 3 * 5 instructions, 2 * (8 + 3 * 2) for the dimensions, 4 for the product.
+    (broadcast,) = works("aten::mul", a, tensor(1, 100), outputs=[tensor(4, 100)])
+    assert broadcast == Traffic(800 + 200 + 800, 1, POINTWISE, 400 * 57, 400)
+    assert works("aten::mul", a, tensor(4, 100, stride=(0, 1)), outputs=[tensor(4, 100)]) == [broadcast]
+    # What does not lie beside each other costs more memory, too.
     permuted = tensor(4, 100, stride=(1, 4))
-    assert works("aten::mul", a, permuted, outputs=[tensor(4, 100)]) == [Traffic(2400, 1, STRIDED)]
-    expanded = tensor(4, 100, stride=(0, 1))
-    assert works("aten::mul", a, expanded, outputs=[tensor(4, 100)]) == [Traffic(1800, 1, STRIDED)]
+    assert works("aten::mul", a, permuted, outputs=[tensor(4, 100)]) == [broadcast._replace(bytes=2400, kernel_class=STRIDED)]
     assert works("aten::fill_", a, 0.0, outputs=[a]) == [Traffic(800, 1, POINTWISE)]
+
+
+def test_dimensions_that_all_operands_walk_through_alike_are_one():
+    """The rows of a column-major tensor are its own order, and heads of 64 that were cut out of rows of 192 are two dimensions."""
+    column_major = tensor(4, 100, stride=(1, 4))
+    assert works("aten::neg", column_major, outputs=[tensor(4, 100, stride=(1, 4))]) == [Traffic(1600)]
+    heads, whole = tensor(2, 8, 3, 64, stride=(8 * 576, 576, 192, 1)), tensor(2, 8, 3, 64)
+    (cut,) = works("aten::neg", heads, outputs=[whole])
+    assert cut == Traffic(2 * 2 * 3072, 1, POINTWISE, 3072 * (10 + 2 * 5 + 2 * (8 + 2 * 2) + 4), 3072)
+    # A recording does not have the result, which follows the layout of what is given.
+    assert works("aten::neg", heads) == [cut]
+
+
+def test_functions_and_types_that_are_looked_up_cost_instructions():
+    a = tensor(1000)
+    assert works("aten::gelu", a, "none", outputs=[a]) == [Traffic(4000, 1, POINTWISE, 1000 * (4 + 32))]
+    assert works("aten::gelu", a, "tanh", outputs=[a]) == [Traffic(4000, 1, POINTWISE, 1000 * (4 + 30))]
+    wide = tensor(1000, dtype="float32")
+    assert works("aten::copy_", wide, a) == [Traffic(6000, 1, POINTWISE, 1000 * 44, 1000)]
+    assert works("aten::add", a, wide, 1, outputs=[wide]) == [Traffic(10_000, 1, POINTWISE, 1000 * (3 * 22 + 4), 1000)]
+    half, halved = tensor(4, 8), tensor(4, 4)
+    assert works("aten::glu", half, -1, outputs=[halved]) == [Traffic(64 + 32, 1, STRIDED)]
 
 
 def test_reductions_normalisations_and_lookups_have_classes_and_bytes_of_their_own():
@@ -154,7 +177,8 @@ def test_copies_between_host_and_device_take_the_hosts_bus_and_others_a_kernel()
     assert up.work.ns == host_copy_ns(2000) == 1500 + round(2000 / HOST_BYTES_PER_S * 1e9)
     (block,) = launched("aten::copy_", a, tensor(1000), outputs=[a])
     assert (block.engine, block.work) == (DeviceEngine.COPY, Traffic(4000, 1, POINTWISE))
-    assert works("aten::copy_", tensor(4, 8), tensor(4, 8, stride=(1, 4))) == [Traffic(128, 1, STRIDED)]
+    # Two operands in two dimensions: 10 + 2 * 5 + 2 * (8 + 2 * 2) instructions.
+    assert works("aten::copy_", tensor(4, 8), tensor(4, 8, stride=(1, 4))) == [Traffic(128, 1, STRIDED, 32 * 44, 32)]
     assert works("aten::copy_", a, tensor(1000, dtype="float32")) == [Traffic(6000, 1, POINTWISE)]
     assert works("aten::_to_copy", a, outputs=[a]) == []
 

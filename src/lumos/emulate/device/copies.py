@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Fixed, Traffic
-from lumos.cost.memory_bound import POINTWISE, STRIDED
+from lumos.cost.memory_bound import POINTWISE
+from lumos.emulate.device.elementwise import elementwise
 from lumos.emulate.device.launch import DeviceEngine, Launch, nbytes, results_of, same_layout, tensors_of
 
 if TYPE_CHECKING:
@@ -48,12 +49,9 @@ def copy_kernels(name: str, operator: Operator) -> list[Launch] | None:
         return [Launch(f"Memcpy {way}", Fixed(host_copy_ns(size)), DeviceEngine.COPY)] if size else []
     if not size or b.device == "cpu":
         return []
-    if a.dtype != b.dtype:
-        kernel_class = POINTWISE if same_layout(a, b) else STRIDED
-        return [Launch(f"elementwise_kernel [{name}]", Traffic(nbytes(a) + size, 1, kernel_class))]
-    if same_layout(a, b) and a.stride and b.stride:
+    if a.dtype == b.dtype and same_layout(a, b) and a.stride and b.stride:
         return [Launch("Memcpy DtoD (Device -> Device)", Traffic(2 * size, 1, POINTWISE), DeviceEngine.COPY)]
-    return [Launch(f"elementwise_kernel [{name}]", Traffic(nbytes(a) + size, 1, STRIDED))]
+    return [Launch(f"elementwise_kernel [{name}]", elementwise("copy", nbytes(a) + size, [b], [a]))]
 
 
 def host_copy_ns(size: int) -> int:

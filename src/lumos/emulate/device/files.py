@@ -2,7 +2,8 @@
 
 The work of every rank is priced and simulated together, so that waiting for other ranks emerges. Each rank has a file of its own,
 copies too: a file takes about as much as a recorded one, some 50 bytes an operator, and every verb then answers for the whole job. Where
-that would be more than `_MOST_ROWS` rows, only the processes that were run have files, and the answers say which ranks are absent.
+that would be more than `_MOST_ROWS` rows or `_MOST_RANKS` ranks, only the processes that were run have files, and the answers say which
+ranks are absent.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 #: A job gets a file for each rank while its files hold at most so many rows together (some 2 GB of text, 200 MB compressed).
 _MOST_ROWS = 20_000_000
+#: And while it has so many ranks: each has two files, and reading them one by one takes longer than simulating what is in them.
+_MOST_RANKS = 4096
 #: Level of compression: the fastest, which a reader does not notice.
 _LEVEL = 1
 
@@ -81,10 +84,10 @@ def write_traces(folder: str | os.PathLike[str], processes: Sequence[Process], c
 def _chosen(job: Ranks) -> tuple[list[int], tuple[Diagnostic, ...]]:
     """The ranks that get files."""
     rows = sum(2 * len(job.programs[i].tasks) + len(job.programs[i].process.operators) for i in job.of)
-    if rows <= _MOST_ROWS:
+    if rows <= _MOST_ROWS and len(job.of) <= _MOST_RANKS:
         return list(range(len(job.of))), ()
     kept = sorted(program.process.rank for program in job.programs)
-    note = f"{len(kept)} of {len(job.of)} ranks are written, one of each kind: all would take {rows:,} rows"
+    note = f"{len(kept)} of {len(job.of):,} ranks are written, one of each kind: all would take {rows:,} rows in {2 * len(job.of):,} files"
     return kept, (Diagnostic("ranks-left-out", note),)
 
 

@@ -67,7 +67,8 @@ def all_ranks(programs: Sequence[DeviceProgram], pricer: Pricer) -> Ranks:
             f"an emulated job of {len(of)} ranks has {int(first[-1]):,} tasks, more than {_MOST_TASKS:,}: emulate fewer ranks or steps"
         )
     columns = [_Columns(program, pricer) for program in programs]
-    facts = tuple(_facts(programs[of[rank]], rank, int(first[rank])) for rank in range(len(of)))
+    members = [_Members(program) for program in programs]
+    facts = tuple(_facts(programs[i], members[i], rank, int(first[rank])) for rank, i in enumerate(of))
     processors, shift = _processors(programs, of, pricer)
     names: dict[str, int] = {}
     name_of = [np.array([names.setdefault(task.name, len(names)) for task in p.tasks], np.int32) for p in programs]
@@ -76,7 +77,8 @@ def all_ranks(programs: Sequence[DeviceProgram], pricer: Pricer) -> Ranks:
         for kind, before, after in columns[source].edges:
             edges.add(before + first[rank], after + first[rank], kind)
     before = edges.predecessors(int(first[-1]))
-    rendezvous = _rendezvous(facts)
+    numbers = _Numbers(facts)
+    rendezvous = _rendezvous(facts, numbers)
     lag = np.zeros((len(of), len(Dependency)), np.int64)
     lag[:, Dependency.LAUNCH] = round(1e9 * (pricer.cluster.accelerator.launch_latency_s or 0.0))
     graph = Graph(
@@ -94,7 +96,7 @@ def all_ranks(programs: Sequence[DeviceProgram], pricer: Pricer) -> Ranks:
         lag=lag,
         rendezvous_offset=rendezvous.offset,
         rendezvous_task=rendezvous.flat.astype(np.int32),
-        collectives=_collectives(facts),
+        collectives=_collectives(facts, numbers),
         diagnostics=tuple(pricer.diagnostics),
     )
     return Ranks(graph, tuple(programs), tuple(of), first, facts)
@@ -149,46 +151,71 @@ def _processors(programs: Sequence[DeviceProgram], of: Sequence[int], pricer: Pr
     return tuple(out), shift
 
 
-def _facts(program: DeviceProgram, rank: int, first: int) -> dict[int, Fact]:
+class _Members:
+    """The groups of a program by their members, since to look through a list of all ranks for each rank takes too long for many."""
+
+    def __init__(self, program: DeviceProgram) -> None:
+        self.original = program.process.rank
+        self.groups = {group.name: group for group in program.process.groups}
+        self.holding: dict[tuple[int, int], list[Group]] = defaultdict(list)
+        for group in program.process.groups:
+            for rank in group.ranks:
+                self.holding[group.made, rank].append(group)
+
+    def mapped(self, group: Group, copy: int) -> Group:
+        """The group that holds the copy where `group` holds the original."""
+        if self.original == copy or not self._holds(group, self.original) or self._holds(group, copy):
+            return group
+        made = self.holding.get((group.made, copy), [])
+        if len(made) != 1:
+            raise LumosError(
+                f"records: rank {copy} copies rank {self.original}, but is in {len(made)} of the groups made with {group.name!r}; "
+                "emulate again"
+            )
+        return made[0]
+
+    def _holds(self, group: Group, rank: int) -> bool:
+        return any(other is group for other in self.holding.get((group.made, rank), ()))
+
+
+def _facts(program: DeviceProgram, members: _Members, rank: int, first: int) -> dict[int, Fact]:
     """The exchanges of a rank, by the task of its program."""
-    process = program.process
-    groups = {group.name: group for group in process.groups}
-    mapped = {name: _mapped(group, process.groups, process.rank, rank) for name, group in groups.items()}
+    mapped = {name: members.mapped(group, rank) for name, group in members.groups.items()}
     out = {}
     for number, task in enumerate(program.tasks):
         if task.exchange >= 0:
-            exchange = process.exchanges[task.exchange]
-            group = mapped[exchange.group]
-            place = groups[exchange.group].ranks.index(exchange.peer) if exchange.peer in groups[exchange.group].ranks else -1
-            out[number] = Fact(first + number, rank, exchange, group, group.ranks[place] if place >= 0 else -1)
+            exchange = program.process.exchanges[task.exchange]
+            group, own = mapped[exchange.group], members.groups[exchange.group].ranks
+            peer = group.ranks[own.index(exchange.peer)] if exchange.peer >= 0 and exchange.peer in own else -1
+            out[number] = Fact(first + number, rank, exchange, group, peer)
     return out
 
 
-def _mapped(group: Group, groups: Sequence[Group], original: int, copy: int) -> Group:
-    """The group that holds the copy where `group` holds the original."""
-    if original == copy or original not in group.ranks or copy in group.ranks:
-        return group
-    made = [other for other in groups if other.made == group.made and copy in other.ranks]
-    if len(made) != 1:
-        raise LumosError(
-            f"records: rank {copy} copies rank {original}, but is in {len(made)} of the groups made with {group.name!r}; emulate again"
-        )
-    return made[0]
+class _Numbers:
+    """A number for each group, equal for groups that are equal: of their ranks and, to meet, of their name too."""
+
+    def __init__(self, facts: Sequence[dict[int, Fact]]) -> None:
+        groups = {id(fact.group): fact.group for own in facts for fact in own.values()}
+        texts: dict[str, int] = {}
+        meetings: dict[tuple[str, int], int] = {}
+        self.of_ranks = {key: texts.setdefault(str(group.ranks), len(texts)) for key, group in groups.items()}
+        self.to_meet = {key: meetings.setdefault((group.name, self.of_ranks[key]), len(meetings)) for key, group in groups.items()}
+        self.texts = tuple(texts)
 
 
-def _rendezvous(facts: Sequence[dict[int, Fact]]) -> Lists:
+def _rendezvous(facts: Sequence[dict[int, Fact]], numbers: _Numbers) -> Lists:
     """The tasks that meet: of one group and number; of messages the k-th from one rank to another."""
     sets: dict[tuple[object, ...], list[int]] = defaultdict(list)
     for own in facts:
         counted: dict[tuple[object, ...], int] = defaultdict(int)
         for fact in own.values():
-            sets[_meeting(fact, counted)].append(fact.task)
+            sets[_meeting(fact, numbers.to_meet[id(fact.group)], counted)].append(fact.task)
     return end_to_end([members for members in sets.values() if len(members) > 1])
 
 
-def _meeting(fact: Fact, counted: dict[tuple[object, ...], int]) -> tuple[object, ...]:
-    """What is equal for the tasks that meet. counted: how many of a rank came before, for each way of meeting."""
-    ranks: tuple[object, ...] = (fact.group.name, tuple(fact.group.ranks))
+def _meeting(fact: Fact, group: int, counted: dict[tuple[object, ...], int]) -> tuple[object, ...]:
+    """What is equal for the tasks that meet. group: its number. counted: how many of a rank came before, for each way of meeting."""
+    ranks: tuple[object, ...] = (group,)
     if fact.exchange.kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE):
         ends = (fact.rank, fact.peer) if fact.exchange.kind is CollectiveKind.SEND else (fact.peer, fact.rank)
         ranks = (*ranks, *ends)
@@ -196,13 +223,12 @@ def _meeting(fact: Fact, counted: dict[tuple[object, ...], int]) -> tuple[object
     return (*ranks, counted[ranks])
 
 
-def _collectives(facts: Sequence[dict[int, Fact]]) -> Collectives | None:
+def _collectives(facts: Sequence[dict[int, Fact]], numbers: _Numbers) -> Collectives | None:
     """The facts of all exchanges."""
     rows = [fact for own in facts for fact in own.values()]
     if not rows:
         return None
     kinds: dict[CollectiveKind, int] = {}
-    groups: dict[str, int] = {}
     side = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
     return Collectives(
         task=np.array([f.task for f in rows], np.int32),
@@ -214,10 +240,10 @@ def _collectives(facts: Sequence[dict[int, Fact]]) -> Collectives | None:
             ],
             np.int64,
         ),
-        group=np.array([groups.setdefault(str(f.group.ranks), len(groups)) for f in rows], np.int32),
+        group=np.array([numbers.of_ranks[id(f.group)] for f in rows], np.int32),
         sequence=np.array([f.exchange.sequence for f in rows], np.int64),
         peer=np.array([f.peer if f.exchange.kind in side else ABSENT for f in rows], np.int32),
         kinds=tuple(kinds),
-        groups=tuple(groups),
+        groups=numbers.texts,
         size=np.array([len(f.group.ranks) for f in rows], np.int32),
     )

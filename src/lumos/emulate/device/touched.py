@@ -16,7 +16,8 @@ import msgspec
 
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound import POINTWISE, REDUCTION, STRIDED
-from lumos.emulate.device.launch import Launch, in_lines, nbytes, results_of, same_layout, shown_elements, tensors_of
+from lumos.emulate.device.elementwise import elementwise
+from lumos.emulate.device.launch import Launch, in_lines, nbytes, results_of, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from lumos.emulate.record import Operator, Tensor
 
 _FILE = Path(__file__).parent / "data" / "operators.toml"
+#: The kernel of element-wise operators in the table.
+_ELEMENTWISE = "elementwise_kernel"
 _TERM = re.compile(r"(?:(?P<factor>\d+) )?(?P<side>in|out)(?:(?P<all>\*)|(?P<first>\d+)(?P<on>\+)?)")
 
 
@@ -60,7 +63,7 @@ def table_kernels(name: str, operator: Operator) -> list[Launch] | None:
     for entry in known:
         # The few values that a reduction gives count for nothing where a recording does not have them.
         outputs = results if operator.outputs or entry.kernel_class != REDUCTION else []
-        launch = _launch(entry, name, inputs, outputs) if entry.kernel else None
+        launch = _launch(entry, name, operator, inputs, outputs) if entry.kernel else None
         out += [launch] if launch is not None else []
     return out
 
@@ -77,13 +80,13 @@ def unlisted(name: str, operator: Operator) -> list[Launch]:
     return [Launch(f"{name}_kernel", Traffic(size, 1, STRIDED))] if size else []
 
 
-def _launch(entry: TableEntry, name: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Launch | None:
+def _launch(entry: TableEntry, name: str, operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Launch | None:
     size = sum(_bytes(term, inputs, outputs) for term in (*entry.reads, *entry.writes))
     if not size:
         return None
+    if entry.kernel == _ELEMENTWISE and entry.reads:
+        return Launch(f"{entry.kernel} [{name}]", elementwise(name, size, outputs, inputs, operator.inputs))
     kernel_class = entry.kernel_class
-    if kernel_class == POINTWISE and entry.reads and not _contiguous(inputs, outputs):
-        kernel_class = STRIDED
     if entry.copies and in_lines((*inputs, *outputs)):
         kernel_class = POINTWISE
     return Launch(f"{entry.kernel} [{name}]", Traffic(size, 1, kernel_class))
@@ -96,11 +99,3 @@ def _bytes(term: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> in
     first = int(found["first"] or 0)
     chosen = tensors[first:] if found["all"] or found["on"] else tensors[first : first + 1]
     return int(found["factor"] or 1) * sum(map(nbytes, chosen))
-
-
-def _contiguous(inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-    """Whether all tensors of more than one element have one shape and layout, so that one pass over memory does."""
-    tensors = [tensor for tensor in inputs if shown_elements(tensor) > 1 or len(tensor.shape) > 1]
-    known = [tensor for tensor in (*outputs, *tensors) if len(tensor.stride) == len(tensor.shape)]
-    first = next(iter(known or outputs), None)
-    return first is None or all(same_layout(tensor, first) for tensor in (*tensors, *outputs))

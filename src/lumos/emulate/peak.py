@@ -1,0 +1,56 @@
+"""The most memory that a process has allocated on its device, and how much more it may be.
+
+The record has what PyTorch's allocator gave. On the CPU, oneDNN's recurrent layers take memory for themselves: weights in another
+layout, scratch, and what a layer keeps for its backward pass. How much depends on the kernel that oneDNN chooses for the processor and
+its threads, and no rule from shapes gives it. So the peak has an interval: its upper end lets each such call take as much again as all
+its operands and results, a layer's until its backward pass is done. What convolutions take for a moment has not moved a peak.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.emulate.device.launch import nbytes, tensors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumos.emulate.record import Operator, Process
+
+_FORWARD, _BACKWARD = "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"
+
+
+class Peak(NamedTuple):
+    """bytes: the most that was allocated. high_bytes: with the memory that kernels may have taken for themselves. unknown: the names of
+    the operators of such kernels."""
+
+    bytes: int
+    high_bytes: int
+    unknown: tuple[str, ...]
+
+
+def peak(process: Process, begin: int = 0) -> Peak:
+    """The peak of a process from the reading `begin` of its counter on, beyond what was allocated then."""
+    taking = [each for each in process.operators if each.name in (_FORWARD, _BACKWARD) and each.begin >= begin]
+    own = [(each.position, each.bytes) for each in process.allocations if each.position >= begin]
+    return Peak(_highest(own), _highest([*own, *_workspaces(taking)]), tuple(sorted({each.name for each in taking})))
+
+
+def _highest(changes: Sequence[tuple[int, int]]) -> int:
+    now = most = 0
+    for _, change in sorted(changes, key=lambda each: each[0]):
+        now += change
+        most = max(most, now)
+    return most
+
+
+def _workspaces(taking: Sequence[Operator]) -> Iterator[tuple[int, int]]:
+    """When kernels may take memory and give it back, and how much. The layer that ran last goes back first."""
+    kept: list[int] = []
+    for operator in taking:
+        size = sum(map(nbytes, (*tensors_of(operator.inputs), *tensors_of(operator.outputs))))
+        yield operator.begin, size
+        if operator.name == _FORWARD:
+            kept.append(size)
+        else:
+            yield operator.end, -size - (kept.pop() if kept else 0)
