@@ -20,6 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from tools.document import markdown_table, write_section
+from validation.composed import described
 
 from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
 from lumos.blocks.price import Pricer
@@ -158,6 +159,7 @@ def _ranking(scored: Sequence[Scored], what: str) -> str:
         + "\n\n"
         + "\n".join(_choice(max((g for g in alike if g[0].source == source), key=lambda g: _regret(g, 1))) for source, *_ in rows[:-1])
         + left_out
+        + "".join(f"\n\n{text}" for text in described(s.row for s in scored))
     )
 
 

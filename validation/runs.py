@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 from tools.document import markdown_table, write_section
+from validation.composed import described
 from validation.goals import marked
 
 from lumos.blocks.coefficients import STEP_FILE, StepCoefficients, shipped_step_coefficients
@@ -115,6 +116,7 @@ def report(
         "",
         markdown_table(("source", "rows", "median", "p90", "bias", "rank", "in interval", "source left out", "framework left out"), table),
         "",
+        *(line for text in described(s.row for s in fitted) for line in (text, "")),
         markdown_table(
             ("figure", "to reach", "reached"),
             (

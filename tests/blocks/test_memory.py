@@ -12,6 +12,7 @@ from lumos.model import load_model
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import framework_profile
+from lumos.vocabulary import Precision
 
 LLAMA = load_model("llama2-7b")
 
@@ -27,6 +28,12 @@ def test_mixed_precision_adam_takes_eighteen_bytes_a_parameter():
     assert memory.parameters_bytes == 2 * LLAMA.parameters
     assert memory.gradients_bytes == 4 * LLAMA.parameters
     assert memory.optimizer_bytes == 12 * LLAMA.parameters
+
+
+def test_parameters_in_fp32_need_no_second_copy_of_themselves():
+    memory = peak_memory(job(zero=0, precision=Precision.FP32))
+    assert memory.parameters_bytes == 4 * LLAMA.parameters
+    assert memory.optimizer_bytes == 8 * LLAMA.parameters
 
 
 def test_zero_divides_what_it_shards():

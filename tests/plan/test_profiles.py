@@ -9,6 +9,7 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.plan.configuration import Settings, job_from
+from lumos.plan.framework import Framework
 from lumos.plan.profiles import _DATA, Told, choose, framework_profile, named, profile_questions, profiles, release_of
 from lumos.vocabulary import Precision
 
@@ -68,10 +69,28 @@ def test_remarks_tell_a_compiled_framework_from_an_eager_one():
 
 def test_a_profile_like_another_has_its_values_and_questions():
     nemo, bridge = framework_profile("nemo"), framework_profile("megatron-bridge")
-    assert bridge == replace(nemo, name="megatron-bridge", deep_ep=True)
+    assert bridge == replace(nemo, name="megatron-bridge", deep_ep=True, expert_skew=1.0)
     *inherited, own = profile_questions("megatron-bridge")
     assert tuple(inherited) == profile_questions("nemo") != ()
     assert own.code == "unknown-release"
+
+
+def test_a_release_overlaps_the_exchanges_of_experts_in_8_bit_only():
+    def of(precision: Precision | None) -> Framework:
+        return choose("Megatron Bridge", 2025, "26.06 NeMo Container", Told(precision=precision)).framework
+
+    assert of(Precision.FP8) == replace(of(Precision.FP4), ep_overlap=True)
+    assert not of(None).ep_overlap
+    assert not choose("Megatron Bridge", 2025, "26.04 NeMo Container", Told(precision=Precision.FP8)).framework.ep_overlap
+
+
+def test_gradients_are_reduced_in_16_bit_by_nemo_and_in_32_by_what_only_borrows_its_kernels():
+    assert {name: framework_profile(name).reduce_bytes for name in ("nemo", "megatron-bridge", "megatron-core", "hai-llm")} == {
+        "nemo": 2,
+        "megatron-bridge": 2,
+        "megatron-core": 4,
+        "hai-llm": 4,
+    }
 
 
 def test_remarks_name_a_framework_that_the_column_does_not():

@@ -31,3 +31,8 @@ def test_a_step_that_the_device_bounds_is_known_better():
 def test_an_accelerator_without_tables_is_known_less_well(measured, relative):
     job = {"model": "llama3-8b", "gpus": 8, "global_batch": 8, "seq": 8192, "zero": 3, "framework": "llm-foundry"}
     assert min(halves(**job, cluster=relative)) > 1.2 * min(halves(**job, cluster=measured))
+
+
+def test_a_mixture_of_experts_is_known_less_well():
+    down, up = halves(model="mixtral-8x7b", cluster="h100", gpus=64, global_batch=256, seq=4096, ep=8, framework="megatron-core")
+    assert min(down, up) >= shipped_step_coefficients().mixture

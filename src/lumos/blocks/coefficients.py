@@ -20,10 +20,12 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. host: factor on the profiles' host
     times, which is not fitted (`lumos.predict.fit`). contention: compute loses this share of the time of concurrent communication,
-    which takes SMs and memory bandwidth. step: factor on the profiles' step_us. The last three are half-widths of the interval, as
+    which takes SMs and memory bandwidth. step: factor on the profiles' step_us. The last four are half-widths of the interval, as
     shares of the step, for errors that the cost models' intervals do not cover. spread: of any job (calibrated on sources left out).
     unprofiled: of a framework without a profile, beyond what its questions cover (calibrated on frameworks left out). unmeasured: of an
     accelerator whose kernels were not measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md).
+    mixture: of a model with experts, beyond that: no table of kernels has products for many experts, permutations of tokens or DeepEP's
+    exchanges, and frameworks differ in them most (calibrated on mixtures of experts that were never fitted to).
     """
 
     gemm: float = 1.0
@@ -36,6 +38,7 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     spread: float = 0.09
     unprofiled: float = 0.12
     unmeasured: float = 0.12
+    mixture: float = 0.2
 
 
 @cache

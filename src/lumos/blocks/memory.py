@@ -1,9 +1,10 @@
 """Memory of one device: what it holds throughout the step, and the activations at the worst moment of the schedule.
 
 Bytes per parameter of mixed precision: the working copy (2), the gradient (the framework's `gradient_bytes`), Adam's fp32
-master copy and two moments (12), each divided by the number of shards. The activations of a layer are the tensors that its
-backward pass needs (after Korthikanti et al. 2022, arXiv:2205.05198, with the attention that is used), for every microbatch
-in flight. With full recomputation these are only the layer's input, and all tensors of the one layer that is being recomputed.
+master copy and two moments (12), each divided by the number of shards. A parameter in fp32 is its own master copy (8). The
+activations of a layer are the tensors that its backward pass needs (after Korthikanti et al. 2022, arXiv:2205.05198, with the
+attention that is used), for every microbatch in flight. With full recomputation these are only the layer's input, and all
+tensors of the one layer that is being recomputed.
 A weight gradient that a zero-bubble schedule delays keeps the inputs and output gradients of its multiplications: 32 of the 34
 bytes an element that the backward pass needed (Qi et al. 2023, arXiv:2401.10241, section 3); all 34 are counted, also of
 recomputed layers. The peak counts what the allocator has handed out, without the CUDA context and the libraries' own buffers.
@@ -25,9 +26,14 @@ if TYPE_CHECKING:
     from lumos.plan.job import PlannedJob
 
 #: Bytes of an fp32 number.
-_FP32 = DType.FP32.bytes
-#: fp32 master copy and two moments.
-ADAM_STATES = 12
+FP32_BYTES = DType.FP32.bytes
+#: Adam's two moments in fp32.
+_MOMENTS = 8
+
+
+def adam_bytes(width: int) -> int:
+    """Bytes that Adam keeps of a parameter of `width` bytes: two moments, and an fp32 master copy of one that is not in fp32 itself."""
+    return _MOMENTS + (0 if width == FP32_BYTES else FP32_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +64,17 @@ def stage_memory(job: PlannedJob, stage: int) -> Memory:
     width = share.activation_bytes
     layer = max((p.total for p in (job.model.layer_parameters(job.model.is_mixture(i)) for i in range(job.model.layers))), default=0)
     if plan.zero == 3:  # the parameters of two layers are whole at a time
-        parameters = owned * _FP32 + 2 * width * (layer // plan.tp)
-        gradients = owned * _FP32 + width * (layer // plan.tp)
-        optimizer = owned * (ADAM_STATES - _FP32)
+        parameters = owned * FP32_BYTES + 2 * width * (layer // plan.tp)
+        gradients = owned * FP32_BYTES + width * (layer // plan.tp)
+        optimizer = owned * _MOMENTS
         if not plan.gathers_each:  # a pipeline stage keeps its parameters whole, and its gradients until the last microbatch
-            parameters, gradients = owned * _FP32 + held.total * width, held.total * framework.gradient_bytes
+            parameters, gradients = owned * FP32_BYTES + held.total * width, held.total * framework.gradient_bytes
     else:
         parameters = held.total * width
         parts, others = whole_parts(plan, framework), held.total - owned
         whole = -(-others // parts) if parts else min(others, BUCKETS * bucket_parameters(share))
         gradients = (owned + whole) * framework.gradient_bytes
-        optimizer = owned * ADAM_STATES
+        optimizer = owned * adam_bytes(width)
     activations = activation_bytes(share, stage, chunks)
     peak = parameters + gradients + optimizer + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
     capacity = job.cluster.accelerator.memory_bytes
@@ -124,11 +130,11 @@ def layer_activations(share: Share, mixture: bool) -> int:
     if share.framework.attention is AttentionKernel.UNFUSED:
         scores = plan.micro_batch * share.heads * plan.seq_len**2 * (2 * width + 1) if plan.recompute is not Recompute.SELECTIVE else 0
     else:
-        core += _FP32 * tokens * share.heads  # log-sum-exp
+        core += FP32_BYTES * tokens * share.heads  # log-sum-exp
     if mixture and model.experts is not None:
         e = model.experts
         rows = residual_tokens * e.per_token
-        mlp = rows * (hidden * 2 + e.ffn * (3 if model.gated else 2)) * width + residual_tokens * e.count * _FP32 * 2
+        mlp = rows * (hidden * 2 + e.ffn * (3 if model.gated else 2)) * width + residual_tokens * e.count * FP32_BYTES * 2
         mlp += tokens * (e.shared_ffn // plan.tp) * (3 if model.gated else 2) * width
     else:
         mlp = tokens * share.ffn * (3 if model.gated else 2) * width
@@ -148,12 +154,12 @@ def _light_activations(share: Share, mixture: bool) -> int:
         attention = residual_tokens * (m.query_rank + m.kv_rank + m.rope) * 2 * width + tokens * share.heads * m.value * width
     else:
         attention = tokens * (2 * share.heads + 2 * share.kv_heads) * model.head_dim * width
-    attention += _FP32 * tokens * share.heads  # log-sum-exp
+    attention += FP32_BYTES * tokens * share.heads  # log-sum-exp
     wide = 2 if model.gated else 1  # widths before an activation
     if mixture and e is not None:
         rows = residual_tokens * e.per_token
         results = 0 if share.framework.fp8_kept else rows * hidden * width
-        mlp = rows * (hidden + e.ffn * wide) * kept + results + residual_tokens * e.count * _FP32 * 2
+        mlp = rows * (hidden + e.ffn * wide) * kept + results + residual_tokens * e.count * FP32_BYTES * 2
         mlp += tokens * (e.shared_ffn // share.plan.tp) * wide * kept
     else:
         mlp = tokens * share.ffn * wide * kept
@@ -171,4 +177,4 @@ def weight_gradients(share: Share, stage: int) -> int:
 def logits_bytes(share: Share) -> int:
     """Bytes of one microbatch's logits, and of their gradient (fused loss) or fp32 copies."""
     each = share.tokens * share.vocab
-    return each * (2 * share.activation_bytes if share.framework.loss is Loss.FUSED else share.activation_bytes + 2 * _FP32)
+    return each * (2 * share.activation_bytes if share.framework.loss is Loss.FUSED else share.activation_bytes + 2 * FP32_BYTES)

@@ -108,8 +108,10 @@ class Pricer:
             )  # fmt: skip
             return estimate.scaled(c.attention * slower)
         if isinstance(first, Traffic):
-            nbytes, kernels = np.array(columns[0], float), np.array(columns[1], float)
-            return moved(nbytes / kernels, a, first.kernel_class).scaled(kernels * c.traffic)
+            nbytes, kernels, issued, in_turn = (np.array(columns[i], float) for i in (0, 1, 3, 4))
+            own = kernels * c.traffic  # what a step changes about memory, it does not change about the cores
+            estimate = moved(nbytes / kernels, a, first.kernel_class, instructions=issued / own, in_turn=in_turn / own)
+            return estimate.scaled(own)
         if isinstance(first, Contention):
             taken = first.cores / (a.cores or first.cores) if first.cores else 0.0
             return self._estimate([w.collective for w in members if isinstance(w, Contention)]).scaled(max(c.contention, taken))

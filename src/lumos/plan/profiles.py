@@ -205,7 +205,7 @@ def named(name: str, told: Told = Told()) -> Chosen:
 
     told: what is stated of the plan, which tells something of a framework without a profile.
     """
-    matching = None if name in profiles() else _matching(name, _RECENT, "")
+    matching = None if name in profiles() else _matching(name, _RECENT, "", told)
     chosen = matching or Chosen(framework_profile(name), "")
     other = unprofiled(None, told)
     return other if not is_profiled(chosen.framework) and other.framework != chosen.framework else chosen
@@ -215,9 +215,9 @@ def choose(framework: str, year: int | None = None, notes: str = "", told: Told 
     """The profile for a framework as a table names it, and why: chosen by the name, then by the year and the release.
 
     notes: free text that may tell more, such as compilation or a release. A framework that is not known gets the profile that the
-    file names for it. told: what is stated of the plan, which tells something of such a framework.
+    file names for it. told: what is stated of the plan, which tells something of such a framework, and of the version of a known one.
     """
-    matching = _matching(framework, year or _RECENT, notes)
+    matching = _matching(framework, year or _RECENT, notes, told)
     if matching is not None:
         return matching
     chosen = unprofiled(year, told)
@@ -240,7 +240,7 @@ def other_years(framework: str, notes: str = "") -> dict[str, Framework]:
     return found
 
 
-def _matching(framework: str, year: int, notes: str) -> Chosen | None:
+def _matching(framework: str, year: int, notes: str, told: Told = Told()) -> Chosen | None:
     text, hints = framework.lower(), notes.lower()
     for choice in _file().choice:
         if (
@@ -248,7 +248,7 @@ def _matching(framework: str, year: int, notes: str) -> Chosen | None:
             and any(_matches(text, words) for words in choice.words)
             and _matches(hints, choice.notes)
         ):
-            return _of_version(_profile(choice.profile), year, release_of(f"{framework} {notes}"))
+            return _of_version(_profile(choice.profile), year, release_of(f"{framework} {notes}"), told)
     return None
 
 

@@ -54,8 +54,16 @@ def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficient
     on_host = np.isin(assembled.graph.kind, (Kind.OPERATOR, Kind.LAUNCH))
     columns = [best, *(np.where(on_host, a, b) for bound in (low, high) for a, b in ((best, bound), (bound, best)))]
     time, *bounds = (float(s) * 1e-9 for s in sweep_many(frozen, np.stack(columns)))
-    spread = coefficients.spread if is_profiled(job.framework) else coefficients.unprofiled
-    if measured_relative(job.cluster.accelerator) != job.cluster.accelerator.name:
-        spread = float(np.hypot(spread, coefficients.unmeasured))
-    down, up = (np.hypot.reduce([CORRELATED * (device / time - 1), host / time - 1, spread]) for device, host in (bounds[:2], bounds[2:]))
+    spreads = _spreads(job, coefficients)
+    down, up = (np.hypot.reduce([CORRELATED * (device / time - 1), host / time - 1, *spreads]) for device, host in (bounds[:2], bounds[2:]))
     return PredictedStep(time, time / (1 + float(down)), time * (1 + float(up)))
+
+
+def _spreads(job: PlannedJob, c: StepCoefficients) -> list[float]:
+    """Half-widths of the interval for what the cost models' own intervals do not cover, each independent of the others."""
+    spreads = [c.spread if is_profiled(job.framework) else c.unprofiled]
+    if measured_relative(job.cluster.accelerator) != job.cluster.accelerator.name:
+        spreads.append(c.unmeasured)
+    if job.model.experts is not None:
+        spreads.append(c.mixture)
+    return spreads

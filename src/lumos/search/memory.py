@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos import _pipeline
-from lumos.blocks.memory import _FP32, ADAM_STATES
+from lumos.blocks.memory import FP32_BYTES, adam_bytes
 from lumos.blocks.parameters import RankParameters, held_parameters, sharded_parameters
 from lumos.plan.plan import outer_parts
 from lumos.search.prices import memory_columns
@@ -66,10 +66,10 @@ def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints,
     whole = largest // plans["tp"]
     piped = (zero == 3) & (plans["pp"] > 1)  # a stage keeps its parameters whole, and its gradients until the last microbatch
     shown = np.where(piped, held.total, 2 * whole)
-    parameters = np.where(zero == 3, owned * _FP32 + width * shown, held.total * width)
+    parameters = np.where(zero == 3, owned * FP32_BYTES + width * shown, held.total * width)
     kept = np.where(zero == 2, owned + _whole_gradients(plans, held.total - owned, buckets), held.total)
-    gradients = np.where((zero == 3) & ~piped, owned * _FP32 + width * whole, kept * problem.framework.gradient_bytes)
-    optimizer = owned * np.where(zero == 3, ADAM_STATES - _FP32, ADAM_STATES)
+    gradients = np.where((zero == 3) & ~piped, owned * FP32_BYTES + width * whole, kept * problem.framework.gradient_bytes)
+    optimizer = owned * np.where(zero == 3, adam_bytes(FP32_BYTES), adam_bytes(width))
     return np.asarray(parameters + gradients + optimizer)
 
 
