@@ -7,15 +7,16 @@ from pathlib import Path
 
 import pytest
 from validation.foreign import prices
+from validation.foreign.drawn import drawn
 from validation.foreign.exchanges import transfer
 from validation.foreign.job import Job
 from validation.foreign.kernels import launched
 from validation.foreign.kineto import write
 from validation.foreign.loop import Group, Place, Ways, rank_of
 from validation.foreign.nodes import Node, TensorList
-from validation.foreign.pairs import BASES, PAIRS, Pair, folder_of
+from validation.foreign.pairs import BASES, DRAWN, PAIRS, Pair, folder_of
 from validation.foreign.prices import Kind, Work, price
-from validation.foreign.score import Score, score, section
+from validation.foreign.score import Score, drawn_section, score, section
 from validation.machine import run
 from validation.program import Program
 
@@ -208,3 +209,15 @@ def test_what_is_in_a_dispatch_to_fake_tensors_is_left_out() -> None:
     (outer,) = step.children[0].children
     (inner,) = outer.children
     assert (outer.reached, inner.reached) == (False, True)
+
+
+def test_drawn_pairs_are_new_and_are_shown_in_sums_alone() -> None:
+    """The draw is the same every time; none of its jobs is one that was chosen, and a table of them names no pair."""
+    assert len(DRAWN) >= 30
+    assert drawn() == drawn()
+    assert not {pair.base for pair in DRAWN} & set(BASES)
+    assert all(pair.target != pair.job for pair in DRAWN)
+    text = drawn_section([Score(pair, 1.0, 2.0, 2.0, 2.1, 1.9, 2.2) for pair in DRAWN])
+    assert f"{len(DRAWN)}" in text
+    assert "5.00%" in text
+    assert not any(pair.change in text or pair.base in text for pair in DRAWN)

@@ -81,6 +81,30 @@ def test_a_square_matrix_is_of_the_feed_forward_part_where_attention_has_none(na
     assert wider.operator(op("aten::mm", (32, 128), (128, 64)), True).shapes == ((32, 128), (128, 64))
 
 
+#: A sequence as long as the model is wide; each token goes to two of eight experts, but not every expert gets equally many.
+ROUTED = Sizes(micro_batch=2, seq=512, hidden=512, heads=8, kv_heads=8, head_dim=64, ffn=1024, vocab=1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "after"),
+    [
+        ("aten::_grouped_mm", ((2040, 512), (8, 512, 1024), (8,)), ((4080, 512), (8, 512, 1024), (8,))),
+        ("aten::_grouped_mm", ((512, 2040), (2040, 1024), (8,)), ((512, 4080), (4080, 1024), (8,))),
+        ("aten::mul", ((2040, 1024), (2040, 1)), ((4080, 1024), (4080, 1))),
+        ("aten::index", ((1024, 512), ()), ((2048, 512), ())),
+    ],
+)
+def test_tokens_that_experts_multiply_follow_the_sequence(name, shapes, after):
+    longer = Resize(ROUTED, ROUTED._replace(seq=1024), routed=frozenset({2040}))
+    assert longer.operator(op(name, *shapes), True).shapes == after
+
+
+def test_a_multiplication_for_experts_takes_time_as_its_arithmetic():
+    before = op("aten::_grouped_mm", (2040, 512), (8, 512, 1024), (8,))
+    assert operator_work(before) == 2040 * 512 * 1024
+    assert operator_work(before._replace(shapes=((4080, 512), *before.shapes[1:]))) == 2 * operator_work(before)
+
+
 def test_attention_grows_by_arithmetic_only_as_far_as_arithmetic_takes_its_time():
     queries = (4, 4, 64, 64)
     before = op(ATTENTION, queries, queries, queries)

@@ -177,3 +177,19 @@ def test_without_a_change_the_layout_assembles_to_the_measured_job(path):
     assert len(placed.graph.pred) == len(graph.pred)
     before, after = step_times(simulate(graph), members(graph)), step_times(simulate(placed.graph), placed.owners)
     assert [(t.name, t.length_ns, t.latency_ns) for t in before.ranks] == [(t.name, t.length_ns, t.latency_ns) for t in after.ranks]
+
+
+@pytest.mark.parametrize(("width", "layers"), [(8, 4), (16, 2)])
+def test_the_layers_inside_an_operator_of_recurrent_layers_are_its_own_operators(tmp_path, width, layers):
+    """Four of them, the first of which reads 6 values a token. Where the others read twice what they hold, a layer has one for each
+    direction."""
+    rows = [row("aten::embedding", 0, 10, 0), row("aten::lstm", 10, 40, 1), row("aten::linear", 50, 10, 6)]
+    for i in range(4):
+        inner = row("aten::mkldnn_rnn_layer", 10 + 10 * i, 10, 2 + i)
+        inputs = 6 if i < 4 // layers else width
+        inner["args"]["Input Dims"] = [[5, 2, inputs], [32, inputs], [32, 8], [32], [32], [2, 8], [2, 8]]
+        rows.append(inner)
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    found = cut(path)[1]
+    assert (found.layers, found.evidence["forward"]) == (layers, "recurrent operators")

@@ -12,13 +12,17 @@ import pytest
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective import collective
 from lumos.cost.gemm import gemm
+from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind, DType
+from lumos.whatif.changes import Changes
 from lumos.whatif.hardware import network, on_cluster, on_host
 from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.settings import parse_settings
+from lumos.whatif.structure import changed_layout
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -51,12 +55,10 @@ def test_the_cpu_of_another_host_takes_longer_or_is_unknown():
     assert [d.code for d in unknown.diagnostics] == ["host-unknown"]
 
 
-@pytest.mark.parametrize("shapes", [True, False])
-@pytest.mark.parametrize(("kernel", "dtype"), [("sm80_xmma_gemm_f32f32_tf32f32", DType.TF32), ("ampere_sgemm_128x64_tn", DType.FP32)])
-def test_a_product_in_fp32_moves_at_the_rate_that_its_kernel_works_at(tmp_path, kernel, dtype, shapes):
-    """A large product is bound by arithmetic. Without shapes a kernel in fp32 counts as the type that gains least from the new device."""
+def product_of(tmp_path, kernel, *, shapes, dtype="float"):
+    """The layout of a product of matrices of 4096, and its job."""
     sizes = [4096, 4096], [4096, 4096]
-    given = {"Input Dims": sizes, "Input type": ["float", "float"], "Concrete Inputs": ["", ""]} if shapes else {}
+    given = {"Input Dims": sizes, "Input type": [dtype, dtype], "Concrete Inputs": ["", ""]} if shapes else {}
     rows = [
         {"cat": "cpu_op", "name": "aten::mm", "tid": 1, "ts": 0, "dur": 20, "args": given},
         {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "tid": 1, "ts": 5, "dur": 5, "args": {"correlation": 1}},
@@ -65,10 +67,42 @@ def test_a_product_in_fp32_moves_at_the_rate_that_its_kernel_works_at(tmp_path, 
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "X", "pid": 1, **row} for row in rows]}))
     job = read(str(path))
-    graph = build(job)
+    return measured_layout(segment(build(job), job)), job
+
+
+@pytest.mark.parametrize("shapes", [True, False])
+@pytest.mark.parametrize(("kernel", "dtype"), [("sm80_xmma_gemm_f32f32_tf32f32", DType.TF32), ("ampere_sgemm_128x64_tn", DType.FP32)])
+def test_a_product_in_fp32_moves_at_the_rate_that_its_kernel_works_at(tmp_path, kernel, dtype, shapes):
+    """A large product is bound by arithmetic. Without shapes a kernel in fp32 counts as the type that gains least from the new device."""
+    layout, job = product_of(tmp_path, kernel, shapes=shapes)
+    graph = layout.segmentation.graph
     old, new = load_cluster("a100"), load_cluster("b200")
-    found = on_cluster(measured_layout(segment(graph, job)), job, old, new, "b200")
+    found = on_cluster(layout, job, old, new, "b200")
     before, after = (int(gemm(4096, 4096, 4096, c.accelerator, dtype, cast=False).time) for c in (old, new))
     peaks = {d: old.accelerator.peak_flops[d] / new.accelerator.peak_flops[d] for d in (DType.TF32, DType.BF16, DType.FP32)}
     expected = after / before if shapes else peaks[DType.TF32] if dtype is DType.TF32 else max(peaks[DType.BF16], peaks[DType.FP32])
     assert found.factor[graph.kind == Kind.KERNEL].tolist() == pytest.approx([expected])
+
+
+def test_fp32_takes_the_rate_of_fp32_where_the_new_device_has_no_tf32(tmp_path):
+    layout, job = product_of(tmp_path, "sm80_xmma_gemm_f32f32_tf32f32", shapes=True)
+    old, new = load_cluster("a100"), load_cluster("v100")
+    found = on_cluster(layout, job, old, new, "v100")
+    before, after = (int(gemm(4096, 4096, 4096, c.accelerator, d, cast=False).time) for c, d in ((old, DType.TF32), (new, DType.FP32)))
+    assert found.factor[layout.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([after / before])
+    unshaped, job = product_of(tmp_path, "sm80_xmma_gemm_f32f32_tf32f32", shapes=False)
+    found = on_cluster(unshaped, job, old, new, "v100")
+    assert found.factor[unshaped.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([156 / 15.7])
+
+
+def test_a_type_that_the_new_device_lacks_is_refused_unless_another_is_asked_for(tmp_path):
+    layout, job = product_of(tmp_path, "ampere_bf16_s16816gemm_bf16_128x128", shapes=True, dtype="c10::BFloat16")
+    move = {"cluster": "v100", "base_cluster": "a100", "host_factor": 1.0}
+    with pytest.raises(LumosError, match="multiplies in bf16, for which v100 has no rate; it has fp64, fp32, fp16"):
+        changed_layout(layout, job, Changes(**move))
+    changed_layout(layout, job, Changes(parse_settings(["precision=fp16"]), **move))
+
+
+def test_two_factors_of_one_link_are_refused():
+    with pytest.raises(UsageError, match="--network bandwidth: given twice, as x2 and as x4; give it once"):
+        network(load_cluster("h100"), ["bandwidth=x2,bandwidth=x4"])

@@ -35,6 +35,12 @@ def test_a_value_that_no_job_could_take_is_refused(word, said):
         parse_settings([word])
 
 
+def test_two_values_of_one_setting_are_refused():
+    with pytest.raises(UsageError, match="--set layers: given twice, as 8 and as 2; give it once"):
+        parse_settings(["layers=8", "layers=2"])
+    assert parse_settings(["micro-batch=2", "micro_batch=2"]) == {"micro_batch": "2"}
+
+
 def test_changes_made_in_python_are_checked_the_same_way():
     with pytest.raises(UsageError, match="--set precision=fp9"):
         Changes({"precision": "fp9"})

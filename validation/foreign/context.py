@@ -25,14 +25,14 @@ _BACKWARD: Any = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 class _Ring(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, group: dist.ProcessGroup, causal: bool, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, group: dist.ProcessGroup, causal: bool, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         out, sums = ring._templated_ring_attention(group, 2, _FORWARD, query, key, value, is_causal=causal)
         ctx.group, ctx.causal = group, causal
         ctx.save_for_backward(query, key, value, out, sums)
         return out
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         query, key, value, out, sums = ctx.saved_tensors
         found = ring._templated_ring_attention_backward(
             ctx.group, 2, _BACKWARD, gradient, "grad_out", query, key, value, out, sums, is_causal=ctx.causal, dropout_p=0.0

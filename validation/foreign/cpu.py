@@ -139,13 +139,17 @@ def _traced(step: Callable[[], None], folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Score:
-    """One change: changed over base step, measured and predicted (None where it was not answered in any round, for the reason `why`)."""
+    """One change: changed over base step, measured and predicted (None where it was not answered in any round, for the reason `why`).
+
+    held_up: the traced step of the base over its time on a core; more than one where other programs ran meanwhile.
+    """
 
     job: str
     change: str
     measured: float
     noise: float
     predicted: float | None
+    held_up: float
     why: str = ""
 
     @property
@@ -160,6 +164,7 @@ def score(folder: Path) -> list[Score]:
     for name, changes in seconds.items():
         found: dict[str, list[float]] = {change: [] for change in changes}
         why: dict[str, str] = {}
+        traced: list[float] = []
         for path in sorted((folder / folder_of(name)).glob("round*")):
             job = read(str(path))
             graph = build(job)
@@ -167,11 +172,14 @@ def score(folder: Path) -> list[Score]:
                 try:
                     answer = answer_changes(job, graph, Changes(parse_settings(change.split(","))))
                     found[change].append(answer.outcome.step_time_s / answer.base.step_time_s)
+                    traced.append(answer.base.step_time_s)
                 except LumosError as error:
                     why[change] = str(error).replace(str(path), "").strip()
+        on_core = statistics.median(step for rounds in changes.values() for before, _, after in rounds for step in (before, after))
+        held_up = statistics.median(traced) / on_core if traced else 1.0
         for change, rounds in changes.items():
             predicted = statistics.median(found[change]) if found[change] else None
-            out.append(Score(name, change, _ratio(rounds), _noise(rounds), predicted, why.get(change, "")))
+            out.append(Score(name, change, _ratio(rounds), _noise(rounds), predicted, held_up, why.get(change, "")))
     return out
 
 
@@ -215,6 +223,8 @@ def section(scores: Sequence[Score]) -> str:
         "",
         f"{len({s.job for s in scores})} families, {len(errors)} of {len(scores)} changes answered. {figures}"
         f" {within} within {WORST:.0%} and their noise.",
+        f"Other programs held the traced steps up: they took {min(s.held_up for s in scores):.1f}"
+        f" to {max(s.held_up for s in scores):.1f} times their time on a core.",
         "",
         markdown_table(("model", "change", "measured", "noise", "predicted", "error"), rows),
         "",

@@ -22,13 +22,13 @@ class _Exchanged(torch.autograd.Function):
     """As many rows from every rank as go to it; their gradients take the same way back."""
 
     @staticmethod
-    def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup) -> Tensor:  # type: ignore[override]
+    def forward(ctx: Any, rows: Tensor, group: dist.ProcessGroup) -> Tensor:
         ctx.group = group
         even = [len(rows) // group.size()] * group.size()
         return wait_tensor(all_to_all_single(rows.contiguous(), even, even, group))
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: Tensor) -> Any:
         return _Exchanged.apply(gradient, ctx.group), None
 
 

@@ -6,32 +6,13 @@ A model function takes the sizes that a change may set.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
-
-Batch = tuple[Tensor, ...]
-
-
-@dataclass(frozen=True)
-class Model:
-    """A module, and two functions: of the batch of one microbatch, and of the loss of the module, or what it is wrapped in, on a batch."""
-
-    module: nn.Module
-    batch: Callable[[], Batch]
-    loss: Callable[[Any, Batch], Tensor]
-
-
-def _tokens(rows: int, length: int, vocabulary: int = 1000) -> Tensor:
-    return torch.randint(0, vocabulary, (rows, length))
-
-
-def _language_model(module: nn.Module, micro_batch: int, seq: int, **more: Any) -> Model:
-    return Model(module, lambda: (_tokens(micro_batch, seq),), lambda m, b: m(input_ids=b[0], labels=b[0], **more).loss)
+from validation.foreign.drawn_models import bart, deit, gemma, opt, qwen2, roberta
+from validation.foreign.model import Model, language_model, tokens
 
 
 def gpt2(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int, seq: int, vocabulary: int = 50257) -> Model:
@@ -46,7 +27,7 @@ def gpt2(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int, seq: 
         resid_pdrop=0.0,
         embd_pdrop=0.0,
     )
-    return _language_model(transformers.GPT2LMHeadModel(config), micro_batch, seq, use_cache=False)
+    return language_model(transformers.GPT2LMHeadModel(config), micro_batch, seq, use_cache=False)
 
 
 def llama(layers: int, hidden: int, heads: int, micro_batch: int, seq: int, ffn: int, kv_heads: int, vocabulary: int = 32000) -> Model:
@@ -59,7 +40,7 @@ def llama(layers: int, hidden: int, heads: int, micro_batch: int, seq: int, ffn:
         num_key_value_heads=kv_heads,
         max_position_embeddings=max(seq, 2048),
     )
-    return _language_model(transformers.LlamaForCausalLM(config), micro_batch, seq, use_cache=False)
+    return language_model(transformers.LlamaForCausalLM(config), micro_batch, seq, use_cache=False)
 
 
 def mixtral(layers: int, hidden: int, heads: int, micro_batch: int, seq: int, ffn: int, experts: int, vocabulary: int = 32000) -> Model:
@@ -73,7 +54,7 @@ def mixtral(layers: int, hidden: int, heads: int, micro_batch: int, seq: int, ff
         num_local_experts=experts,
         max_position_embeddings=max(seq, 2048),
     )
-    return _language_model(transformers.MixtralForCausalLM(config), micro_batch, seq, use_cache=False)
+    return language_model(transformers.MixtralForCausalLM(config), micro_batch, seq, use_cache=False)
 
 
 def bert(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int, seq: int, vocabulary: int = 30522) -> Model:
@@ -85,7 +66,7 @@ def bert(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int, seq: 
         intermediate_size=ffn,
         max_position_embeddings=max(seq, 512),
     )
-    return _language_model(transformers.BertForMaskedLM(config), micro_batch, seq)
+    return language_model(transformers.BertForMaskedLM(config), micro_batch, seq)
 
 
 def t5(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int, seq: int, vocabulary: int = 32128) -> Model:
@@ -101,7 +82,7 @@ def t5(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int, seq: in
     )
     config.update({"decoder_start_token_id": 0})
     module = transformers.T5ForConditionalGeneration(config)
-    return Model(module, lambda: (_tokens(micro_batch, seq), _tokens(micro_batch, seq)), lambda m, b: m(input_ids=b[0], labels=b[1]).loss)
+    return Model(module, lambda: (tokens(micro_batch, seq), tokens(micro_batch, seq)), lambda m, b: m(input_ids=b[0], labels=b[1]).loss)
 
 
 def vit(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int) -> Model:
@@ -144,7 +125,7 @@ def translator(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int,
     module = _Translator(layers, hidden, heads, ffn, vocabulary)
     return Model(
         module,
-        lambda: (_tokens(micro_batch, seq), _tokens(micro_batch, seq)),
+        lambda: (tokens(micro_batch, seq), tokens(micro_batch, seq)),
         lambda m, b: cross_entropy(m(b[0], b[1]).flatten(0, 1), b[1].flatten()),
     )
 
@@ -163,7 +144,7 @@ class _Recurrent(nn.Module):
 
 def lstm(layers: int, hidden: int, micro_batch: int, seq: int, vocabulary: int = 10000) -> Model:
     module = _Recurrent(layers, hidden, vocabulary)
-    return Model(module, lambda: (_tokens(micro_batch, seq),), lambda m, b: cross_entropy(m(b[0]).flatten(0, 1), b[0].flatten()))
+    return Model(module, lambda: (tokens(micro_batch, seq),), lambda m, b: cross_entropy(m(b[0]).flatten(0, 1), b[0].flatten()))
 
 
 class _Recommender(nn.Module):
@@ -212,4 +193,10 @@ MODELS: dict[str, Callable[..., Model]] = {
     "translator": translator,
     "lstm": lstm,
     "dlrm": dlrm,
+    "opt": opt,
+    "qwen2": qwen2,
+    "gemma": gemma,
+    "roberta": roberta,
+    "deit": deit,
+    "bart": bart,
 }

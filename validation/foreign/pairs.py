@@ -1,7 +1,7 @@
 """The pairs: a job, and the same script with other settings, with the words of `lumos whatif --set` for the change between them.
 
 Half of the pairs are held out: recorded with the others, scored only when that is asked for, and shown only in sums. A hash of a pair's
-name decides.
+name decides. Further jobs and changes are drawn (`drawn`), and those are shown only in sums, too.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
+from validation.foreign.drawn import drawn
 from validation.foreign.job import Job
 
 #: What the words of `--set` mean to a job where they do not say it in its own.
@@ -21,7 +22,7 @@ MEANS: dict[str, dict[str, tuple[str, str | bool]]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A job, by its name in BASES, and a change of it, as the words KEY=VALUE,… of `lumos whatif --set`."""
+    """A job, by its name in BASES or DRAWN_BASES, and a change of it, as the words KEY=VALUE,… of `lumos whatif --set`."""
 
     base: str
     change: str
@@ -31,13 +32,23 @@ class Pair:
         return f"{self.base}: {self.change}"
 
     @property
+    def hidden(self) -> bool:
+        """Whether the pair is shown only in sums."""
+        return self.held_out or self.base in DRAWN_BASES
+
+    @property
     def held_out(self) -> bool:
         return sha256(self.name.encode()).digest()[0] % 2 == 1
 
     @property
+    def job(self) -> Job:
+        """The job before the change."""
+        return BASES[self.base] if self.base in BASES else DRAWN_BASES[self.base]
+
+    @property
     def target(self) -> Job:
         """The changed job."""
-        return changed(BASES[self.base], self.change)
+        return changed(self.job, self.change)
 
 
 def changed(job: Job, change: str) -> Job:
@@ -315,6 +326,9 @@ CHANGES: dict[str, tuple[str, ...]] = {
 }
 
 PAIRS = tuple(Pair(base, change) for base, changes in CHANGES.items() for change in changes)
+
+DRAWN_BASES = {name: job for name, (job, _) in drawn().items()}
+DRAWN = tuple(Pair(base, change) for base, (_, changes) in drawn().items() for change in changes)
 
 
 def folder_of(base: str) -> str:

@@ -72,12 +72,13 @@ def tensor_parallel(module: nn.Module, mesh: DeviceMesh, job: Job) -> None:
             ("attention.output.dense", "output.dense"),
         ),
     }
-    by_column, by_row = names[job.family]
+    family = "llama" if job.family == "qwen2" else job.family  # their modules have the same names
+    by_column, by_row = names[family]
     plan: dict[str, ParallelStyle] = {name: ColwiseParallel() for name in by_column}
     plan |= {name: RowwiseParallel() for name in by_row}
     for layer in next(part for part in module.modules() if isinstance(part, nn.ModuleList)):
         parallelize_module(layer, mesh, plan)
-    if job.family == "llama":
+    if family == "llama":
         outer: dict[str, ParallelStyle] = {
             "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
             "lm_head": ColwiseParallel(output_layouts=Replicate()),

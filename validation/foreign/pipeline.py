@@ -22,7 +22,8 @@ from torch.distributed.pipelining._utils import InferenceMode
 from torch.nn.functional import cross_entropy
 from torch.profiler import record_function
 from validation.foreign.job import Job
-from validation.foreign.models import MODELS, Model
+from validation.foreign.model import Model
+from validation.foreign.models import MODELS
 from validation.foreign.nodes import AWAIT, MESSAGES
 
 SCHEDULES: dict[str, Any] = {

@@ -25,7 +25,7 @@ from validation.foreign.kineto import write
 from validation.foreign.loop import Group, Launch, Place, Recorded, Ways, rank_of
 from validation.foreign.nodes import Node
 from validation.foreign.operators import operators
-from validation.foreign.pairs import BASES, PAIRS, Pair, folder_of
+from validation.foreign.pairs import PAIRS, Pair, folder_of
 from validation.foreign.parallel import process_group
 from validation.foreign.prices import PEAK, Kind
 from validation.foreign.training import fake_step
@@ -124,19 +124,19 @@ def _timed(action: Action, times: Sequence[float]) -> Action:
 
 
 @lru_cache(maxsize=2)
-def _recorded(key: str) -> tuple[list[Recorded], Run]:
-    ranks = ranks_of(BASES[key])
+def _recorded(base: str) -> tuple[list[Recorded], Run]:
+    ranks = ranks_of(Pair(base, "").job)
     return ranks, ran(ranks)
 
 
-def record(folder: Path, wanted: Sequence[str] = ()) -> None:
-    """Record all bases and pairs, or those whose name contains one of the words; what is recorded already is left as it is."""
+def record(folder: Path, wanted: Sequence[str] = (), pairs: Sequence[Pair] = PAIRS) -> None:
+    """Record all pairs and their bases, or those whose name contains one of the words; what is recorded already is left as it is."""
     warnings.filterwarnings("ignore")
     path = folder / "truth.json"
     folder.mkdir(parents=True, exist_ok=True)
     truth = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    for pair in PAIRS:
-        jobs = [BASES[pair.base], pair.target]
+    for pair in pairs:
+        jobs = [pair.job, pair.target]
         if (wanted and not any(word in pair.name for word in wanted)) or _jobs(truth.get(pair.name, {}).get("job", "[]")) == jobs:
             continue
         try:
@@ -147,7 +147,7 @@ def record(folder: Path, wanted: Sequence[str] = ()) -> None:
         path.write_text(json.dumps(truth, indent=1), encoding="utf-8")
         print(
             pair.name,
-            "held out" if pair.held_out else {k: v for k, v in truth[pair.name].items() if k != "job"},
+            "recorded" if pair.hidden else {k: v for k, v in truth[pair.name].items() if k != "job"},
             file=sys.stderr,
             flush=True,
         )
@@ -162,7 +162,7 @@ def _pair(pair: Pair, folder: Path) -> dict[str, float]:
     base, of_base = _recorded(pair.base)
     recording = folder / folder_of(pair.base)
     if not recording.exists():
-        write(of_base, base, recording, RECORDED, [place.groups for place in places(BASES[pair.base].mesh)])
+        write(of_base, base, recording, RECORDED, [place.groups for place in places(pair.job.mesh)])
     target = ranks_of(pair.target)
     of_target = ran(target)
     alike = ran([proportional(t, base[i * len(base) // len(target)]) for i, t in enumerate(target)])

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.document import markdown_table
-from validation.foreign.pairs import PAIRS, Pair, folder_of
+from validation.foreign.pairs import DRAWN, PAIRS, Pair, folder_of
 from validation.goals import marked
 
 from lumos.analyze.trust import trust
@@ -56,10 +56,13 @@ class Score:
         return self.low <= self.target <= self.high
 
 
-def score(folder: Path, words: Sequence[str] = (), *, held_out: bool = False, shuffle: bool = False) -> list[Score]:
-    """The pairs recorded in a folder, without the held-out ones unless asked for. shuffle: each against the target of the next pair."""
+def score(
+    folder: Path, words: Sequence[str] = (), *, held_out: bool = False, shuffle: bool = False, among: Sequence[Pair] = PAIRS
+) -> list[Score]:
+    """Those of the pairs that were recorded in a folder, without the held-out ones unless asked for. shuffle: each against the target of
+    the next pair."""
     truth = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
-    pairs = [p for p in PAIRS if p.name in truth and (held_out or not p.held_out) and (not words or any(word in p.name for word in words))]
+    pairs = [p for p in among if p.name in truth and (held_out or not p.held_out) and (not words or any(word in p.name for word in words))]
     out: list[Score] = []
     for base in dict.fromkeys(pair.base for pair in pairs):
         answer = _answers(folder / folder_of(base))
@@ -73,9 +76,9 @@ def score(folder: Path, words: Sequence[str] = (), *, held_out: bool = False, sh
 
 
 def _said(s: Score) -> str:
-    """What is told of a pair while the others are scored: of one held out, nothing but that it is."""
-    if s.pair.held_out:
-        return "held out"
+    """What is told of a pair while the others are scored: of one shown only in sums, nothing but that it is."""
+    if s.pair.hidden:
+        return "scored"
     return s.why if s.error is None else f"{s.error:+.2%} of {s.target:.2f} ms"
 
 
@@ -123,6 +126,23 @@ def section(scores: Sequence[Score]) -> str:
         ),
         "",
         *_refused(open_ones),
+    ]
+    return "\n".join(lines)
+
+
+def drawn_section(scores: Sequence[Score]) -> str:
+    """The section of docs/accuracy.md on the pairs that were drawn: sums alone."""
+    lines = [
+        "### What-if, scripts drawn anew",
+        "",
+        "Written by `python -m validation.foreign DIR --drawn --write`; `--record --drawn` makes the recordings. Jobs and changes are",
+        "drawn by a seeded generator from other families of `transformers` (OPT, Qwen2, Gemma, RoBERTa, DeiT, BART, and Llama and GPT-2",
+        "in pipelines), recorded and scored as above. Their rows were not looked at. Recorded, in the order of the draw, are"
+        f" {len(scores)} of {len(DRAWN)}.",
+        "",
+        markdown_table(("what", "to reach", "drawn"), [(what, reach, of(scores)) for what, reach, of in FIGURES]),
+        "",
+        *_by_key(scores),
     ]
     return "\n".join(lines)
 
@@ -176,7 +196,7 @@ def _by_key(held: Sequence[Score]) -> list[str]:
     few = [s for of in by_key.values() if len(of) < FEWEST for s in of]
     sums = [*((f"`{key}`", by_key[key]) for key in sorted(by_key) if len(by_key[key]) >= FEWEST), ("others", few)]
     figures = [FIGURES[at] for at in (1, 2, 5)]
-    heads = ("held out, by the setting that is changed", *(what for what, _, _ in figures))
+    heads = ("by the setting that is changed", *(what for what, _, _ in figures))
     return [markdown_table(heads, [(name, *(of(each) for _, _, of in figures)) for name, each in sums if each]), ""] if held else []
 
 

@@ -13,7 +13,8 @@ from torch.distributed import distributed_c10d
 from torch.profiler import record_function
 from validation.foreign.context import shared_sequence
 from validation.foreign.job import Job
-from validation.foreign.models import MODELS, Batch, Model
+from validation.foreign.model import Batch, Model
+from validation.foreign.models import MODELS
 from validation.foreign.parallel import distributed, optimizer_of, postponed
 from validation.foreign.pipeline import chunk_model, chunks_of, pipeline_step
 

@@ -11,20 +11,15 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumos.segment.products import ShapedOperator, factors, product
+from lumos.segment.recurrence import is_recurrent
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lumos.cost.operators import Shape
 
-_RECURRENT = re.compile(r"(aten::)?(_?\w*_rnn(_layer)?|lstm|gru|rnn_tanh|rnn_relu|_thnn_fused_(lstm|gru)_cell)(_backward)?$")
 _CONVOLUTION = re.compile(r"(aten::)?(conv\dd|convolution|_convolution|cudnn_convolution|miopen_convolution|mkldnn_convolution)$")
 _CONVOLUTION_BACKWARD = re.compile(r"(aten::)?(\w*convolution_backward(_input|_weight)?)$")
-
-
-def is_recurrent(name: str) -> bool:
-    """Whether an operator runs a whole recurrent layer, or the cell of one."""
-    return bool(_RECURRENT.match(name))
 
 
 def batch(counted: Iterable[tuple[ShapedOperator, int]]) -> int:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.segment.batch import batch, convolution_work, is_recurrent
+from lumos.segment.batch import batch, convolution_work
 from lumos.segment.products import ShapedOperator, factors, multiplying, product
+from lumos.segment.recurrence import is_recurrent
 from lumos.segment.units import NODE
 from lumos.trace.table import Category, Int64, Trace
 

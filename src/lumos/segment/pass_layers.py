@@ -1,4 +1,4 @@
-"""The layers of one forward pass: as repetition, or else one for every operator that holds weights."""
+"""The layers of one forward pass: as repetition, or else one for every operator of a recurrent layer, or that holds weights."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.segment.dimensions import Shapes
+from lumos.segment.recurrence import is_recurrent, recurrence
 from lumos.segment.repetition import FEWEST_LAYERS, TWO_ALIKE, Run, alike, find_stacks
 
 if TYPE_CHECKING:
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 #: Operators that hold weights.
 WEIGHTED = re.compile(r"(aten::)?(conv(olution|\dd)?|cudnn_convolution|miopen_convolution|linear|addmm)$|ConvolutionBackward|te\.\w*linear")
+#: How layers were found that are alike, so that more of them can be copied.
+REPETITION, RECURRENT = "repetition", "recurrent operators"
 #: A repetition is taken for the layers of a pass if it covers this share of it; otherwise operators with weights are the layers.
 _LEAST_COVERED = 0.5
 
@@ -35,11 +39,15 @@ class PassLayers(NamedTuple):
 def forward_layers(trace: Trace, u: Units, low: int, high: int) -> PassLayers:
     """The layers of a forward pass."""
     symbols = u.symbol[low:high].tolist()
-    runs = find_stacks(symbols)
+    runs, recurrent = find_stacks(symbols), _recurrent(trace, u.row[low:high])
+    if len(recurrent) > FEWEST_LAYERS and not _hold_others(runs, recurrent):
+        similar = float(np.mean([symbols[a] == symbols[b] for a, b in pairwise(recurrent[:-1])]))
+        part = ["embedding" if i < recurrent[0] else "head" for i in range(high - low)]
+        return PassLayers(_from_bounds(recurrent, high - low), part, (len(recurrent) - 1,), similar, RECURRENT)
     if runs and _covered(trace, u.row[low:high], runs) >= _LEAST_COVERED:
         first, last = runs[0].bounds[0], runs[-1].bounds[-1]
         part = ["embedding" if i < first else "head" if i >= last else "between stacks" for i in range(high - low)]
-        return PassLayers(layers_in(runs, high - low), part, tuple(run.layers for run in runs), _likeness(runs), "repetition")
+        return PassLayers(layers_in(runs, high - low), part, tuple(run.layers for run in runs), _likeness(runs), REPETITION)
     weighted = [i for i in range(high - low) if WEIGHTED.match(trace.strings[trace.name[u.row[low + i]]])]
     if len(weighted) < 2:
         return PassLayers(np.full(high - low, -1, np.int64), ["forward"] * (high - low), (), 0.0, "")
@@ -48,6 +56,27 @@ def forward_layers(trace: Trace, u: Units, low: int, high: int) -> PassLayers:
     similar = float(np.mean([alike(a, b) for a, b in pairwise(blocks)]))
     layer = _from_bounds(bounds, high - low)
     return PassLayers(layer, ["embedding"] * (high - low), (len(weighted),), similar, "operators with weights")
+
+
+def _recurrent(trace: Trace, rows: Int64) -> tuple[int, ...]:
+    """Where each layer begins that is an operator of a recurrent layer, and where the last ends, among `rows`; () where there is none.
+
+    An operator for each direction makes a layer where the last reads twice the width of its own state: what both directions wrote.
+    """
+    if not any(is_recurrent(trace.strings[name]) for name in np.unique(trace.name[rows]).tolist()):
+        return ()
+    shapes = Shapes(trace)
+    found = [(i, r) for i, at in enumerate(shapes.of_row[rows].tolist()) if at >= 0 and (r := recurrence(shapes.operators[at])) is not None]
+    if not found:
+        return ()
+    last = found[-1][1]
+    return (*(i for i, _ in found[:: 2 if last.inputs[-1] == 2 * last.state[-1] else 1]), found[-1][0] + 1)
+
+
+def _hold_others(runs: tuple[Run, ...], recurrent: tuple[int, ...]) -> bool:
+    """Whether layers that repeat are others than those of the recurrent operators, or hold more than these: as many, or none inside."""
+    inside = any(run.bounds[0] <= at < run.bounds[-1] for run in runs for at in recurrent[:-1])
+    return bool(runs) and (not inside or sum(run.layers for run in runs) == len(recurrent) - 1)
 
 
 def _likeness(runs: tuple[Run, ...]) -> float:

@@ -78,6 +78,26 @@ def product(o: ShapedOperator) -> Product | None:
     return Product(a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1)
 
 
+def grouped_product(o: ShapedOperator) -> Product | None:
+    """The sizes of a multiplication of tokens by the matrix of the expert that each goes to, or, for the gradients of these matrices, of
+    the tokens of each expert by their gradients, where every expert has equally many; None for other operators."""
+    if "grouped_mm" not in o.name or len(o.shapes) < 2 or len(o.shapes[0]) != 2:
+        return None
+    a, b = o.shapes[:2]
+    if len(b) == 3:
+        return Product(max(a[0] // max(b[0], 1), 1), b[2], a[1], b[0])
+    experts = next((s[0] for s in o.shapes[2:] if len(s) == 1), 0)
+    return Product(a[0], b[1], max(a[1] // experts, 1), experts) if len(b) == 2 and experts else None
+
+
+def routed(o: ShapedOperator) -> int:
+    """The tokens that experts multiply together, each counted once for every expert that it goes to; 0 for other operators."""
+    if grouped_product(o) is None:
+        return 0
+    a, b = o.shapes[:2]
+    return a[0] if len(b) == 3 else a[1]
+
+
 def _by_shape(shapes: tuple[Shape, ...]) -> FactorPlaces | None:
     """The first two tensors that can be multiplied: [m, k] and [k, n], or else [m, k] and the weight [n, k]."""
     wide = [i for i, shape in enumerate(shapes) if len(shape) > 1]

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lumos.cost.operators import elements
 from lumos.segment.batch import batched, batched_product
 from lumos.segment.dimensions import Sizes, is_attention
-from lumos.segment.products import ShapedOperator, factors
+from lumos.segment.products import ShapedOperator, factors, routed
 
 if TYPE_CHECKING:
     from lumos.cost.operators import Shape
@@ -29,11 +29,18 @@ _OF_ACTIVATIONS = re.compile(
 _FLAT = 64
 
 
-class Resize:
-    """Changes the shapes of a model with sizes `old` to those that it has with sizes `new`. weights: shapes known to be of weights."""
+#: Operators of two tensors, of which one may be repeated along the leading dimensions of the other.
+_BROADCASTING = re.compile(r"aten::(mul|add|sub|div)_?$")
 
-    def __init__(self, old: Sizes, new: Sizes, weights: frozenset[Shape] = frozenset()) -> None:
+
+class Resize:
+    """Changes the shapes of a model with sizes `old` to those that it has with sizes `new`. weights: shapes known to be of weights.
+    routed: the numbers of tokens that experts multiply together, which follow the number of all tokens."""
+
+    def __init__(self, old: Sizes, new: Sizes, weights: frozenset[Shape] = frozenset(), routed: frozenset[int] = frozenset()) -> None:
         self.old, self.new, self.weights = old, new, weights
+        before, after = (s.micro_batch * max(s.seq, 1) for s in (old, new))
+        self._routed = {tokens: round(tokens * after / before) for tokens in routed} if before else {}
         pairs = _features(old, new)
         self._inside = {a: b for a, b in reversed([*pairs["layer"], *pairs["outer"]]) if a}
         self._outside = {a: b for a, b in reversed([*pairs["outer"], *pairs["layer"]]) if a}
@@ -46,11 +53,13 @@ class Resize:
             shapes = tuple(self.weight(s, in_layer) for s in o.shapes)
         elif found is not None:
             shapes = self._product(o, found, in_layer)
+        elif routed(o):
+            shapes = self._grouped(o, in_layer)
         elif is_attention(o.name):
             shapes = tuple(self._attended(s) if len(s) > 2 else s for s in o.shapes)
         else:
             scores = "softmax" in o.name or "masked_fill" in o.name
-            shapes = tuple(self(s, in_layer, scores, activation=self._pointwise(o)) for s in o.shapes)
+            shapes = _broadcast(o, tuple(self(s, in_layer, scores, activation=self._pointwise(o)) for s in o.shapes))
         return o._replace(shapes=shapes)
 
     def weight(self, shape: Shape, in_layer: bool) -> Shape:
@@ -70,6 +79,8 @@ class Resize:
         if not shape:
             return shape
         old, new, n = self.old, self.new, len(shape)
+        if shape[0] in self._routed and shape not in self.weights:
+            return (self._routed[shape[0]], *self.weight(shape[1:], in_layer))
         features = self._inside if in_layer else self._outside
         rest = tuple(features.get(x, x) for x in shape)
         b, s, tokens = old.micro_batch, old.seq, old.micro_batch * old.seq
@@ -160,6 +171,16 @@ class Resize:
         out[first], out[second] = (m, k), (n, k) if transposed else (k, n)
         return tuple(out)
 
+    def _grouped(self, o: ShapedOperator, in_layer: bool) -> tuple[Shape, ...]:
+        """New shapes of a multiplication for several experts: of tokens by their matrices, or of features by tokens, by features."""
+        a, b = o.shapes[:2]
+        tokens = self._routed.get(routed(o), routed(o))
+        if len(b) == 3:
+            first, second = (tokens, *self.weight(a[1:], in_layer)), (b[0], *self.weight(b[1:], in_layer))
+        else:
+            first, second = (*self.weight(a[:1], in_layer), tokens), (tokens, *self.weight(b[1:], in_layer))
+        return (first, second, *o.shapes[2:])
+
     @property
     def square(self) -> bool:
         """Whether the feed-forward part is as wide as the model, and nothing else in a layer: a matrix of two such dimensions is its."""
@@ -203,6 +224,15 @@ class Resize:
     def _split(self, shape: Shape, rest: Shape) -> Shape:
         """The dimensions after batch and sequence: features, or heads and their width."""
         return rest if len(shape) == 1 else self._heads(shape, False) if shape else ()
+
+
+def _broadcast(o: ShapedOperator, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:
+    """The new shapes of an operator, in which a vector that was as long as the rows of the other tensor is so again: a weight, whose length
+    may be the number of tokens as well."""
+    wide = max(range(len(shapes)), key=lambda i: len(shapes[i]), default=0)
+    if not _BROADCASTING.match(o.name) or not shapes or len(shapes[wide]) < 2:
+        return shapes
+    return tuple(shapes[wide][-1:] if was == o.shapes[wide][-1:] else new for was, new in zip(o.shapes, shapes, strict=True))
 
 
 def _features(old: Sizes, new: Sizes) -> dict[str, list[tuple[int, int]]]:

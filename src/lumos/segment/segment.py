@@ -46,6 +46,7 @@ class Label(NamedTuple):
 
     @property
     def name(self) -> str:
+        """The part of the model in words; of a layer, with its number."""
         return f"layer {self.layer}" if self.layer >= 0 else self.part
 
 
@@ -279,7 +280,7 @@ def _assign(graph: Graph, tasks: Int64, on_device: np.ndarray, launch: Int32, tr
     if len(cpu) and not u.from_kernels:
         issuer = issuers(trace, graph.event[cpu])
         known = issuer >= 0
-        unit[cpu[known]] = _unit_at(trace, u, issuer[known].astype(np.int64))
+        unit[cpu[known]] = unit_at(trace, u, issuer[known].astype(np.int64))
     _fill(graph, tasks, unit)
 
 
@@ -318,7 +319,7 @@ def _resumes(graph: Graph) -> NDArray[np.bool_]:
     return out
 
 
-def _unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
+def unit_at(trace: Trace, u: Units, rows: Int64) -> Int64:
     """The unit in which each row began, else the next on its thread, else the thread's last; 0 on a thread without units."""
     out = np.zeros(len(rows), np.int64)
     lanes = trace.lane[u.row]

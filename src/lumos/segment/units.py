@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 #: Nodes of the backward pass, as all generations of PyTorch name them.
 NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
 #: Ranges that only wrap the operators they contain: nodes, and custom functions such as CheckpointFunction.
-WRAPPER = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$|\w*Function$|DistributedDataParallel\.forward|nn\.Module")
+WRAPPER = re.compile(
+    r"autograd::engine::evaluate_function|\w+Backward\d*$|\w*Function$|DistributedDataParallel\.forward|nn\.Module|aten::(lstm|gru|rnn_tanh|rnn_relu)$"
+)
 _UPDATE = re.compile(r"Optimizer\.(step|zero_grad)")
 #: Names that show the phase in traces without nodes: backward kernels, and what optimizers do.
 _BACKWARD_NAME = re.compile(r"backward|gradient|_grad\b|dgrad|wgrad|_bwd", re.IGNORECASE)

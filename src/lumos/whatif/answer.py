@@ -31,7 +31,7 @@ from lumos.vocabulary import Basis
 from lumos.whatif.as_recorded import as_recorded
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.whatif.certainty.possible import faster_by_slower_work
-from lumos.whatif.certainty.unmeasured import gap_bounds, gap_evidence
+from lumos.whatif.certainty.unmeasured import gap_bounds, gap_evidence, open_share
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -110,7 +110,8 @@ class Provenance(NamedTuple):
 class Answer(Shown):
     """The changed job and its base. moved: the largest contributions to the difference, then the rest as one. trust: how far the answer can
     be trusted. job: the changed job as simulated, a loop of measured work or a prediction with measured prices. recorded: the traces whose
-    rows the graph's `event` names and whose shapes its kernels still have; None where the change gave them other shapes."""
+    rows the graph's `event` names, with the shapes that they have after the change; None where these are not known. left_open: the share of
+    the step by which what the recording leaves open may move it to either side; None where no interval holds that."""
 
     outcome: Outcome
     base: Outcome
@@ -122,6 +123,7 @@ class Answer(Shown):
     trust: Trust = SOUND
     job: Steady | Prediction | None = field(default=None, compare=False)
     recorded: Job | None = field(default=None, compare=False)
+    left_open: float | None = field(default=None, compare=False)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -159,7 +161,8 @@ class Changed:
     """A changed job of n tasks, ready to simulate.
 
     owners: the steps of `graph`. low, high: int64[n], the durations at the ends of their 80 % interval, ns. scaled: bool[n], tasks
-    with a scaled measured duration. modelled: bool[n], tasks whose duration comes from a model alone.
+    with a scaled measured duration. modelled: bool[n], tasks whose duration comes from a model alone. left_open: bool[n], tasks whose
+    interval holds what the recording leaves open; None where there are none.
     """
 
     graph: Graph
@@ -170,6 +173,7 @@ class Changed:
     modelled: NDArray[np.bool_]
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+    left_open: NDArray[np.bool_] | None = None
 
 
 class StepWork(NamedTuple):
@@ -216,6 +220,7 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
         ),
         trust=grade(gap_evidence(second, gaps)),
         job=second,
+        left_open=open_share(second, changed.left_open, changed.low, changed.high),
     )
 
 

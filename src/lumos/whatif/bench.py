@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 class StepOutcome(NamedTuple):
     """One step of the job. basis: whether its time is a period or a latency. low, high: the 80 % interval of `noise.spread`,
-    for a changed job wider by what is unknown (`whatif.trusted`)."""
+    for a changed job wider by what is unknown (`whatif.certainty.trusted`)."""
 
     step: str
     basis: Basis

@@ -24,6 +24,7 @@ from lumos.segment.signatures import rounds_to_tf32
 from lumos.trace.table import ABSENT, Job
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
+from lumos.whatif.layout.recurrent import recurrent_ns
 from lumos.whatif.layout.rescale import modelled, operator_rows
 
 if TYPE_CHECKING:
@@ -55,15 +56,17 @@ def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
 
     Raises UsageError for a malformed word, LumosError where the cluster states no latency that could change.
     """
-    factors = {"bandwidth": 1.0, "latency": 1.0}
+    factors: dict[str, float] = {}
     for word in (w for text in words for w in text.split(",")):
         key, equals, value = word.partition("=")
-        if not equals or key.strip() not in factors:
+        if not equals or key.strip() not in ("bandwidth", "latency"):
             raise UsageError(f"--network {word!r}: write bandwidth=x2 or latency=x0.5")
-        factors[key.strip()] = number(value, f"--network {word!r}")
-    if not factors["bandwidth"]:
+        factor = number(value, f"--network {word!r}")
+        if factors.setdefault(key.strip(), factor) != factor:
+            raise UsageError(f"--network {key.strip()}: given twice, as x{factors[key.strip()]:g} and as x{factor:g}; give it once")
+    bandwidth, latency = factors.get("bandwidth", 1.0), factors.get("latency", 1.0)
+    if not bandwidth:
         raise UsageError("--network bandwidth: a factor must be more than 0")
-    bandwidth, latency = factors["bandwidth"], factors["latency"]
     node, fabric = cluster.node, cluster.fabric
     if latency != 1 and node.link_latency_s is None and fabric.latency_s is None:
         raise LumosError(
@@ -152,7 +155,7 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
         for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
             o, rounded = shapes[row], bool(in_tf32[task])
             if (o, rounded) not in known:
-                known[o, rounded] = None if o is None else _change(_in_tf32(o) if rounded else o, old, new)
+                known[o, rounded] = None if o is None else _change(o, old, new, rounded=rounded)
             change = known[o, rounded]
             if change is not None:
                 ratio[task], spread[task] = change
@@ -162,24 +165,32 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
     arithmetic = rest & bound_by_arithmetic(graph)
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
     for of_kind, longer in (
-        (arithmetic & in_tf32, _rates(old, new, (DType.TF32,))),
+        (arithmetic & in_tf32, float(old.peak_flops[single(old)]) / float(new.peak_flops[single(new)])),
         (arithmetic & ~in_tf32, _rates(old, new, (DType.BF16, DType.FP16, DType.FP32))),
         (rest & ~arithmetic, memory),
     ):
         _apply(columns, np.flatnonzero(of_kind), longer, 1 + DATASHEET_INTERVAL)
 
 
-def _change(o: ShapedOperator, old: Accelerator, new: Accelerator) -> tuple[float, float] | None:
-    """How much longer an operator takes on the new accelerator, and how far its interval spreads; None where no model covers it."""
-    before, after = modelled(o, old), modelled(o, new)
-    if before is None or after is None or not int(before.time):
-        return None
-    return int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
+def _change(o: ShapedOperator, old: Accelerator, new: Accelerator, *, rounded: bool) -> tuple[float, float] | None:
+    """How much longer an operator takes on the new accelerator, and how far its interval spreads; None where no model covers it. rounded:
+    whether its kernel multiplies fp32 in tf32, which it does where the accelerator can."""
+    there = [_in_tf32(o) if rounded and single(each) is DType.TF32 else o for each in (old, new)]
+    before, after = (modelled(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
+    if before is not None and after is not None and int(before.time):
+        return int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
+    earlier, later = (recurrent_ns(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
+    return (later / earlier, 1 + DATASHEET_INTERVAL) if earlier and later else None
 
 
 def _in_tf32(o: ShapedOperator) -> ShapedOperator:
     """An operator on tensors in fp32 whose kernel multiplies in tf32."""
     return o._replace(dtypes=tuple(DType.TF32 if DType.parse(name) is DType.FP32 else name for name in o.dtypes))
+
+
+def single(accelerator: Accelerator) -> DType:
+    """The type in which an accelerator multiplies fp32 where tf32 is allowed: tf32, or fp32 on one that does not have it."""
+    return DType.TF32 if DType.TF32 in accelerator.peak_flops else DType.FP32
 
 
 def _rates(old: Accelerator, new: Accelerator, dtypes: Iterable[DType]) -> float:

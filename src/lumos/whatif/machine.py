@@ -50,9 +50,15 @@ class Machine:
         return recorded_cluster(self.job, self.graph, self.base_cluster)
 
     @property
+    def goal(self) -> Cluster:
+        """The cluster that the changed job is to run on. Raises LumosError where nothing says."""
+        recorded = self.recorded
+        return self.target(recorded) or recorded
+
+    @property
     def accelerator(self) -> Accelerator | None:
-        """The accelerator that the job ran on; None for a job on CPUs. Raises LumosError where the trace does not say."""
-        return self.recorded.accelerator if has_device(self.graph) else None
+        """The accelerator that the changed job is to run on; None for a job on CPUs. Raises LumosError where the trace does not say."""
+        return self.goal.accelerator if has_device(self.graph) else None
 
     @property
     def known(self) -> Cluster | None:
@@ -63,6 +69,12 @@ class Machine:
             return self.recorded
         except LumosError:
             return None
+
+    @property
+    def links(self) -> Cluster | None:
+        """The cluster over whose links the changed job is to exchange; None where that it was recorded on is not known."""
+        known = self.known
+        return None if known is None else self.target(known) or known
 
     @property
     def alone(self) -> bool:
@@ -78,13 +90,13 @@ class Machine:
 
     @property
     def fabric(self) -> Cluster | None:
-        """The cluster whose links connect the replicas. None for a CPU job of one process without a stated cluster: it exchanged nothing
-        whose time could be scaled."""
+        """The cluster whose links are to connect the replicas. None for a CPU job of one process without a stated cluster: it exchanged
+        nothing whose time could be scaled."""
         if len(self.job.traces) > 1 or (self.job.traces[0].world_size or 1) > 1:
-            return self.recorded
+            return self.goal
         if not has_device(self.graph) and self.base_cluster is None and self.cluster is None:
             return None
-        return self.target(self.recorded) or self.recorded
+        return self.goal
 
     def link(self, key: str) -> Cluster:
         """The cluster over whose links the ranks of a job of one process would exchange. key: the setting that makes them exchange.

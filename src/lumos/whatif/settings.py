@@ -148,13 +148,16 @@ def keys_for(way: Way) -> tuple[str, ...]:
 
 
 def parse_settings(words: Iterable[str]) -> dict[str, str]:
-    """Parse words KEY=VALUE. Raises UsageError, with the nearest, for an unknown key or a value that no job could take."""
+    """Parse words KEY=VALUE. Raises UsageError, with the nearest, for an unknown key or a value that no job could take, and for two values
+    of one key."""
     out: dict[str, str] = {}
     for word in words:
         key, equals, value = word.partition("=")
         if not equals or not value.strip():
             raise UsageError(f"--set {word!r}: write KEY=VALUE, for instance layers=8")
-        out[known(key.strip().replace("-", "_")).key] = value.strip()
+        setting = known(key.strip().replace("-", "_")).key
+        if out.setdefault(setting, value.strip()) != value.strip():
+            raise UsageError(f"--set {setting}: given twice, as {out[setting]} and as {value.strip()}; give it once")
     check_settings(out)
     return out
 

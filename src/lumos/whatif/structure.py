@@ -5,31 +5,37 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.errors import LumosError
-from lumos.vocabulary import Recompute
+from lumos.vocabulary import DType, Recompute
 from lumos.whatif.hardware import check_links_matter, on_cluster, on_host
 from lumos.whatif.layout.activations import exchanged, stream_ratio
 from lumos.whatif.layout.change import layers, microbatches, pipeline_stages, recompute
-from lumos.whatif.layout.context import context_parallel, sequence_ranks
 from lumos.whatif.layout.exchange import replicas
-from lumos.whatif.layout.experts import expert_parallel
+from lumos.whatif.layout.measured_layout import opened
 from lumos.whatif.layout.number_format import in_precision
+from lumos.whatif.layout.parallel.context import context_parallel, sequence_ranks
+from lumos.whatif.layout.parallel.experts import expert_parallel
+from lumos.whatif.layout.parallel.tensor import tensor_parallel
 from lumos.whatif.layout.pipeline.recut import recut_as
 from lumos.whatif.layout.pipeline.stages import pipelined, wanted_pipeline
+from lumos.whatif.layout.precision import computing
+from lumos.whatif.layout.rates import rates_of
 from lumos.whatif.layout.resize import SIZE_KEYS, resize
 from lumos.whatif.layout.sharding.exchanged import gathers_once
 from lumos.whatif.layout.sharding.sharded import sharded
-from lumos.whatif.layout.tensor import tensor_parallel
 from lumos.whatif.machine import has_device
 from lumos.whatif.settings import counts
 
 if TYPE_CHECKING:
+    from lumos.cost.cluster import Cluster
     from lumos.trace.table import Job
     from lumos.whatif.changes import Changes
     from lumos.whatif.layout.measured_layout import MeasuredLayout
+    from lumos.whatif.machine import Machine
 
 
 def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
-    """The layout with the settings applied: sizes first, then how often blocks run."""
+    """The layout with the settings applied: the hardware first, then sizes, then how often blocks run. Each change takes the time of a cost
+    model after it over that before it, so those of sizes, groups and number formats are between models of the hardware that is new."""
     settings = changes.settings
     wanted, machine = counts(settings), changes.machine(job, layout.segmentation.graph)
     resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
@@ -38,33 +44,29 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     keys = {"tp", "cp", "ep", "zero", "precision"}
     needs_costs = bool(resized) or bool(keys & set(settings)) or ("microbatches" in settings and stages == 1)
     accelerator = machine.accelerator if needs_costs else None
+    layout = _on_hardware(layout, job, changes, machine)
+    exchanges, links = shared > 1 or not {"cp", "ep", "zero"}.isdisjoint(wanted), machine.links
+    rates = None if not exchanges or accelerator is None or links is None else rates_of(layout, job.traces, accelerator, links)
     if shared > 1 or wanted.get("cp", 1) > 1:
-        layout = context_parallel(layout, job, accelerator, resized, (shared, wanted.get("cp", shared)), machine.known)
+        layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
     elif resized:
         layout = resize(layout, job, accelerator, **resized)
-        layout = exchanged(layout, job, machine.known, stream_ratio(job, resized), {})
+        layout = exchanged(layout, job, machine.links, stream_ratio(job, resized), {})
     if "tp" in wanted:
-        layout = tensor_parallel(layout, job, accelerator, wanted["tp"], machine.known, stream_ratio(job, resized))
+        layout = opened(layout, tensor_parallel(layout, job, accelerator, wanted["tp"], machine.links, stream_ratio(job, resized)))
     if ("dp" in wanted or wanted.get("cp", shared) != shared) and not machine.alone:
         layout = replicas(layout, job, wanted.get("dp"), machine.fabric, (shared, wanted.get("cp", shared)))
     if "ep" in wanted:
-        layout = expert_parallel(layout, job, accelerator, wanted["ep"], machine.known, stream_ratio(job, resized))
+        layout = opened(layout, expert_parallel(layout, job, rates, wanted["ep"], resized))
     if "zero" in wanted:
-        layout = sharded(layout, job, accelerator, wanted["zero"], machine.known)
-    if changes.cluster and not has_device(layout.segmentation.graph):
-        raise LumosError(
-            "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
-        )
-    if changes.cluster or changes.network:
-        old = machine.recorded
-        before, new = layout, machine.target(old) or old
-        layout = on_cluster(before, job, old, new, ", ".join(changes.hardware_words))
-        if new != old and not (changes.cluster or settings):
-            check_links_matter(before, layout)
-        if changes.moves_from(old):
-            layout = on_host(layout, changes.host_factor)
+        whole, layout = layout, opened(layout, sharded(layout, job, rates, wanted["zero"]))
+        if len(layout.assumed) > len(whole.assumed) and stages == 1 and wanted_pipeline(settings) is not None:
+            raise LumosError(
+                f"--set zero={wanted['zero']}: its exchanges lie between the recorded passes, which the other keys of this change put on"
+                " several stages, and a stage would exchange for its own layers alone; ask for zero and for the pipeline one by one"
+            )
     if "precision" in settings:
-        layout = in_precision(layout, job, accelerator, settings["precision"])
+        layout = in_precision(layout, job, accelerator, settings["precision"], machine.recorded.accelerator if accelerator else None)
     if "recompute" in settings:
         layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
     if "layers" in wanted:
@@ -77,3 +79,31 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     if pipeline is not None:
         layout = pipelined(layout, job, pipeline, machine.link("pp"), stream_ratio(job, resized))
     return layout
+
+
+def _on_hardware(layout: MeasuredLayout, job: Job, changes: Changes, machine: Machine) -> MeasuredLayout:
+    """The layout on the cluster and network that the job is to run on."""
+    if changes.cluster and not has_device(layout.segmentation.graph):
+        raise LumosError(
+            "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
+        )
+    if changes.cluster or changes.network:
+        old, new, before = machine.recorded, machine.goal, layout
+        if "precision" not in changes.settings:
+            _check_format(layout, job, new)
+        layout = on_cluster(before, job, old, new, ", ".join(changes.hardware_words))
+        if new != old and not (changes.cluster or changes.settings):
+            check_links_matter(before, layout)
+        if changes.moves_from(old):
+            layout = on_host(layout, changes.host_factor)
+    return layout
+
+
+def _check_format(layout: MeasuredLayout, job: Job, new: Cluster) -> None:
+    """Raise LumosError where the job multiplies in a format that its new accelerator lacks; where that lacks tf32, fp32 stands in."""
+    dtype, rates = computing(layout, job), new.accelerator.peak_flops
+    if dtype is not None and dtype is not DType.TF32 and rates and dtype not in rates:
+        raise LumosError(
+            f"--cluster: the job multiplies in {dtype}, for which {new.name} has no rate; it has {', '.join(rates)}"
+            " (--set precision asks for another)"
+        )

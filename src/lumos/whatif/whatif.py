@@ -17,16 +17,12 @@ from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.segment.dimensions import Sizes, sizes
-from lumos.segment.resized import Resize
-from lumos.segment.weights import weights
 from lumos.simulate import simulate
 from lumos.simulate.durations import scale
 from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.units import count
-from lumos.vocabulary import DType, Phase
-from lumos.whatif.answer import Answer, Changed, StepWork, answer, planned_answer, unchanged_tasks
+from lumos.whatif.answer import Answer, Changed, answer, planned_answer, unchanged_tasks
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.whatif.certainty.peak import above_peak_rate
 from lumos.whatif.certainty.possible import check_microbatches, check_size
@@ -41,8 +37,9 @@ from lumos.whatif.layout.capture import capture, wants_graphs
 from lumos.whatif.layout.measured_layout import MeasuredLayout, measured_layout
 from lumos.whatif.layout.pipeline.recut import as_recorded_cut
 from lumos.whatif.layout.place import assemble_pieces
-from lumos.whatif.layout.placed import add_work
+from lumos.whatif.layout.placed import add_work, added_range
 from lumos.whatif.layout.replicated import replicate
+from lumos.whatif.layout.reshaped import reshaped
 from lumos.whatif.layout.resize import SIZE_KEYS, sizes_of_rank
 from lumos.whatif.machine import has_device
 from lumos.whatif.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
@@ -51,13 +48,13 @@ from lumos.whatif.plan.passes import rearranged
 from lumos.whatif.plan.planned import Planned, between, planned
 from lumos.whatif.settings import counts, needs_plan
 from lumos.whatif.structure import changed_layout
+from lumos.whatif.work import work
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumos.graph.table import Graph
-    from lumos.segment.segment import Segmentation
-    from lumos.trace.table import Job
+    from lumos.trace.table import Job, Trace
     from lumos.whatif.changes import Changes
 
 
@@ -76,9 +73,8 @@ def answer_changes(
     if not changes.structural and not changes.repeat:
         grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
     unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
-    same_shapes = not set(changes.settings) & {*SIZE_KEYS, "tp", "cp", "ep", "precision"}
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
-    found = replace(found, diagnostics=notes, recorded=(found.recorded or job) if same_shapes else None)
+    found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
     return widened(up_to_base(found) if unseen else found, with_evidence(together(grounds, found.trust), unseen))
 
 
@@ -109,7 +105,8 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     resized = {key: value for key, value in counts(changes.settings).items() if key in SIZE_KEYS}
     layout = changed_layout(measured, job, changes)
     same = as_recorded_cut(segmentation, job, changes.settings)
-    new = replace(job, traces=tuple(job.traces[rank] for rank in layout.recorded) or job.traces)  # stages may share a recording
+    shaped = reshaped(job, layout)
+    new = replace(job, traces=_of_ranks(job, layout))
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
     if graphs:
@@ -121,9 +118,12 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         replicated = replicate(placed, layout, job.traces[0], copies, machine.link("dp"), machine.accelerator)
         placed, layout = replicated.placed, replicated.layout
     launching = _launching(measured, job, layout) if has_device(graph) and same is None else ()
+    recorded = placed
     for assumed in layout.assumed:
         placed = add_work(placed, tuple(assumed(placed)), launching)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
+    left_open = added_range(recorded, placed)
+    left_open[: len(recorded.source)] |= np.isin(recorded.source % max(len(segmentation.graph), 1), np.array(sorted(layout.open), np.int64))
     altered = changes.durations.apply(placed.graph, new, (layout.segmentation.graph, placed.source))
     before = placed.graph.duration
     factor = np.divide(altered.duration, before, out=np.ones(len(before)), where=before > 0)  # what is left out may remain at the high end
@@ -134,22 +134,33 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
         scaled=((layout.factor[placed.source] != 1) & (placed.source >= 0)) | (altered.duration != placed.graph.duration),
         modelled=modelled,
+        left_open=left_open,
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
     found = as_far_as_reached(
-        answer(
-            graph, changed, *_work(segmentation, job, changes, sizes_of_rank(measured, job, resized), layout.shared), repeat=changes.repeat
-        )
+        answer(graph, changed, *work(measured, job, changes, sizes_of_rank(measured, job, resized), layout.shared), repeat=changes.repeat)
     )
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
-    found = replace(as_far_as_rebuilt(found) if changes.settings else found, recorded=new)
+    found = replace(as_far_as_rebuilt(found) if changes.settings else found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
     if same is not None:
         found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
     added_s = 1e-9 * accumulation_ns(layout)
     return _possible(found, changes, 1 + max(p.label.microbatch for p in segmentation.pieces), added_s)
+
+
+def _with_shapes(found: Answer, job: Job, changes: Changes) -> Job | None:
+    """The traces with the shapes that the changed job has; None where these are not known."""
+    if {"cp", "ep", "precision"} & set(changes.settings):
+        return None
+    return found.recorded or (None if {*SIZE_KEYS, "tp"} & set(changes.settings) else job)
+
+
+def _of_ranks(job: Job, layout: MeasuredLayout) -> tuple[Trace, ...]:
+    """The trace of which each rank of the layout is a copy: stages may share a recording."""
+    return tuple(job.traces[rank] for rank in layout.recorded) or job.traces
 
 
 def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tuple[float, ...]:
@@ -269,36 +280,3 @@ def _possible(found: Answer, changes: Changes, microbatches: int, added_s: float
         steps = found.base.step_time_s, found.outcome.step_time_s
         check_microbatches(*steps, microbatches, counts(changes.settings)["microbatches"], added_s)
     return found
-
-
-def _work(segmentation: Segmentation, job: Job, changes: Changes, resized: Mapping[str, int], shared: float) -> tuple[StepWork, StepWork]:
-    """The work of a step of the first rank, before and after the change; unknown where shapes or the backward pass are missing. resized:
-    its new sizes. shared: by how many ranks the work is shared that one did."""
-    old = sizes(job.traces[0])
-    if not old.micro_batch or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
-        return StepWork(), StepWork()
-    settings = counts(changes.settings)
-    new = old._replace(**resized)
-    measured_microbatches = 1 + max(p.label.microbatch for p in segmentation.pieces)
-    accelerator = None
-    if has_device(segmentation.graph):
-        try:
-            accelerator = changes.machine(job, segmentation.graph).accelerator
-        except LumosError:
-            accelerator = None
-    count = segmentation.layers
-    peak = (
-        max(accelerator.peak_flops.get(DType.BF16, 0.0), accelerator.peak_flops.get(DType.FP16, 0.0)) if accelerator is not None else None
-    )
-
-    def work_of(s: Sizes, layer_count: int, microbatch_count: int, ranks: float) -> StepWork:
-        by_layer = weights(segmentation, 0, job.traces[0], Resize(old, s))
-        inner, outer = sum(v for layer, v in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
-        tokens = round(s.micro_batch * s.seq * microbatch_count / ranks)
-        parameters = outer + (inner * layer_count / count if count else 0)
-        attended = 6.0 * layer_count * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width for a token, half of it as causal
-        return StepWork(tokens, tokens * (6.0 * parameters + attended), peak)
-
-    return work_of(old, count, measured_microbatches, 1.0), work_of(
-        new, settings.get("layers", count), settings.get("microbatches", measured_microbatches), shared
-    )

@@ -5,14 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lumos.analyze.evidence import MOST_ERROR
+from lumos.analyze.loop.steps import members
 from lumos.diagnostics import Diagnostic
 from lumos.graph.build import build
 from lumos.trace import read
 from lumos.vocabulary import Grade
+from lumos.whatif.answer import Changed, answer
 from lumos.whatif.certainty.rebuilt import REBUILT, as_far_as_rebuilt, rebuilt_to_hold
-from lumos.whatif.certainty.trusted import MATTERS, as_far_as_reached
+from lumos.whatif.certainty.trusted import as_far_as_reached
 from lumos.whatif.changes import Changes
 from lumos.whatif.whatif import answer_changes
 
@@ -45,10 +49,26 @@ def test_the_share_that_would_just_hold_a_target(example):
     assert as_far_as_rebuilt(found) is found
 
 
-@pytest.mark.parametrize(("reaches", "grade"), [(2 * MATTERS, Grade.LIMITED), (MATTERS / 2, Grade.SOUND), (0, Grade.LIMITED)])
-def test_an_assumption_limits_an_answer_that_it_could_move(example, reaches, grade):
+def test_what_is_left_open_moves_the_step_by_its_own_interval_alone(example):
+    """All tasks may take a tenth longer: of none, of all, and of three of them that is left open."""
+    _, graph = example
+    longer, none = np.rint(1.1 * graph.duration).astype(np.int64), np.zeros(len(graph), bool)
+
+    def share(left_open):
+        changed = Changed(graph, members(graph), graph.duration, longer, none, none, left_open=left_open)
+        return answer(graph, changed).left_open
+
+    assert share(None) is None
+    assert share(none) is None
+    assert share(~none) == pytest.approx(0.1, abs=0.01)
+    few = none.copy()
+    few[:3] = True
+    assert 0 <= share(few) < 0.01
+
+
+@pytest.mark.parametrize(("share", "grade"), [(2 * MOST_ERROR, Grade.LIMITED), (MOST_ERROR / 2, Grade.SOUND), (None, Grade.LIMITED)])
+def test_an_assumption_limits_an_answer_that_it_could_move(example, share, grade):
     """Or of which the interval holds nothing."""
     found = answer_changes(*example, Changes())
-    outcome = replace(found.outcome, step_time_high_s=found.outcome.step_time_high_s * (1 + reaches))
-    assumed = replace(found, outcome=outcome, diagnostics=(Diagnostic("stages-assumed", "…"),))
+    assumed = replace(found, left_open=share, diagnostics=(Diagnostic("stages-assumed", "…"),))
     assert as_far_as_reached(assumed).trust.grade is grade

@@ -25,16 +25,19 @@ NODE = "autograd::engine::evaluate_function: "
 
 
 def layout_of(tmp_path, *rows, device=True):
-    """rows: name, shapes, type, further arguments as the profiler writes them, autograd's number (-1 none), and the kernel's name."""
+    """rows: name, shapes, type, further arguments as the profiler writes them, autograd's number (-1 none), and the kernel's name, or those
+    of the kernels that share its 100 us."""
     events = []
     for i, (name, shapes, dtype, concrete, number, kernel) in enumerate(rows, 1):
         thread = 2 if name.startswith(NODE) else 1
         args = {"External id": i, "Input Dims": [list(s) for s in shapes], "Input type": [dtype] * len(shapes), "Concrete Inputs": concrete}
         args |= {"Sequence number": number} if number >= 0 else {}
         events.append(("cpu_op", name, thread, 150 * i, 20, args))
-        if device:
-            events.append(("cuda_runtime", "cudaLaunchKernel", thread, 150 * i + 5, 5, {"External id": i, "correlation": i}))
-            events.append(("kernel", kernel, 7, 150 * i + 12, 100, {"External id": i, "correlation": i, "device": 0, "stream": 7}))
+        kernels = (kernel,) if isinstance(kernel, str) else kernel
+        for j, each in enumerate(kernels if device else ()):
+            ids, us = {"External id": i, "correlation": 10 * i + j}, 100 // len(kernels)
+            events.append(("cuda_runtime", "cudaLaunchKernel", thread, 150 * i + 5 * (j + 1), 5, ids))
+            events.append(("kernel", each, 7, 150 * i + 12 + us * j, us, {**ids, "device": 0, "stream": 7}))
     events = [
         {"ph": "X", "cat": cat, "name": name, "pid": t // 7, "tid": t, "ts": at, "dur": us, "args": args}
         for cat, name, t, at, us, args in events
@@ -89,6 +92,26 @@ def test_under_autocast_inputs_are_cast_and_activations_shrink(tmp_path):
     casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, 2048 * 4096))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
     assert changed.changes == ("precision = bf16 (measured: fp32, under autocast)",)
+
+
+def test_an_operator_of_several_kernels_casts_its_inputs_once(tmp_path):
+    layout, job = layout_of(tmp_path, (*FORWARD[:-1], ("ampere_sgemm_128x64_tn", "splitKreduce_kernel")))
+    changed = in_precision(layout, job, A100, "bf16")
+    casts = sum(int(moved(6 * rows * columns, A100, "pointwise").time) for rows, columns in (X, W))
+    assert sum(i.extra.device for items in changed.ranks for i in items) == casts
+    assert factors(changed) == [pytest.approx(ratio("fp32", "bf16"))] * 2
+
+
+@pytest.mark.parametrize(("precision", "was", "becomes", "device"), [
+    ("fp16", SINGLE, ("fp32", "fp16"), "v100"),  # a V100 multiplies fp32 where an A100 takes tf32
+    ("fp16", HALF, ("bf16", "fp16"), "a100-40gb"),  # it has no bf16, so what the change is worth is that of the recorded device
+])  # fmt: skip
+def test_a_device_that_lacks_the_recorded_type(tmp_path, precision, was, becomes, device):
+    layout, job = layout_of(tmp_path, (*FORWARD[:2], was, *FORWARD[3:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"))
+    found = factors(in_precision(layout, job, load_cluster("v100").accelerator, precision, A100))
+    by = load_cluster(device).accelerator
+    before, after = (int(gemm(2048, 4096, 1024, by, each, cast=False).time) for each in becomes)
+    assert found == [pytest.approx(after / before)]
 
 
 def test_without_16_bits_casts_fall_away_and_tensors_take_twice_the_bytes(tmp_path):

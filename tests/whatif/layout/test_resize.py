@@ -93,6 +93,13 @@ def test_the_measured_batch_again_is_the_same_step(tmp_path):
     assert answer.outcome.step_time_s == answer.base.step_time_s
 
 
+def test_the_measured_batch_again_leaves_nothing_unreached(tmp_path):
+    """Nor does the work of which no shape says what another batch would make."""
+    answer = ask(recording(tmp_path, CONVOLUTION, FOREIGN), "micro_batch=16")
+    assert not [d for d in answer.diagnostics if d.code == "not-reached"]
+    assert "not-reached" not in [reason.code for reason in answer.trust.reasons]
+
+
 def test_work_that_no_shape_describes_widens_the_interval(tmp_path):
     answer = ask(recording(tmp_path, CONVOLUTION, FOREIGN), "micro_batch=64")
     assert [d.code for d in answer.diagnostics if d.code == "not-reached"]

@@ -15,7 +15,7 @@ from __future__ import annotations
 import gzip
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -95,6 +95,22 @@ def write_kineto(
     return [str(Path(folder) / name) for name in names]
 
 
+class _Waiting(NamedTuple):
+    """What the tasks of one rank wait for; tasks are counted from the rank's first.
+
+    streams: of every task, below 0 on the CPU. launched: for a CPU task, the device task that it launches. waits: for a device task, those
+    of other streams that it waits for. awaited: for a CPU task, the device task that it waits for on each stream. events: the device tasks
+    that the CPU awaits by an event, and recorded: all behind which an event is recorded.
+    """
+
+    streams: list[int]
+    launched: dict[int, int]
+    waits: dict[int, list[int]]
+    awaited: dict[int, dict[int, int]]
+    events: set[int]
+    recorded: set[int]
+
+
 class _Writer:
     """Writes the file of one rank."""
 
@@ -109,6 +125,11 @@ class _Writer:
         self.shift = ORIGIN + offset
         self.works: tuple[Work | None, ...] = prediction.works
         self.groups: dict[tuple[int, ...], str] = {}
+        self.correlation = 10
+        #: By device task behind which an event is recorded, the correlation id of the record.
+        self.record_id: dict[int, int] = {}
+        #: By group, and whether point to point, the number of its last communication.
+        self.sequence: dict[tuple[str, bool], int] = defaultdict(int)
         self.call = round(1e9 * (prediction.job.cluster.accelerator.launch_s or LAUNCH_S))
         self.device = rank % prediction.job.cluster.node.devices
 
@@ -121,88 +142,48 @@ class _Writer:
         self.file.write(footer(self.rank))
 
     def _events(self) -> Iterator[str]:
-        graph, low = self.graph, self.low
-        n = self.high - low
-        name = [graph.names[i] for i in graph.name[low : self.high].tolist()]
-        streams = [graph.processors[p].stream for p in graph.processor[low : self.high].tolist()]
-        offset = graph.pred_offset[low : self.high + 1].tolist()
-        pred, reason = graph.pred, graph.pred_kind
-        launch = [-1] * n
-        waits: dict[int, list[int]] = defaultdict(list)
-        syncs: dict[int, list[int]] = defaultdict(list)
-        recorded: set[int] = set()
-        for task in range(n):
-            for e in range(offset[task], offset[task + 1]):
-                before = int(pred[e]) - low
-                if reason[e] == Dependency.LAUNCH:
-                    launch[task] = before
-                elif reason[e] == Dependency.SYNC:
-                    syncs[task].append(before)
-                elif streams[before] >= 0:
-                    waits[task].append(before)
-                    recorded.add(before)
-        launched = {before: task for task, before in enumerate(launch) if before >= 0}
-        awaited = {task: self._last_awaited(before, streams) for task, before in syncs.items()}
-        events = _overtaken(awaited, launched, streams)
-        recorded |= events
-        sequence: dict[str, int] = defaultdict(int)
-        record_id: dict[int, int] = {}
-        external = 0
-        correlation = 10
-        first, last = min(self.start), max(self.end[t] for t in range(n) if streams[t] < 0)
+        waiting = self._waiting()
+        on_cpu = [task for task, stream in enumerate(waiting.streams) if stream < 0]
+        first, last = min(self.start), max(self.end[task] for task in on_cpu)
         yield process_name()
         yield self._complete("user_annotation", "ProfilerStep#1", first, last, '"External id":1')
         clock = first
-        for task in range(n):
-            if streams[task] >= 0:
-                continue
-            start, end = self.start[task], self.end[task]
-            external += 1
-            for stream, before in awaited.get(task, {}).items():
-                # The CPU waits for the work that was issued to the stream, or for an event behind a part of it, then goes on.
-                correlation += 1
+        for external, task in enumerate(on_cpu, 1):
+            for stream, before in waiting.awaited.get(task, {}).items():
                 back = max(clock, self.end[before])
-                call = "cudaEventSynchronize" if before in events else "cudaStreamSynchronize"
-                yield self._complete("cuda_runtime", call, clock, back, f'"External id":{external},"correlation":{correlation}')
-                window = clock + self.shift, back + self.shift
-                if before in events:
-                    yield event_sync(stream, record_id[before], *window, correlation, self.device)
-                else:
-                    yield stream_sync(stream, *window, correlation, self.device)
+                yield from self._synchronise(stream, before, clock, back, external, before in waiting.events)
                 clock = back
-            clock = max(clock, end)
-            device = launched.get(task)
+            clock = max(clock, self.end[task])
+            device = waiting.launched.get(task)
             if device is None:
-                yield self._complete("cpu_op", f"lumos::{name[task]}", start, end, f'"External id":{external},"Ev Idx":{external}')
-                continue
-            work = self._work(task if device is None else device)
-            yield self._complete(
-                "cpu_op", _operator(work, name[device]), start, end, f'"External id":{external},"Ev Idx":{external}{_shapes(work)}'
-            )
-            at = start
-            for before in waits.get(device, ()):
-                correlation += 1
-                stop = min(at + CALL, end)
-                yield self._complete(
-                    "cuda_runtime", "cudaStreamWaitEvent", at, stop, f'"External id":{external},"correlation":{correlation}'
-                )
-                yield stream_wait(streams[device], streams[before], record_id[before], at + self.shift, correlation, self.device)
-                at = stop
-            correlation += 1
-            records = device in recorded
-            stop = max(at, end - CALL) if records else end
-            flow = correlation
-            at = max(at, stop - self.call)
-            yield self._complete("cuda_runtime", "cudaLaunchKernel", at, stop, f'"External id":{external},"cbid":211,"correlation":{flow}')
-            yield self._flow("s", flow, PROCESS, THREAD, at)
-            yield from self._device(device, name[device], work, streams[device], flow, external, sequence)
-            if records:
-                correlation += 1
-                record_id[device] = correlation
-                yield self._complete("cuda_runtime", "cudaEventRecord", stop, end, f'"External id":{external},"correlation":{correlation}')
+                args = f'"External id":{external},"Ev Idx":{external}'
+                yield self._complete("cpu_op", f"lumos::{self._name(task)}", self.start[task], self.end[task], args)
+            else:
+                yield from self._launch(task, device, waiting, external)
         yield self._complete(
             "Trace", "PyTorch Profiler (0)", first, max(self.end), '"Op count":0', process='"Spans"', thread='"PyTorch Profiler"'
         )
+
+    def _waiting(self) -> _Waiting:
+        graph, low, n = self.graph, self.low, self.high - self.low
+        streams = [graph.processors[p].stream for p in graph.processor[low : self.high].tolist()]
+        offset = graph.pred_offset[low : self.high + 1].tolist()
+        launched: dict[int, int] = {}
+        waits: dict[int, list[int]] = defaultdict(list)
+        syncs: dict[int, list[int]] = defaultdict(list)
+        for task in range(n):
+            for e in range(offset[task], offset[task + 1]):
+                before = int(graph.pred[e]) - low
+                if graph.pred_kind[e] == Dependency.LAUNCH:
+                    launched[before] = task
+                elif graph.pred_kind[e] == Dependency.SYNC:
+                    syncs[task].append(before)
+                elif streams[before] >= 0:
+                    waits[task].append(before)
+        awaited = {task: self._last_awaited(before, streams) for task, before in syncs.items()}
+        events = _overtaken(awaited, launched, streams)
+        recorded = events.union(*waits.values())
+        return _Waiting(streams, launched, waits, awaited, events, recorded)
 
     def _last_awaited(self, before: list[int], streams: list[int]) -> dict[int, int]:
         """The last to end of the device tasks `before` on each stream, by their ends. streams: of every task of the rank."""
@@ -212,20 +193,60 @@ class _Writer:
     def _work(self, task: int) -> Work | None:
         return self.works[self.folded[task]]
 
+    def _name(self, task: int) -> str:
+        return self.graph.names[int(self.graph.name[self.low + task])]
+
+    def _next_correlation(self) -> int:
+        self.correlation += 1
+        return self.correlation
+
     # ---------------------------------------------------------------- rows
 
-    def _device(
-        self, task: int, name: str, work: Work | None, stream: int, correlation: int, external: int, sequence: dict[str, int]
-    ) -> Iterator[str]:
+    def _synchronise(self, stream: int, before: int, start: int, end: int, external: int, by_event: bool) -> Iterator[str]:
+        """The call in which the CPU waits for the device task `before`: for all work issued to its stream, or for an event behind it."""
+        correlation = self._next_correlation()
+        call = "cudaEventSynchronize" if by_event else "cudaStreamSynchronize"
+        yield self._complete("cuda_runtime", call, start, end, f'"External id":{external},"correlation":{correlation}')
+        window = start + self.shift, end + self.shift
+        if by_event:
+            yield event_sync(stream, self.record_id[before], *window, correlation, self.device)
+        else:
+            yield stream_sync(stream, *window, correlation, self.device)
+
+    def _launch(self, task: int, device: int, waiting: _Waiting, external: int) -> Iterator[str]:
+        """The operator that fills the CPU task `task` and launches the device task `device`, with the calls in it and the device's row."""
+        start, end = self.start[task], self.end[task]
+        work, stream = self._work(device), waiting.streams[device]
+        own = f'"External id":{external}'
+        yield self._complete("cpu_op", _operator(work, self._name(device)), start, end, f'{own},"Ev Idx":{external}{_shapes(work)}')
+        at = start
+        for before in waiting.waits.get(device, ()):
+            correlation = self._next_correlation()
+            stop = min(at + CALL, end)
+            yield self._complete("cuda_runtime", "cudaStreamWaitEvent", at, stop, f'{own},"correlation":{correlation}')
+            yield stream_wait(stream, waiting.streams[before], self.record_id[before], at + self.shift, correlation, self.device)
+            at = stop
+        correlation = self._next_correlation()
+        stop = max(at, end - CALL) if device in waiting.recorded else end
+        at = max(at, stop - self.call)
+        yield self._complete("cuda_runtime", "cudaLaunchKernel", at, stop, f'{own},"cbid":211,"correlation":{correlation}')
+        yield self._flow("s", correlation, PROCESS, THREAD, at)
+        yield from self._device(device, work, stream, correlation, external)
+        if device in waiting.recorded:
+            self.record_id[device] = self._next_correlation()
+            yield self._complete("cuda_runtime", "cudaEventRecord", stop, end, f'{own},"correlation":{self.record_id[device]}')
+
+    def _device(self, task: int, work: Work | None, stream: int, correlation: int, external: int) -> Iterator[str]:
+        name = self._name(task)
         args = f'"External id":{external},"device":{self.device},"context":1,"stream":{stream},"correlation":{correlation}'
         kernel = _kernel(work, name)
         if isinstance(work, Collective):
-            args += self._collective(work, name, stream > RankStream.RECEIVE_FORWARD_UP, sequence)
+            args += self._collective(work, name, stream > RankStream.RECEIVE_FORWARD_UP)
             kernel = nccl_kernel(work.kind)
         yield self._complete("kernel", kernel, self.start[task], self.end[task], args, self.device, stream)
         yield self._flow("f", correlation, self.device, stream, self.start[task])
 
-    def _collective(self, work: Collective, name: str, up: bool, sequence: dict[str, int]) -> str:
+    def _collective(self, work: Collective, name: str, up: bool) -> str:
         peers = self.plan.tp * self.plan.cp * self.plan.dp
         own = self.rank // peers
         collective, peer = _C10D[work.kind], ""
@@ -245,8 +266,8 @@ class _Writer:
         else:
             members = group_of(self.rank, work)
             group = self._group("", members)
-        sequence[f"{group} {'p2p' if peer else ''}"] += 1
-        number = sequence[f"{group} {'p2p' if peer else ''}"]
+        messages = group, bool(peer)
+        self.sequence[messages] += 1
         into = work.input_bytes
         out = work.size // len(members) if work.kind is CollectiveKind.REDUCE_SCATTER else work.size
         dtype, width = ("Byte", 1) if into % 2 or out % 2 else ("BFloat16", 2)
@@ -255,7 +276,7 @@ class _Writer:
             f',"Collective name":"{collective}","In msg nelems":{max(1, into // width)},"Out msg nelems":{max(1, out // width)}'
             f',"Group size":{len(members)},"dtype":"{dtype}"'
             f',"In split size":"[]","Out split size":"[]","Process Group Name":"{group}","Process Group Description":"lumos"'
-            f',"Process Group Ranks":"{listed}","Seq":{number}{peer}'
+            f',"Process Group Ranks":"{listed}","Seq":{self.sequence[messages]}{peer}'
         )
 
     def _group(self, use: str, members: tuple[int, ...]) -> str:

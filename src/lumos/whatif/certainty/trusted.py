@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from lumos.analyze.evidence import MOST_ERROR
 from lumos.analyze.loop.steps import is_operation_level
 from lumos.analyze.trust import Trust, grade
 from lumos.diagnostics import Diagnostic
@@ -24,9 +25,6 @@ if TYPE_CHECKING:
 
 #: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
 _SURE = 0.95
-#: Shares of the changed step to which its interval reaches besides the noise of the steps: below the first it holds nothing of what is
-#: assumed, and from the second on what is assumed limits the answer.
-HELD, MATTERS = 1e-6, 0.01
 #: The diagnostics of what a change leaves open, or assumes.
 _ASSUMED = ("not-reached", "split-assumed", "stages-assumed", "sharding-assumed", "sequence-assumed", "experts-assumed")
 #: Words in the names of operators that only training has.
@@ -89,18 +87,9 @@ def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:
 
 def as_far_as_reached(found: Answer) -> Answer:
     """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`layout.reach`), and
-    where the change needs exchanges that the recording does not have. Where the interval reaches to what may become of either, and that
-    moves the answer by less than MATTERS, it is none the worse for it."""
-    outcome, base = found.outcome, found.base
-    if not outcome.step_time_s or not base.step_time_s:
-        return found
-    ends = [
-        abs(changed / outcome.step_time_s / (unchanged / base.step_time_s) - 1)
-        for changed, unchanged in (
-            (outcome.step_time_low_s, base.step_time_low_s), (outcome.step_time_high_s, base.step_time_high_s),
-        )
-    ]  # fmt: skip
-    if HELD < max(ends) < MATTERS:
+    where the change needs exchanges that the recording does not have. Where the interval holds what may become of either, and that moves
+    the answer by less than the replay of a trusted recording may be off, it is none the worse for it."""
+    if found.left_open is not None and found.left_open < MOST_ERROR:
         return found
     left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code in _ASSUMED)
     return replace(found, trust=with_evidence(found.trust, left)) if left else found

@@ -11,6 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lumos.graph.arrivals import from_processes
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Dependency, Evidence
@@ -19,9 +21,11 @@ from lumos.units import duration
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from lumos.analyze.loop.steady import Steady
     from lumos.graph.table import Graph
-    from lumos.trace.table import Job
+    from lumos.trace.table import Int64, Job
 
 
 def gap_bounds(changed: Steady) -> tuple[float, float]:
@@ -49,6 +53,18 @@ def gap_evidence(changed: Steady, bounds: tuple[float, float]) -> tuple[Evidence
         f" {duration(least)} the step takes {duration(low)}, with {duration(most)} {duration(high)}"
     )
     return (Evidence("kernel-gap-unmeasured", message, Grade.LIMITED),)
+
+
+def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, high: Int64) -> float | None:
+    """By which share of its step the tasks may move a changed job, to either side, whose intervals hold what the recording leaves open,
+    while all others take what they are best known to take; None where no interval holds any. loop: the changed job's. left_open: which
+    tasks of the job that is repeated. low, high: the durations of all of them at the ends of their intervals, ns."""
+    if left_open is None or not (left_open & (low < high)).any():
+        return None
+    source, best = loop.loop.source, loop.loop.graph.duration
+    ends = (np.where(left_open[source], end[source], best) for end in (low, high))
+    steps = (replace(loop, timeline=simulate(replace(loop.loop.graph, duration=end))).step_time_ns for end in ends)
+    return max(abs(step / max(loop.step_time_ns, 1) - 1) for step in steps)
 
 
 def loader_evidence(job: Job, graph: Graph, base_s: float, changed_s: float) -> tuple[Evidence, ...]:

@@ -2,8 +2,8 @@
 
 Autograd adds each gradient with one operator, which reads two tensors of its size and writes one. The gradients are those that it
 gathers in the recording, with their sizes and types (`segment.weights`). On a device each addition is a kernel, whose time is that of the
-memory it moves, and an operator on the CPU, which takes what an operator with one kernel usually takes there. On a CPU the addition has
-the rate of the operators that work in place on large tensors (mostly the optimizer's).
+memory it moves, and an operator on the CPU, which takes what an operator with one kernel usually takes there. On a CPU the addition reads
+and writes at the rate of the operators that work in place on large tensors (mostly the optimizer's).
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ def accumulation(
     each is read or written; a copy does so twice."""
     total: dict[int, Extra] = defaultdict(Extra)
     each = operator_ns(layout, position, trace) if accelerator is not None else 0.0
-    rate = _add_rate(trace) if accelerator is None else 0.0
+    rate = _access_rate(trace) if accelerator is None else 0.0
     for gradient in _gathered(layout, position, trace):
         n = elements(gradient.shape)
         if accelerator is None:
-            total[gradient.layer] += Extra(cpu=round(rate * n * passes / PASSES))
+            total[gradient.layer] += Extra(cpu=round(rate * n * passes))
         else:
             time = int(moved(passes * gradient.width * n, accelerator, "pointwise").time)
             total[gradient.layer] += Extra(round(each), time)
@@ -88,17 +88,23 @@ def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:
     return float(np.median(of_row[unique[count == 1]] + graph.duration[owners.launch[kernels[single]]]))
 
 
-def _add_rate(trace: Trace) -> float:
-    """ns per element of the in-place operators on large tensors of a CPU (mostly the optimizer's); 0 where the trace has none."""
+def _access_rate(trace: Trace) -> float:
+    """ns for which a CPU reads or writes an element of a large tensor, in place (mostly in the optimizer); 0 where the trace has none.
+
+    The sum of the times over that of the elements, as the step is a sum: where other programs held some of the calls up, they will hold
+    up as large a share of those that are added.
+    """
     shapes = Shapes(trace)
-    size = np.array([_in_place(o) for o in shapes.operators] or [0], np.int64)
+    works = [_in_place(o) for o in shapes.operators] or [(0, 0)]
+    size, accessed = np.array(works, np.int64).T
     rows = shapes.rows()
-    elements_of = size[shapes.of_row[rows]]
-    large = elements_of >= LARGE
-    return float(np.median(trace.duration[rows[large]] / elements_of[large])) if large.any() else 0.0
+    of_row = shapes.of_row[rows]
+    large = size[of_row] >= LARGE
+    return float(trace.duration[rows[large]].sum() / accessed[of_row[large]].sum()) if large.any() else 0.0
 
 
-def _in_place(o: ShapedOperator) -> int:
-    """Elements on which an in-place operator works; 0 for other operators."""
+def _in_place(o: ShapedOperator) -> tuple[int, int]:
+    """Elements on which an in-place operator works, and elements that it reads or writes to do so; 0 for other operators."""
     works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
-    return elements(o.shapes[0]) if works else 0
+    size = elements(o.shapes[0]) if works else 0
+    return size, size * (1 + o.shapes.count(o.shapes[0])) if works else 0

@@ -114,17 +114,18 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DT
         each = _cast_ns(layout, position, trace)
         tasks, rows = operator_rows(segmentation, position, trace, owners)
         ratios: dict[tuple[int, tuple[bool, ...]], Ratio] = {}
-        for at in np.lexsort((rows, trace.start[rows])).tolist():
-            o, piece = shapes[int(rows[at])], int(segmentation.piece[tasks[at]])
+        order = np.lexsort((rows, trace.start[rows]))
+        for same in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):  # all that one operator does: its inputs are cast once
+            o, piece = shapes[int(rows[same[0]])], int(segmentation.piece[tasks[same[0]]])
             phase = layout.pieces[piece].label.phase
             if o is None or phase == Phase.OPTIMIZER or type_of(o) is not DType.FP32:
                 continue
             heavy = has_rate(o)
             reads = () if heavy else types.reads(o)
-            key = int(shapes.of_row[rows[at]]), reads
+            key = int(shapes.of_row[rows[same[0]]]), reads
             if key not in ratios:
                 ratios[key] = heavy_ratio(o, old, new, accelerator) if heavy else _bytes_ratio(o, reads, phase == Phase.BACKWARD)
-            multiply(columns, tasks[at : at + 1], graph.duration, ratios[key], 0.0 if heavy else KERNEL_FLOOR)
+            multiply(columns, tasks[same], graph.duration, ratios[key], 0.0 if heavy else KERNEL_FLOOR)
             back = phase == Phase.BACKWARD
             for n in _casts(o, types, heavy, reads, back):
                 extra[piece] += Extra(round(each[back]), int(moved(_CAST_BYTES * n, accelerator, "pointwise").time))

@@ -18,6 +18,7 @@ import numpy as np
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import sizes
+from lumos.segment.pass_layers import RECURRENT, REPETITION
 from lumos.segment.resized import Resize
 from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import Phase, Recompute
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
-    from lumos.segment.segment import Label
+    from lumos.segment.segment import Label, Segmentation
     from lumos.trace.table import Job, Trace
     from lumos.whatif.layout.measured_layout import Factors, Instance, MeasuredLayout
 
@@ -60,7 +61,7 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
         if count % stages:
             raise LumosError(f"--set layers={count}: must be a multiple of the {stages} pipeline stages, each of which has as many")
         count //= stages
-    if not measured or segmentation.evidence.get("forward") != "repetition":
+    if not measured or segmentation.evidence.get("forward") not in (REPETITION, RECURRENT):
         raise LumosError("--set layers: the trace shows no layers that repeat, so none can be added or left out (lumos inspect --blocks)")
     stacks = segmentation.stacks
     each = len(stacks) if len(set(stacks)) == 1 else 1
@@ -193,12 +194,13 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
         raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
     measured = _paired(layout)
     added = [accumulation(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
+    working = _working(segmentation)
     ranks = []
     for position, items in enumerate(layout.ranks):
         out: list[Instance] = []
         for (_, passes), group in groupby(items, key=lambda i: (layout.pieces[i.piece].step, _is_pass(layout, i))):
             of_step = list(group)
-            out += _repeated(layout, of_step, measured, count, added[position]) if passes else of_step
+            out += _repeated(layout, of_step, measured, count, added[position], working) if passes else of_step
         ranks.append(tuple(out))
     change = f"microbatches = {count} (measured: {measured})"
     copies = inside(segmentation.graph, job, _BUCKETS.match)
@@ -232,8 +234,18 @@ def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
     return layout.pieces[item.piece].label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
-def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, count: int, added: dict[int, Extra]) -> list[Instance]:
-    """The passes of one step for `count` microbatches: the last as the last measured one, those before it as the earlier measured ones."""
+def _working(segmentation: Segmentation) -> set[int]:
+    """The pieces that compute: with a kernel, or with an operator where the trace has no device."""
+    graph = segmentation.graph
+    computes = graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR)
+    return set(np.unique(segmentation.piece[computes]).tolist())
+
+
+def _repeated(
+    layout: MeasuredLayout, of_step: list[Instance], measured: int, count: int, added: dict[int, Extra], working: set[int]
+) -> list[Instance]:
+    """The passes of one step for `count` microbatches: the last as the last measured one, those before it as the earlier measured ones.
+    working: the pieces that compute."""
     by_microbatch: dict[int, list[Instance]] = {}
     for item in of_step:
         by_microbatch.setdefault(layout.pieces[item.piece].label.microbatch, []).append(item)
@@ -244,15 +256,12 @@ def _repeated(layout: MeasuredLayout, of_step: list[Instance], measured: int, co
     for m in range(count):
         number = measured - 1 if m == count - 1 else min(m, len(early) - 1)
         source = by_microbatch[number] if m == count - 1 else early[number]
-        out += _accumulating(layout, source, added) if number == 0 and m > 0 else source  # the first one had nothing to add to
+        out += _accumulating(layout, source, added, working) if number == 0 and m > 0 else source  # the first one had nothing to add to
     return out
 
 
-def _accumulating(layout: MeasuredLayout, items: list[Instance], added: dict[int, Extra]) -> list[Instance]:
+def _accumulating(layout: MeasuredLayout, items: list[Instance], added: dict[int, Extra], working: set[int]) -> list[Instance]:
     """The instances of a microbatch, of which each layer adds its gradients at the end of its backward pass."""
-    graph = layout.segmentation.graph
-    works = graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR)
-    working = set(np.unique(layout.segmentation.piece[works]).tolist())
     out = list(items)
     last: dict[int, int] = {}
     for i, item in enumerate(items):

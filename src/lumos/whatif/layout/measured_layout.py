@@ -6,8 +6,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.diagnostics import Diagnostic
+    from lumos.segment.dimensions import Sizes
+    from lumos.segment.products import Product
     from lumos.segment.segment import Piece, Segmentation
     from lumos.whatif.layout.placed import Addition, Placed
 
@@ -63,7 +65,9 @@ class MeasuredLayout:
     the work that is added once the pieces are placed, such as exchanges that the recording does not have. shared: how many ranks do what
     one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat. last: tasks of
     which only the last microbatch of a step has its like. recorded: of which recorded rank, by position, each is a copy; () where all are
-    the recorded ones. dropped: tasks that no instance runs.
+    the recorded ones. dropped: tasks that no instance runs. open: tasks whose interval holds what the recording leaves open. sizes: of the
+    part of the model that each recorded rank has after the change; () where as recorded. parts: the sizes of a rank's part of the
+    multiplications, by task, that ranks share and whose parts `sizes` does not tell.
     """
 
     segmentation: Segmentation
@@ -79,6 +83,9 @@ class MeasuredLayout:
     last: frozenset[int] = frozenset()
     recorded: tuple[int, ...] = ()
     dropped: frozenset[int] = frozenset()
+    open: frozenset[int] = frozenset()
+    sizes: tuple[Sizes, ...] = ()
+    parts: Mapping[int, Product] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 
@@ -94,3 +101,11 @@ def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
         ranks[piece.rank].append(Instance(i))
     ones = np.ones(len(segmentation.graph))
     return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), ones, ones, ones)
+
+
+def opened(before: MeasuredLayout, after: MeasuredLayout) -> MeasuredLayout:
+    """The layout after a change that makes assumptions of recorded tasks: those whose interval is another share of their time are open."""
+    other = np.zeros(len(before.factor), bool)
+    for was, is_now in ((before.low, after.low), (before.high, after.high)):
+        other |= ~np.isclose(was * after.factor, is_now * before.factor)
+    return replace(after, open=after.open | set(np.flatnonzero(other).tolist()))

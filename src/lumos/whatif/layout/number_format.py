@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumos.errors import LumosError
-from lumos.vocabulary import Precision
+from lumos.vocabulary import DType, Precision
 from lumos.whatif.layout.autocast import autocast
-from lumos.whatif.layout.precision import HALF, SINGLE, computing, multiplications, with_single_tensors
+from lumos.whatif.layout.precision import HALF, SINGLE, check_rate, computing, multiplications, with_single_tensors
 from lumos.whatif.settings import SETTINGS, Way
 
 if TYPE_CHECKING:
@@ -17,10 +17,14 @@ if TYPE_CHECKING:
     from lumos.whatif.layout.measured_layout import MeasuredLayout
 
 
-def in_precision(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, wanted: str) -> MeasuredLayout:
-    """The layout in another number format (`precision`, `autocast`). accelerator: of the trace; None for a job on CPUs.
+def in_precision(
+    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, wanted: str, recorded: Accelerator | None = None
+) -> MeasuredLayout:
+    """The layout in another number format (`precision`, `autocast`). accelerator: that the changed job runs on; None for a job on CPUs.
+    recorded: that of the trace, where it is another. It says what the change is worth where the new one lacks the recorded format.
 
-    Raises LumosError for a job on CPUs, where shapes do not show in which type the job multiplies, and where that is none of 16 or 32 bits.
+    Raises LumosError for a job on CPUs, where shapes do not show in which type the job multiplies, where that is none of 16 or 32 bits, and
+    for a format that the device lacks.
     """
     SETTINGS["precision"].check_for(Way.BLOCKS, wanted)
     new = Precision(wanted).multiplications
@@ -34,6 +38,11 @@ def in_precision(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
         )
     if old not in (*HALF, *SINGLE):
         raise LumosError(f"--set precision: the job multiplies in {old}, and only changes between 16 and 32 bits are made on its trace")
+    check_rate(new, accelerator)
+    if old is DType.TF32 and old not in accelerator.peak_flops:
+        old = DType.FP32
+    if recorded is not None and old not in accelerator.peak_flops:
+        accelerator = recorded
     if old == new:
         return replace(layout, changes=(*layout.changes, f"precision = {wanted} (as measured)"))
     if (old in HALF) == (new in HALF):

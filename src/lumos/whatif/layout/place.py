@@ -170,22 +170,23 @@ class _Copies:
         run = {item.piece for _, item in self.instances}
         cut = {piece.rank for number, piece in enumerate(self.layout.pieces) if number not in run and piece.label.layer < 0}
         befores, afters = [], []
+        on_cpu = ~self.base.on_device
         for number, ((rank, item), (next_rank, following)) in enumerate(pairwise(self.instances)):
             here, there = self.layout.pieces[item.piece], self.layout.pieces[following.piece]
             follows = following.piece == item.piece + 1 and rank not in cut
             if rank != next_rank or follows or here.label.phase == there.label.phase:
                 continue
-            last, first = self._on_cpu(number), self._on_cpu(number + 1)
+            last, first = self._on_cpu(number, on_cpu), self._on_cpu(number + 1, on_cpu)
             if len(last) and len(first) and self.processor[last[-1]] != self.processor[first[0]]:
                 befores.append(int(last[-1]))
                 afters.append(int(first[0]))
         edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency.HAND_OFF)
 
-    def _on_cpu(self, instance: int) -> Int64:
-        """The new tasks of an instance on the CPU thread on which it runs most tasks, in order."""
+    def _on_cpu(self, instance: int, on_cpu: NDArray[np.bool_]) -> Int64:
+        """The new tasks of an instance on the CPU thread on which it runs most tasks, in order. on_cpu: by measured task."""
         new = self.new[self.start[instance] : self.start[instance + 1]]
         new = new[new >= 0]
-        new = new[~self.base.on_device[self.source[new]]]
+        new = new[on_cpu[self.source[new]]]
         if not len(new):
             return new
         return np.sort(new[self.processor[new] == np.bincount(self.processor[new]).argmax()])
@@ -340,18 +341,20 @@ def _left_out(layout: MeasuredLayout) -> NDArray[np.bool_]:
 
 def _threads(layout: MeasuredLayout, owners: Members, flat: Int64, instance: Int64, instances: list[tuple[int, Instance]]) -> Int64:
     """The processor of every copy: that of its source, or of another piece for CPU work that runs on that piece's thread."""
-    processor = layout.segmentation.graph.processor[flat].astype(np.int64)
-    piece = layout.segmentation.piece
-    for number, (_, item) in enumerate(instances):
-        if item.thread_of < 0:
-            continue
-        on_thread = np.flatnonzero((piece == item.thread_of) & ~owners.on_device)
-        if not len(on_thread):
-            continue
-        thread = int(np.bincount(layout.segmentation.graph.processor[on_thread]).argmax())
-        copies = np.flatnonzero(instance == number)
-        copies = copies[~owners.on_device[flat[copies]]]
-        processor[copies] = thread
+    measured = layout.segmentation.graph.processor
+    processor = measured[flat].astype(np.int64)
+    moved = [number for number, (_, item) in enumerate(instances) if item.thread_of >= 0]
+    if not moved:
+        return processor
+    on_cpu = ~owners.on_device
+    begin, order = grouped(layout.segmentation.piece, len(layout.pieces))
+    for number in moved:
+        piece = instances[number][1].thread_of
+        tasks = order[begin[piece] : begin[piece + 1]]
+        on_thread = tasks[on_cpu[tasks]]
+        if len(on_thread):
+            copies = np.arange(*np.searchsorted(instance, (number, number + 1)))
+            processor[copies[on_cpu[flat[copies]]]] = np.bincount(measured[on_thread]).argmax()
     return processor
 
 

@@ -22,6 +22,8 @@ from lumos.graph.table import Dependency, Graph, Kind, Processor
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
     from lumos.trace.table import Int64
@@ -61,9 +63,10 @@ class Addition(NamedTuple):
     """A piece of work that is added to a placed job.
 
     name: of the work. rank: position of its rank. lane: on which of the rank's added lanes it runs. after, before: tasks of the placed job
-    that it waits for, and that wait for it; together at least one. follows: earlier additions, by position, that it waits for. meets: a
-    number that it shares with the additions with which it transfers together; -1 for none. instance: after which of the layout it runs.
-    calls: what launching it takes the CPU, in times of an operator that launches one kernel.
+    that it waits for, and that wait for it; together at least one. follows: earlier additions, by position, that it waits for. group: of
+    how many recorded ranks, which are neighbours, it is the exchange (`met`). instance: after which of the layout it runs. calls: what
+    launching it takes the CPU, in times of an operator that launches one kernel. meets: a number that it shares with the additions with
+    which it transfers together; -1 for none.
     """
 
     name: str
@@ -74,8 +77,9 @@ class Addition(NamedTuple):
     before: tuple[int, ...]
     instance: int
     follows: tuple[int, ...] = ()
-    meets: int = -1
+    group: int = 1
     calls: int = EXCHANGE_CALLS
+    meets: int = -1
 
 
 def times_of(estimate: Estimate) -> AddedTimes:
@@ -102,6 +106,7 @@ def add_work(placed: Placed, additions: Sequence[Addition], operator_ns: Sequenc
         call = int(launch[_anchor(a)])
         calls[max(call, int(following[call])) if call >= 0 else -1] += round(a.calls * operator_ns[a.rank]) if operator_ns else 0
     placed = longer(placed, {task: roughly(ns) for task, ns in calls.items() if task >= 0 and ns})
+    additions = met(additions, len(placed.graph.ranks))
     graph, n = placed.graph, len(placed.graph)
     lanes = list(dict.fromkeys((a.rank, a.lane) for a in additions))
     new = np.arange(n, n + len(additions), dtype=np.int64)
@@ -143,6 +148,29 @@ def add_work(placed: Placed, additions: Sequence[Addition], operator_ns: Sequenc
         source=np.concatenate((placed.source, np.full(len(new), -1))),
         instance=np.concatenate((placed.instance, np.array([a.instance for a in additions], np.int64))),
     )
+
+
+def added_range(before: Placed, after: Placed) -> NDArray[np.bool_]:
+    """bool[tasks of `after`]: which of its tasks were added, or have another interval than before work was added."""
+    n = len(before.graph)
+    out = np.ones(len(after.graph), bool)
+    out[:n] = after.high[:n] - after.low[:n] != before.high - before.low
+    return out
+
+
+def met(additions: Sequence[Addition], world: int) -> tuple[Addition, ...]:
+    """The additions of a job of `world` ranks, of which those exchanges transfer together that are the same of each rank's in number. Where
+    the ranks do not have equally many, it is not known which belong together, and each is for itself."""
+    counts = Counter(a.rank for a in additions if a.group > 1)
+    if len({counts[rank] for rank in range(world)}) != 1:
+        return tuple(additions)
+    number: Counter[int] = Counter()
+    out = []
+    for a in additions:
+        joins = a.group > 1 and world % a.group == 0
+        out.append(a._replace(meets=number[a.rank] * world + a.rank // a.group) if joins else a)
+        number[a.rank] += joins
+    return tuple(out)
 
 
 def next_on_processor(placed: Placed) -> Int64:

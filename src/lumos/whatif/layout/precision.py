@@ -25,9 +25,10 @@ from lumos.analyze.loop.steps import members
 from lumos.cost.operators import elements
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.batch import convolution_work, is_recurrent
+from lumos.segment.batch import convolution_work
 from lumos.segment.dimensions import Shapes, is_attention
-from lumos.segment.products import product
+from lumos.segment.products import grouped_product, product
+from lumos.segment.recurrence import is_recurrent
 from lumos.segment.signatures import rounds_to_tf32
 from lumos.segment.weights import gradients
 from lumos.trace.table import Category
@@ -85,11 +86,7 @@ def type_of(o: ShapedOperator) -> DType | None:
 def has_rate(o: ShapedOperator) -> bool:
     """Whether the rate of a number format decides what an operator takes: it multiplies, convolves or attends."""
     return (
-        product(o) is not None
-        or is_attention(o.name)
-        or is_recurrent(o.name)
-        or convolution_work(o) > 0
-        or ("grouped_mm" in o.name and len(o.shapes) > 1)
+        product(o) is not None or is_attention(o.name) or is_recurrent(o.name) or convolution_work(o) > 0 or grouped_product(o) is not None
     )
 
 
@@ -99,8 +96,7 @@ def heavy_ratio(o: ShapedOperator, old: DType, new: DType, accelerator: Accelera
     Raises LumosError for a type that the device lacks.
     """
     for dtype in (old, new):
-        if dtype not in accelerator.peak_flops:
-            raise LumosError(f"--set precision: {accelerator.name} has no rate for {dtype}; it has {', '.join(accelerator.peak_flops)}")
+        check_rate(dtype, accelerator)
     before, after = (modelled(_in_type(o, dtype), accelerator) for dtype in (old, new))
     if before is not None and after is not None and int(before.time):
         return _around(int(after.time) / int(before.time), RATES_INTERVAL)
@@ -108,6 +104,12 @@ def heavy_ratio(o: ShapedOperator, old: DType, new: DType, accelerator: Accelera
     if earlier and later:
         return _around(later / earlier, RATES_INTERVAL)
     return _around(float(accelerator.peak_flops[old]) / float(accelerator.peak_flops[new]), RATES_INTERVAL)
+
+
+def check_rate(dtype: DType, accelerator: Accelerator) -> None:
+    """Raise LumosError for a type that the accelerator lacks."""
+    if dtype not in accelerator.peak_flops:
+        raise LumosError(f"--set precision: {accelerator.name} has no rate for {dtype}; it has {', '.join(accelerator.peak_flops)}")
 
 
 def _around(ratio: float, spread: float) -> Ratio:

@@ -18,14 +18,14 @@ the operator's own time on the CPU.
 from __future__ import annotations
 
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.gemm import gemm
 from lumos.graph.table import Dependency, Kind
-from lumos.segment.batch import is_recurrent
+from lumos.segment.recurrence import Recurrence, recurrence
 from lumos.whatif.layout.rescale import CPU_INTERVAL, KERNEL_FLOOR, Factor, dtype_on, factor_within, multiply, operator_work
 
 if TYPE_CHECKING:
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
     from lumos.cost.cluster import Accelerator
     from lumos.cost.estimate import Estimate
-    from lumos.cost.operators import Shape
     from lumos.graph.table import Graph
     from lumos.segment.dimensions import Shapes
     from lumos.segment.products import ShapedOperator
@@ -42,32 +41,6 @@ if TYPE_CHECKING:
     from lumos.simulate.durations import Mask
     from lumos.trace.table import Int64
     from lumos.whatif.layout.measured_layout import Factors
-
-
-class Recurrence(NamedTuple):
-    """What an operator of recurrent layers works on. rows: sequences of the batch. inputs, state: shapes of the weights by which the
-    inputs and the hidden state are multiplied, [gates · width, width]."""
-
-    steps: int
-    rows: int
-    inputs: Shape
-    state: Shape
-
-    @property
-    def tokens(self) -> int:
-        return self.steps * self.rows
-
-
-def recurrence(o: ShapedOperator) -> Recurrence | None:
-    """The sizes of an operator of recurrent layers; None where it is none or does not show them."""
-    if not is_recurrent(o.name) or not o.shapes or len(o.shapes[0]) != 3:
-        return None
-    leading = o.shapes[0][:2]
-    rows = next((s[-2] for s in o.shapes[1:] if len(s) > 1 and s[-2] in leading), 0)
-    matrices = [s for s in o.shapes[1:] if len(s) == 2 and s[0] not in leading]
-    if not rows or not matrices:
-        return None
-    return Recurrence(leading[0] * leading[1] // rows, rows, matrices[0], matrices[min(1, len(matrices) - 1)])
 
 
 def _product(r: Recurrence, accelerator: Accelerator, dtype: str, *, each_step: bool) -> Estimate:

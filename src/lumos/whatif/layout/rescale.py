@@ -5,6 +5,7 @@ proportional to its work, at the rate that the trace shows (`Core`):
 
     multiplication  m · n · k
     attention       its arithmetic at the rate of the trace's own multiplications, and its elements for the rest
+    recurrent       its arithmetic at that rate, and its weights for the rest: they are laid out anew at every call
     view            no work: it only describes its input in another way
     anything else   the elements of its inputs
     autograd node   (no shapes) the elements of the largest operator inside it, whose memory it frees
@@ -29,9 +30,10 @@ from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.batch import convolution_work, is_recurrent
+from lumos.segment.batch import convolution_work
 from lumos.segment.dimensions import Shapes, Sizes, is_attention, positions_first
-from lumos.segment.products import ShapedOperator, product
+from lumos.segment.products import ShapedOperator, grouped_product, product
+from lumos.segment.recurrence import is_recurrent, recurrence, recurrent_multiplications
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
@@ -98,14 +100,23 @@ class Core(NamedTuple):
         if old.name in VIEWS:
             return 1.0
         arithmetic = operator_work(new) / max(operator_work(old), 1)
-        if not is_attention(old.name):
-            return arithmetic
-        by_elements = touched(new) / max(touched(old), 1)
         if not self.rate:
             return arithmetic
-        passes = 5 if "backward" in old.name else 2  # products of queries, keys, values and their gradients
-        share = min(passes * operator_work(old) / self.rate / max(self.own.get(old, 0.0) - self.fixed, 1.0), 1.0)
-        return share * arithmetic + (1 - share) * by_elements
+        before, after = recurrence(old), recurrence(new)
+        if before is not None and after is not None:
+            share = self._multiplying(old, recurrent_multiplications(old))
+            if before.rows < FULL_RATE:  # the product of a step is slower than others, so the share is between this and one
+                share = sqrt(share)
+            return share * recurrent_multiplications(new) / recurrent_multiplications(old) + (1 - share) * after.weights / before.weights
+        if is_attention(old.name):
+            passes = 5 if "backward" in old.name else 2  # products of queries, keys, values and their gradients
+            share = self._multiplying(old, passes * operator_work(old))
+            return share * arithmetic + (1 - share) * touched(new) / max(touched(old), 1)
+        return arithmetic
+
+    def _multiplying(self, o: ShapedOperator, multiplications: int) -> float:
+        """The share of an operator's time, without its fixed time, that its multiplications take at the rate of the trace."""
+        return min(multiplications / self.rate / max(self.own.get(o, 0.0) - self.fixed, 1.0), 1.0)
 
 
 class Rescale:
@@ -121,6 +132,9 @@ class Rescale:
             return UNCHANGED
         if self.core is not None:
             whole = factor_within(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
+            if recurrent_multiplications(o):
+                growth = recurrent_multiplications(new) / recurrent_multiplications(o)
+                return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
             return whole if product(o) is None else _between(whole, o, new)
         if self.accelerator is not None:
             before, after = (modelled(each, self.accelerator, s) for each, s in ((o, self.resize.old), (new, self.resize.new)))
@@ -167,7 +181,7 @@ def _between(whole: Factor, old: ShapedOperator, new: ShapedOperator) -> Factor:
 def operator_work(o: ShapedOperator) -> int:
     """The work to which an operator's time is proportional: multiplications, or elements of its inputs; of a recurrent layer the elements
     of what runs through it, since its weights are used again in every step."""
-    sizes = product(o)
+    sizes = product(o) or grouped_product(o)
     if sizes is not None:
         m, n, k, batch = sizes
         return m * n * k * batch
@@ -188,7 +202,7 @@ def touched(o: ShapedOperator) -> int:
 
 def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN) -> Estimate | None:
     """The cost model's time of an operator on an accelerator; None where no model covers it. known: the sizes of its model."""
-    sizes = product(o)
+    sizes = product(o) or grouped_product(o)
     if sizes is not None:
         m, n, k, batch = sizes
         dtype = dtype_on(o, accelerator)

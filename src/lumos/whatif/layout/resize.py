@@ -18,6 +18,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.batch import shapes_of_weights
 from lumos.segment.dimensions import Shapes, Sizes, sizes
+from lumos.segment.products import routed
 from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.vocabulary import Phase
@@ -26,6 +27,7 @@ from lumos.whatif.layout.averaged import average
 from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
 from lumos.whatif.layout.recurrent import resize_recurrent
 from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, multiply, operator_rows
+from lumos.whatif.layout.reshaped import after_both
 from lumos.whatif.layout.sharding.exchanged import Exchanged
 from lumos.whatif.settings import SETTINGS
 
@@ -89,13 +91,15 @@ def to_sizes(
     in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
     update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     unreached: list[Int64] = []
+    after_change: list[Sizes] = []
     changes_sizes = False
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
         shapes = Shapes(trace)
         new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
-        change = Resize(old, new, of_weights)
+        change = Resize(old, new, of_weights, frozenset(map(routed, shapes.operators)) - {0})
         changes_sizes |= new != old
+        after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))
         tasks, rows = operator_rows(segmentation, position, trace, owners)
         rescale = Rescale(change, accelerator, core_of(segmentation, tasks, rows, shapes) if accelerator is None else None)
         shaped = shapes.of_row[rows] >= 0
@@ -119,7 +123,7 @@ def to_sizes(
             moved = np.concatenate((unshaped, copied, gathered(layout, position, by_layer)))
             multiply(columns, np.unique(moved), graph.duration, (after / before,) * 3, 0.0)
         same = np.append(copies, tasks[shaped][_rightly_unchanged(shapes, of_weights, sure)[shapes.of_row[rows[shaped]]]])
-        left = unchanged_work(layout, position, columns[0], same)
+        left = unchanged_work(layout, position, columns[0], same) if new != old else tasks[:0]
         widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)
     if changes_sizes and np.array_equal(np.rint(graph.duration * columns[0]), np.rint(graph.duration * layout.factor)):
@@ -133,7 +137,9 @@ def to_sizes(
         factor=columns[0],
         low=columns[1],
         high=columns[2],
+        sizes=tuple(after_change),
         changes=(*layout.changes, *described),
+        open=layout.open | set(np.concatenate(unreached).tolist()),
         diagnostics=(*layout.diagnostics, *notes),
     )
 

@@ -47,9 +47,10 @@ def message(sends, peer, backward):
     return (Wait(stream, 7), sent) if sends else (Wait(stream, 7), sent, Wait(7, stream))
 
 
-def stage(number, stages, passes, layers, optimizer=10):
-    """What one stage does. passes: each a letter, and the number of its chunk where there are several."""
-    actions, chunks = [], 1 + max(int(each[1:] or 0) for each in passes)
+def stage(number, stages, passes, layers, optimizer=10, adds=0):
+    """What one stage does. passes: each a letter, and the number of its chunk where there are several. adds: us that a layer takes to add
+    its gradients to those of the microbatches before."""
+    actions, chunks, ran = [], 1 + max(int(each[1:] or 0) for each in passes), set()
     for each in passes:
         backward, chunk = each[0] == "B", int(each[1:] or 0)
         place, places = chunk * stages + number, chunks * stages
@@ -60,7 +61,9 @@ def stage(number, stages, passes, layers, optimizer=10):
         ends = {(False, True): "aten::embedding", (False, False): "aten::nll_loss"}
         if backward:
             actions += [kernel("nll_loss_backward", 5)] if first else []
-            actions += [kernel("linear_backward", 19990), *SMALL_BACKWARD, kernel("layer_norm_backward", 6)] * layers
+            added = adds if each in ran else 0
+            ran.add(each)
+            actions += [kernel("linear_backward", 19990 + added), *SMALL_BACKWARD, kernel("layer_norm_backward", 6)] * layers
             actions += [kernel("embedding_backward", 5)] if last else []
         else:
             actions += [kernel(ends[False, True], 5)] if first else []
@@ -71,10 +74,10 @@ def stage(number, stages, passes, layers, optimizer=10):
     return Rank(((*actions, kernel("sgd_update", optimizer), Synchronise()),))
 
 
-def pipeline(tmp_path, orders, layers=2, ranks=None):
-    """The recording of a pipeline, and its graph."""
+def pipeline(tmp_path, orders, layers=(2, 2, 2, 2), ranks=None, adds=0):
+    """The recording of a pipeline, and its graph. layers: of every stage."""
     found = [order.split() if " " in order else list(order) for order in orders]
-    program = Program(tuple(stage(i, len(orders), passes, layers) for i, passes in enumerate(found)))
+    program = Program(tuple(stage(i, len(orders), passes, layers[i], adds=adds) for i, passes in enumerate(found)))
     paths = write_trace(run(program, 6), tmp_path, 3)
     job = read(*paths[:ranks])
     return job, build(job)
@@ -107,6 +110,13 @@ def test_the_step_is_that_of_the_new_pipeline(tmp_path, orders, words, ms):
     found = pipeline(tmp_path, orders)
     assert step(found, "pp=2").base.step_time_s == pytest.approx(0.3, rel=0.01)
     assert step_ms(found, *words) == pytest.approx(ms, rel=0.01)
+
+
+def test_only_the_first_microbatch_to_run_adds_no_gradients(tmp_path):
+    """A stage of two layers and one of four, whose layers take 20 ms to add gradients. The second computes forward from 20 to 180 ms, and
+    backward 80 ms, then three times 160; the first then runs its last backward pass, of 80 ms, whichever microbatch that is."""
+    found = pipeline(tmp_path, ONE_F_ONE_B, layers=(2, 4), adds=20_000)
+    assert step_ms(found, "schedule=gpipe") == pytest.approx(20 + 160 + 80 + 3 * 160 + 80, rel=0.01)
 
 
 def test_chunks_become_one(tmp_path):

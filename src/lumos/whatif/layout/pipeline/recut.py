@@ -3,7 +3,8 @@
 Every new stage is a copy of a recorded one: the first of the first, the last of the last, since these have embedding and head, and those
 between of those between. It runs the recorded passes in the order of the schedule, each over as many of its layers as its chunk has; more
 are repeated, as where the model has more layers (`change.layers`). A pass over the chunk that has the embedding, or the head, is only
-taken whole where the new chunk has it too. Of the microbatches the first and the last stay, and those between repeat in turn.
+taken whole where the new chunk has it too. Of the passes of a direction the first and the last that a chunk runs stay, and those between
+repeat in turn: whichever microbatch is first, its gradients are added to none.
 
 The recorded messages go, and others take their place: a pass begins when what it needs has come from the stage that has it, which takes
 what the recorded messages took once both ends were ready. The 80 % interval of a message reaches from nothing, for one that is hidden, to
@@ -13,6 +14,7 @@ time that the stage has of the recorded stage's weights.
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby, pairwise
@@ -230,7 +232,10 @@ class _Cut:
                 out.items += [*step.before, *(i for one in step.passes for i in one.items), *step.after]
                 continue
             passes = passes_of_step(self.recorded, self.sources[stage], step)
-            last = {key[1:]: key[0] for key in passes}  # the microbatch that ran last, by chunk and direction
+            ran: dict[tuple[int, bool], list[int]] = defaultdict(list)  # the microbatches as they ran, by chunk and direction
+            for known, chunk, backward in passes:
+                ran[chunk, backward].append(known)
+            times: Counter[tuple[int, Pass]] = Counter()
             actions = self.wanted.pipeline.actions(stage, self.wanted.microbatches)
             ends = {(a.chunk, a.step): a.microbatch for a in actions}
             out.items += step.before
@@ -238,7 +243,10 @@ class _Cut:
                 backward = action.step is not Pass.FORWARD
                 place = action.chunk * self.wanted.pipeline.stages + stage
                 source = self._source(place, stage)
-                microbatch = like(action.microbatch, self.wanted.microbatches, self.recorded.microbatches)
+                of_chunk = ran[source // self.recorded.pipeline.stages, backward]
+                number_of_run = times[action.chunk, action.step]
+                microbatch = of_chunk[like(number_of_run, self.wanted.microbatches, self.recorded.microbatches)]
+                times[action.chunk, action.step] += 1
                 one = passes[microbatch, source // self.recorded.pipeline.stages, backward]
                 parts = PassParts(layout, one.items, backward=backward)
                 mine = parts.of(
@@ -246,7 +254,7 @@ class _Cut:
                     lead=source > 0 or place == 0,
                     tail=source < self.recorded.pipeline.places - 1 or place == self.wanted.pipeline.places - 1,
                 )
-                repeated = last[source // self.recorded.pipeline.stages, backward] == microbatch
+                repeated = of_chunk[-1] == microbatch
                 if repeated and ends[action.chunk, action.step] != action.microbatch:
                     mine = [replace(i, inner=True) for i in mine]
                 first = len(out.items)

@@ -27,11 +27,11 @@ from lumos.segment.weights import weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase, Schedule
 from lumos.whatif.layout.change import whole_updates
+from lumos.whatif.layout.parallel.split import stream_bytes
 from lumos.whatif.layout.pipeline.messages import PassRun, messages
 from lumos.whatif.layout.pipeline.multiplied import multiplied
 from lumos.whatif.layout.pipeline.recorded import Pipeline
 from lumos.whatif.layout.placed import AddedTimes, times_of
-from lumos.whatif.layout.split import stream_bytes
 from lumos.whatif.settings import counts
 
 if TYPE_CHECKING:

@@ -78,6 +78,7 @@ def on_one_rank(layout: MeasuredLayout, job: Job, recorded: RecordedStages, sett
         low=low,
         high=high,
         dropped=out.dropped | carried(layout),
+        open=out.open | set(divided.tolist()),
         shared=out.shared / old.stages,
         changes=(*out.changes, *words),
         diagnostics=(*out.diagnostics, Diagnostic("stages-assumed", text)),

@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.collective import collective
-from lumos.cost.memory_bound import moved
 from lumos.graph.table import Kind
 from lumos.vocabulary import CollectiveKind, Phase
-from lumos.whatif.layout.placed import AddedTimes, Addition, times_of
+from lumos.whatif.layout.placed import AddedTimes, Addition
 from lumos.whatif.layout.replicated import gradient_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.cost.cluster import Accelerator, Cluster
     from lumos.trace.table import Job
     from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
+    from lumos.whatif.layout.rates import Rates
 
 
 class Unit(NamedTuple):
-    """What the exchanges of one layer, or of all that is outside (-1), take."""
+    """What the exchanges of one layer, or of all that is outside (-1), take. gather: with the copy of the rank's own part into place."""
 
     gather: AddedTimes
     unpack: AddedTimes
@@ -33,17 +31,18 @@ class Unit(NamedTuple):
     scatter: AddedTimes
 
 
-def units_of(layout: MeasuredLayout, job: Job, replicas: int, accelerator: Accelerator, cluster: Cluster) -> list[dict[int, Unit]]:
+def units_of(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates) -> list[dict[int, Unit]]:
     """What the exchanges of every layer take, by position of the rank."""
     out = []
     for position, trace in enumerate(job.traces):
         units = {}
         for layer, nbytes in gradient_bytes(layout, trace, position).items():
-            copied = times_of(moved(2 * nbytes, accelerator, "pointwise"))
+            copied = rates.copy(nbytes)
             gather, scatter = (
-                times_of(collective(kind, replicas, nbytes, cluster)) for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+                rates.exchange(kind, replicas, nbytes) for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
             )
-            units[layer] = Unit(gather, copied, copied, scatter)
+            part = rates.copy(nbytes // replicas)
+            units[layer] = Unit(AddedTimes(*map(sum, zip(part, gather, strict=True))), copied, copied, scatter)
         out.append(units)
     return out
 
@@ -60,14 +59,11 @@ class _Run(NamedTuple):
 
 
 class _Additions:
-    """The additions so far, and the rank that they are of. number: of the rank's exchanges, which is the same on all of them."""
+    """The additions so far, and the rank that they are of, among `world`."""
 
-    def __init__(self, joined: bool) -> None:
+    def __init__(self, world: int) -> None:
         self.all: list[Addition] = []
-        self.joined, self.rank, self.number = joined, -1, 0
-
-    def next_rank(self) -> None:
-        self.rank, self.number = self.rank + 1, 0
+        self.rank, self.world = -1, world
 
     def copy(
         self, name: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...]
@@ -82,10 +78,8 @@ class _Additions:
         self, name: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...]
     ) -> int:
         """Add an exchange between the replicas; returns its position."""
-        meets = self.number if self.joined else -1
-        self.number += 1
         lane = f"assumed {name.split()[0]}"
-        self.all.append(Addition(f"{name} (assumed)", self.rank, lane, time, after, before, run.instance, follows, meets))
+        self.all.append(Addition(f"{name} (assumed)", self.rank, lane, time, after, before, run.instance, follows, self.world))
         return len(self.all) - 1
 
 
@@ -99,18 +93,19 @@ class Added(NamedTuple):
 
 def gathers(layout: MeasuredLayout, units: list[dict[int, Unit]], added: Added, placed: Placed) -> Iterator[Addition]:
     """The exchanges of FSDP2 in every step, as far as they are to be added."""
-    out = _Additions(joined=len(layout.ranks) > 1)
+    out = _Additions(len(layout.ranks))
     for rank, runs in enumerate(_runs(layout, placed)):
-        out.next_rank()
         unpacked: tuple[int, ...] = ()
+        out.rank = rank
         for before, run, following in zip([None, *runs[:-1]], runs, [*runs[1:], None], strict=True):
             unit = units[rank].get(run.layer)
             if unit is None or run.phase not in (Phase.FORWARD, Phase.BACKWARD):
                 continue
             begins = run.phase == Phase.FORWARD and (before is None or before.phase not in (Phase.FORWARD, Phase.BACKWARD))
             if (added.forward if run.phase == Phase.FORWARD else added.backward) and (run.layer >= 0 or begins):
-                got = out.exchange("all_gather of parameters", unit.gather, (), (run.first,), run, unpacked)
                 after = (before.last,) if before is not None else ()
+                updated = after if begins else ()
+                got = out.exchange("all_gather of parameters", unit.gather, updated, (run.first,), run, unpacked)
                 unpacked = (out.copy("parameters", unit.unpack, after, (run.first,), run, (got,)),)
             ends = following is None or following.phase != Phase.BACKWARD
             if added.scatters and run.phase == Phase.BACKWARD and not run.inner and (run.layer >= 0 or ends):

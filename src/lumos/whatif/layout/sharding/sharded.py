@@ -7,7 +7,8 @@ part. With zero = 2 the parameters stay after the forward pass, so the backward 
 With zero = 0 the gradients are copied into buckets (`replicated`), exchanged and copied back, and the optimizer updates all weights (DDP).
 With zero = 1 it updates a part, and sends it to the others (`updates`).
 
-Exchanges take the time of the model of a collective over the stated or usual link. They take nothing from the work beside them, and the CPU
+Exchanges take the time of the model of a collective over the stated or usual link, as much longer or shorter as the recorded exchanges
+take (`rates`). They take nothing from the work beside them, and the CPU
 as long as calling exchanges does in public traces (`placed`). The recorded exchanges that the other stage does not have, and the copies
 around them, take no time any more; those that both have stay as they were measured.
 """
@@ -20,12 +21,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.collective import collective
-from lumos.cost.memory_bound import moved
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
-from lumos.whatif.layout.placed import AddedTimes, Addition, added_work, times_of
+from lumos.whatif.layout.placed import AddedTimes, Addition, added_work
 from lumos.whatif.layout.replicated import buckets_of, ready_bytes
 from lumos.whatif.layout.sharding.exchanged import Exchanged
 from lumos.whatif.layout.sharding.gathers import Added, gathers, units_of
@@ -34,10 +33,10 @@ from lumos.whatif.layout.sharding.updates import largest_part, parameters_of, se
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.cost.cluster import Accelerator, Cluster
     from lumos.trace.table import Int64, Job
     from lumos.whatif.layout.measured_layout import Assumed, Factors, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
+    from lumos.whatif.layout.rates import Rates
     from lumos.whatif.layout.replicated import Bucket
 
 #: What is assumed of each stage.
@@ -49,7 +48,7 @@ _EXCHANGES = {
 }
 
 
-def sharded(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, stage: int, cluster: Cluster | None) -> MeasuredLayout:
+def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int) -> MeasuredLayout:
     """The layout of replicas with a stage of ZeRO, 0 to 3, in place of the recorded one.
 
     Raises LumosError where the recording has no replicas, and where device or links are not known.
@@ -65,7 +64,7 @@ def sharded(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, s
     change = f"zero = {stage} (measured: {measured})"
     if stage == measured:
         return replace(layout, changes=(*layout.changes, change))
-    if accelerator is None or cluster is None:
+    if rates is None:
         raise LumosError(f"--set zero={stage}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     parameters = [parameters_of(layout, trace, position) for position, trace in enumerate(job.traces)]
@@ -75,7 +74,7 @@ def sharded(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, s
         _share(columns, each.updates, (measured, stage), largest_part(own, replicas), replicas)
     text = (
         f"zero = {stage}: the recording shows zero = {measured}; assumed are {_EXCHANGES[stage]} between {replicas} replicas over the links"
-        f" of {cluster.name}, beside the passes"
+        f" of {rates.cluster.name}, beside the passes"
     )
     return replace(
         layout,
@@ -84,8 +83,8 @@ def sharded(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, s
         high=columns[2],
         assumed=(
             *layout.assumed,
-            *_exchanges_of_passes(layout, job, replicas, accelerator, cluster, measured, stage),
-            *([partial(sent, [f.updates for f in found], [sending(own, replicas, cluster) for own in parameters])] if stage == 1 else []),
+            *_exchanges_of_passes(layout, job, replicas, rates, measured, stage),
+            *([partial(sent, [f.updates for f in found], [sending(own, replicas, rates) for own in parameters])] if stage == 1 else []),
         ),
         changes=(*layout.changes, change),
         diagnostics=(*layout.diagnostics, Diagnostic("sharding-assumed", text)),
@@ -111,16 +110,14 @@ def _share(columns: tuple[Factors, ...], updates: Int64, stages: tuple[int, int]
         column[updates] *= ratio
 
 
-def _exchanges_of_passes(
-    layout: MeasuredLayout, job: Job, replicas: int, accelerator: Accelerator, cluster: Cluster, measured: int, stage: int
-) -> tuple[Assumed, ...]:
+def _exchanges_of_passes(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates, measured: int, stage: int) -> tuple[Assumed, ...]:
     """What makes the exchanges beside the passes that the recording does not have."""
     if max(measured, stage) < 2 or (measured, stage) == (3, 2):
         return ()
     if stage < 2:
-        return (partial(_reduces, layout, _bucketed(layout, job, replicas, accelerator, cluster)),)
+        return (partial(_reduces, layout, _bucketed(layout, job, replicas, rates)),)
     added = Added(forward=measured < 2, backward=stage == 3, scatters=measured < 2)
-    return (partial(gathers, layout, units_of(layout, job, replicas, accelerator, cluster), added),)
+    return (partial(gathers, layout, units_of(layout, job, replicas, rates), added),)
 
 
 class _Exchange(NamedTuple):
@@ -131,14 +128,14 @@ class _Exchange(NamedTuple):
     copy: AddedTimes
 
 
-def _bucketed(layout: MeasuredLayout, job: Job, replicas: int, accelerator: Accelerator, cluster: Cluster) -> list[list[_Exchange]]:
+def _bucketed(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates) -> list[list[_Exchange]]:
     """The exchanges of DDP, by position of the rank."""
     return [
         [
             _Exchange(
                 bucket,
-                times_of(collective(CollectiveKind.ALL_REDUCE, replicas, bucket.nbytes, cluster)),
-                times_of(moved(2 * bucket.nbytes, accelerator, "pointwise")),
+                rates.exchange(CollectiveKind.ALL_REDUCE, replicas, bucket.nbytes),
+                rates.copy(bucket.nbytes),
             )
             for bucket in buckets_of(layout, ready_bytes(layout, trace, position), position)
         ]
@@ -148,18 +145,19 @@ def _bucketed(layout: MeasuredLayout, job: Job, replicas: int, accelerator: Acce
 
 def _reduces(layout: MeasuredLayout, found: list[list[_Exchange]], placed: Placed) -> Iterator[Addition]:
     """The exchanges of DDP in every step, each between two copies of its bucket, of which the second are after the backward pass."""
-    joined, count = len(layout.ranks) > 1, 0
+    count = 0
     for rank, of_rank in enumerate(found):
         of_step: list[tuple[int, _Exchange]] = []
-        for number, each in enumerate(of_rank):
+        for each in of_rank:
             filling = tuple(added_work(placed, each.bucket.after)[-1:].tolist())
             following = tuple(added_work(placed, each.bucket.after + 1)[:1].tolist())
             if not filling or not following:
                 continue
-            meets = number if joined else -1
             lanes = "assumed copies", "assumed exchange"
             yield Addition("copy of gradients (assumed)", rank, lanes[0], each.copy, filling, following, each.bucket.after, calls=1)
-            yield Addition("all_reduce of gradients (assumed)", rank, lanes[1], each.time, filling, (), each.bucket.after, (count,), meets)
+            yield Addition(
+                "all_reduce of gradients (assumed)", rank, lanes[1], each.time, filling, (), each.bucket.after, (count,), len(layout.ranks)
+            )
             of_step.append((count + 1, each))
             count += 2
             if each.bucket.last:

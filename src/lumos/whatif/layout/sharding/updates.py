@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.cost.collective import collective
 from lumos.cost.operators import elements
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind
@@ -23,10 +22,10 @@ from lumos.whatif.layout.replicated import gradient_bytes
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumos.cost.cluster import Cluster
     from lumos.trace.table import Int64, Trace
     from lumos.whatif.layout.measured_layout import MeasuredLayout
     from lumos.whatif.layout.placed import Placed
+    from lumos.whatif.layout.rates import Rates
 
 
 def parameters_of(layout: MeasuredLayout, trace: Trace, position: int) -> list[int]:
@@ -43,12 +42,12 @@ def largest_part(parameters: Sequence[int], replicas: int) -> float:
     return max(parts) / sum(parts) if sum(parts) else 1.0
 
 
-def sending(parameters: Sequence[int], replicas: int, cluster: Cluster) -> AddedTimes:
+def sending(parameters: Sequence[int], replicas: int, rates: Rates) -> AddedTimes:
     """What it takes to send all updated parameters to all replicas."""
-    found = [collective(CollectiveKind.BROADCAST, replicas, nbytes, cluster) for nbytes in parameters]
-    at_once = collective(CollectiveKind.ALL_GATHER, replicas, sum(parameters), cluster)
-    best, high = sum(int(each.time) for each in found), sum(int(each.high) for each in found)
-    return AddedTimes(best, min(int(at_once.low), best), high)
+    found = [rates.exchange(CollectiveKind.BROADCAST, replicas, nbytes) for nbytes in parameters]
+    at_once = rates.exchange(CollectiveKind.ALL_GATHER, replicas, sum(parameters))
+    best, high = sum(each.best for each in found), sum(each.high for each in found)
+    return AddedTimes(best, min(at_once.low, best), high)
 
 
 def sent(updates: Sequence[Int64], times: Sequence[AddedTimes], placed: Placed) -> Iterator[Addition]:
@@ -57,11 +56,10 @@ def sent(updates: Sequence[Int64], times: Sequence[AddedTimes], placed: Placed) 
     updates: the optimizer's tasks in the recording, and times: what the exchange takes, by position of the rank.
     """
     ends = [_ends(placed, tasks) for tasks in updates]
-    joined = len(ends) > 1 and len({len(each) for each in ends}) == 1
     for rank, (of_rank, time) in enumerate(zip(ends, times, strict=True)):
-        for number, (last, following) in enumerate(of_rank):
+        for last, following in of_rank:
             name, instance = "broadcast of parameters (assumed)", int(placed.instance[last])
-            yield Addition(name, rank, "assumed broadcast", time, (last,), following, instance, (), number if joined else -1)
+            yield Addition(name, rank, "assumed broadcast", time, (last,), following, instance, group=len(updates))
 
 
 def _ends(placed: Placed, updates: Int64) -> list[tuple[int, tuple[int, ...]]]:

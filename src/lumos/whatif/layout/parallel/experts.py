@@ -29,12 +29,14 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.segment.dimensions import Shapes
+from lumos.segment.products import grouped_product, routed
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.layout.accumulate import operator_ns
+from lumos.whatif.layout.activations import stream_ratio
 from lumos.whatif.layout.change import whole_updates
 from lumos.whatif.layout.measured_layout import NOTHING, Extra
-from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor, times_of
+from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor
 from lumos.whatif.layout.replicated import backward_ends
 from lumos.whatif.layout.rescale import dtype_on, operator_rows
 from lumos.whatif.layout.sharding.exchanged import Exchanged
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64, Job, Trace
     from lumos.whatif.layout.measured_layout import Factors, Instance, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
+    from lumos.whatif.layout.rates import Rates
 
 #: By how much more than its equal share of tokens the fullest rank gets, at the high end of the interval (an assumption: routers are
 #: trained to spread tokens, and batches differ).
@@ -73,10 +76,8 @@ class _Experts(NamedTuple):
     outside: int
 
 
-def expert_parallel(
-    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int, cluster: Cluster | None, ratio: float
-) -> MeasuredLayout:
-    """The layout with experts shared by `count` ranks. ratio: by which other changes made what runs through the layers larger.
+def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count: int, wanted: Mapping[str, int]) -> MeasuredLayout:
+    """The layout with experts shared by `count` ranks. wanted: the sizes of the model that were changed before.
 
     Raises LumosError where the recording shows no experts that are multiplied together, no replicas, or not their devices and links;
     UsageError where experts or replicas cannot be shared equally.
@@ -94,20 +95,21 @@ def expert_parallel(
     if count == measured:
         return replace(layout, changes=(*layout.changes, f"ep = {count} (as measured)"))
     _check(count, measured, max(each.number for each in shown), replicas, max(each.stage for each in found))
-    if accelerator is None or cluster is None:
+    if rates is None:
         raise LumosError("--set ep: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    ratio, tokens = stream_ratio(job, wanted), stream_ratio(job, {key: value for key, value in wanted.items() if key != "hidden"})
     for position, each in enumerate(shown):
-        _regrouped(columns, each, measured / count, accelerator)
+        _regrouped(columns, each, measured / count, tokens, rates.accelerator)
         _fewer_weights(columns, layout, position, each, measured / count)
         if measured == 1:
             _uncopied(columns, layout, job.traces[position], found[position].copies, position, count)
-        _own_gradients(columns, layout, found[position].gradients, each, (measured, count, replicas), cluster)
-    _resent(columns, layout, rows, (measured, count), cluster)
+        _own_gradients(columns, layout, found[position].gradients, each, (measured, count, replicas), rates.cluster)
+    _resent(columns, layout, rows, (measured, count), rates.cluster)
     ranks = list(layout.ranks)
     for position, trace in enumerate(job.traces if count == 1 else ()):
         if len(found[position].copies):
-            ranks[position] = _copied_again(layout, position, trace, measured, accelerator)
+            ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
     out = replace(layout, ranks=tuple(ranks), factor=columns[0], low=columns[1], high=columns[2], changes=changes)
     if measured > 1:
@@ -116,10 +118,10 @@ def expert_parallel(
     sent = max(place.nbytes for place in sites.values())
     text = (
         f"ep = {count}: the recording has all experts on every rank and shows no exchange of tokens; assumed are all-to-alls of"
-        f" {sent / 1e6:,.1f} MB before and after the experts of every layer, with a copy around each, over the links of {cluster.name}, and"
-        " tokens that are spread as they were"
+        f" {sent / 1e6:,.1f} MB before and after the experts of every layer, with a copy around each, over the links of"
+        f" {rates.cluster.name}, and tokens that are spread as they were"
     )
-    times = {nbytes: _times(nbytes, count, accelerator, cluster) for nbytes in {place.nbytes for place in sites.values()}}
+    times = {nbytes: _times(nbytes, count, rates) for nbytes in {place.nbytes for place in sites.values()}}
     assumed = partial(_assumed, sites, times, len(layout.segmentation.graph), count)
     return replace(out, assumed=(*out.assumed, assumed), diagnostics=(*out.diagnostics, Diagnostic("experts-assumed", text)))
 
@@ -149,20 +151,20 @@ def _experts(layout: MeasuredLayout, position: int, trace: Trace) -> _Experts:
     """What a rank shows of its experts."""
     segmentation, shapes = layout.segmentation, Shapes(trace)
     tasks, rows = operator_rows(segmentation, position, trace, members(segmentation.graph))
-    grouped = []
+    found = []
     for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
         o = shapes.operators[shapes.of_row[row]] if shapes.of_row[row] >= 0 else None
-        if o is None or "grouped_mm" not in o.name or len(o.shapes) < 2 or not o.shapes[0]:
+        if o is None or grouped_product(o) is None:
             continue
         dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
         piece = int(segmentation.piece[task])
         if segmentation.pieces[piece].label.layer >= 0:
-            grouped.append(_Grouped(task, piece, o, elements(o.shapes[0]) * dtype.bytes))
-    count = next((g.operator.shapes[1][0] for g in grouped if len(g.operator.shapes[1]) == 3), 0)
-    found = gradients(segmentation, position, trace)
-    total, inside = (sum(g.width * elements(g.shape) for g in found if g.layer >= least) for least in (-1, 0))
-    of_experts = sum(g.width * elements(g.shape) for g in found if g.layer >= 0 and len(g.shape) == 3)
-    return _Experts(count, grouped, of_experts, inside - of_experts, total - inside)
+            found.append(_Grouped(task, piece, o, elements(o.shapes[0]) * dtype.bytes))
+    count = next((g.operator.shapes[1][0] for g in found if len(g.operator.shapes[1]) == 3), 0)
+    of_layers = gradients(segmentation, position, trace)
+    total, inside = (sum(g.width * elements(g.shape) for g in of_layers if g.layer >= least) for least in (-1, 0))
+    of_experts = sum(g.width * elements(g.shape) for g in of_layers if g.layer >= 0 and len(g.shape) == 3)
+    return _Experts(count, found, of_experts, inside - of_experts, total - inside)
 
 
 def _sent(layout: MeasuredLayout) -> Int64:
@@ -192,28 +194,28 @@ def _replicas(layout: MeasuredLayout, found: Sequence[Exchanged]) -> int:
     return int(facts.size[rows].max(initial=1))
 
 
-def _regrouped(columns: Sequence[Factors], experts: _Experts, part: float, accelerator: Accelerator) -> None:
-    """Let a rank's experts be `part` times as many, of as many tokens together, in place."""
+def _regrouped(columns: Sequence[Factors], experts: _Experts, part: float, tokens: float, accelerator: Accelerator) -> None:
+    """Let a rank's experts be `part` times as many, of as many tokens together, in place. tokens: by which these were made more before."""
     known: dict[ShapedOperator, float] = {}
     for each in experts.grouped:
         o = each.operator
         if o not in known:
-            known[o] = _ratio(o, experts.number, part, accelerator)
+            known[o] = _ratio(o, experts.number, part, tokens, accelerator)
         for column, more in zip(columns, (0.0, 0.0, IMBALANCE), strict=True):
             column[each.task] *= known[o] * (1 + more)
 
 
-def _ratio(o: ShapedOperator, experts: int, part: float, accelerator: Accelerator) -> float:
+def _ratio(o: ShapedOperator, experts: int, part: float, tokens: float, accelerator: Accelerator) -> float:
     """By what the time of a grouped multiplication is multiplied: of tokens by the matrix of each expert, or, for the gradients of the
-    matrices, of the tokens of each by their gradients."""
-    a, b, dtype = o.shapes[0], o.shapes[1], dtype_on(o, accelerator)
-    if dtype is None:
+    matrices, of the tokens of each by their gradients. tokens: by which these were made more before."""
+    each, dtype = grouped_product(o), dtype_on(o, accelerator)
+    if each is None or dtype is None:
         return 1.0
     times = []
     for count in (experts, max(round(experts * part), 1)):
-        rows = max((a[0] if len(b) == 3 else a[1]) // count, 1)
-        m, n, k = (rows, b[2], a[1]) if len(b) == 3 else (a[0], b[1], rows)
-        times.append(int(gemm(m, n, k, accelerator, dtype, batch=count, cast=False).time))
+        rows = max(round(routed(o) * tokens) // count, 1)
+        m, k = (rows, each.k) if len(o.shapes[1]) == 3 else (each.m, rows)
+        times.append(int(gemm(m, each.n, k, accelerator, dtype, batch=count, cast=False).time))
     return times[1] / max(times[0], 1)
 
 
@@ -315,10 +317,10 @@ def _sites(experts: _Experts, ratio: float) -> Iterator[_Site]:
         yield _Site(found[-1].task, False, round(tokens * ratio))
 
 
-def _times(nbytes: int, ranks: int, accelerator: Accelerator, cluster: Cluster) -> tuple[AddedTimes, AddedTimes]:
+def _times(nbytes: int, ranks: int, rates: Rates) -> tuple[AddedTimes, AddedTimes]:
     """What an exchange of tokens takes, and the copy beside it."""
-    exchange = times_of(collective(CollectiveKind.ALL_TO_ALL, ranks, nbytes, cluster))
-    copied = int(moved(2 * nbytes, accelerator, "pointwise").time)
+    exchange = rates.exchange(CollectiveKind.ALL_TO_ALL, ranks, nbytes)
+    copied = rates.copy(nbytes).best
     return AddedTimes(exchange.best, exchange.low, round(exchange.high * (1 + IMBALANCE))), AddedTimes(copied, 0, 2 * copied)
 
 
@@ -332,16 +334,11 @@ def _assumed(
     before[following[known]] = known
     source = np.where(placed.source >= 0, placed.source % max(recorded, 1), -1)
     tasks = np.flatnonzero(np.isin(source, np.array(sorted(sites), np.int64)))
-    of_rank = np.bincount(position[tasks], minlength=len(placed.graph.ranks))
-    joined = len(of_rank) % ranks == 0 and len(set(of_rank.tolist())) == 1
-    number = [0] * len(of_rank)
     for task in tasks.tolist():
         site, rank = sites[int(source[task])], int(position[task])
         earlier, later = (int(before[task]), task) if site.before else (task, int(following[task]))
         after, waiting = (tuple(t for t in (each,) if t >= 0) for each in (earlier, later))
-        meets = number[rank] * len(of_rank) + rank // ranks if joined else -1
-        number[rank] += 1
         exchange, copied = times[site.nbytes]
         where, instance = (rank, "assumed exchange of tokens"), int(placed.instance[task])
         yield Addition("copy of tokens (assumed)", *where, copied, after, waiting, instance, calls=4)
-        yield Addition("all_to_all of tokens (assumed)", *where, exchange, after, waiting, instance, (), meets)
+        yield Addition("all_to_all of tokens (assumed)", *where, exchange, after, waiting, instance, group=ranks)

@@ -15,14 +15,16 @@ from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif.changes import Changes
-from lumos.whatif.layout.context import _times, sequence_ranks
 from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.parallel.context import _times, sequence_ranks
+from lumos.whatif.layout.rates import Rates
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import answer_changes
 
 #: A language model of six layers, recorded in one process with sequences of 256 tokens.
-RECORDED = Path(__file__).parents[3] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
+RECORDED = Path(__file__).parents[4] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
 A100 = load_cluster("a100-40gb")
+RATES = Rates(A100.accelerator, A100, {}, None)
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +81,7 @@ def test_attention_to_a_ranks_own_keys_hides_the_gather():
     """1 MiB of keys and values a rank, on four ranks."""
     gather = int(collective(CollectiveKind.ALL_GATHER, 4, 4 << 20, A100).time)
     for part, exposed in ((0, gather), (gather // 2, gather - gather // 2), (2 * gather, 0)):
-        times, _, kernels = _times(False, 1 << 20, 1e6, 4, part, A100.accelerator, A100)
+        times, _, kernels = _times(False, 1 << 20, 1e6, 4, part, RATES)
         assert (times.best, times.low) == (exposed, 0)
         assert times.high >= gather
         assert kernels == 10 * 3
@@ -89,5 +91,5 @@ def test_the_last_gradients_go_round_the_ring_unhidden():
     """In fp32, twice the bytes; of the two others none is hidden by attention that takes no time."""
     hop = int(collective(CollectiveKind.SEND_RECEIVE, 2, 2 << 20, A100).time)
     gather = int(collective(CollectiveKind.ALL_GATHER, 3, 3 << 20, A100).time)
-    assert _times(True, 1 << 20, 1e6, 3, 0, A100.accelerator, A100)[0].best == gather + 3 * hop
-    assert _times(True, 1 << 20, 1e6, 3, 10**9, A100.accelerator, A100)[0].best == hop
+    assert _times(True, 1 << 20, 1e6, 3, 0, RATES)[0].best == gather + 3 * hop
+    assert _times(True, 1 << 20, 1e6, 3, 10**9, RATES)[0].best == hop

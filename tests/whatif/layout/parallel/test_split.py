@@ -15,6 +15,7 @@ from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif.changes import Changes
+from lumos.whatif.hardware import network
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.placed import add_work
@@ -102,6 +103,29 @@ def test_every_layer_sums_the_stream_after_attention_and_feed_forward_in_both_pa
     before, after = (p.graph.duration[: len(placed.source)] for p in (placed, launched))
     assert sorted(after[before != after] - before[before != after]) == [8000] * len(found)
     assert not placed.graph.on_device[before != after].any()
+
+
+@pytest.mark.parametrize(
+    ("hardware", "link"), [({"network": ("bandwidth=x0.01",)}, "bandwidth=x0.01"), ({"cluster": "a100-80gb", "host_factor": 1.0}, "")]
+)
+def test_the_sums_cross_the_links_that_the_changed_job_is_to_have(tmp_path, hardware, link):
+    job, graph = recorded(tmp_path)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"]), **hardware))
+    cluster = network(load_cluster("h100"), [link]) if link else load_cluster("a100-80gb")
+    stream = int(collective(CollectiveKind.ALL_REDUCE, 2, TOKENS * 512 * 2, cluster).time)
+    placed = assemble_pieces(layout)
+    assert {addition.times.best for assumed in layout.assumed for addition in assumed(placed)} == {stream}
+
+
+def test_utilization_is_of_the_device_and_the_type_that_the_job_is_to_use(tmp_path):
+    job, graph = recorded(tmp_path)
+    answer = answer_changes(job, graph, Changes(parse_settings(["precision=fp32"]), cluster="a100-80gb", host_factor=1.0), force=True)
+    base, outcome = answer.base, answer.outcome
+    peaks = load_cluster("h100").accelerator.peak_flops["bf16"], load_cluster("a100-80gb").accelerator.peak_flops["fp32"]
+    done = [each.model_flops_utilization * peak * each.step_time_s for each, peak in zip((base, outcome), peaks, strict=True)]
+    assert done[0] == pytest.approx(done[1])  # the same work
+    weights = sum(out * width for _, out, width in (each for each in LAYER if each)) * LAYERS
+    assert done[0] == pytest.approx(TOKENS * (6 * weights + 6 * LAYERS * 8 * 4 * 32))
 
 
 def test_what_some_plans_leave_whole_widens_the_interval(tmp_path):

@@ -28,7 +28,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import Shapes, Sizes, sizes
-from lumos.segment.products import factors, product
+from lumos.segment.products import Product, factors, product
 from lumos.segment.resized import Resize
 from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import CollectiveKind, DType, Phase
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.segment.products import Product
     from lumos.segment.segment import Label
     from lumos.trace.table import Job, Trace
     from lumos.whatif.layout.measured_layout import Factors, MeasuredLayout
@@ -74,6 +73,7 @@ def split_over_ranks(
     larger than recorded. Raises LumosError where the layers do not show the multiplications around which ranks exchange.
     """
     sites: list[_Site] = []
+    parts: dict[int, Product] = {}
     columns = after.factor.copy(), after.low.copy(), after.high.copy()
     for position, trace in enumerate(job.traces):
         places = _multiplications(before, position, trace)
@@ -81,7 +81,7 @@ def split_over_ranks(
         could = shown.vocab if shown.vocab % ranks == 0 else 0
         shown = shown._replace(vocab=could if _has_two_tables(before, position, trace, shown) or not could % (PADDED_TO * ranks) else 0)
         sites += _sites(places, shown)
-        _share(columns, before, places, shown, could, accelerator, ranks)
+        parts |= _share(columns, before, places, shown, could, accelerator, ranks)
         _share_updates(columns, before, position, trace, ranks, outside=shown.vocab > 0)
     if not any(site.inside for site in sites):
         raise LumosError(
@@ -104,6 +104,7 @@ def split_over_ranks(
         factor=columns[0],
         low=columns[1],
         high=columns[2],
+        parts=parts,
         assumed=(*after.assumed, partial(_exchanges, times, len(after.segmentation.graph))),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
     )
@@ -139,10 +140,12 @@ def _share(
     could: int,
     accelerator: Accelerator | None,
     ranks: int,
-) -> None:
+) -> dict[int, Product]:
     """Multiply the factors of the multiplications that sizes did not tell to be a part, in place: those of square weights, and those of
     embedding and head and of no width that ranks share (the narrow projections of latent attention), which some plans leave whole. could:
-    the vocabulary that ranks could share; where `shown` has none, embedding and head stay whole, and only their low ends are of a part."""
+    the vocabulary that ranks could share; where `shown` has none, embedding and head stay whole, and only their low ends are of a part.
+    Returns the sizes of the parts, by task."""
+    parts: dict[int, Product] = {}
     shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
     for place in places:
         m, n, k, batch = place.sizes
@@ -158,8 +161,10 @@ def _share(
         if of_vocabulary and not shown.vocab:
             continue
         columns[0][task] *= factor
+        parts[task] = Product(*part, batch)
         sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
         columns[2][task] *= min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
+    return parts
 
 
 def _share_updates(columns: Sequence[Factors], before: MeasuredLayout, position: int, trace: Trace, ranks: int, *, outside: bool) -> None:

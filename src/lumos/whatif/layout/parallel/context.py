@@ -23,14 +23,13 @@ import numpy as np
 
 from lumos.analyze.loop.steps import members
 from lumos.cost.collective import collective
-from lumos.cost.memory_bound import moved
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.segment.dimensions import Shapes, is_attention, sizes
 from lumos.segment.products import product
 from lumos.vocabulary import CollectiveKind, Phase
-from lumos.whatif.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor, times_of
+from lumos.whatif.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
 from lumos.whatif.layout.rescale import UNKNOWN, modelled, operator_rows
 from lumos.whatif.layout.resize import resized, sizes_of_rank, to_sizes
 
@@ -43,6 +42,7 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64, Job, Trace
     from lumos.whatif.layout.measured_layout import MeasuredLayout
     from lumos.whatif.layout.placed import Placed
+    from lumos.whatif.layout.rates import Rates
 
 #: Bytes that merging in fp32 reads and writes for every element of a rank's output of 16 bits: once, and for every further part in the
 #: forward pass, for every part in the backward pass; and kernels that it launches for each. Counted in PyTorch 2.13's
@@ -85,10 +85,9 @@ def sequence_ranks(layout: MeasuredLayout, job: Job) -> int:
 def context_parallel(
     layout: MeasuredLayout,
     job: Job,
-    accelerator: Accelerator | None,
+    rates: Rates | None,
     wanted: Mapping[str, int],
     ranks: tuple[int, int],
-    cluster: Cluster | None,
 ) -> MeasuredLayout:
     """The layout with other sizes, and another number of ranks that share the sequences. wanted: sizes of the model. ranks: how many shared
     them in the recording, and how many are to.
@@ -96,7 +95,7 @@ def context_parallel(
     Raises UsageError where the sequences cannot be shared equally, and LumosError where attention, the device or its links are not known.
     """
     measured, count = ranks
-    if accelerator is None or cluster is None:
+    if rates is None:
         raise LumosError("--set cp: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     old = sizes(job.traces[0])
     whole = wanted.get("seq", old.seq * measured)
@@ -110,7 +109,9 @@ def context_parallel(
         if key in wanted
     ]
     described += [f"cp = {count} (measured: {measured})"] if count != measured else []
-    out = to_sizes(layout, job, accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), sure=False)
+    out = to_sizes(
+        layout, job, rates.accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), sure=False
+    )
     calls = [_calls(layout, position, trace) for position, trace in enumerate(job.traces)]
     if not any(calls):
         raise LumosError(f"--set cp: {job.traces[0].path} shows no attention with shapes; record with record_shapes=True")
@@ -118,8 +119,10 @@ def context_parallel(
     columns = out.factor.copy(), out.low.copy(), out.high.copy()
     for position, found in enumerate(calls):
         if measured > 1:
-            _rerouted(columns, layout, position, job.traces[position], found, ranks, ratio, cluster)
-            _attending(columns, layout, found, accelerator, (old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS})))
+            _rerouted(columns, layout, position, job.traces[position], found, ranks, ratio, rates.cluster)
+            _attending(
+                columns, layout, found, rates.accelerator, (old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS}))
+            )
         for column in columns:
             column[[task for call in found for task in call.tasks]] *= count / measured
     divided = count if "seq" in wanted else count / measured
@@ -130,11 +133,11 @@ def context_parallel(
     text = (
         f"cp = {count}: the recording has whole sequences on every rank and shows no exchange of keys and values; assumed are gathers of"
         f" them in every layer, results merged in fp32, and a ring of their gradients, as in PyTorch's context_parallel, over the links of"
-        f" {cluster.name}"
+        f" {rates.cluster.name}"
     )
     return replace(
         out,
-        assumed=(*out.assumed, partial(_assumed, of_task, len(layout.segmentation.graph), count, ratio, accelerator, cluster)),
+        assumed=(*out.assumed, partial(_assumed, of_task, len(layout.segmentation.graph), count, ratio, rates)),
         diagnostics=(*out.diagnostics, Diagnostic("sequence-assumed", text)),
     )
 
@@ -269,9 +272,7 @@ def _between(processor: np.ndarray, first: int, end: int) -> Int64:
     return same
 
 
-def _assumed(
-    calls: Mapping[int, _Call], recorded: int, ranks: int, ratio: float, accelerator: Accelerator, cluster: Cluster, placed: Placed
-) -> Iterator[Addition]:
+def _assumed(calls: Mapping[int, _Call], recorded: int, ranks: int, ratio: float, rates: Rates, placed: Placed) -> Iterator[Addition]:
     """The exchanges and the merging after every copy of a call of attention. calls: by the last task of each. recorded: the number of
     measured tasks. ratio: of a rank's tokens to those of the recording."""
     following, rank = next_on_processor(placed), placed.graph.position_of_task
@@ -281,7 +282,7 @@ def _assumed(
         waiting = (int(following[task]),) if following[task] >= 0 else ()
         keys, outputs = round(call.keys * ratio), call.outputs * ratio
         part = int(placed.graph.duration[task]) // ranks
-        times, merging, kernels = _times(call.backward, 2 * keys * call.width, outputs, ranks, part, accelerator, cluster)
+        times, merging, kernels = _times(call.backward, 2 * keys * call.width, outputs, ranks, part, rates)
         where = int(rank[task]), "assumed exchange of keys"
         name = f"exchange of {'gradients of ' if call.backward else ''}keys and values (assumed)"
         instance, exchanges = int(placed.instance[task]), ranks + 1 if call.backward else 1
@@ -289,17 +290,15 @@ def _assumed(
         yield Addition("merging of parts of attention (assumed)", *where, merging, (task,), waiting, instance, calls=kernels)
 
 
-def _times(
-    backward: bool, nbytes: int, outputs: float, ranks: int, part: int, accelerator: Accelerator, cluster: Cluster
-) -> tuple[AddedTimes, AddedTimes, int]:
+def _times(backward: bool, nbytes: int, outputs: float, ranks: int, part: int, rates: Rates) -> tuple[AddedTimes, AddedTimes, int]:
     """What the exchange takes that attention to one part, of `part` ns, does not hide; what merging takes; and how many kernels. nbytes: of
     a rank's keys and values. outputs: elements of a rank's result."""
-    gather = times_of(collective(CollectiveKind.ALL_GATHER, ranks, nbytes * ranks, cluster))
+    gather = rates.exchange(CollectiveKind.ALL_GATHER, ranks, nbytes * ranks)
     best, high = max(gather.best - part, 0), gather.high
     if backward:
-        hop = times_of(collective(CollectiveKind.SEND_RECEIVE, 2, 2 * nbytes, cluster))  # in fp32
+        hop = rates.exchange(CollectiveKind.SEND_RECEIVE, 2, 2 * nbytes)  # in fp32
         best, high = best + hop.best + (ranks - 1) * max(hop.best - part, 0), high + ranks * hop.high
     each = BACKWARD_PART * ranks if backward else FORWARD_PART * (ranks - 1)
-    merged = int(moved(round(outputs * (ONCE + each)), accelerator, "pointwise").time)
+    merged = rates.passing(round(outputs * (ONCE + each))).best
     kernels = BACKWARD_KERNELS * ranks if backward else FORWARD_KERNELS * (ranks - 1)
     return AddedTimes(best, 0, high), AddedTimes(merged, 0, 2 * merged), kernels

@@ -16,9 +16,9 @@ import numpy as np
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif.layout.activations import exchanged, in_embedding, measured_ranks, of_stream, shared_keys
+from lumos.whatif.layout.parallel.split import split_over_ranks
 from lumos.whatif.layout.reach import unchanged_work
 from lumos.whatif.layout.resize import to_sizes
-from lumos.whatif.layout.split import split_over_ranks
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster

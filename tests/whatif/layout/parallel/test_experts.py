@@ -14,9 +14,10 @@ from lumos.segment.products import ShapedOperator
 from lumos.segment.segment import segment
 from lumos.segment.weights import Gradient
 from lumos.whatif.changes import Changes
-from lumos.whatif.layout import experts
-from lumos.whatif.layout.experts import IMBALANCE, _check, _copied_again, _ratio, _times, _uncopied
 from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.parallel import experts
+from lumos.whatif.layout.parallel.experts import IMBALANCE, _check, _copied_again, _ratio, _times, _uncopied
+from lumos.whatif.layout.rates import Rates
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import answer_changes
 
@@ -25,7 +26,8 @@ BF16 = ("c10::BFloat16",) * 2
 
 
 def grouped(*shapes):
-    return ShapedOperator("aten::_grouped_mm", shapes, BF16)
+    """A multiplication for eight experts."""
+    return ShapedOperator("aten::_grouped_mm", (*shapes, (8,)), BF16)
 
 
 @pytest.mark.parametrize(
@@ -55,16 +57,22 @@ def test_a_job_without_experts_is_refused(tmp_path):
 @pytest.mark.parametrize("shapes", [((65536, 4096), (8, 4096, 8192)), ((4096, 65536), (65536, 8192))])
 def test_large_groups_take_as_long_in_fewer_experts(shapes):
     """8,192 tokens for each of eight experts, or 32,768 for each of two: the arithmetic is the same."""
-    assert _ratio(grouped(*shapes), 8, 0.25, A100.accelerator) == pytest.approx(1.0, rel=0.05)
+    assert _ratio(grouped(*shapes), 8, 0.25, 1.0, A100.accelerator) == pytest.approx(1.0, rel=0.05)
 
 
 def test_small_groups_read_fewer_weights():
     """Sixteen tokens an expert: the time is that of reading the weights, a quarter of which is left."""
-    assert _ratio(grouped((128, 4096), (8, 4096, 8192)), 8, 0.25, A100.accelerator) == pytest.approx(0.25, rel=0.15)
+    assert _ratio(grouped((128, 4096), (8, 4096, 8192)), 8, 0.25, 1.0, A100.accelerator) == pytest.approx(0.25, rel=0.15)
+
+
+def test_groups_that_other_changes_made_larger_are_shared_as_they_are_then():
+    """Twice as many tokens, shared by a quarter of the experts: as twice as many were recorded."""
+    twice = grouped((256, 4096), (8, 4096, 8192))
+    assert _ratio(grouped((128, 4096), (8, 4096, 8192)), 8, 0.25, 2.0, A100.accelerator) == _ratio(twice, 8, 0.25, 1.0, A100.accelerator)
 
 
 def test_the_fullest_rank_is_in_the_interval():
-    exchange, copied = _times(8 << 20, 4, A100.accelerator, A100)
+    exchange, copied = _times(8 << 20, 4, Rates(A100.accelerator, A100, {}, None))
     assert exchange.high >= exchange.best * (1 + IMBALANCE)
     assert (copied.low, copied.high) == (0, 2 * copied.best)
 
