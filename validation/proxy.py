@@ -1,6 +1,6 @@
 """How well a proxy benchmark represents the job that it was made from: the proxy table of docs/accuracy.md.
 
-    LUMOS_TRACES=... python -m validation.proxy [--rounds 10]
+    LUMOS_TRACES=... python -m validation.proxy [--rounds 10]        (--rounds 0: the public execution traces alone)
 
 Two small jobs (a GPT and a ResNet-shaped network, one process, one thread) are recorded on this machine's CPU and run as
 proxies, interleaved: in every round the job is recorded anew and its proxies run right after it, so that other load on
@@ -72,7 +72,10 @@ def main() -> int:
         print("LUMOS_TRACES is not set: no public execution traces are run", file=sys.stderr)
     public = list(coverage(Path(traces), kept)) if traces else []
     rounds = [one for job in JOBS for one in undisturbed(job, options.rounds, kept)]
-    write_section("docs/accuracy.md", "proxy", section(rounds, public))
+    if rounds:
+        write_section("docs/accuracy.md", "proxy", section(rounds))
+    if public:
+        write_section("docs/accuracy.md", "proxy-public", public_section(public))
     return 0
 
 
@@ -148,7 +151,7 @@ def coverage(traces: Path, kept: Kept) -> Iterator[dict[str, Any]]:
         yield kept.of(name=name)[0]
 
 
-def section(rounds: list[Round], public: list[dict[str, Any]]) -> str:
+def section(rounds: list[Round]) -> str:
     import torch
 
     rows = []
@@ -173,13 +176,14 @@ def section(rounds: list[Round], public: list[dict[str, Any]]) -> str:
         "Recorded, untraced and proxy steps in ms, medians over interleaved rounds; the error is the median of each round's, with the "
         "half-width of its 95 % interval. Figures to reach: step ≤ 10 % (+ ≤ 3 % noise); operator time run for real ≥ 98 %.",
         "",
-        markdown_table(("job", "rounds", "recorded", "untraced", "proxy", "error", "operator time run for real"), rows)
-        if rows
-        else "No rounds of the local jobs were run this time (`--rounds 0`).",
+        markdown_table(("job", "rounds", "recorded", "untraced", "proxy", "error", "operator time run for real"), rows),
     ]
-    if public:
-        text += [
-            "",
+    return "\n".join(text)
+
+
+def public_section(public: list[dict[str, Any]]) -> str:
+    return "\n".join(
+        [
             f"Public execution traces, generated and run on the CPU within {MEMORY / 1e9:g} GB, once each. They hold no times, so shares "
             "are of operators; what was recorded on a GPU runs on the CPU. Larger recordings share storage between tensors, then have "
             "their sizes scaled by the factor given.",
@@ -188,7 +192,7 @@ def section(rounds: list[Round], public: list[dict[str, Any]]) -> str:
                 ("execution trace", "nodes", "run for real", "skipped", "memory", "why skipped"), [public_row(r) for r in public]
             ),
         ]
-    return "\n".join(text)
+    )
 
 
 def public_row(result: dict[str, Any]) -> tuple[str, ...]:

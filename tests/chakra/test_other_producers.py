@@ -182,3 +182,24 @@ def test_only_a_set_is_priced_and_only_on_a_network(tmp_path: Path, stages: Path
         lumos.chakra.priced(stages, tmp_path / "absent.yml")
     with pytest.raises(LumosError, match="it lacks 'topology'"):
         lumos.chakra.priced(stages, stages / "sys.json")
+
+
+def test_broadcasts_and_custom_algorithms_are_run_by_the_simulator_and_warned_of(tmp_path: Path) -> None:
+    """Two broadcasts that the ranks issue in different orders wait for nobody; an all-reduce by nodes of its own has an algorithm."""
+    beside(tmp_path, "net.yml", "sys.json")
+    custom = {key: value for key, value in SYSTEM.items() if key != "all-reduce-implementation"}
+    (tmp_path / "sys.json").write_text(json.dumps(custom | {"all-reduce-implementation-custom": ["allreduce_ring"]}))
+
+    def collective(number: int, kind: int, size: int, *after: int) -> ChakraNode:
+        values = (("is_cpu_op", "bool", False), ("comm_type", "int64", kind), ("comm_size", "int64", size))
+        return ChakraNode(
+            number, f"c{number}", NodeType.COLL, data_deps=after, duration_micros=1, attrs=tuple(Attribute(*v) for v in values)
+        )
+
+    for rank in range(2):
+        first, second = ((1, 64), (2, 32))[:: 1 - 2 * rank]
+        nodes = [collective(first[0], 5, first[1]), collective(second[0], 5, second[1], first[0]), collective(3, 0, 64, 1, 2)]
+        write_nodes(tmp_path / f"job.{rank}.et", nodes)
+    checked = check_set(tmp_path)
+    assert checked.violations == ()
+    assert [warning.split(":")[1][:25] for warning in checked.warnings] == [" all-reduce-implementatio", " a broadcast takes its ow"]

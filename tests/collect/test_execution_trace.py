@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gzip
 import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import lumos.collect
+from lumos.proxy.compiled import sources_beside
 
 torch = pytest.importorskip("torch", reason="torch is not installed, and the collector records with its observer")
 
@@ -67,3 +70,31 @@ def test_an_observer_that_fails_costs_only_its_own_file(
     assert recording.path is not None
     assert recording.execution_trace_path is None
     assert capsys.readouterr().err.count("no observer today") == 1
+
+
+def test_sources_of_compiled_kernels_lie_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A kernel's module as torch.compile leaves it, and the row of its launch as torch writes it; what no row names stays where it is."""
+    cache, out = tmp_path / "cache", tmp_path / "out"
+    cache.mkdir()
+    for name in ("named.py", "other.py", "large.py"):
+        (cache / name).write_text("# kernel" + "x" * (1 << 20) * (name == "large.py"))
+    modules = [SimpleNamespace(__file__=str(cache / name)) for name in ("named.py", "other.py", "large.py")]
+    codecache = SimpleNamespace(PyCodeCache=SimpleNamespace(modules=[*modules, SimpleNamespace()]))
+    monkeypatch.setitem(sys.modules, "torch._inductor.codecache", codecache)
+    kernel = '"attrs": [{{"name": "rf_id", "type": "uint64", "value": 0}},{{"name": "kernel_file", "type": "string", "value": "{}"}}]'
+    rows = ",".join(kernel.format(name) for name in ("named.py", "named.py", "large.py", "absent.py", "../cache/other.py"))
+
+    class Observer(torch.profiler.ExecutionTraceObserver):  # type: ignore[misc, name-defined]
+        def unregister_callback(self) -> None:
+            super().unregister_callback()
+            Path(self.output_file_path).write_text(rows)
+
+    monkeypatch.setattr(torch.profiler, "ExecutionTraceObserver", Observer)
+    with lumos.collect.profile(out, steps=1, warmup=1, execution_trace=True) as recording:
+        train(recording, 3)
+    assert recording.execution_trace_path == out / "rank0.et.json.gz"
+    assert [path.name for path in (out / "rank0.et_resources").iterdir()] == ["named.py"]
+    assert "et_resources: 1" in capsys.readouterr().err
+    assert list(sources_beside(str(recording.execution_trace_path), ["named.py"])) == ["named.py"]

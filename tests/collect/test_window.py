@@ -85,7 +85,7 @@ def test_a_recording_without_a_whole_step_writes_nothing_and_says_so(tmp_path: P
         torch.ones(2) + 1  # inside the window's first step, which never ends
     assert recording.path is None
     assert not list(tmp_path.iterdir())
-    assert recording.failure == "the loop ended after 1 steps, before a whole step was recorded; it takes 3"
+    assert recording.failure == "the loop ended after 1 steps, before a whole step was recorded; it takes 2, and 3 to record 2"
     assert capsys.readouterr().err.count("no trace of rank 0") == 1
 
 

@@ -81,7 +81,7 @@ def test_without_being_asked_for_no_code_of_the_job_is_written(executed: Write, 
 
 def test_sources_that_are_not_there_are_said(executed: Write, tmp_path: Path) -> None:
     _, [note] = generate_program([str(executed(kernel_node()))], tmp_path / "proxy", kernel_sources=True)
-    assert "set_extra_resource_collection(True)" in note.message
+    assert "lumos collect --execution-trace" in note.message
 
 
 @pytest.mark.parametrize("name", ["rank0.et.json_resources", "rank0.et_resources", "rank0_resources"])

@@ -201,3 +201,25 @@ def test_a_send_a_receive_and_a_root_name_their_peer(executed: Write) -> None:
     program = executed_rank(execution_trace.read(executed(*calls)), 0, {})
     found = [o.collective for o in program.walk() if o.collective is not None]
     assert [one.peer for one in found] == [1, 2, 3, -1]
+
+
+def test_execution_traces_of_all_ranks_are_one_job(executed: Write, tmp_path: Path) -> None:
+    """Two ranks that send each other parts of unequal size: each keeps what it sends and receives. The names give the ranks."""
+
+    def exchange(sends: list[int], receives: list[int]) -> dict[str, Any]:
+        buffers = [tensor(10 + i, 20 + i, [sum(parts)]) for i, parts in enumerate((receives, sends))]
+        splits = [(parts, [[]] * 2, "GenericList[Int]") for parts in (receives, sends)]
+        return node(3, "c10d::alltoall_base_", inputs=(*buffers, ("", [], "Object"), *splits, (-1, [], "Int")))
+
+    second = executed(exchange([2, 2], [3, 2]), name="job-rank1.et.json")
+    first = executed(exchange([1, 3], [1, 2]), name="job-rank0.et.json")
+    for given in ([str(tmp_path)], [str(second), str(first)]):
+        made, notes = generate_program(given, tmp_path / ".proxy")
+        assert (made.world_size, [rank.rank for rank in made.ranks]) == (2, [0, 1])
+        parts = [(o.collective.splits_in, o.collective.splits_out) for rank in made.ranks for o in rank.walk() if o.collective]
+        assert parts == [((1, 3), (1, 2)), ((2, 2), (3, 2))]
+        assert "splits-filled" not in [note.code for note in notes]
+    alone, notes = generate_program([str(first)], tmp_path / ".proxy")
+    assert (alone.world_size, len(alone.ranks)) == (2, 1)  # an all-to-all has as many parts as its group has ranks
+    assert [o.collective.splits_in for o in alone.ranks[0].walk() if o.collective] == [(1, 3)]
+    assert "splits-filled" not in [note.code for note in notes]

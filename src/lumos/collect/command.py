@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.collect.hook import VARIABLE
-from lumos.errors import LumosError, UsageError
+from lumos.errors import INTERRUPTED, LumosError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+#: Seconds that an interrupted command has to end by itself.
+GRACE_S = 10.0
 
 
 class Recorded(NamedTuple):
@@ -36,7 +39,8 @@ def run(
 ) -> Recorded:
     """Run a command to its end, while each of its Python processes records itself into `folder`.
 
-    The settings are those of `profile`; every call of an optimizer's step ends a step. Raises UsageError for impossible numbers or a
+    The settings are those of `profile`; every call of an optimizer's step ends a step. Where the user interrupts, the command ends and what
+    it had recorded is kept; its status is then 130. Raises UsageError for impossible numbers or a
     command that does not exist, and LumosError where the command succeeded but recorded nothing.
     """
     if steps < 1 or min(warmup, wait) < 0:
@@ -48,7 +52,7 @@ def run(
         raise UsageError(f"{command[0] if command else ''!r}: no such command; write it after --, as you would start it")
     target = Path(folder).absolute()
     before = _files(target)
-    status = subprocess.run(command, env=environment(target, settings), check=False).returncode
+    status = _ended(command, environment(target, settings))
     written = sorted(str(path) for path, when in _files(target).items() if before.get(path) != when)
     if not written and status == 0:
         needed = wait + warmup + steps + 1
@@ -57,6 +61,21 @@ def run(
             "2.1 or later: lower --wait, or call lumos.collect.profile in the script"
         )
     return Recorded(status if status >= 0 else 128 - status, written)
+
+
+def _ended(command: Sequence[str], environment: dict[str, str]) -> int:
+    """The exit status of a command; 130 where the user interrupts. The terminal tells the command too, which may save its work first: it
+    has GRACE_S for that, as long again once it is asked to end, and none after another interrupt."""
+    with subprocess.Popen(command, env=environment) as process:
+        try:
+            return process.wait()
+        except KeyboardInterrupt:
+            for end in (process.terminate, process.kill):
+                try:
+                    process.wait(GRACE_S)
+                except (subprocess.TimeoutExpired, KeyboardInterrupt):
+                    end()
+            return INTERRUPTED
 
 
 def environment(folder: Path, settings: dict[str, Any]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """The execution trace of one step: operators with the identity of each tensor, which the profiler's rows do not have.
 
 It has the same record function ids as the profiler's rows of that step, so that the two can be linked exactly. torch writes
-plain JSON to a temporary file; the compressed file appears under its final name only when it is complete.
+plain JSON to a temporary file; the compressed file appears under its final name only when it is complete. The sources of the
+compiled kernels that it names are copied into a folder beside it.
 """
 
 from __future__ import annotations
@@ -11,21 +12,29 @@ import shutil
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from lumos.collect.kernel_sources import copy_sources
+
 if TYPE_CHECKING:
     from pathlib import Path
 
 
 class ExecutionTraceFile:
-    """torch's execution trace observer, which writes into `folder`."""
+    """torch's execution trace observer, which writes into `folder`. sources: how many sources of compiled kernels were copied."""
 
     def __init__(self, torch: Any, folder: Path) -> None:
         self._torch, self._folder = torch, folder
         self._observer: Any = None
         self._final = self._plain = folder
+        self.sources = 0
 
     @property
     def is_open(self) -> bool:
         return self._observer is not None
+
+    @property
+    def sources_folder(self) -> Path:
+        """Where the sources of compiled kernels are copied to: rank<R>.et_resources."""
+        return self._folder / f"{self._final.name.removesuffix('.json.gz')}_resources"
 
     def open(self, rank: int) -> None:
         """Start observing. Raises whatever torch raises."""
@@ -51,6 +60,7 @@ class ExecutionTraceFile:
         try:
             observer.stop()
             observer.unregister_callback()
+            self.sources = copy_sources(self._plain, self.sources_folder)
             with self._plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as sink:
                 shutil.copyfileobj(source, sink, 1 << 20)
             packed.replace(self._final)

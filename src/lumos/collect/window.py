@@ -132,7 +132,9 @@ class Recording:
             whole = f"{self._recorded} of {self._steps} steps are whole in the trace"
             self._say(f"the loop ended after {self._done} steps, inside the recording of {needed}: {whole}")
         elif self.failure is None:
-            self.failure = f"the loop ended after {self._done} steps, before a whole step was recorded; it takes {needed}"
+            one = self._wait + self._warmup + 1
+            takes = f"it takes {one}" + (f", and {needed} to record {self._steps}" if needed > one else "")
+            self.failure = f"the loop ended after {self._done} steps, before a whole step was recorded; {takes}"
             self._say(f"no trace of rank {self.rank}: {self.failure}: lower wait or warmup, or run more steps")
 
     @property
@@ -189,6 +191,8 @@ class Recording:
             elif self._done == first + 1 and self._observer.is_open:
                 self.execution_trace_path = self._observer.close()
                 self._say(f"wrote {self.execution_trace_path}")
+                if self._observer.sources:
+                    self._say(f"sources of compiled kernels copied into {self._observer.sources_folder}: {self._observer.sources}")
         except Exception as error:  # noqa: BLE001 - as above
             self._observer = None
             self._say(f"no execution trace of rank {self.rank}, the training goes on: {type(error).__name__}: {error}")

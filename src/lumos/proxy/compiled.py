@@ -79,7 +79,7 @@ def take_sources(rank: RankProgram, trace: str, take: bool) -> tuple[dict[str, K
     why = (
         "their sources lie beside the execution trace; --kernel-sources takes these along, which are code of the job"
         if beside and not take
-        else "their sources are not beside the execution trace: record with set_extra_resource_collection(True) of torch's observer"
+        else "their sources are not beside the execution trace: record with lumos collect --execution-trace, which copies them"
     )
     message = f"rank {rank.rank}: {count(len(left), 'compiled kernel')}{_share(rank, left)} will be stand-ins: {why}"
     return beside if take else {}, [Diagnostic("compiled-kernels", message)]

@@ -43,6 +43,10 @@ if TYPE_CHECKING:
     from lumos.trace.table import Job, Trace
 
 
+#: The rank in a file's name.
+_RANK = re.compile(r"rank\D?(\d{1,7})")
+
+
 def generate_program(
     paths: Sequence[str],
     folder: str | os.PathLike[str],
@@ -60,11 +64,11 @@ def generate_program(
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
     """Write a benchmark of one step of a job, or of several, into `folder`. Returns the program, and diagnostics.
 
-    paths: profiler files or folders, or one execution trace alone (a folder that holds nothing else counts). execution_traces: one for
-    each rank, in the order of ranks. step: as for `from_job`. steps: how many representative steps to take of each recording. then: other
-    recordings, whose steps run after those of the first. only, blocks: globs of operators, and of ranges around operators.
-    obfuscate: hash names that are not PyTorch's own. kernel_sources: take the sources of compiled kernels along, which are code of the
-    job. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
+    paths: profiler files or folders, or execution traces alone, one for each rank (a folder that holds nothing else counts).
+    execution_traces: one for each rank, in the order of ranks. step: as for `from_job`. steps: how many representative steps to take of
+    each recording. then: other recordings, whose steps run after those of the first. only, blocks: globs of operators, and of ranges
+    around operators. obfuscate: hash names that are not PyTorch's own. kernel_sources: take the sources of compiled kernels along, which
+    are code of the job. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
     `read`. Raises TraceError where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
     """
     if steps < 1 or (steps > 1 and step is not None):
@@ -101,13 +105,13 @@ class _Asked(NamedTuple):
 
 def _parts(paths: Sequence[str], execution_traces: Sequence[str], asked: _Asked) -> tuple[list[Program], tuple[Diagnostic, ...]]:
     """The program of each step that is taken of one recording, and diagnostics."""
-    alone = only_execution_trace(paths[0]) if len(paths) == 1 and not execution_traces else None
-    if alone is not None:
+    alone = {} if execution_traces else execution_traces_alone(paths)
+    if alone:
         if asked.blocks or asked.steps > 1:
             raise UsageError("--blocks and --steps need a profiler's trace: an execution trace alone does not say when what ran")
-        trace = execution_trace.read(alone)
-        program, notes = from_execution_trace(trace, step=asked.step)
-        return [program], (*notes, *_give_sources(program, {program.ranks[0].rank: trace}, asked.kernel_sources))
+        traces = {rank: execution_trace.read(path) for rank, path in alone.items()}
+        program, notes = from_execution_traces(traces, asked.step)
+        return [program], (*notes, *_give_sources(program, traces, asked.kernel_sources))
     job = read(*paths, repair=asked.repair)
     executed = executed_by_rank(job, paths, execution_traces)
     names = [asked.step] if asked.steps == 1 else representative_steps(build(job), asked.steps)
@@ -148,7 +152,7 @@ def executed_by_rank(job: Job, paths: Sequence[str], named: Sequence[str]) -> di
     files = [file for path in paths if Path(path).is_dir() for file in sorted(Path(path).iterdir()) if is_execution_trace(str(file))]
     if len(files) == len(job.traces) == 1:
         return {job.traces[0].rank: execution_trace.read(files[0])}
-    numbered = {int(match[1]): file for file in files if (match := re.search(r"rank\D?(\d+)", file.name))}
+    numbered = {int(match[1]): file for file in files if (match := _RANK.search(file.name))}
     return {trace.rank: execution_trace.read(numbered[trace.rank]) for trace in job.traces if trace.rank in numbered}
 
 
@@ -157,12 +161,16 @@ def is_execution_trace(path: str) -> bool:
     return Path(path).is_file() and EXECUTION_TRACE.sniff(head(Path(path)))
 
 
-def only_execution_trace(path: str) -> Path | None:
-    """The execution trace that a file is, or that a folder holds alone; None where there is another file."""
-    inside = sorted(Path(path).iterdir()) if Path(path).is_dir() else []
+def execution_traces_alone(paths: Sequence[str]) -> dict[int, Path]:
+    """The execution traces by rank, where the paths are files of these or one folder that holds nothing else; empty where there is another
+    file. Ranks are those of the names, where all have one of their own, else they count in the order of the paths."""
+    inside = sorted(Path(paths[0]).iterdir()) if len(paths) == 1 and Path(paths[0]).is_dir() else []
     beside = {file.name for file in inside if file.is_dir() and file.name.endswith("_resources")}  # sources of compiled kernels
-    files = [str(file) for file in inside if not file.name.startswith(".") and file.name not in beside] or [path]
-    return Path(files[0]) if len(files) == 1 and is_execution_trace(files[0]) else None
+    files = [file for file in inside if not file.name.startswith(".") and file.name not in beside] or [Path(path) for path in paths]
+    if not all(is_execution_trace(str(file)) for file in files):
+        return {}
+    numbered = {int(match[1]): file for file in files if (match := _RANK.search(file.name))}
+    return dict(sorted(numbered.items())) if len(numbered) == len(files) > 1 else dict(enumerate(files))
 
 
 def from_job(
@@ -237,14 +245,24 @@ def _findings(program: RankProgram) -> list[Diagnostic]:
 
 
 def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None = None) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """The program of an execution trace alone. It has no times, so that a run cannot be compared with it and spins have no length."""
-    groups = [group.ranks for group in trace.groups]
-    world = max((len(ranks) for ranks in groups), default=1)
-    numbers = {group.name: i for i, group in enumerate(trace.groups)}
-    if groups:
-        numbers.setdefault("", 0)
-    program = executed_rank(trace, rank, numbers, step)
-    return Program([program], groups, world, "execution trace"), (*trace.diagnostics, *_findings(program))
+    """The program of one rank's execution trace alone, as `from_execution_traces`."""
+    return from_execution_traces({rank: trace}, step)
+
+
+def from_execution_traces(traces: Mapping[int, ExecutionTrace], step: str | None = None) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """The program of execution traces alone, by rank. They have no times, so that a run cannot be compared with them and spins have no
+    length. The job has as many ranks as its largest group, as an all-to-all has parts, and as there are traces at least."""
+    groups = list(dict.fromkeys(group.ranks for trace in traces.values() for group in trace.groups))
+    ranks = []
+    for rank, trace in traces.items():
+        numbers = {group.name: groups.index(group.ranks) for group in trace.groups}
+        if trace.groups:
+            numbers.setdefault("", numbers[trace.groups[0].name])
+        ranks.append(executed_rank(trace, rank, numbers, step))
+    parts = (len(o.collective.splits_in or o.collective.splits_out) for r in ranks for o in r.walk() if o.collective is not None)
+    world = max([1, *map(len, groups), *parts, *(rank + 1 for rank in traces if len(traces) > 1)])
+    notes = [*(note for trace in traces.values() for note in trace.diagnostics), *(note for rank in ranks for note in _findings(rank))]
+    return Program(ranks, groups, world, "execution trace"), tuple(notes)
 
 
 def choose_steps(graph: Graph, name: str | None) -> dict[int, StepTime]:

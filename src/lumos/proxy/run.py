@@ -54,15 +54,24 @@ def default_processes(trace: Path) -> int:
 
 
 def _start(command: list[str], count: int, folder: str) -> None:
-    """Start the processes as torchrun would, and wait for them. Their standard output is discarded, their errors are shown."""
+    """Start the processes as torchrun would, and wait for them. Their standard output is discarded, their errors are shown.
+
+    Each has a session of its own, so that Ctrl-C in the terminal reaches this process alone, which then ends them.
+    """
     environment = dict(os.environ)
     if count > 1:
         environment |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()), "WORLD_SIZE": str(count)}
     started = []
-    for rank in range(count):
-        own = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {})
-        started.append(subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL))
-    failed = [status for process in started if (status := process.wait())]
+    try:
+        for rank in range(count):
+            own = environment | ({"RANK": str(rank), "LOCAL_RANK": str(rank)} if count > 1 else {})
+            started.append(subprocess.Popen(command, env=own, stdout=subprocess.DEVNULL, start_new_session=True))
+        failed = [status for process in started if (status := process.wait())]
+    except KeyboardInterrupt:
+        for process in started:
+            process.kill()
+            process.wait()
+        raise
     if failed:
         raise LumosError(f"{folder}: the benchmark ended with status {failed[0]}; what it printed above says why")
 

@@ -72,7 +72,7 @@ CHANGES: list[tuple[str, Callable[[Nodes], Any], set[str]]] = [
     ("no destination", _set("comm_dst", node=2), {"communication-attribute", "unpaired"}),
     ("communication on the CPU", _set("is_cpu_op", "bool", True), {"communication-on-cpu"}),
     ("a barrier", _set("comm_type", "int64", 9), {"collective-type"}),
-    ("a broadcast", _set("comm_type", "int64", 5), {"collective-type"}),
+    ("a broadcast on one rank alone", _set("comm_type", "int64", 5), {"collective-order"}),
     ("a group by name", _set("pg_name", "string", "default_pg"), {"group-name"}),
     ("a group that nobody has", _set("pg_name", "string", "7"), {"group-unknown"}),
     ("another's group", _set("pg_name", "string", "2"), {"group-member"}),

@@ -16,7 +16,7 @@ from lumos import sequences as alignment
 from lumos.chakra.build import graph
 from lumos.chakra.link.link import link_traces
 from lumos.chakra.link.linked_file import write_linked
-from lumos.errors import LumosError
+from lumos.errors import LumosError, TraceError
 from lumos.sequences import align_names
 from lumos.simulate import simulate
 from lumos.trace.chakra.et import stream
@@ -272,3 +272,10 @@ def test_a_rank_without_its_execution_trace_is_named(traces: Path, tmp_path: Pat
         lumos.chakra.link_ranks(tmp_path / "observed", traces / "dlrm-8xv100")
     with pytest.raises(LumosError, match="holds no execution trace"):
         lumos.chakra.link_ranks(tmp_path, traces / "dlrm-8xv100")
+
+
+def test_the_profilers_file_in_place_of_the_execution_trace_is_said_to_be_one(tmp_path: Path) -> None:
+    profiled = tmp_path / "rank0.json"
+    profiled.write_text('{"schemaVersion": 1, "traceEvents": []}')
+    with pytest.raises(TraceError, match=r"rank0\.json: a profiler's file, no execution trace; give the one that torch's observer wrote"):
+        lumos.chakra.link(profiled, profiled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -29,19 +30,27 @@ from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 US = 1000
 
 
-def plan(tp: int, dp: int, layers: int, width: int) -> Graph:
+def plan(tp: int, dp: int, layers: int, width: int, exchanged: Mapping[int, int] | None = None, at_end: int | None = None) -> Graph:
     """Every rank runs LAYER_NODES kernels a layer, each 1 us for each unit of width and shared by the tensor-parallel ranks, then an
-    all-reduce over these of 4 bytes for each; at the end all replicas reduce as many bytes as there are layers."""
-    world, rows, meetings = tp * dp, [], {}
+    all-reduce over these of 4 bytes for each; at the end all replicas reduce as many bytes as there are layers.
+
+    exchanged: the bytes that all replicas reduce after some of the layers, at 1 ns each; at_end: those at the end."""
+    world, rows, meetings, size = tp * dp, [], {}, {}
     for rank in range(world):
         for layer in range(layers):
             rows += [(k, Kind.KERNEL, rank, width * US * (10 if k else 20) // tp) for k in range(LAYER_NODES)]
             if tp > 1:
                 meetings.setdefault((layer, rank // tp), []).append(len(rows))
+                size[len(rows)] = 4_000 * width
                 rows.append((LAYER_NODES, Kind.COLLECTIVE, rank, width * US))
+            if layer in (exchanged or {}):
+                meetings.setdefault(("bucket", layer), []).append(len(rows))
+                size[len(rows)] = exchanged[layer]
+                rows.append((LAYER_NODES + 1, Kind.COLLECTIVE, rank, exchanged[layer]))
         if dp > 1:
             meetings.setdefault(("all", rank % tp), []).append(len(rows))
-            rows.append((LAYER_NODES + 1, Kind.COLLECTIVE, rank, 10 * layers * US))
+            size[len(rows)] = at_end or 4_000 * layers
+            rows.append((LAYER_NODES + 1, Kind.COLLECTIVE, rank, at_end or 10 * layers * US))
     tasks = np.array(sorted(t for tasks in meetings.values() for t in tasks), np.int32)
     inner = np.array([rows[t][0] == LAYER_NODES for t in tasks], bool)
     n, none = len(rows), np.full(len(tasks), -1, np.int32)
@@ -63,7 +72,7 @@ def plan(tp: int, dp: int, layers: int, width: int) -> Graph:
         collectives=Collectives(
             tasks,
             np.zeros(len(tasks), np.int32),
-            np.where(inner, 4_000 * width, 4_000 * layers),
+            np.array([size[t] for t in tasks.tolist()], np.int64),
             (~inner).astype(np.int32),
             none.astype(np.int64),
             none,
@@ -237,17 +246,23 @@ def test_a_hidden_sample_keeps_its_step_but_not_its_nodes(family: SetModel, sour
     assert step(blocks) == step(found.graph)
     assert drawn.communication.size.tolist() == plain.communication.size.tolist()
     assert hidden(found.graph, 1).duration.tolist() == blocks.duration.tolist() != hidden(found.graph, 2).duration.tolist()
-    assert disclosure(sources, plain, found.source).structure == 1.0
-    assert disclosure(sources, drawn, found.source, hidden=True).structure < 0.1
+    assert disclosure(sources, plain, found.source, family.facts).structure == 1.0
+    assert disclosure(sources, drawn, found.source, family.facts, hidden=True).structure < 0.1
     export_graph(blocks, tmp_path, exact_ns=True, astra_sim=True)
     assert check_set(tmp_path).violations == ()
 
 
 def test_a_source_is_told_where_its_structure_is_its_own(family: SetModel, sources: list[Workload]) -> None:
-    told = disclosure(sources, sources[1], 1)
-    assert (told.told, told.chance, told.structure) == (1.0, pytest.approx(1 / 9), 1.0)
-    assert disclosure([sources[1], sources[1]], sources[1], 1).told == 0.5  # twins: a guess
-    assert disclosure(sources, sources[0], 1).told == 0.0
+    told = disclosure(sources, sources[1], 1, family.facts)
+    assert (told.told, told.chance, told.structure, told.by_facts) == (1.0, pytest.approx(1 / 9), 1.0, 1.0)
+    twins = disclosure([sources[1], sources[1]], sources[1], 1, [family.facts[1]] * 2)
+    assert (twins.told, twins.by_facts) == (0.5, 0.5)  # a guess
+    assert disclosure(sources, sources[0], 1, family.facts).told == 0.0
+
+
+def test_of_sets_with_the_same_facts_any_gives_its_structure(sources: list[Workload]) -> None:
+    twins = learn([sources[2], sources[2]], [dict(zip(KEYS, FACTS[2], strict=True))] * 2)
+    assert {sample_family(twins, seed).source for seed in range(8)} == {0, 1}
 
 
 def test_the_verb_samples_families_and_compares_with_a_set_held_out(tmp_path: Path) -> None:
@@ -261,6 +276,8 @@ def test_the_verb_samples_families_and_compares_with_a_set_held_out(tmp_path: Pa
     assert found["step_time_ns"] == pytest.approx(found["held_out_step_time_ns"], rel=0.05)
     assert max(found["held_out_within_5_percent"].values()) <= 0.1
     assert found["disclosure"]["chance"] == pytest.approx(1 / 9)
+    assert found["held_out_by_operator"]["runs"] == 0.0
+    assert max(found["held_out_by_operator"].values()) <= 0.05
     with pytest.raises(UsageError, match="give --set instead of --ranks"):
         lumos.chakra.synthesize(names, output=tmp_path / "no", facts=listed, ranks=8)
     with pytest.raises(UsageError, match="2 values for 5 sets"):

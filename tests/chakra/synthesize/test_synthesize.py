@@ -240,6 +240,8 @@ def test_the_distance_of_distributions() -> None:
     assert kolmogorov_smirnov(a, a + 1000) == 1.0
     assert kolmogorov_smirnov(a, a + 50) == pytest.approx(0.5)
     assert kolmogorov_smirnov(np.array([1000]), np.array([1020]), tolerance=0.03) == 0.0
+    for changed, apart in ((970, 0.0), (1030, 0.0), (969, 1.0), (1031, 1.0)):  # 3 % of the first, up or down
+        assert kolmogorov_smirnov(np.array([1000]), np.array([changed]), tolerance=0.03) == apart
 
 
 def test_stat_counts_what_is_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,3 +128,31 @@ def test_answers_are_written_with_what_their_kernels_compute(profiled: Path, tmp
     lumos.export(prediction, chakra=tmp_path / "predicted")
     found = lumos.chakra.export(tmp_path / "predicted", tmp_path / "again")
     assert found.work > 0.9 * found.compute
+
+
+FOREIGN = Path(__file__).resolve().parents[3] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
+
+
+def written(folder: Path, **changes: int) -> tuple[int, dict[str, int], int]:
+    """Of the job after changes, written as a set: the operations, the number of kernels with bytes by name, and those bytes."""
+    lumos.export(lumos.whatif(FOREIGN, **changes), chakra=folder)
+    kernels = [n.node for n in stream(folder / "job.0.et")[1] if n.node.value("num_ops") is not None and not n.node.value("is_cpu_op")]
+    operations = sum(n.value("num_ops") for n in kernels if n.value("num_ops") > 1)
+    return operations, Counter(n.name for n in kernels), sum(n.value("tensor_size") for n in kernels)
+
+
+def test_twice_the_batch_is_written_with_twice_the_operations(tmp_path: Path) -> None:
+    """And with as many kernels; they move more bytes, but not twice as many, for the weights stay."""
+    base, kernels, moved = written(tmp_path / "base", layers=6)
+    doubled, same, more = written(tmp_path / "batch", micro_batch=2)
+    assert doubled == 2 * base > 0
+    assert same == kernels
+    assert 1.1 * moved < more < 2 * moved
+
+
+def test_a_ranks_part_of_the_layers_is_written_with_its_part_of_the_operations(tmp_path: Path) -> None:
+    """The table of 50,257 tokens cannot be cut in two, so the head stays whole: 256 · 50,257 · 512 multiplications forward and twice as
+    many backward, of two operations each, in every one of the six steps that are written."""
+    base, part = written(tmp_path / "base", layers=6)[0], written(tmp_path / "part", tp=2)[0]
+    head = 6 * 3 * 2 * 256 * 50_257 * 512
+    assert part - head == pytest.approx((base - head) / 2, rel=1e-6)

@@ -7,16 +7,18 @@ durations that the set gives, or that follow from its network file.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.chakra.check.nodes import runs_alone
 from lumos.chakra.check.rules import Violation
 from lumos.chakra.gather import gather
 from lumos.chakra.network import durations
 from lumos.chakra.play import Played, play
 from lumos.trace.chakra.et import trace_of
-from lumos.trace.chakra.schema import Metadata
+from lumos.trace.chakra.schema import ChakraNode, Metadata, NodeType
 from lumos.trace.table import ABSENT, Job, ProcessGroup
 
 if TYPE_CHECKING:
@@ -32,7 +34,7 @@ _NAMED = 20
 
 def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]], network: Network | None) -> list[Violation]:
     """The nodes at which ranks hang, if any. The files must satisfy all other rules. network: None where the set has no network file."""
-    traces = tuple(trace_of(f.path, Metadata(), f.nodes) for f in files)
+    traces = tuple(trace_of(f.path, Metadata(), [_as_run(node) for node in f.nodes]) for f in files)
     workload = gather(Job(traces, tuple(ProcessGroup(key, ranks) for key, ranks in groups.items())))
     duration, _ = durations(workload, network)
     assert workload.id is not None
@@ -50,6 +52,11 @@ def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]]
     if not violations:
         violations = [at(node, "deadlock", message) for node, message in _hung(played, workload)]
     return violations
+
+
+def _as_run(node: ChakraNode) -> ChakraNode:
+    """The node as the simulator runs it: a collective that waits for no other rank is work of its own rank."""
+    return replace(node, type=NodeType.COMP) if runs_alone(node) else node
 
 
 def _counts(workload: Workload, files: Sequence[RankFile]) -> list[Violation]:

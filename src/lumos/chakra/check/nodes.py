@@ -21,6 +21,8 @@ _INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in 
 
 #: Collective types that ASTRA-sim simulates.
 SIMULATED = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.ALL_TO_ALL, CollectiveType.REDUCE_SCATTER)
+#: The type that it lets run for the node's own duration on each rank, without a transfer and without the other ranks.
+ALONE = CollectiveType.BROADCAST
 
 #: The types of value that ASTRA-sim accepts, by attribute.
 _KINDS: Mapping[str, frozenset[str]] = {
@@ -99,8 +101,15 @@ def _unknown(file: RankFile) -> None:
     empty = {a.name for node in file.nodes for a in node.attrs if not a.kind and a.name not in _KINDS}
     if empty:
         file.warnings.append(f"attributes without a value ({', '.join(sorted(empty))})")
+    if any(runs_alone(node) for node in file.nodes):
+        file.warnings.append("a broadcast takes its own duration on each rank: the simulator neither prices it nor waits for the others")
     if any(node.unknown for node in file.nodes):
         file.warnings.append("nodes with fields that the schema lacks")
+
+
+def runs_alone(node: ChakraNode) -> bool:
+    """Whether the simulator runs a collective on each rank for itself."""
+    return node.type == NodeType.COLL and node.value("comm_type") == ALONE
 
 
 def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator[tuple[str, str]]:
@@ -141,7 +150,7 @@ def _communication(node: ChakraNode, attrs: Mapping[str, Attribute], rank: int) 
         yield from _typed(attrs, name, required=False)
     if kind == NodeType.COLL:
         found = attrs.get("comm_type")
-        if found is not None and isinstance(found.value, int) and found.value not in SIMULATED:
+        if found is not None and isinstance(found.value, int) and found.value not in (*SIMULATED, ALONE):
             name = CollectiveType(found.value).name if found.value in list(CollectiveType) else "unknown"
             yield "collective-type", f"comm_type {found.value} ({name}) is not simulated"
         group = attrs.get("pg_name")

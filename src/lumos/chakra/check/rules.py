@@ -29,7 +29,7 @@ RULES: Mapping[str, str] = {
     # communication
     "communication-attribute": "a missing attribute of a communication node aborts",
     "communication-on-cpu": "a communication node marked is_cpu_op aborts",
-    "collective-type": "other types than all-reduce, all-gather, all-to-all, reduce-scatter abort; a broadcast does not synchronise",
+    "collective-type": "other types than all-reduce, all-gather, all-to-all, reduce-scatter and broadcast abort",
     "group-name": "pg_name must be a decimal integer as text; other text aborts",
     "group-unknown": "a group that the file of groups lacks ends the run",
     "group-member": "a rank that uses a group it is not in aborts",

@@ -52,6 +52,8 @@ def _implementations(name: str, system: Mapping[str, Any], dimensions: int, kind
         count = len(system.get(key, ()))
         if count > dimensions:
             violations.append(Violation("system", name, None, f"{key} has {count} entries for {dimensions} dimensions"))
+        elif count == 0 and kind in kinds and system.get(f"{key}-custom"):
+            warnings.append(f"{name}: {key}-custom names nodes of its own, which are not looked at; other algorithms stand in for them")
         elif count == 0 and kind in kinds:
             violations.append(Violation("system", name, None, f"{key} is missing, and the set has such collectives"))
         elif 0 < count < dimensions and kind in kinds and not str(system[key][-1]).startswith("one"):

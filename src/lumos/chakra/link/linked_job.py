@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.chakra.link.link import Linked, link_traces
@@ -27,7 +28,6 @@ from lumos.trace.read import EXECUTION_TRACE
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from lumos.trace.table import Job, Trace
 
@@ -87,7 +87,7 @@ def _linked(observed: Sequence[ExecutionTrace], trace: Trace) -> LinkedRank:
     pairs = [(one, link_traces(one, trace)) for one in own]
     good = [(one, found) for one, found in pairs if not found.refuted]
     if not good:
-        why = "; ".join(dict.fromkeys(reason for _, found in pairs for reason in found.refuted))
+        why = "; ".join(f"{Path(one.path).name}: {', '.join(found.refuted)}" for one, found in pairs)
         raise LumosError(f"{trace.path}: no execution trace is of this rank and run ({why}); add the one that is")
     best = max(good, key=lambda pair: (pair[1].confidence or 0.0, pair[1].linked))
     return LinkedRank(trace.rank, best[0], trace, best[1])

@@ -52,7 +52,7 @@ def _process(observed: ExecutionTrace, trace: Trace) -> Vote:
     if observed.pid <= 0 or not profiled:
         return Vote("process", None, "a file does not name its process")
     listed = ", ".join(map(str, profiled))
-    return Vote("process", observed.pid in profiled, f"{observed.path} is of process {observed.pid}, {trace.path} of {listed}")
+    return Vote("process", observed.pid in profiled, f"the execution trace is of process {observed.pid}, the profiler's file of {listed}")
 
 
 def processes(trace: Trace) -> list[int]:

@@ -13,10 +13,11 @@ from lumos.chakra.export import Exported, export_graph
 from lumos.chakra.facade import workload
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesize.disclosure import Disclosure, disclosure
-from lumos.chakra.synthesize.family import sample_family
+from lumos.chakra.synthesize.family import FamilySample, sample_family
 from lumos.chakra.synthesize.hide import hidden
 from lumos.chakra.synthesize.membership import Likeness, distances, likeness
-from lumos.chakra.synthesize.model import learn, load, save
+from lumos.chakra.synthesize.model import SetModel, learn, load, operator_names, save
+from lumos.chakra.synthesize.operators import operator_distances
 from lumos.chakra.synthesize.sample import sample
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
@@ -39,9 +40,11 @@ class Synthetic(Shown):
     """A sampled set. symbols: how many symbols the model has. step_time_ns: of the typical step of the sample, simulated.
     source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
     were several, or structure or speeds were changed. held_out: the distances of the distributions (`Likeness.ks`) from a set of the same
-    family that was not learned from, held_out_within_5_percent those where durations that differ by 5 % count as equal, and
-    held_out_step_time_ns its step; None without one. facts: what a sample of a family is a set of. disclosure: how well its source can be
-    told among the sets that were learned from; None where it is no sample of a family, or these are not at hand."""
+    family that was not learned from, held_out_within_5_percent those where durations that differ by 5 % count as equal,
+    held_out_by_operator the shares of its time, bytes and nodes that the sample misses (`operator_distances`; None where it is no sample of
+    a family, its structure is hidden, or the sets that were learned from are not at hand), and held_out_step_time_ns its step; None without
+    one. facts: what a sample of a family is a set of. disclosure: how well its source can be told among the sets that were learned from;
+    None where it is no sample of a family, or these are not at hand."""
 
     exported: Exported
     symbols: int
@@ -51,6 +54,7 @@ class Synthetic(Shown):
     held_out: dict[str, float] | None = None
     held_out_within_5_percent: dict[str, float] | None = None
     held_out_step_time_ns: int | None = None
+    held_out_by_operator: dict[str, float] | None = None
     facts: dict[str, int] | None = None
     disclosure: Disclosure | None = None
 
@@ -102,9 +106,11 @@ def synthesize(
         raise UsageError("sets of a family are sampled by their facts: give --set instead of --ranks, --layers and --scale")
     drawn = sample_family(learned, seed, at) if of_family or at else None
     graph = sample(learned, seed, ranks=ranks, layers=layers, scale=scale) if drawn is None else drawn.graph
+    names = None if drawn is None or hide_structure or not sources else _names(drawn, sources, learned)
     graph = hidden(graph, seed) if hide_structure else graph
     exported = export_graph(graph, Path(output), exact_ns=True, astra_sim=astra_sim, cluster=described)
     written = lower(graph)
+    told = disclosure(sources, written, drawn.source, learned.facts, hidden=hide_structure) if drawn is not None and sources else None
     like_source = len(sources) == 1 and not of_family and ranks is None and layers is None and not scale and not hide_structure
     return Synthetic(
         exported=exported,
@@ -113,8 +119,8 @@ def synthesize(
         source_step_time_ns=tuple(_step_time(graph_of(s)) for s in sources),
         likeness=likeness(sources[0], written) if like_source else None,
         facts=None if drawn is None else drawn.facts,
-        disclosure=disclosure(sources, written, drawn.source, hidden=hide_structure) if drawn is not None and sources else None,
-        **(_compared(workload(held_out), graph, hide_structure) if held_out is not None else {}),
+        disclosure=told,
+        **(_compared(workload(held_out), graph, hide_structure, names) if held_out is not None else {}),
     )
 
 
@@ -124,16 +130,28 @@ class _Compared(TypedDict, total=False):
     held_out: dict[str, float]
     held_out_within_5_percent: dict[str, float]
     held_out_step_time_ns: int
+    held_out_by_operator: dict[str, float] | None
 
 
-def _compared(other: Workload, graph: Graph, hide_structure: bool) -> _Compared:
+def _names(drawn: FamilySample, sources: Sequence[Workload], learned: SetModel) -> list[str]:
+    """What each name of a sample stands for in the sets that were learned from."""
+    known = operator_names(sources, learned.facts)
+    return [known[label] for label in drawn.labels]
+
+
+def _compared(other: Workload, graph: Graph, hide_structure: bool, names: Sequence[str] | None) -> _Compared:
     """What a sample has in common with a set that was not learned from. Of blocks that were cut at random only the communication counts."""
     drawn = lower(graph)
     exact, near = (
         {key: value for key, value in distances(other, drawn, tolerance).items() if not hide_structure or key in ("communication", "size")}
         for tolerance in (0.0, 0.05)
     )
-    return {"held_out": exact, "held_out_within_5_percent": near, "held_out_step_time_ns": _step_time(graph_of(other))}
+    return {
+        "held_out": exact,
+        "held_out_within_5_percent": near,
+        "held_out_step_time_ns": _step_time(graph_of(other)),
+        "held_out_by_operator": None if names is None else operator_distances(other, drawn, names),
+    }
 
 
 def facts_of_sets(sets: int, facts: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], ...]:

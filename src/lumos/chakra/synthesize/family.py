@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.chakra.synthesize.buckets import LAYERS
 from lumos.chakra.synthesize.grid import AXES, DATA, PIPELINE, TENSOR, grid_of, with_axes
 from lumos.chakra.synthesize.layers import with_more_layers
+from lumos.chakra.synthesize.refill import refilled
 from lumos.chakra.synthesize.sample import Growth, generator, graph_of_structure
-from lumos.chakra.synthesize.transfers import REFERENCE, transfer_times
+from lumos.chakra.synthesize.transfers import REFERENCE
 from lumos.chakra.synthesize.trends import factor, middle, varied
 from lumos.errors import GraphError, UsageError
 from lumos.model.transformer import MOST_LAYERS
@@ -22,10 +24,10 @@ from lumos.model.transformer import MOST_LAYERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from lumos.chakra.synthesize.buckets import Buckets
     from lumos.chakra.synthesize.model import SetModel, SetStructure, Symbol
     from lumos.graph.table import Graph
 
-LAYERS = "layers"
 #: The facts on which the order of what a rank runs depends: a sample has those of a set that was learned from.
 STRUCTURAL = (PIPELINE, "microbatches")
 #: The largest value of a fact; so their products stay within what a set can have.
@@ -33,11 +35,13 @@ LARGEST_FACT = 1_000_000
 
 
 class FamilySample(NamedTuple):
-    """A sample. facts: what it is a set of. source: the number, among the sets that were learned from, of that which gave its structure."""
+    """A sample. facts: what it is a set of. source: the number, among the sets that were learned from, of that which gave its structure.
+    labels: for each name of the graph the label in the model."""
 
     graph: Graph
     facts: dict[str, int]
     source: int
+    labels: tuple[int, ...]
 
 
 def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | None = None) -> FamilySample:
@@ -47,56 +51,47 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
     """
     rng = generator(seed)
     found = _drawn(model, _checked(model, facts or {}), rng)
-    source = _nearest(model, found)
+    source = _nearest(model, found, rng)
     structure = _arranged(model, source, found)
     try:
-        return FamilySample(graph_of_structure(model, structure, rng, growth=_growth(model, structure, found, source)), found, source)
+        graph, labels = graph_of_structure(model, structure, rng, growth=_growth(model, structure, found, source))
+        return FamilySample(graph, found, source, labels)
     except GraphError as error:
         raise UsageError(f"{_words(found)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
-
-
-class _Transfers(NamedTuple):
-    """The transfers of one symbol in a structure. size: their mean, bytes. ranks: how many take part."""
-
-    size: float
-    ranks: int
 
 
 def _growth(model: SetModel, structure: SetStructure, facts: Mapping[str, int], source: int) -> Growth:
     """By how much durations differ from those of the model, and sizes from those of the structure, which are of the set `source`."""
     keys, to = varied(model.facts), middle(model.facts)
-    of_symbol = _transfers(structure)
+    of_symbol = _mean_sizes(structure)
     extremes: dict[tuple[int, bool, int], list[float]] = {}
     for i, found in of_symbol.items():
-        extremes.setdefault(_operator(model.symbols[i]), []).append(np.log(found.size))
+        extremes.setdefault(_operator(model.symbols[i]), []).append(np.log(found))
     time, size = np.ones(len(model.symbols)), np.ones(len(model.symbols))
     for i, symbol in enumerate(model.symbols):
         if i not in of_symbol or not symbol.transfer:
             time[i] = factor(symbol.time, keys, facts, to) if symbol.time else 1.0
         if i in of_symbol and symbol.smallest:
             low, high = (pick(extremes[_operator(symbol)]) for pick in (min, max))
-            part = (np.log(of_symbol[i].size) - low) / (high - low) if high > low else 0.0
+            part = (np.log(of_symbol[i]) - low) / (high - low) if high > low else 0.0
             between = tuple((1 - part) * a + part * b for a, b in zip(symbol.smallest, symbol.largest, strict=True))
             size[i] = factor(between, keys, facts, model.facts[source])
         if i in of_symbol and symbol.transfer:
-            bytes_moved, ranks = np.array([of_symbol[i].size * size[i]]), np.array([float(of_symbol[i].ranks)])
-            time[i] = transfer_times(symbol.transfer, bytes_moved, ranks)[0] / REFERENCE
-    return Growth(time, size)
+            time[i] = 1 / REFERENCE
+    return Growth(time, size, by_size=True)
 
 
 def _operator(symbol: Symbol) -> tuple[int, bool, int]:
     return symbol.label, symbol.on_cpu, symbol.type
 
 
-def _transfers(structure: SetStructure) -> dict[int, _Transfers]:
-    """The transfers of every symbol that has any."""
+def _mean_sizes(structure: SetStructure) -> dict[int, float]:
+    """The mean size of the transfers of every symbol that has any, bytes."""
     sizes: dict[int, list[int]] = {}
-    ranks: dict[int, int] = {}
     for program in structure.programs:
-        for node, _, size, group, *_ in program.comm:
+        for node, _, size, *_ in program.comm:
             sizes.setdefault(program.symbol[node], []).append(size)
-            ranks[program.symbol[node]] = len(structure.groups[group]) if group >= 0 else 2
-    return {symbol: _Transfers(float(np.mean(found)), ranks[symbol]) for symbol, found in sizes.items()}
+    return {symbol: float(np.mean(found)) for symbol, found in sizes.items()}
 
 
 def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:
@@ -152,10 +147,29 @@ def _words(facts: Mapping[str, int]) -> str:
     return ", ".join(f"{key} {value}" for key, value in facts.items())
 
 
-def _nearest(model: SetModel, facts: Mapping[str, int]) -> int:
-    """The set of the same kind whose facts differ least, by their logarithms."""
+def _nearest(model: SetModel, facts: Mapping[str, int], rng: np.random.Generator) -> int:
+    """The set of the same kind whose facts differ least, by their logarithms; of those first that exchange layers in as large buckets,
+    and of sets with the same facts any."""
     same = [i for i, each in enumerate(model.facts) if _kind(each) == _kind(facts)]
-    return min(same, key=lambda i: sum(abs(np.log(facts[key] / model.facts[i][key])) for key in facts))
+
+    def apart(i: int) -> tuple[int, float]:
+        other = sum(_bucket(model, b, i, facts) != _bucket(model, b, i, model.facts[i]) for b in model.buckets if b.layer[i])
+        return other, sum(abs(np.log(facts[key] / model.facts[i][key])) for key in facts)
+
+    first = min(same, key=apart)
+    equal = [i for i in same if model.facts[i] == model.facts[first]]
+    return equal[int(rng.integers(len(equal)))] if len(equal) > 1 else first
+
+
+def _bucket(model: SetModel, buckets: Buckets, source: int, facts: Mapping[str, int]) -> int:
+    """How many layers the first bucket of a set with these facts holds."""
+    return buckets.held(_layer_bytes(model, buckets, source, facts), facts[LAYERS] // facts.get(PIPELINE, 1))[0]
+
+
+def _layer_bytes(model: SetModel, buckets: Buckets, source: int, facts: Mapping[str, int]) -> float:
+    """The bytes that a layer exchanges in a set with these facts, from those in the set `source`."""
+    trend = next(symbol.smallest for symbol in model.symbols if symbol.label == buckets.label and symbol.smallest)
+    return buckets.layer[source] * factor(trend, varied(model.facts), facts, model.facts[source])
 
 
 def _arranged(model: SetModel, source: int, facts: Mapping[str, int]) -> SetStructure:
@@ -167,4 +181,8 @@ def _arranged(model: SetModel, source: int, facts: Mapping[str, int]) -> SetStru
     grid = grid_of(structure, own)
     if LAYERS in facts:
         structure = with_more_layers(model, structure, facts[LAYERS] // stages, own[LAYERS] // stages)
+    for buckets in model.buckets:
+        if buckets.layer[source]:
+            layer = _layer_bytes(model, buckets, source, facts)
+            structure = refilled(model, structure, buckets, source, layer, facts[LAYERS] // stages)
     return with_axes(structure, grid, {axis: facts.get(axis, 1) for axis in AXES})

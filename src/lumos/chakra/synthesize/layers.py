@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,7 @@ from lumos.errors import UsageError
 from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Container, Sequence
 
     from lumos.chakra.synthesize.repeats import RepeatedRegion
     from lumos.trace.table import Int64
@@ -58,7 +59,8 @@ def _changed(model: SetModel, structure: SetStructure, passes: Callable[[SetProg
 
 
 def _by_operator(model: SetModel, program: SetProgram, layers: int) -> Passes:
-    """The passes over the layers by the operators of all nodes. A message leaves the layers of a rank, so each stands for itself."""
+    """The passes over the layers by the operators of all nodes. A message leaves the layers of a rank, so each stands for itself. Transfers
+    of several layers stand behind one of these only, so they are passed over."""
     symbols = [model.symbols[s] for s in program.symbol]
     keys: list[tuple[int, ...]] = [(s.label, s.on_cpu, s.type) for s in symbols]
     for (
@@ -67,7 +69,17 @@ def _by_operator(model: SetModel, program: SetProgram, layers: int) -> Passes:
     ) in program.comm:
         if symbols[node].type in (NodeType.SEND, NodeType.RECV):
             keys[node] = (node,)
-    return _bounds(layer_regions(_numbered(keys), layers), range(len(keys) + 1))
+    launched = launched_from(model, program, {buckets.label for buckets in model.buckets})
+    passed_over = {node for last, first in launched.items() for node in range(first, last + 1)}
+    kept = [node for node in range(len(keys)) if node not in passed_over]
+    return _bounds(layer_regions(_numbered([keys[node] for node in kept]), layers), [*kept, len(keys)])
+
+
+def launched_from(model: SetModel, program: SetProgram, labels: Container[int]) -> dict[int, int]:
+    """The nodes of a program with these labels, each with its launch where that stands right before it, else with itself."""
+    symbols = [model.symbols[s] for s in program.symbol]
+    nodes = (node for node, symbol in enumerate(symbols) if symbol.label in labels)
+    return {node: node - (1 in program.deps[node] and symbols[node - 1].on_cpu) for node in nodes}
 
 
 def _by_communication(program: SetProgram) -> Passes:
@@ -99,7 +111,11 @@ def _repeated(model: SetModel, program: SetProgram, passes: Passes, times: Calla
         for unit in range(times(len(units))):
             order += range(*units[unit % len(units)])
         at = bounds[-1]
-    order += range(at, len(program.symbol))
+    return reordered(model, program, [*order, *range(at, len(program.symbol))])
+
+
+def reordered(model: SetModel, program: SetProgram, order: list[int]) -> SetProgram:
+    """The program with these of its nodes in this order; each may be left out, or come again."""
     rows = {c[0]: c for c in program.comm}
     return SetProgram(
         symbol=tuple(program.symbol[i] for i in order),
@@ -113,19 +129,29 @@ def _repeated(model: SetModel, program: SetProgram, passes: Passes, times: Calla
 def _deps_of(program: SetProgram, model: SetModel, order: list[int]) -> tuple[tuple[int, ...], ...]:
     """The dependencies of nodes that are copied in this order, as distances back.
 
-    A node depends on the copies of what it depended on, where these stand as far before it as the originals did. Where a part
-    was left out or came again between them, it depends on the last node before it on the same thread or stream instead.
+    A node depends on the copies of what it depended on, where these stand as far before it as the originals did. Where a part was left out
+    or came again between them, the third copy of a layer depends on the third copy of what it awaits of another thread or stream, such
+    as the gather of its parameters. What has no such copy, or more copies than the node itself has, stands for the last node before it
+    on its thread or stream.
     """
     lane = [(model.symbols[s].on_cpu, queue) for s, queue in zip(program.symbol, program.queue, strict=True)]
     last: dict[tuple[bool, int], int] = {}
+    times = Counter(order)
+    copies: dict[int, list[int]] = {node: [] for node in times}
     out = []
     for place, node in enumerate(order):
+        number = len(copies[node])
         found = set()
         for back in program.deps[node]:
             if back <= place and order[place - back] == node - back:
                 found.add(back)
-            elif lane[node - back] in last:
-                found.add(place - last[lane[node - back]])
+                continue
+            awaited = node - back
+            if lane[awaited] != lane[node] and times[awaited] <= times[node] and number < len(copies.get(awaited, ())):
+                found.add(place - copies[awaited][number])
+            elif lane[awaited] in last:
+                found.add(place - last[lane[awaited]])
+        copies[node].append(place)
         out.append(tuple(sorted(found)))
         last[lane[node]] = place
     return tuple(out)

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from lumos.chakra.synthesize.buckets import Buckets, separated
 from lumos.chakra.synthesize.program_order import in_program_order
 from lumos.chakra.synthesize.transfers import REFERENCE, Weights, fitted, ranks_of, transfer_times
 from lumos.chakra.synthesize.trends import Exponents, exponents, extreme_sizes, factor, mean_durations, middle, node_operators, varied
@@ -93,7 +94,8 @@ class SetStructure(msgspec.Struct, frozen=True):
 class SetModel(msgspec.Struct, frozen=True):
     """What was learned. kinds: the kinds of communication, as in `Communication.kinds`. short_runs: uint32 hashes, ascending,
     of the runs in the sources whose durations are so short that a sample might draw the same ones by chance. facts: what is known of the
-    set of each structure where they are of one family; the quantiles are then those of a set with the middle of all facts."""
+    set of each structure where they are of one family; the quantiles are then those of a set with the middle of all facts. buckets: of the
+    operators that exchange whole layers in buckets."""
 
     format: str
     symbols: tuple[Symbol, ...]
@@ -101,6 +103,7 @@ class SetModel(msgspec.Struct, frozen=True):
     kinds: tuple[str, ...]
     short_runs: bytes = b""
     facts: tuple[dict[str, int], ...] = ()
+    buckets: tuple[Buckets, ...] = ()
 
 
 def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> SetModel:
@@ -111,8 +114,11 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     pools: list[list[Int64]] = []
     kinds: dict[str, int] = {}
     structures = []
+    workloads, found = separated(workloads, facts)
     times = exponents([mean_durations(w) for w in workloads], facts) if facts else {}
     sizes = [exponents([extreme_sizes(w, pick) for w in workloads], facts) if facts else {} for pick in (min, max)]
+    for operator, buckets in found.items():
+        sizes[0][operator] = sizes[1][operator] = buckets.trend
     transfers = fitted(workloads) if facts else {}
     for i, given in enumerate(workloads):
         if not len(given) or (given.duration == ABSENT).any():
@@ -128,7 +134,21 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
         of_family = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
         table.append(Symbol(kind, bool(cpu), task, label, quantiles, *of_family))
     short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
-    return SetModel(_FORMAT, tuple(table), tuple(structures), tuple(kinds), short.astype("<u4").tobytes(), tuple(map(dict, facts)))
+    return SetModel(
+        _FORMAT,
+        tuple(table),
+        tuple(structures),
+        tuple(kinds),
+        short.astype("<u4").tobytes(),
+        tuple(map(dict, facts)),
+        tuple(Buckets(labels[name], *each[:3]) for (name, *_), each in found.items()),
+    )
+
+
+def operator_names(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> tuple[str, ...]:
+    """The name of every label of the model that `learn` makes of the same workloads; the model itself holds none."""
+    given = separated(workloads, facts)[0]
+    return tuple(dict.fromkeys(name for workload in given for name in workload.names))
 
 
 def _at_the_middle(

@@ -44,7 +44,8 @@ def layer_regions(labels: Int64, layers: int) -> list[RepeatedRegion]:
     """The stretches that may be passes over so many layers, in order; each has a unit of its own, the shortest that repeats.
 
     labels: one per node of a rank. Passes differ (a backward pass runs other nodes than a forward pass), and what repeats around them,
-    such as microbatches, has longer units. What repeats within a layer is too short to be a pass.
+    such as microbatches, has longer units. What repeats within a layer is too short to be a pass. Outside of the passes, what repeats just
+    as often as there are layers counts too, such as the gathers of their parameters.
     """
     taken = np.zeros(len(labels), bool)
     out = []
@@ -52,6 +53,12 @@ def layer_regions(labels: Int64, layers: int) -> list[RepeatedRegion]:
         for found in _of_period(labels, period):
             whole = slice(found.start, found.start + found.period * found.times)
             if found.period * found.times >= LAYER_NODES * layers and not taken[whole].any():
+                taken[whole] = True
+                out.append(found)
+    for period in range(1, LAYER_NODES):
+        for found in _of_period(labels, period):
+            whole = slice(found.start, found.start + found.period * found.times)
+            if found.times == layers and not taken[whole].any():
                 taken[whole] = True
                 out.append(found)
     return sorted(out)

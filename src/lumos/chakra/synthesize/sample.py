@@ -12,6 +12,7 @@ from lumos.chakra.build import graph_of
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesize.layers import with_layers
 from lumos.chakra.synthesize.model import RUN_LENGTH, SetModel, SetProgram, SetStructure, run_hashes
+from lumos.chakra.synthesize.transfers import members_of, transfer_times
 from lumos.chakra.workload import Communication, Workload
 from lumos.errors import GraphError, UsageError
 from lumos.graph.edges import distinct
@@ -64,7 +65,7 @@ def sample(
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
     replicas = (ranks or world) // world
     try:
-        return graph_of_structure(model, structure, rng, replicas=replicas, scale=scale)
+        return graph_of_structure(model, structure, rng, replicas=replicas, scale=scale).graph
     except GraphError as error:
         if layers is None:
             raise
@@ -79,10 +80,19 @@ def generator(seed: int) -> np.random.Generator:
 
 
 class Growth(NamedTuple):
-    """By how much the durations and the sizes of each symbol differ from those of the model, float64[symbols]."""
+    """By how much the durations and the sizes of each symbol differ from those of the model, float64[symbols]. by_size: whether what
+    transfers take follows from their sizes and ranks."""
 
     time: NDArray[np.float64]
     size: NDArray[np.float64]
+    by_size: bool = False
+
+
+class Drawn(NamedTuple):
+    """A graph that was sampled. labels: for each of its names the label in the model."""
+
+    graph: Graph
+    labels: tuple[int, ...]
 
 
 def graph_of_structure(
@@ -93,7 +103,7 @@ def graph_of_structure(
     replicas: int = 1,
     scale: Mapping[str, float] | None = None,
     growth: Growth | None = None,
-) -> Graph:
+) -> Drawn:
     """A graph of a structure with durations and sizes drawn from the model. GraphError where it has no schedule."""
     nodes = replicas * sum(len(structure.programs[p].symbol) for p in structure.of_rank)
     if nodes > MOST_NODES:
@@ -101,14 +111,15 @@ def graph_of_structure(
             f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks or --layers"
         )
     none = np.ones(len(model.symbols))
-    workload = _workload(model, structure, replicas, rng, scale or {}, growth or Growth(none, none))
+    workload, labels = _workload(model, structure, replicas, rng, scale or {}, growth or Growth(none, none))
     found = graph_of(workload)
     simulate(found)
     graph = _without_runs(replace(found, event=np.arange(len(workload), dtype=np.int32)), model)
     timeline = simulate(graph)
     marked = _steps([structure.programs[p] for p in structure.of_rank] * replicas, workload.rank_offset, timeline.start)
     absent = np.full(len(graph), ABSENT, np.int32)
-    return replace(graph, event=absent, measured_start=timeline.start, measured_end=timeline.end, steps=marked)
+    marked_graph = replace(graph, event=absent, measured_start=timeline.start, measured_end=timeline.end, steps=marked)
+    return Drawn(marked_graph, labels)
 
 
 def _without_runs(graph: Graph, model: SetModel) -> Graph:
@@ -142,28 +153,32 @@ def _steps(programs: list[SetProgram], offset: Int64, start: Int64) -> tuple[Ste
 
 def _workload(
     model: SetModel, structure: SetStructure, replicas: int, rng: np.random.Generator, scale: Mapping[str, float], growth: Growth
-) -> Workload:
+) -> tuple[Workload, tuple[int, ...]]:
+    """The workload of a structure, and the label in the model of each of its names."""
     programs = [structure.programs[p] for p in structure.of_rank] * replicas
     world = len(structure.of_rank)
     offset = offsets([len(p.symbol) for p in programs])
     symbol = np.concatenate([np.array(p.symbol, np.int64) for p in programs])
     groups, group_of, grown = _groups(structure, replicas)
     facts, order = _communication(model, programs, offset, world, group_of, rng, growth.size * scale.get("size", 1.0))
-    duration = _durations(model, symbol, rng, scale, growth)
+    drawn = _durations(model, symbol, rng, scale, growth)
+    drawn[facts.node] *= _transfer_times(model, programs, symbol[facts.node], members_of(groups, facts.group), growth)
+    duration = np.rint(drawn).astype(np.int64)
     if replicas > 1:
         _grow(duration, facts, groups, grown, replicas)
     dep_offset, dep = _dependencies(programs, offset)
     labels, of_symbol = _labels(model, rng)
+    names = tuple(f"op{i}" for i in range(len(labels)))
     column = {name: np.array([getattr(s, name) for s in model.symbols])[symbol] for name in ("type", "on_cpu", "kind")}
     none = np.full(len(symbol), ABSENT, np.int64)
-    return Workload(
+    out = Workload(
         ranks=tuple(range(len(programs))),
         rank_offset=offset,
         type=column["type"].astype(np.uint8),
         on_cpu=column["on_cpu"].astype(bool),
         kind=column["kind"].astype(np.uint8),
         name=of_symbol[symbol].astype(np.int32),
-        names=labels,
+        names=names,
         queue=np.concatenate([np.array(p.queue, np.int64) for p in programs]),
         start=order,
         duration=duration,
@@ -175,17 +190,18 @@ def _workload(
         communication=facts,
         groups=groups,
     )
+    return out, labels
 
 
-def _labels(model: SetModel, rng: np.random.Generator) -> tuple[tuple[str, ...], Int64]:
-    """Names that reveal nothing, numbered at random; and the index of each symbol's name among them."""
+def _labels(model: SetModel, rng: np.random.Generator) -> tuple[tuple[int, ...], Int64]:
+    """The model's labels in random order, so that their places in it reveal nothing; and the place of each symbol's label."""
     labels = sorted({s.label for s in model.symbols})
     number = dict(zip(labels, rng.permutation(len(labels)).tolist(), strict=True))
-    return tuple(f"op{i}" for i in range(len(labels))), np.array([number[s.label] for s in model.symbols])
+    return tuple(sorted(labels, key=lambda label: number[label])), np.array([number[s.label] for s in model.symbols])
 
 
-def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float], growth: Growth) -> Int64:
-    """A duration for every node: the n nodes of a symbol get one value from each n-th part of its distribution."""
+def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float], growth: Growth) -> NDArray[np.float64]:
+    """A duration for every node, ns: the n nodes of a symbol get one value from each n-th part of its distribution."""
     out = np.zeros(len(symbol), np.float64)
     bounds, order = grouped(symbol, len(model.symbols))
     for i, s in enumerate(model.symbols):
@@ -197,7 +213,18 @@ def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: 
         what = "communication" if s.type != NodeType.COMP else "host" if s.on_cpu else "compute"
         shift = 1 + JITTER * (2 * rng.random(len(nodes)) - 1)
         out[nodes] = np.interp(probability, np.linspace(0, 1, len(points)), points) * shift * scale.get(what, 1.0) * growth.time[i]
-    return np.rint(out).astype(np.int64)
+    return out
+
+
+def _transfer_times(model: SetModel, programs: list[SetProgram], symbol: Int64, ranks: Int64, growth: Growth) -> NDArray[np.float64]:
+    """What each communication takes for its size and number of ranks, ns; 1 where the durations of its symbol say it themselves."""
+    size = np.array([row[2] for program in programs for row in program.comm], np.float64) * growth.size[symbol]
+    time = np.ones(len(symbol))
+    for i in np.unique(symbol):
+        these = symbol == i
+        if growth.by_size and model.symbols[i].transfer:
+            time[these] = transfer_times(model.symbols[i].transfer, size[these], ranks[these].astype(np.float64))
+    return time
 
 
 def _dependencies(programs: list[SetProgram], offset: Int64) -> Lists:

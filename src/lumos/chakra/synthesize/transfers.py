@@ -61,8 +61,13 @@ def fitted(workloads: Sequence[Workload]) -> dict[OperatorKey, Weights]:
 
 def ranks_of(workload: Workload) -> Int64:
     """How many ranks take part in each communication."""
-    members = np.array([2, *(len(group) for group in workload.groups)])
-    return members[workload.communication.group + 1]
+    return members_of(workload.groups, workload.communication.group)
+
+
+def members_of(groups: Sequence[Sequence[int]], group: NDArray[np.signedinteger]) -> Int64:
+    """How many ranks are members of each of these groups, given by their numbers; 2 for ABSENT, which messages have."""
+    members: Int64 = np.array([2, *map(len, groups)], np.int64)[group + 1]
+    return members
 
 
 def _parts(size: NDArray[np.float64], ranks: NDArray[np.float64]) -> NDArray[np.float64]:
