@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from lumos.errors import LumosError
 from .conftest import Rank
 
 US = 1e-6
+FOREIGN = Path(__file__).parents[2] / "examples" / "foreign" / "DLRM__tf32"
 #: What every rank of a CPU job does: 400 + 10 × 50 = 900 µs; a step then takes 950.
 USUAL = [("aten::a", 400), *[("aten::b", 50)] * 10]
 
@@ -94,6 +96,21 @@ def test_devices_that_wait_for_the_cpu(job, gpu):
     assert 700 * US < found.worth_s < 820 * US
 
 
+def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job):
+    """One step: a call of 2000 µs, which sets the device up, and 60 operators of 10 µs with kernels of 3 µs."""
+    rank = Rank()
+    rank.step(0, 0, 2620)
+    rank.operator("aten::empty", 0, 2000)
+    for i in range(60):
+        now = 2000 + 10 * i
+        rank.operator("aten::mm", now, 10)
+        rank.call("cudaLaunchKernel", now + 2, 2, ("gemm_kernel", now + 6, 3))
+    rank.call("cudaDeviceSynchronize", 2600, 10)
+    (found,) = lumos.diagnose(job(rank)).findings
+    assert (found.code, found.where.task, found.worth_s) == (FindingCode.LONG_CALL, "aten::empty", pytest.approx(2000 * US))
+    assert "record later steps" in found.fix
+
+
 def test_elementwise_kernels_that_could_be_one(job, gpu):
     """Two of three kernels of 16 µs are elementwise and neighbours: 20 of 40 go, 320 µs, up to 1 µs of the device's first launch."""
     names = ("vectorized_elementwise_kernel<4>", "elementwise_kernel", "gemm_kernel")
@@ -116,6 +133,13 @@ def test_calls_that_wait_in_the_middle_of_a_step(job):
     assert found.worth_s == pytest.approx(60 * 10 * US)
     assert found.title == "the CPU waits for the device, mostly in aten::item (cudaStreamSynchronize)"
     assert "a step and rank: 60 calls in aten::item (cudaStreamSynchronize); without waiting" in found.evidence
+
+
+def test_a_thread_that_waits_for_another_does_not_wait_for_the_device():
+    """The backward thread of this recording ends a step in AccumulateGrad, and then waits 10 ms for the next: no call of the device."""
+    found = next(each for each in lumos.diagnose(FOREIGN).findings if each.code is FindingCode.BLOCKING_CALLS)
+    assert found.title == "the CPU waits for the device, mostly in aten::_local_scalar_dense (cudaStreamSynchronize)"
+    assert "calls that wait take 1.25 ms a step and rank: 1 call" in found.evidence
 
 
 def test_a_step_that_takes_longer(job, cpu):

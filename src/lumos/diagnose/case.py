@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64, Job
 
-#: A finding is listed where it is worth this share of the step. Steps of a healthy job differ by about as much (`whatif.noise.FEW_STEPS`).
+#: A finding is listed where it is worth this share of the step. Steps of a healthy job differ by about as much
+#: (`whatif.certainty.noise.FEW_STEPS`).
 LEAST_WORTH = 0.02
 
 

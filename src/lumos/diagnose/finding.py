@@ -30,6 +30,7 @@ class FindingCode(StrEnum):
     EXPOSED_COMMUNICATION = "exposed-communication"
     KERNELS_SLOWED = "kernels-slowed"
     LAUNCH_BOUND = "launch-bound"
+    LONG_CALL = "long-call"
     FUSIBLE_KERNELS = "fusible-kernels"
     BLOCKING_CALLS = "blocking-calls"
     DATA_LOADER = "data-loader"

@@ -23,6 +23,8 @@ from lumos.whatif.layout.capture import launches_graphs
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from lumos.diagnose.case import Case
     from lumos.diagnose.finding import Finding
 
@@ -64,17 +66,20 @@ def _launch_bound(case: Case) -> Iterator[Finding]:
     kernels = case.counted & case.owners.on_device & (case.graph.kind == Kind.KERNEL)
     if not kernels.any() or not launches_seen(case):
         return
+    one_call = _long_call(case)
+    if one_call is not None:
+        yield one_call
+        return
     price = _price(case)
     if not case.matters(price.worth):
         return
     middle = float(np.median(case.graph.duration[kernels]))
     number = kernels.sum() / case.steps / len(case.graph.ranks)
-    host = case.counted & ~case.owners.on_device & np.isin(case.graph.kind, _HOST)
     mostly = "Python between operators" if python > calls else "operators and launch calls"
     yield case.finding(
         FindingCode.LAUNCH_BOUND,
         "the devices wait for the CPU to launch their work",
-        case.at_longest(host),
+        case.at_longest(case.counted & _on_host(case)),
         price.worth,
         evidence=(
             f"the devices idle {duration(python + calls)} a step for the CPU, mostly for {mostly}"
@@ -91,10 +96,41 @@ def _launch_bound(case: Case) -> Iterator[Finding]:
     )
 
 
+def _on_host(case: Case) -> NDArray[np.bool_]:
+    """The work of the CPU that launches, bool[n]."""
+    return ~case.owners.on_device & np.isin(case.graph.kind, _HOST)
+
+
+def _long_call(case: Case) -> Finding | None:
+    """The finding that one piece of CPU work is most of what the devices wait for, where a single step counts: such as the first call of a
+    process, which sets the device up. Of several steps, one that holds such a piece stands apart (`slow_steps`)."""
+    if case.steps > 1:
+        return None
+    host, graph = case.counted & _on_host(case), case.graph
+    longest = np.zeros(len(graph), bool)
+    for position in range(len(graph.ranks)):
+        own = np.flatnonzero(host & (case.owners.rank == position))
+        longest[own[np.argmax(graph.duration[own])] if len(own) else []] = True
+    worth = case.saved_without_ns(longest)
+    if not case.matters(worth) or 2 * worth < case.saved_without_ns(_on_host(case)):
+        return None
+    place = case.at_longest(longest)
+    took = duration(int(graph.duration[longest].max()))
+    return case.finding(
+        FindingCode.LONG_CALL,
+        f"the devices wait for one long piece of CPU work: {place.task}",
+        place,
+        worth,
+        evidence=f"it takes {took}, and all other work of the CPU together holds the devices up for less",
+        fix="if it only happens at the start (set-up of the device, compilation), record later steps, as lumos collect does; if it recurs, "
+        "move it out of the step",
+        command="critical-path",
+    )
+
+
 def _price(case: Case) -> _Price:
     """What a CPU that launches in no time is worth at most, and CUDA graphs where they can be tried."""
-    host = ~case.owners.on_device & np.isin(case.graph.kind, _HOST)
-    most = case.saved_without_ns(host)
+    most = case.saved_without_ns(_on_host(case))
     bound = _Price(most, 0.0, most, "whatif --scale 'cpu:*=0'", False)
     if launches_graphs(case.graph):
         return bound

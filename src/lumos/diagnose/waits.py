@@ -21,10 +21,15 @@ from lumos.units import count, duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from lumos.diagnose.case import Case
     from lumos.diagnose.finding import Finding
+    from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 
+#: What a call waits by that waits for the device.
+_ON_DEVICE = frozenset({Dependency.SYNC, Dependency.COPY})
 #: A share of the time in which calls wait that is not worth saying: all but the rounding.
 ALMOST_ALL = 0.995
 
@@ -33,11 +38,11 @@ def blocking_findings(case: Case) -> Iterator[Finding]:
     """The finding that the CPU waits for the device in the middle of a step."""
     if not case.has_device:
         return
-    returns = np.flatnonzero((case.graph.kind == Kind.RETURN) & case.counted)
+    graph = case.graph
+    returns = np.flatnonzero(_of_device(graph) & case.counted)
     if not len(returns):
         return
-    graph = case.graph
-    worth = case.saved_ns(replace(graph, ignored=graph.ignored | {Dependency.SYNC, Dependency.COPY}))
+    worth = case.saved_ns(replace(graph, ignored=graph.ignored | _ON_DEVICE))
     if not case.matters(worth):
         return
     calls, waited = _waits(case, returns)
@@ -56,6 +61,16 @@ def blocking_findings(case: Case) -> Iterator[Finding]:
         fix="leave out .item(), .cpu() and synchronisations inside the step; copy from pinned memory with non_blocking=True",
         command="replay --ignore sync",
     )
+
+
+def _of_device(graph: Graph) -> NDArray[np.bool_]:
+    """The tasks that are returns of calls that waited for the device, bool[n]; other returns wait for another thread."""
+    edges = np.flatnonzero(np.isin(graph.pred_kind, list(_ON_DEVICE)))
+    found = np.zeros(len(graph), bool)
+    found[np.searchsorted(graph.pred_offset, edges, side="right") - 1] = True
+    found[graph.waits.task if graph.waits is not None else []] = True
+    found &= graph.kind == Kind.RETURN
+    return found
 
 
 def _waits(case: Case, returns: Int64) -> tuple[Int64, Int64]:

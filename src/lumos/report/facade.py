@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
 from lumos.choices import check_step
+from lumos.output_files import check_places
 from lumos.report.page.document import ReportedJob, document
 from lumos.report.page.html import write_report
 from lumos.result import Shown
@@ -57,6 +58,7 @@ def report(
     UsageError for an unknown step or change, LumosError where the file cannot be written.
     """
     keep_inputs(job, output)
+    check_places(output)
     recording = ReportedJob.of(as_job(job, repair=repair), force=force)
     return write(recording, output, (f"lumos.report(…, {os.fspath(output)!r})",), step, changes_of(changes))
 

@@ -124,6 +124,7 @@ class Session:
                 self.loading = BackgroundWork(self._load)
 
     def scenarios(self) -> list[Scenario]:
+        """The saved scenarios, in the order in which they were saved."""
         with self._lock:
             return list(self._scenarios.values())
 

@@ -40,6 +40,7 @@ class BackgroundWork(Generic[_Answer]):
 
     @property
     def state(self) -> State:
+        """Whether the work runs, or how it ended."""
         with self._lock:
             return self._state
 
@@ -53,6 +54,7 @@ class BackgroundWork(Generic[_Answer]):
         return self._finished.wait(seconds)
 
     def cancel(self) -> None:
+        """Ask the work to stop; it does so where it next says how far it is."""
         self._stop.set()
 
     def status(self) -> dict[str, Any]:

@@ -241,6 +241,18 @@ def test_ticks_differ_at_every_zoom(page, opened, trace):
     assert page.run(text) == ["0 ms", "200 ms"]
 
 
+def test_names_with_angle_brackets_are_shown_as_they_are(page, opened, trace):
+    """A name is escaped where plotly would take it for markup, and only there."""
+    opened(trace())
+    text = "Promise.all([import('lumos/format.js'), import('lumos/charts.js')]).then(([f, c]) => [f.cut('a<b>', 3), c.short('a<b>', 3)])"
+    assert page.run(text) == ["a<…", "a&lt;…"]
+    finding = {"title": "t", "evidence": "", "fix": "", "command": "", "worth_s": 1, "worth_low_s": 1, "worth_high_s": 1}
+    finding["where"] = {"ranks": [0], "step": "s", "start_ns": 0, "task": "kernel<4>"}
+    doc = json.dumps({"steps": [], "diagnosis": {"findings": [finding], "lacks": [], "step_time_s": 1}})
+    text = "import('lumos/parts.js').then(p => { const e = document.createElement('div'); p.findings(DOC, e); return e.textContent; })"
+    assert "rank 0: kernel<4>" in page.run(text.replace("DOC", doc))
+
+
 def test_ranks_that_are_alike_are_shown_once_on_demand(page, opened, ahead):
     opened(*ahead((30, 30), (30, 30), (30, 30), (10, 10)))
     timeline = "window.lumos.timeline"

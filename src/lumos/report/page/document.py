@@ -72,11 +72,13 @@ class ReportedJob:
 
     @classmethod
     def of(cls, job: Job, *, force: bool = False) -> ReportedJob:
+        """The job with its graph, simulated. Raises GraphError where the job contains no work or has no schedule."""
         graph = build(job)
         return cls(job, graph, simulate(graph), force)
 
     @cached_property
     def measured(self) -> Timeline:
+        """The job as it was recorded."""
         return measured(self.graph)
 
     @cached_property
@@ -89,10 +91,12 @@ class ReportedJob:
 
     @cached_property
     def frozen(self) -> Frozen:
+        """The graph with every dependency fixed, for sweeps."""
         return freeze(self.graph)
 
     @cached_property
     def result(self) -> ReplayResult:
+        """The replay, compared with the recording."""
         return replay(self.graph, self.replayed)
 
     @property
@@ -108,6 +112,7 @@ class ReportedJob:
 
     @property
     def steps(self) -> tuple[str, ...]:
+        """The names of the job's steps, in order."""
         return tuple(step.name for step in self.membership.job)
 
     @cached_property
@@ -134,6 +139,7 @@ class ReportedJob:
 
     @cached_property
     def bench(self) -> Bench:
+        """The job, ready for many changes of durations."""
         return Bench(self.job, self.graph, self.replayed)
 
     def drawing(self, step: str, limits: Limits = Limits(), changed: Timeline | None = None) -> dict[str, Any]:

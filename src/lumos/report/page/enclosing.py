@@ -36,11 +36,13 @@ class Enclosing:
         self._text: list[str] = [""]
         self._of_task = np.zeros(len(graph), np.int64)
         tasks = np.unique(tasks)
-        position = np.searchsorted(graph.ranks, [trace.rank for trace in job.traces]) if job else np.empty(0, np.int64)
-        for rank, trace in zip(position.tolist(), job.traces if job else (), strict=True):
-            here = tasks[(graph.rank_of_task[tasks] == graph.ranks[rank]) & (graph.event[tasks] >= 0)]
+        tasks = tasks[graph.event[tasks] >= 0]
+        rank = graph.rank_of_task[tasks]
+        tasks, rank = tasks[order := np.argsort(rank, kind="stable")], rank[order]
+        for trace in job.traces if job else ():
+            here = tasks[np.searchsorted(rank, trace.rank) : np.searchsorted(rank, trace.rank, side="right")]
             if len(here):
-                self._of_task[here] = self._numbers(trace, graph.event[here])
+                self._of_task[here] = self._numbers(trace, graph.event[here].astype(np.int64))
 
     def of(self, tasks: Int64) -> Int64:
         """The number of the innermost operator of each task, int64[tasks]: of an operator's own time, the operator itself."""

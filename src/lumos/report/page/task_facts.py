@@ -51,6 +51,7 @@ class TaskFacts:
 
     @property
     def used(self) -> list[tuple[str, ...]]:
+        """The lines of facts by their number; that of number 0 is empty."""
         return list(self._number)
 
     def of(self, tasks: Int64) -> Int64:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.report.plots.figure import stacked, write_figure
+from lumos.report.plots.figure import log_axis, stacked, write_figure
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,8 +32,8 @@ def cost_curve(path: str, sizes: NDArray[np.float64], estimate: Estimate, title:
     traces.append({**line, "y": share, "name": "fraction of peak", "xaxis": "x2", "yaxis": "y2"})
     layout = stacked(("time, with its 80 % interval and roofline", "fraction of peak"), (1, 1), 0.12)
     layout["xaxis"] |= {"type": "log", "matches": "x2", "showticklabels": False}
-    layout["xaxis2"] |= {"type": "log", "title": {"text": axis}}
-    layout["yaxis"] |= {"type": "log", "title": {"text": "µs"}}
+    layout["xaxis2"] |= log_axis(x, axis, "~s")
+    layout["yaxis"] |= log_axis([time for y in times.values() for time in y], "µs")
     write_figure(path, title, traces, layout)
 
 

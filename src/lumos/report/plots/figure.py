@@ -6,12 +6,13 @@ gives it the colours and fonts of a report.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from lumos.report.page.html import write_figure_page
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 #: Colours that people with colour blindness can distinguish, on light and on dark ground (Okabe and Ito 2008), then lighter ones.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8c6bb1", "#b8d000", "#66c2a4", "#b0885a")
@@ -42,6 +43,17 @@ def stacked(titles: Sequence[str], shares: Sequence[float], gap: float) -> dict[
         layout["annotations"].append({"text": title, "showarrow": False, "font": {"size": 14}, **place})
         top = bottom - gap
     return layout
+
+
+def log_axis(values: Iterable[float], title: str, tickformat: str = "~g") -> dict[str, Any]:
+    """A logarithmic axis that shows `values`, with ticks at 1, 2 and 5 of every decade where there is more than one. Plotly's own ticks
+    between decades are single digits, of which a reader cannot tell the decade. tickformat: as d3 writes it."""
+    axis = {"type": "log", "title": {"text": title}, "tickformat": tickformat}
+    shown = [value for value in values if value > 0]
+    if not shown or max(shown) < 10 * min(shown):
+        return axis
+    decades = range(math.floor(math.log10(min(shown))), math.ceil(math.log10(max(shown))) + 1)
+    return {**axis, "tickvals": [digit * 10.0**decade for decade in decades for digit in (1, 2, 5)]}
 
 
 def limit_line(x: float, text: str, row: int = 1) -> tuple[dict[str, Any], dict[str, Any]]:

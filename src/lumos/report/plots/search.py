@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.report.plots.figure import COLOURS, NEUTRAL, interval, limit_line, write_figure
+from lumos.report.plots.figure import COLOURS, NEUTRAL, interval, limit_line, log_axis, write_figure
 from lumos.report.text.search import plan_words
 from lumos.search.space import RECOMPUTES, SCHEDULES
 
@@ -93,7 +93,7 @@ def plot_sweep(path: str, key: str, rows: Sequence[tuple[int, Found]]) -> None:
     ]
     layout = {
         "xaxis": {"type": "log", "title": {"text": key}, "tickvals": common["x"], "ticktext": [f"{value:,}" for value in common["x"]]},
-        "yaxis": {"type": "log", "title": {"text": "step, s"}},
+        "yaxis": log_axis((p.time.time_s for p in plans), "step, s"),
         "yaxis2": {  # from zero, since the rate hardly changes where a job scales well
             "overlaying": "y",
             "side": "right",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from lumos.report.plots.figure import COLOURS, NEUTRAL, interval, write_figure
+from lumos.report.plots.figure import COLOURS, NEUTRAL, interval, log_axis, write_figure
 from lumos.report.text.search import plan_words
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def write_plot(path: str, scored: Sequence[Scored]) -> None:
     layout = {
         "showlegend": True,
         "shapes": [*map(_band, _BANDS), {**_ACROSS, "type": "line", "y0": 1, "y1": 1, "line": {"color": NEUTRAL, "width": 1}}],
-        "xaxis": {"type": "log", "title": {"text": "measured step, s"}},
+        "xaxis": log_axis((x for trace in traces for x in trace["x"]), "measured step, s"),
         "yaxis": {"type": "log", "title": {"text": "predicted / measured (bands: 10 and 25 %)"}},
     }
     write_figure(path, "published runs: predicted against measured step", traces, layout)

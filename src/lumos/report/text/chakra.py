@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 def print_exported(console: Console, result: Exported) -> None:
+    """Print what was written, and where to."""
     text = (
         f"{result.folder}: {count(result.ranks, 'rank')}, {count(result.nodes, 'node')}, {result.communication:,} of them communication"
         f" in {count(result.groups, 'group')}"
@@ -57,6 +58,7 @@ def _print_simulated(console: Console, found: SimulatorTimes) -> None:
 
 
 def print_checked(console: Console, result: Checked) -> None:
+    """Print the verdict, and every violation."""
     verdict = "ok" if result.ok else f"{len(result.violations)} times a rule is broken"
     console.print(Text(f"{count(result.ranks, 'rank')}, {count(result.nodes, 'node')}: {verdict}", style="bold"))
     for warning in result.warnings[:MOST_ROWS]:
@@ -76,9 +78,8 @@ def print_checked(console: Console, result: Checked) -> None:
 
 
 def print_linked(console: Console, figures: dict[str, Any]) -> None:
-    rate = percent(figures["link_rate"], decimals=1)
-    text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
-    console.print(Text(text, style="bold"))
+    """Print how many kernels were linked, by method."""
+    _print_link_rate(console, figures)
     paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
     table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
     confirming = [vote.fact.replace("-", " ") for vote in figures["votes"] if vote.confirms]
@@ -87,10 +88,9 @@ def print_linked(console: Console, figures: dict[str, Any]) -> None:
 
 
 def print_linked_job(console: Console, linked: LinkedJob) -> None:
+    """Print how many kernels were linked, over all ranks and of each."""
     figures = linked.to_dict()
-    rate = percent(figures["link_rate"], decimals=1)
-    text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
-    console.print(Text(text, style="bold"))
+    _print_link_rate(console, figures)
     rows = [
         (
             f"{rank['rank']}",
@@ -105,7 +105,14 @@ def print_linked_job(console: Console, linked: LinkedJob) -> None:
     print_diagnostics(console, [d for rank in linked.ranks for d in rank.found.diagnostics])
 
 
+def _print_link_rate(console: Console, figures: dict[str, Any]) -> None:
+    rate = percent(figures["link_rate"], decimals=1)
+    text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
+    console.print(Text(text, style="bold"))
+
+
 def print_imported(console: Console, result: Imported) -> None:
+    """Print the simulated step of an imported set."""
     time = result.time
     step = a_step(time.step_time_ns, time.latency_ns, time.basis)
     sentence(console, f"{count(len(result.graph.ranks), 'rank')}, {count(len(result.graph), 'task')}: {step}, simulated")
@@ -113,6 +120,7 @@ def print_imported(console: Console, result: Imported) -> None:
 
 
 def print_synthetic(console: Console, result: Synthetic) -> None:
+    """Print what was synthesised, and how close it is to its sample."""
     found = result.exported
     text = f"{found.folder}: {count(found.ranks, 'rank')}, {count(found.nodes, 'node')} from {result.symbols:,} symbols"
     console.print(Text(text, style="bold"))
@@ -137,6 +145,7 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
         heading(console, "What it reveals of the set that gave its structure")
         rows = [
             ("told among those learned from", percent(told.told, decimals=0), percent(told.chance, decimals=0)),
+            ("the same by one who knows its facts alone", percent(told.by_facts, decimals=0), percent(told.chance, decimals=0)),
             ("structure (runs of 16 nodes)", percent(told.structure, decimals=1), "–"),
         ]
         table(console, ("", "this set", "by chance"), rows)
@@ -151,6 +160,9 @@ def _print_held_out(console: Console, result: Synthetic, exact: Mapping[str, flo
     change = f" ({percent(result.step_time_ns / step - 1, signed=True)})" if step else ""
     heading(console, f"Against the set held out, whose step takes {duration(step)}{change}")
     table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact])
+    if result.held_out_by_operator is not None:
+        heading(console, "What it misses of the set held out, operator by operator")
+        table(console, ("of", "share"), [(name, percent(value, decimals=1)) for name, value in result.held_out_by_operator.items()])
 
 
 def _print_distances(console: Console, other: str, distances: Mapping[str, float]) -> None:
@@ -159,6 +171,7 @@ def _print_distances(console: Console, other: str, distances: Mapping[str, float
 
 
 def print_stat(console: Console, result: Stat) -> None:
+    """Print what a set contains."""
     text = f"{count(result.ranks, 'rank')}, {count(result.total, 'node')}, {count(result.groups, 'group')}"
     console.print(Text(text, style="bold"))
     paragraph(

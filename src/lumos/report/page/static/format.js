@@ -2,6 +2,8 @@
 
 const UNITS = [["s", 1e9], ["ms", 1e6], ["µs", 1e3]];
 
+export const cut = (text, length = 60) => (text.length > length ? `${text.slice(0, length - 1)}…` : text);
+
 export function duration(ns, signed = false) {
   if (ns === null || ns === undefined) return "–";
   const sign = signed && ns > 0 ? "+" : "";

@@ -3,7 +3,7 @@
 import { inflate } from "lumos/columns.js";
 import { chart, plain, short } from "lumos/charts.js";
 import { choice, el, folded, selector, table } from "lumos/dom.js";
-import { bytes, count, duration, percent, rate, seconds } from "lumos/format.js";
+import { bytes, count, cut, duration, percent, rate, seconds } from "lumos/format.js";
 import { viewLink } from "lumos/view_link.js";
 import { NAMED, NAMED_COLOUR, palette, PARTS, RUN, style } from "lumos/theme.js";
 
@@ -71,7 +71,7 @@ export function breakdown(doc, node) {
     const whole = (s, name) => ({ name, measured: s.measured, replayed: s.replayed });
     const bars = step
       ? [...(several ? [whole(step, "mean")] : []), ...step.ranks.map((r) => whole(r, `rank ${r.rank}`))]
-      : doc.steps.map((s) => whole(s, `${short(s.name.replace("ProfilerStep#", "#"), 16)}${apart(doc, s) ? ` (${apart(doc, s)})` : ""}`));
+      : doc.steps.map((s) => whole(s, `${cut(s.name.replace("ProfilerStep#", "#"), 16)}${apart(doc, s) ? ` (${apart(doc, s)})` : ""}`));
     const rows = bars.slice(0, most).reverse().flatMap((b) => ["replayed", "measured"].map((run) => [`${plain(b.name)} · ${run}`, b[run]]));
     const traces = kinds.map(([key, group, name, colour]) => ({
       type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([label]) => label),
@@ -79,7 +79,7 @@ export function breakdown(doc, node) {
     }));
     named.replaceChildren(namedTable(doc, step ?? doc.steps.find((s) => s.name === doc.typical)));
     note.textContent = bars.length > most ? `The first ${most} of ${bars.length}.` : "";
-    return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, xaxis: { title: { text: several && !step ? "ms, mean over the ranks" : "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
+    return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, yaxis: { dtick: 1 }, xaxis: { title: { text: several && !step ? "ms, mean over the ranks" : "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
   };
   node.append(el("div", { class: "bar" }, selector("step", [["", "all"], ...stepOptions(doc)], first, draw),
     choice("parts", [["four", "four parts"], ["named", "bubble, imbalance, host, …"]], "four", (chosen) => { kinds = chosen === "four" ? four : byName; return draw(); })), drawing, note, named, stepTable(doc), rankTable(doc));
@@ -223,7 +223,7 @@ export function findings(doc, node) {
     el("div", { class: "worth" }, el("strong", {}, `worth ${seconds(f.worth_s)} a step`), ` (${percent(f.worth_s / step)}; 80 % interval ${seconds(f.worth_low_s)} to ${seconds(f.worth_high_s)})`),
     el("div", {}, f.evidence),
     el("div", {}, el("strong", {}, "Fix: "), f.fix),
-    el("div", { class: "hint" }, atTask(doc, f.where, f.where.ranks[0], `${f.where.step} at ${duration(f.where.start_ns)}`), `, ${ranks(f.where.ranks)}: ${short(f.where.task, 60)}`),
+    el("div", { class: "hint" }, atTask(doc, f.where, f.where.ranks[0], `${f.where.step} at ${duration(f.where.start_ns)}`), `, ${ranks(f.where.ranks)}: ${cut(f.where.task)}`),
     el("div", { class: "hint" }, el("code", {}, f.command)));
   node.append(
     ...(found.length ? found.slice(0, 6).map(one) : [el("p", { class: "good" }, "Nothing was found that is worth 2 % of the step.")]),
@@ -255,7 +255,7 @@ export function stragglers(doc, node) {
     ["worst rank", `${[...found.by_rank].sort((a, b) => b.worth_ns - a.worth_ns)[0].rank}`, `fixing it is worth ${duration(Math.max(...found.by_rank.map((r) => r.worth_ns)))} a step`],
   ]), ...(shown.length < ranks.length ? [el("p", { class: "hint" }, `The ${shown.length} of ${ranks.length} ranks that are furthest off the median in a class of work or in waiting; "By rank" has all.`)] : []), drawing,
   ...(found.findings.length ? [table("Causes", [{ title: "cause", text: true }, { title: "rank" }, { title: "what", text: true }, { title: "worst at", text: true }, { title: "longer than ideal" }, { title: "slowdown" }, { title: "worth a step" }],
-    found.findings.map((f) => [f.cause.replace("-", " "), `${f.where.rank}`, short(f.name, 60), atTask(doc, f.where, f.where.rank, `${duration(f.where.start_ns)} of ${f.where.step}`), duration(f.excess_ns), f.slowdown.toFixed(3), duration(f.worth_ns, true)]))] : []),
+    found.findings.map((f) => [f.cause.replace("-", " "), `${f.where.rank}`, cut(f.name), atTask(doc, f.where, f.where.rank, `${duration(f.where.start_ns)} of ${f.where.step}`), duration(f.excess_ns), f.slowdown.toFixed(3), duration(f.worth_ns, true)]))] : []),
   folded("By rank", table("Ranks", [{ title: "rank" }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],
     found.by_rank.map((r) => [atRank(doc.step, r.rank), duration(r.work_ns), duration(r.ideal_work_ns), r.slowdown.toFixed(3), duration(r.worth_ns, true)]))),
   folded("By class", table("Classes of work over all ranks", [{ title: "class", text: true }, { title: "work" }, { title: "ideal" }, { title: "slowdown" }, { title: "worth a step" }],

@@ -93,7 +93,8 @@ export class Timeline {
 
   // ---- what is in view
 
-  get width() { return Math.max(this.canvas.clientWidth - this.lanes.gutter, 10); }
+  // As wide as when it was last painted: asking the page each time would lay it out for every task.
+  get width() { return Math.max((this.wide ?? this.canvas.clientWidth) - this.lanes.gutter, 10); }
   get height() { return this.canvas.clientHeight; }
 
   show(begin, end) {
@@ -233,8 +234,9 @@ export class Timeline {
     const ratio = window.devicePixelRatio || 1;
     const { canvas } = this;
     if (!canvas.clientWidth) return 0;
-    this.lanes.gutter = gutterOf(canvas.clientWidth);
-    const wide = Math.round(canvas.clientWidth * ratio), high = Math.round(this.height * ratio);
+    this.wide = canvas.clientWidth;
+    this.lanes.gutter = gutterOf(this.wide);
+    const wide = Math.round(this.wide * ratio), high = Math.round(this.height * ratio);
     if (canvas.width !== wide || canvas.height !== high) [canvas.width, canvas.height] = [wide, high];
     const context = canvas.getContext("2d");
     context.setTransform(1, 0, 0, 1, 0, 0);

@@ -117,7 +117,8 @@ export function paintRuler(timeline, context) {
   const tick = [1, 2, 5, 10].map((m) => m * power).find((t) => t >= raw);
   for (let at = Math.ceil(begin / tick) * tick; at < end; at += tick) {
     context.fillRect(timeline.x(at), RULER - 5, 1, 5);
-    context.fillText(tickText(at, tick, end), timeline.x(at) + 3, RULER / 2 - 1);
+    const text = tickText(at, tick, end), left = timeline.x(at) + 3;
+    if (left + context.measureText(text).width <= timeline.lanes.gutter + timeline.width) context.fillText(text, left, RULER / 2 - 1);
   }
 }
 
