@@ -17,9 +17,9 @@ from dataclasses import replace
 from benchmarks.repeat import repeated, stretched
 from tools.document import ROOT, markdown_table, write_section
 
-from lumos.graph.build import rank_graph
 from lumos.graph.concatenate import concatenate
 from lumos.graph.joined.ranks import join
+from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Graph
 from lumos.simulate import freeze, simulate, sweep
 from lumos.trace import read
