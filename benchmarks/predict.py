@@ -54,10 +54,11 @@ def _published(folder: str) -> tuple[str, str, str]:
 
 
 def _run(command: list[str]) -> tuple[float, float]:
-    """Seconds of wall clock and of CPU."""
+    """Seconds of wall clock and of CPU, of a command whose modules are compiled already, as installing Lumos leaves them."""
+    compiled = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
+    subprocess.run(command, check=True, capture_output=True, env=compiled)
     wall = time.perf_counter() - start
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
