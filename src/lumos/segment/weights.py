@@ -64,13 +64,10 @@ def _longer(one: list[Gradient], other: list[Gradient]) -> list[Gradient]:
 def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
     """The matrices that this rank's innermost multiplications use as weights, as [out, in] and [in, out], by each of their sizes. A
     multiplication of tensors that are spread over ranks holds that of this rank's parts."""
-    trace, known = shapes.trace, defaultdict[int, set[Shape]](set)
-    names = trace.named(lambda name: name in _PRODUCTS)
-    rows = np.array([row for row in shapes.rows().tolist() if names[row]], np.int64)
-    rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
-    ends = trace.start[rows] + trace.duration[rows]
-    holds = np.append((trace.start[rows][1:] < ends[:-1]) & (trace.lane[rows][1:] == trace.lane[rows][:-1]), False)
-    for i in np.unique(shapes.of_row[rows[~holds[: len(rows)]]]).tolist():
+    known = defaultdict[int, set[Shape]](set)
+    rows = shapes.own()
+    rows = rows[shapes.trace.named(lambda name: name in _PRODUCTS)[rows]]
+    for i in np.unique(shapes.of_row[rows]).tolist():
         o = shapes.operators[i]
         found = factors(o)
         if found is not None:
@@ -91,23 +88,26 @@ def _own_part(whole: Shape, parts: dict[int, set[Shape]]) -> Shape:
     return max(candidates, key=elements, default=whole)
 
 
-def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resize) -> dict[int, int]:
+def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resize | None = None) -> dict[int, int]:
     """Elements of the weights by layer (-1: outside the layers) of the rank at `position`, after `resize` has changed the shapes.
 
-    Empty where the trace shows neither the gradients nor a forward pass with shapes.
+    Without `resize` they are as measured. Empty where the trace shows neither the gradients nor a forward pass with shapes.
     """
+
+    def counted(shape: Shape, layer: int) -> int:
+        return elements(shape if resize is None else resize.weight(shape, layer >= 0))
+
     total: dict[int, int] = defaultdict(int)
     found = gradients(segmentation, position, trace)
     for gradient in found:
-        total[gradient.layer] += elements(resize.weight(gradient.shape, gradient.layer >= 0))
+        total[gradient.layer] += counted(gradient.shape, gradient.layer)
     if found:
         return dict(total)
     shapes, u, labels = Shapes(trace), segmentation.units[position], segmentation.unit_labels[position]
     for i in _first_whole_pass(segmentation, position):
-        o = shapes[int(u.row[i])]
-        inside = labels[i].layer >= 0
+        o, layer = shapes[int(u.row[i])], labels[i].layer
         if o is not None:
-            total[labels[i].layer] += sum(elements(resize.weight(s, inside)) for s in weight_shapes(o))
+            total[layer] += sum(counted(s, layer) for s in weight_shapes(o))
     return dict(total)
 
 

@@ -17,8 +17,7 @@ from lumos.analyze.loop.steps import members
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import elements
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Shapes, sizes
-from lumos.segment.resized import Resize
+from lumos.segment.dimensions import Shapes
 from lumos.segment.weights import Gradient, gradients, weights
 from lumos.whatif.layout.measured_layout import Extra
 from lumos.whatif.layout.rescale import operator_rows
@@ -69,7 +68,7 @@ def _gathered(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Grad
     found = gradients(layout.segmentation, position, trace)
     if found:
         return found
-    by_layer = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    by_layer = weights(layout.segmentation, position, trace)
     return tuple(Gradient(layer, (n,), GRADIENT_BYTES) for layer, n in by_layer.items())
 
 

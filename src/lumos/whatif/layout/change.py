@@ -17,9 +17,7 @@ import numpy as np
 
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import sizes
 from lumos.segment.pass_layers import RECURRENT, REPETITION
-from lumos.segment.resized import Resize
 from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import Phase, Recompute
 from lumos.whatif.layout.accumulate import accumulation
@@ -88,7 +86,7 @@ def _more_updates(columns: Sequence[Factors], layout: MeasuredLayout, position: 
     trace shows it. layers_of: the new layers, by their measured numbers."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     updates = whole_updates(layout, position)
-    values = weights(segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    values = weights(segmentation, position, trace)
     tensors = Counter(gradient.layer for gradient in gradients(segmentation, position, trace)) or values
     works = graph.on_device if graph.on_device.any() else graph.kind == Kind.OPERATOR
     between = np.flatnonzero((graph.kind == Kind.HOST) & np.isin(segmentation.piece, segmentation.piece[updates]))

@@ -23,8 +23,7 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Shapes, sizes
-from lumos.segment.resized import Resize
+from lumos.segment.dimensions import Shapes
 from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, DType, Phase
@@ -111,8 +110,8 @@ def gradient_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> d
         total[gradient.layer] += gradient.width * elements(gradient.shape)
     if total:
         return dict(total)
-    same, each = Resize(sizes(trace), sizes(trace)), _weight_bytes(trace)
-    return {layer: each * n for layer, n in weights(layout.segmentation, position, trace, same).items() if n}
+    each = _weight_bytes(trace)
+    return {layer: each * n for layer, n in weights(layout.segmentation, position, trace).items() if n}
 
 
 def ready_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict[int, int]:

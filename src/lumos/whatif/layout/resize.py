@@ -114,7 +114,7 @@ def to_sizes(
             inner = largest_inside(trace, rows[~shaped], shapes)
             _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
-        by_layer = weights(segmentation, position, trace, Resize(old, old))
+        by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
         copies = Exchanged(layout, job, position).copies
         if before and after != before:

@@ -29,7 +29,6 @@ from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import Shapes, Sizes, sizes
 from lumos.segment.products import Product, factors, product
-from lumos.segment.resized import Resize
 from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import CollectiveKind, DType, Phase
 from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor, times_of
@@ -173,7 +172,7 @@ def _share_updates(columns: Sequence[Factors], before: MeasuredLayout, position:
     segmentation = before.segmentation
     mine = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     tasks = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
-    by_layer = weights(segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+    by_layer = weights(segmentation, position, trace)
     inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
     whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
     best = 1 / ranks if outside else whole

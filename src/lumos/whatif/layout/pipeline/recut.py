@@ -25,8 +25,6 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.plan.schedules import Pass
-from lumos.segment.dimensions import sizes
-from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.units import count as counted
 from lumos.vocabulary import Schedule
@@ -310,7 +308,7 @@ def _shared_updates(layout: MeasuredLayout, job: Job, cut: _Cut) -> MeasuredLayo
     for position, recorded in enumerate(layout.recorded):
         stage, trace = position // len(cut.recorded.ranks[0]), job.traces[recorded]
         source = cut.sources[stage]
-        by_layer = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+        by_layer = weights(layout.segmentation, position, trace)
         inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
         if not inner:
             continue

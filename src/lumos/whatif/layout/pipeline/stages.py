@@ -21,8 +21,6 @@ from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.plan.schedules import Pass
-from lumos.segment.dimensions import sizes
-from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, Phase, Schedule
@@ -191,7 +189,7 @@ def _shared_updates(layout: MeasuredLayout, job: Job, pipeline: Pipeline, edges:
     recorded = len(job.traces)
     for position in range(len(layout.ranks)):
         trace, stage = job.traces[position % recorded], position // recorded
-        by_layer = weights(layout.segmentation, position, trace, Resize(sizes(trace), sizes(trace)))
+        by_layer = weights(layout.segmentation, position, trace)
         inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
         if not inner:
             continue

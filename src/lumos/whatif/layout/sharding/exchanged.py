@@ -10,8 +10,6 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import sizes
-from lumos.segment.resized import Resize
 from lumos.segment.weights import weights
 from lumos.trace.table import Category
 from lumos.vocabulary import CollectiveKind, Phase
@@ -46,8 +44,7 @@ class Exchanged:
         rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
         phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
         none = np.empty(0, np.int64)
-        same = Resize(sizes(trace), sizes(trace))
-        self.gathers = gathered(layout, position, weights(segmentation, position, trace, same))
+        self.gathers = gathered(layout, position, weights(segmentation, position, trace))
         self.again = self.gradients = self.copies = self.unpacked = self.updated = none
         self.updates = np.flatnonzero((rank == position) & (phase == Phase.OPTIMIZER) & (graph.kind == Kind.KERNEL))
         facts = graph.collectives
