@@ -28,7 +28,7 @@ from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
 from lumos.whatif.layout.recurrent import resize_recurrent
 from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, multiply, operator_rows
 from lumos.whatif.layout.reshaped import after_both
-from lumos.whatif.layout.sharding.exchanged import Exchanged
+from lumos.whatif.layout.sharding.exchanged import exchanged_by_rank
 from lumos.whatif.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -93,6 +93,7 @@ def to_sizes(
     unreached: list[Int64] = []
     after_change: list[Sizes] = []
     changes_sizes = False
+    exchanges = exchanged_by_rank(layout, job)
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
         shapes = Shapes(trace)
@@ -116,7 +117,7 @@ def to_sizes(
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
-        copies = Exchanged(layout, job, position).copies
+        copies = exchanges[position].copies
         if before and after != before:
             unshaped = _of_weights(layout, position, tasks[shaped][~flat[shapes.of_row[rows[shaped]]]])
             copied = copies[columns[0][copies] == layout.factor[copies]]

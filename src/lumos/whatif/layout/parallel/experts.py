@@ -39,7 +39,7 @@ from lumos.whatif.layout.measured_layout import NOTHING, Extra
 from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor
 from lumos.whatif.layout.replicated import backward_ends
 from lumos.whatif.layout.rescale import dtype_on, operator_rows
-from lumos.whatif.layout.sharding.exchanged import Exchanged
+from lumos.whatif.layout.sharding.exchanged import exchanged_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from lumos.whatif.layout.measured_layout import Factors, Instance, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
     from lumos.whatif.layout.rates import Rates
+    from lumos.whatif.layout.sharding.exchanged import Exchanged
 
 #: By how much more than its equal share of tokens the fullest rank gets, at the high end of the interval (an assumption: routers are
 #: trained to spread tokens, and batches differ).
@@ -90,7 +91,7 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
             f"--set ep: {job.traces[0].path} shows no experts whose weights are multiplied together (grouped_mm, with shapes); experts that"
             " run one after the other cannot be told from other layers"
         )
-    found = [Exchanged(layout, job, position) for position in range(len(job.traces))]
+    found = exchanged_by_rank(layout, job)
     replicas = _replicas(layout, found)
     if count == measured:
         return replace(layout, changes=(*layout.changes, f"ep = {count} (as measured)"))

@@ -39,7 +39,8 @@ class Exchanged:
     replicas: the size of the groups; 0 where there are none.
     """
 
-    def __init__(self, layout: MeasuredLayout, job: Job, position: int) -> None:
+    def __init__(self, layout: MeasuredLayout, job: Job, position: int, stream: Int64) -> None:
+        """stream: what exchanges activations, of `of_stream`."""
         segmentation, graph, trace = layout.segmentation, layout.segmentation.graph, job.traces[position]
         rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
         phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
@@ -51,7 +52,7 @@ class Exchanged:
         self.replicas = 0
         if facts is None or facts.size is None:
             return
-        activations = np.isin(np.arange(len(facts.task)), of_stream(layout, job))
+        activations = np.isin(np.arange(len(facts.task)), stream)
         reduces = np.array([k in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER) for k in facts.kinds], bool)[facts.kind]
         mine = (rank[facts.task] == position) & (facts.size > 1) & ~activations
         chosen = mine & reduces & (phase[facts.task] == Phase.BACKWARD)
@@ -87,13 +88,18 @@ def _inside(graph: Graph, trace: Trace, calls: Int32, pattern: re.Pattern[str]) 
     return innermost(trace, named, graph.event[calls].astype(np.int64)) >= 0
 
 
+def exchanged_by_rank(layout: MeasuredLayout, job: Job) -> tuple[Exchanged, ...]:
+    """What the replicas of each rank exchange by, in the order of the traces."""
+    stream = of_stream(layout, job)
+    return tuple(Exchanged(layout, job, position, stream) for position in range(len(job.traces)))
+
+
 def gathers_once(layout: MeasuredLayout, job: Job) -> frozenset[int]:
     """The gathers of parameters in the passes, the copies around them, and their launches: a recomputed pass has none of its own, as the
     backward pass of its layer has gathered the parameters before, or they were kept."""
     launch = members(layout.segmentation.graph).launch
     found: set[int] = set()
-    for position in range(len(job.traces)):
-        exchanged = Exchanged(layout, job, position)
+    for exchanged in exchanged_by_rank(layout, job):
         if len(exchanged.gathers):
             work = np.union1d(exchanged.gathers, exchanged.copies)
             found.update(work.tolist(), launch[work][launch[work] >= 0].tolist())
@@ -102,6 +108,5 @@ def gathers_once(layout: MeasuredLayout, job: Job) -> frozenset[int]:
 
 def updates_of_parts(layout: MeasuredLayout, job: Job) -> Int64:
     """The optimizer's kernels of the ranks whose replicas share their parameters (ZeRO stages 2 and 3), each of which updates its part."""
-    found = (Exchanged(layout, job, position) for position in range(len(job.traces)))
-    updates = [np.setdiff1d(each.updates, each.copies) for each in found if each.stage >= 2]
+    updates = [np.setdiff1d(each.updates, each.copies) for each in exchanged_by_rank(layout, job) if each.stage >= 2]
     return np.concatenate(updates) if updates else np.empty(0, np.int64)

@@ -26,7 +26,7 @@ from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif.layout.placed import AddedTimes, Addition, added_work
 from lumos.whatif.layout.replicated import buckets_of, ready_bytes
-from lumos.whatif.layout.sharding.exchanged import Exchanged
+from lumos.whatif.layout.sharding.exchanged import exchanged_by_rank
 from lumos.whatif.layout.sharding.gathers import Added, gathers, units_of
 from lumos.whatif.layout.sharding.updates import largest_part, parameters_of, sending, sent
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from lumos.whatif.layout.placed import Placed
     from lumos.whatif.layout.rates import Rates
     from lumos.whatif.layout.replicated import Bucket
+    from lumos.whatif.layout.sharding.exchanged import Exchanged
 
 #: What is assumed of each stage.
 _EXCHANGES = {
@@ -53,7 +54,7 @@ def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int) -
 
     Raises LumosError where the recording has no replicas, and where device or links are not known.
     """
-    found = [Exchanged(layout, job, position) for position in range(len(job.traces))]
+    found = exchanged_by_rank(layout, job)
     replicas = max(f.replicas for f in found)
     if replicas < 2:
         raise LumosError(
