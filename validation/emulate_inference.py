@@ -1,18 +1,19 @@
 """Models of `transformers` emulated on an H100 against recordings of them there: a table of docs/accuracy.md.
 
-    python -m validation.emulate_inference [FOLDER]
+    python -m validation.emulate_inference
 
-The recordings are those of `h100-inference`: one call of each model, by transformers 4.49 and an older torch. FOLDER holds the
-transformers to build the models with (`pip install --target FOLDER transformers==4.49.0 …`); without, those that are installed are used.
-The table says which. Operators are compared as `validation.emulate` compares them: all rows, and those that launched work in the recording.
+The recordings are those of `h100-inference`: one call of each model, by torch 2.6.0 and transformers 4.49.0. Which operators call others
+differs between versions, so this is to be run with the same: in an environment of its own, `pip install torch==2.6.0
+transformers==4.49.0 'numpy<2'` and this project (`pip install -e .`). The table says which versions were used. Operators are compared as
+`validation.emulate` compares them: all rows, and those that launched work in the recording.
 """
 
 from __future__ import annotations
 
 import gzip
+import importlib.metadata
 import json
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -31,6 +32,9 @@ if TYPE_CHECKING:
 RECORDINGS = {"bert": "bert-small", "vit": "vit-nsfw", "qwen": "qwen1.5-0.5b"}
 TARGET = 0.98
 
+#: What decides which operators call others.
+PACKAGES = ("torch", "transformers")
+
 
 class Agreement(NamedTuple):
     """rows: operators of the recording. of_rows, of_launching: the fractions that agree, of all and of those that launch."""
@@ -42,22 +46,18 @@ class Agreement(NamedTuple):
     of_launching: float
 
 
-def main(folder: str) -> int:
-    if folder:
-        os.environ["PYTHONPATH"] = os.pathsep.join((folder, os.environ.get("PYTHONPATH", "")))
-    version = subprocess.run(
-        [sys.executable, "-c", "import transformers; print(transformers.__version__)"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+def main() -> int:
+    used = [f"{name} {importlib.metadata.version(name)}" for name in PACKAGES]
     found = [agreement(name) for name in RECORDINGS]
     for each in found:
-        print(f"{each.name}: {each.of_rows:.1%} of {each.rows} rows, {each.of_launching:.1%} of {each.launching} that launch, {version}")
-    write_section("docs/accuracy.md", "emulate-inference", _section(found, version))
+        print(f"{each.name}: {each.of_rows:.1%} of {each.rows} rows, {each.of_launching:.1%} of {each.launching} that launch")
+    write_section("docs/accuracy.md", "emulate-inference", _section(found, used))
     return 0 if all(each.of_rows >= TARGET for each in found) else 1
 
 
 def agreement(name: str) -> Agreement:
     """One model, emulated, against its recording."""
-    path = Path(os.environ["LUMOS_TRACES"]) / "h100-inference" / f"{RECORDINGS[name]}.json.gz"
+    path = _recording(name)
     command = [sys.executable, str(FOLDER / "inference.py"), name]
     with tempfile.TemporaryDirectory() as folder:
         (process,) = records(Launched(command, emulated_device("h100"), 1, 1, 1, Path(folder), LIMIT_S))
@@ -65,6 +65,17 @@ def agreement(name: str) -> Agreement:
     names = launching(path)
     some, others = ([each for each in rows if each[0] in names] for rows in (real, emulated))
     return Agreement(name, len(real), _fraction(real, emulated), len(some), _fraction(some, others))
+
+
+def made_with() -> list[str]:
+    """The packages that the recordings say they were made with, each with its version."""
+    with gzip.open(_recording("bert")) as file:
+        installed = dict(each.split("==") for each in json.load(file)["metadata"]["system"]["pip_packages"])
+    return [f"{name} {installed[name]}" for name in PACKAGES]
+
+
+def _recording(name: str) -> Path:
+    return Path(os.environ["LUMOS_TRACES"]) / "h100-inference" / f"{RECORDINGS[name]}.json.gz"
 
 
 def launching(path: Path) -> set[str]:
@@ -83,16 +94,18 @@ def _fraction(real: list[Operator], emulated: list[Operator]) -> float:
     return common(real, emulated) / max(len(real), len(emulated))
 
 
-def _section(found: list[Agreement], version: str) -> str:
+def _section(found: list[Agreement], used: list[str]) -> str:
     rows = [(each.name, str(each.rows), f"{each.of_rows:.1%}", str(each.launching), f"{each.of_launching:.1%}") for each in found]
     return "\n\n".join([
-        f"Written by `python -m validation.emulate_inference`. Models of transformers {version} emulated on an H100, against recordings of"
-        " one call of each there, by transformers 4.49 and an older torch (name, shapes, order).",
+        f"Written by `python -m validation.emulate_inference`, with {' and '.join(used)}. Models emulated on an H100, against recordings of"
+        f" one call of each there (name, shapes, order), which say that they were made with {' and '.join(made_with())}.",
         markdown_table(("model", "rows", "the same (to reach ≥ 98 %)", "that launch", "the same"), rows),
-        "Rows that launch nothing depend on the version of torch: the older one had `aten::reshape` below `aten::linear`, took a workspace"
-        " with `aten::empty` below `aten::addmm`, and asked for the type of a power with two operators; torch 2.13 does not.",
+        "Rows that launch nothing depend on the version of torch, so the figure is that of the recordings' own. The rules for what"
+        " `aten::addmm`, `aten::pow` and `aten::arange` call on a device were mended with these recordings. To have the figure:"
+        " `python -m venv own`, `own/bin/pip install torch==2.6.0 transformers==4.49.0 'numpy<2' -e .`,"
+        " `own/bin/python -m validation.emulate_inference`. The build for CUDA that this installs needs no GPU here.",
     ])  # fmt: skip
 
 
 if __name__ == "__main__":
-    raise SystemExit(main(sys.argv[1] if len(sys.argv) > 1 else ""))
+    raise SystemExit(main())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from lumos.blocks.coefficients import StepCoefficients
+from lumos.blocks.coefficients import StepCoefficients, kernel_by_kernel, shipped_step_coefficients
 from lumos.blocks.price import SLOWER_KERNELS, Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, GroupedGemm, Traffic
 from lumos.cost.cluster import load_cluster
@@ -27,6 +27,18 @@ def test_prices_are_those_of_the_cost_models():
     (mm, move) = times(Gemm(4096, 4096, 4096, "bf16"), Collective(CollectiveKind.ALL_GATHER, 8, 1 << 26, 8, 1, 8))
     assert mm == int(gemm(4096, 4096, 4096, H100.accelerator, "bf16", out_bytes=2, in_step=True).time)
     assert move == int(collective("all_gather", 8, 1 << 26, H100, per_node=8).time)
+
+
+def test_where_every_kernel_is_known_each_takes_what_its_model_says():
+    work = (Gemm(4096, 4096, 4096, "bf16"), FLASH, Traffic(1 << 28))
+    assert times(*work, coefficients=kernel_by_kernel()) == times(*work)
+    exchange = Collective(CollectiveKind.ALL_GATHER, 8, 1 << 26, 8, 1, 8)
+    assert times(exchange, coefficients=kernel_by_kernel()) == times(exchange, coefficients=shipped_step_coefficients()) != times(exchange)
+
+
+def test_bytes_through_shared_memory_reach_the_model():
+    some, more = times(*(Gemm(4096, 4096, 4096, "tf32", shared_bytes=size) for size in (10**10, 10**11)))
+    assert more - some > 1_000_000
 
 
 def test_one_by_one_and_together_agree():

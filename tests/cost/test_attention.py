@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.cost.attention import KERNELS, attention
+from lumos.cost.attention import KERNELS, AttentionCoefficients, QueryBlocks, attention, attention_seconds, shape_of
 from lumos.cost.attention_variants import unfused_attention
 from lumos.cost.cluster import Accelerator, load_cluster
 from lumos.cost.memory_bound import memory_bound
 from lumos.errors import UsageError
+from lumos.vocabulary import Direction, DType
 
 NAMES = st.sampled_from(["h100", "a100-80gb", "b200", "gb300", "mi300x"])
 DIRECTION = st.sampled_from(["fwd", "bwd", "fwd+bwd"])
@@ -53,6 +54,33 @@ def test_a_short_sequence_takes_little_more_than_any_other_kernel() -> None:
     small = int(attention(1, 128, 8, 64, device(), causal=False, kernel="fa2").time)
     launch = int(memory_bound("copy", 1, device()).time)
     assert launch < small < launch + 6000
+
+
+def test_a_block_of_queries_that_is_alone_on_its_core_still_starts() -> None:
+    """A start takes 10 µs of a core, 20 µs where two start together. 1 to 264 blocks start once on 132 cores, 528 twice."""
+    c = AttentionCoefficients(2.0, 0.0, 0.0, 0.0, 10.0, 0.0, 0.0)
+    shape = shape_of([1, 132, 264, 528], 128, 1, 64)
+    starts = attention_seconds(shape, False, (Direction.FORWARD,), device(), DType.BF16, c, how=QueryBlocks(resident=2)).seconds
+    shares = attention_seconds(shape, False, (Direction.FORWARD,), device(), DType.BF16, c).seconds
+    assert (starts - shares) * 1e6 == pytest.approx([20 - 10 / 132, 10, 0, 0], abs=1e-6)
+    # By its name the kernel has them: launch, two starts, a block of 2 * 128 * 128 * 128 multiplications and its tail, and nothing less.
+    assert int(attention(1, 128, 1, 64, device(), causal=False, kernel="fa2").time) == 5294
+    passes = [
+        attention_seconds(shape, False, (Direction.BACKWARD,), device(), DType.BF16, c, how=how).seconds
+        for how in (QueryBlocks(), QueryBlocks(2, 1))
+    ]
+    assert np.array_equal(*passes)
+
+
+def test_lengths_that_do_not_fill_their_blocks_cost_code_that_masks() -> None:
+    """5 blocks of queries of each head see 1 to 5 blocks of keys, 15 in all, and cost as much as 20 where the length is no 640."""
+    c = AttentionCoefficients(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)  # a block takes 128 * 128 clocks, and nearly nothing else counts
+    shape = shape_of(16, [559, 640], 16, 64)
+    even, uneven = (
+        attention_seconds(shape, True, (Direction.FORWARD,), device(), DType.BF16, c, how=QueryBlocks(0, n)).seconds for n in (0, 1)
+    )
+    assert uneven / even == pytest.approx([20 / 15, 1.0], rel=2e-3)
+    assert attention(16, 559, 16, 64, device(), kernel="fa2").time > attention(16, 640, 16, 64, device(), kernel="fa2").time
 
 
 def test_the_mask_halves_a_long_sequence() -> None:

@@ -43,6 +43,11 @@ def run(folder, body, *arguments, limit_s=60.0):
         ),
         ("socket.create_connection(('127.0.0.1', 9))", r"py:7: ConnectionRefusedError: .*have what it loads on this machine"),
         ("socket.getaddrinfo('example.org', 80)", r"py:7: gaierror: .*have what it loads on this machine"),
+        (
+            "torch.nested.nested_tensor([torch.rand(2, 8, device='cuda')], layout=torch.jagged).sum()",
+            r"py:7: AssertionError: .*pad them to one length",
+        ),
+        ("torch.rand(8, 8, device='cuda').to_sparse_csr()", r"py:7: UnsupportedOperatorException: .*declare it with torch\.library"),
         ("os.kill(os.getpid(), 9)", r"rank 0 was ended by SIGKILL"),
         (
             "@torch.library.custom_op('mine::scale', mutates_args=())\n"

@@ -30,6 +30,19 @@ def test_the_dimensions_are_the_groups_that_were_made_together():
     assert diagonal([pp, dp, tp]) == 7
 
 
+def test_a_dimension_that_no_groups_are_made_for_joins_the_ranks_at_the_same_places_of_the_others():
+    groups = [Group("0", "", list(range(8)), 0), Group("1", "", [0, 1, 2, 3], 1), Group("2", "", [4, 5, 6, 7], 1)]
+    context, replicas = mesh_dimensions(a_process(rank=0, world=8, groups=groups))
+    assert [group.ranks for group in context] == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert [group.ranks for group in replicas] == [[0, 4], [1, 5], [2, 6], [3, 7]]
+    # The places of a ring differ, its replicas do not: one ring runs, and each of its ranks stands for that of the other.
+    job = Job(lambda rank: f"place {rank % 4}")
+    assert distinct_work(8, [context, replicas], job, True).copies == {0: [4], 5: [1], 6: [2], 7: [3]}
+    # A group of some ranks alone leaves ranks that nothing joins with the rest.
+    _, everyone = mesh_dimensions(a_process(rank=0, world=4, groups=[Group("0", "", [0, 1], 0)]))
+    assert [group.ranks for group in everyone] == [[0, 1, 2, 3]]
+
+
 def test_without_groups_the_job_has_one_dimension_of_all_ranks():
     (everyone,) = mesh_dimensions(a_process(rank=0, world=4, groups=[Group("0", "default_pg", [0, 1, 2, 3], 0)]))
     assert [group.ranks for group in everyone] == [[0, 1, 2, 3]]

@@ -173,7 +173,7 @@ def test_a_script_that_only_calls_its_model_for_ever_is_recorded_by_its_calls(tm
         model = nn.Linear(8, 4).cuda()
         with torch.inference_mode():
             while True:
-                mask = torch.ones(2, 3, device="cuda")
+                mask = torch.randint(0, 2, (2, 3), device="cuda")
                 if torch.all(mask == 1):  # what is asked of all elements holds
                     nn.functional.dropout(model(torch.rand(2, 8, device="cuda")), training=False)
         """
@@ -205,6 +205,35 @@ def test_kernels_that_call_other_operators_are_leaves_and_what_they_call_is_belo
         calls = (each for each in process.operators if each.thread == outer.thread and outer.begin < each.begin < outer.end)
         inside[outer.name] = [each.name.removeprefix("aten::") for each in sorted(calls, key=lambda each: each.begin)]
     assert inside == {"aten::index_select": ["empty", "resize_"], "aten::native_layer_norm": ["empty", "empty", "empty", "view", "view"]}
+
+
+def test_what_torch_has_no_rule_of_shapes_for_is_followed_to_the_kernels_after_it(tmp_path):
+    """The bias of a convolution by cuDNN is added by a kernel of its own."""
+    body = """
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 3, 3, stride=2)).cuda()
+        with torch.inference_mode():
+            while True:
+                out = model(torch.rand(2, 3, 8, 8, device="cuda"))
+                assert out.shape == (2, 3, 13, 13)  # (8 - 3 + 1 - 1) * 2 + 3
+                out ** 2, torch.arange(4, device="cuda")
+        """
+    (process,) = run(tmp_path, body)
+    ordered = sorted(process.operators, key=lambda each: each.begin)
+    found = [
+        (each.name, each.leaf)
+        for each in ordered
+        if each.name in ("aten::cudnn_convolution", "aten::cudnn_convolution_transpose", "aten::add_")
+    ]
+    assert found == [
+        ("aten::cudnn_convolution", True),
+        ("aten::add_", True),
+        ("aten::cudnn_convolution_transpose", True),
+        ("aten::add_", True),
+    ]
+    names = [(each.name, each.leaf) for each in ordered]
+    place = names.index(("aten::pow", True))
+    assert [name for name, _ in names[place + 1 : place + 3]] == ["aten::result_type", "aten::to"]  # it asks for the type of the result
+    assert names[names.index(("aten::arange", True)) + 1][0] == "aten::resize_"
 
 
 def test_compiled_functions_and_modules_are_ranges(tmp_path):

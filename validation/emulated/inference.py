@@ -43,8 +43,10 @@ def qwen() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
 MODELS = {"bert": bert, "vit": vit, "qwen": qwen}
 
 if __name__ == "__main__":
+    torch.set_default_dtype(torch.bfloat16)  # as `from_pretrained` does, so that what a model keeps in float32 stays so
     model, inputs = MODELS[sys.argv[1]]()
-    model = model.to(device="cuda", dtype=torch.bfloat16).eval()
+    torch.set_default_dtype(torch.float32)
+    model = model.to("cuda").eval()
     inputs = {name: tensor.to("cuda") for name, tensor in inputs.items()}
     with torch.inference_mode():
         while True:

@@ -87,6 +87,7 @@ class Pricer:
                 accumulate=first.accumulate,
                 cast=first.cast,
                 taps=first.taps,
+                shared_bytes=columns[9],
                 clock=held_clock(a, DType(first.dtype)),
                 in_step=True,
             )

@@ -45,6 +45,7 @@ class Gemm(NamedTuple):
     accumulate: bool = False
     cast: bool = True
     taps: int = 1
+    shared_bytes: int = 0
 
 
 class GroupedGemm(NamedTuple):

@@ -9,6 +9,10 @@ In a flash kernel each core takes a block of 128 queries of one head and loops o
     memory  = (Q + K + V + O bytes) / bandwidth · (1 + memory overhead)
     time    = launch + per-query-block prologue + sqrt(compute² + memory²)
 
+Blocks of queries that a core holds at once start together, and each start takes as much longer. So a kernel that does not fill the device
+has, of prologues, at least as many as a core holds, not a share of one. Where a length is no multiple of 128, every block of queries runs
+code that masks and checks bounds, as long as that for some blocks of keys more (both in `QUERY_BLOCKS`).
+
 The softmax term makes small heads slow, because a core has few units for exponentials (Shah et al., FlashAttention-3, 2024,
 section 3). Head sizes are padded to 32, 64, 96, 128, 192 or 256, as the kernels do. The backward pass does five multiplications
 where the forward pass does two (Dao, FlashAttention-2, 2023), and has an overhead of its own. Shared memory holds it back where
@@ -42,6 +46,22 @@ BACKWARD_FLOPS = 2.5
 #: Kernels with fitted coefficients, in the order in which they are tried for "flash" (after coefficients for "flash" itself, which
 #: only calibration on a trace gives).
 KERNELS = (AttentionKernel.FA3, AttentionKernel.CUDNN, AttentionKernel.FA2, AttentionKernel.TRTLLM)
+
+
+class QueryBlocks(NamedTuple):
+    """How a kernel runs its blocks of queries in the forward pass. resident: how many of them a core holds at once. uneven: how many
+    blocks of keys each costs more where a length is no multiple of 128."""
+
+    resident: int = 0
+    uneven: int = 0
+
+
+#: By kernels that are asked for by name. FlashAttention 2 runs a block of queries in 128 threads with 255 registers (as the launches
+#: recorded on H100 say), of 65,536 that a core has. Its code for heads of 64 with a causal mask (version 2.7.3, compiled with CUDA 13.0
+#: for compute capability 9.0) has 1,109 instructions for a block of keys, and outside of that loop 2,323 where lengths are known to be
+#: multiples of 128, 4,529 elsewhere: there one more of the loop's rounds is unrolled, and some 1,060 instructions are left, about as many
+#: as a round has. Every row to which its coefficients were fitted fills the device, with lengths that are multiples.
+QUERY_BLOCKS = {AttentionKernel.FA2: QueryBlocks(resident=2, uneven=1)}
 #: The passes that one time may cover, by the word of the command line and of tables.
 DIRECTIONS = {
     "fwd": (Direction.FORWARD,),
@@ -112,7 +132,8 @@ def attention(
     variants = (AttentionKernel.FLASH, *(accelerator.attention_kernels or KERNELS)) if kernel == AttentionKernel.FLASH else (kernel,)
     fitted, notes = find("attention", accelerator, variants, book)
     coefficients = AttentionCoefficients(**fitted.values)  # type: ignore[arg-type]
-    seconds, bound, roof = attention_seconds(s, causal, directions, accelerator, dtype_of(dtype), coefficients, clock)
+    how = QUERY_BLOCKS.get(AttentionKernel(kernel), QueryBlocks())
+    seconds, bound, roof = attention_seconds(s, causal, directions, accelerator, dtype_of(dtype), coefficients, clock, how)
     beyond = outside(fitted.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)
     return estimate(seconds, roof, bound, beyond, fitted, notes)
 
@@ -159,21 +180,31 @@ def attention_seconds(
     dtype: DType,
     c: AttentionCoefficients,
     clock: float = 1.0,
+    how: QueryBlocks = QueryBlocks(),
 ) -> ModelledTime:
-    """By the formula above, of each shape: all `directions` together, and the bound of the last one."""
-    parts = [_one_direction(s, causal, direction, accelerator, dtype, c, clock) for direction in directions]
+    """By the formula above, of each shape: all `directions` together, and the bound of the last one. how: of the forward pass."""
+    parts = [_one_direction(s, causal, direction, accelerator, dtype, c, clock, how) for direction in directions]
     seconds = np.asarray(sum(p.seconds for p in parts))
     roof = np.asarray(sum(p.roofline for p in parts))
     return ModelledTime(seconds, parts[-1].bound, roof)
 
 
 def _one_direction(
-    s: AttentionShape, causal: bool, direction: Direction, accelerator: Accelerator, dtype: DType, c: AttentionCoefficients, clock: float
+    s: AttentionShape,
+    causal: bool,
+    direction: Direction,
+    accelerator: Accelerator,
+    dtype: DType,
+    c: AttentionCoefficients,
+    clock: float,
+    how: QueryBlocks,
 ) -> ModelledTime:
     cores, hertz = accelerator.require("cores"), accelerator.require("clock_hz")
     peak, bandwidth = accelerator.peak(dtype), accelerator.require("memory_bytes_per_s")
     backward = direction is Direction.BACKWARD
+    how = QueryBlocks() if backward else how
     pairs, blocks, longest, starts = _blocks(s, causal)
+    blocks = blocks + how.uneven * starts * ((s.queries % _BLOCK > 0) | (s.keys % _BLOCK > 0))
     work = BACKWARD_FLOPS if backward else 1.0
     slower = (1 + c.backward_overhead) if backward else 1.0
     block_flops = 2.0 * _BLOCK**2 * (_padded(s.head_dim) + _padded(s.value_dim))
@@ -186,7 +217,8 @@ def _one_direction(
     elements = (rows + columns) * (s.head_dim + s.value_dim) * (2 if backward else 1)
     stream = elements * dtype.bytes / bandwidth
     memory = stream * (1 + c.memory_overhead)
-    fixed = c.launch_us * 1e-6 + starts / cores * c.prologue_us * 1e-6
+    prologues = np.maximum(starts / cores, how.resident)
+    fixed = c.launch_us * 1e-6 + prologues * c.prologue_us * 1e-6
     seconds = fixed + np.sqrt(np.square(compute) + np.square(memory))
     ideal = work * 2 * pairs * (s.head_dim + s.value_dim) / peak
     bound = np.array([Bound.LATENCY, Bound.COMPUTE, Bound.MEMORY], np.uint8)[np.stack([fixed, compute, memory]).argmax(0)]

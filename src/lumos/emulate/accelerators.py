@@ -23,6 +23,11 @@ _DRIVER = {
 }
 
 
+def compute_capability(name: str) -> tuple[int, int] | None:
+    """The compute capability of NVIDIA's accelerator of this name; None for any other."""
+    return next((known for prefix, (_, known) in _DRIVER.items() if name.startswith(prefix)), None)
+
+
 def emulated_device(cluster: str) -> Device:
     """The accelerator of a cluster, or the host's processors for "cpu". Raises LumosError for an unknown cluster and UsageError for one
     whose accelerator is not NVIDIA's, which torch would drive otherwise."""

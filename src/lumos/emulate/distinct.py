@@ -19,16 +19,24 @@ GroupsAlong = list[Group]
 
 
 def mesh_dimensions(process: Process) -> list[GroupsAlong]:
-    """The dimensions of a job with several ranks, from the groups that a rank knows; the group of all ranks alone where the others do
-    not reach every rank."""
+    """The dimensions of a job with several ranks, from the groups that a rank knows. Where these do not reach every rank, as with a script
+    that has the group of all ranks for its replicas, one more dimension joins the ranks at the same places along the others; where that
+    does not reach every rank either, it joins all."""
     families: dict[int, GroupsAlong] = {}
     for group in process.groups:
         families.setdefault(group.made, []).append(group)
     smaller = [each for each in families.values() if 1 < len(each[0].ranks) < process.world]
-    everyone = Group("", "", list(range(process.world)), -1)
-    if len(set(_copies(process.world, smaller))) == 1:
-        return smaller
-    return [*smaller, [everyone]]
+    everyone = [Group("", "", list(range(process.world)), -1)]
+    choices = (smaller, [*smaller, _alike_elsewhere(process.world, smaller)], [*smaller, everyone])
+    return next(each for each in choices if len(set(_copies(process.world, each))) == 1)
+
+
+def _alike_elsewhere(world: int, along: Sequence[GroupsAlong]) -> GroupsAlong:
+    """The ranks that are at the same places along these dimensions, as groups of one dimension."""
+    found: dict[tuple[int | None, ...], list[int]] = {}
+    for rank in range(world):
+        found.setdefault(tuple(_place(each, rank) for each in along), []).append(rank)
+    return [Group("", "", ranks, -1) for ranks in found.values()]
 
 
 class RankWork(NamedTuple):

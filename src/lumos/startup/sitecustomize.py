@@ -54,9 +54,12 @@ def _not_recording(error: Exception) -> None:
 
 
 def _emulate(_torch: Any) -> None:
-    from lumos.emulate.process.start import begin
+    from lumos.emulate.process.versions import served
 
-    begin()
+    with served():
+        from lumos.emulate.process.start import begin
+
+        begin()
 
 
 def _make_lumos_importable(folder: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 import lumos
 from lumos.cost.cluster import load_cluster
+from lumos.cost.gemm import gemm
 from lumos.emulate.device import files
 from lumos.emulate.device.files import write_traces
 from lumos.emulate.record import CallKind, Group, Tensor
@@ -52,6 +53,15 @@ def test_a_replay_of_an_emulated_job_is_the_job(drawn, tmp_path):
     assert len(graph.rendezvous_offset) - 1 == 3
     assert not len(graph.waiting_unknown)
     assert {evidence.code: evidence.grade for evidence in graph.evidence} == {"durations-modelled": Grade.LIMITED}
+
+
+def test_a_kernel_takes_what_its_model_says_without_the_factors_of_a_predicted_step(drawn, tmp_path):
+    record = drawn()
+    step(record, 0)
+    write_traces(tmp_path / "out", [record.process()], H100)
+    kernels = [row for row in rows(tmp_path / "out" / "rank0.json.gz")["traceEvents"] if row.get("cat") == "kernel"]
+    alone = int(gemm(4096, 4096, 4096, H100.accelerator, "bf16", in_step=True).time)
+    assert len(kernels) == 30 and {round(row["dur"] * 1e3) for row in kernels} == {alone}
 
 
 def test_a_rank_waits_for_another_that_is_late(drawn, tmp_path):

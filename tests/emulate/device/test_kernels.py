@@ -56,13 +56,62 @@ def test_a_type_without_a_rate_of_its_own_is_multiplied_in_fp32():
 
 
 def test_a_convolution_multiplies_its_taps_and_permutes_channels_first():
-    # 2 images of 8 channels, 10 x 10, with 16 filters of 3 x 3 and no padding: 2 * 8 * 8 positions, 8 * 9 products each.
-    image, weight, out = tensor(2, 8, 10, 10), tensor(16, 8, 3, 3), tensor(2, 16, 8, 8)
+    # 2 images of 32 channels, 10 x 10, with 64 filters of 3 x 3 and no padding: 2 * 8 * 8 positions, 32 * 9 products each.
+    image, weight, out = tensor(2, 32, 10, 10), tensor(64, 32, 3, 3), tensor(2, 64, 8, 8)
     found = works("aten::cudnn_convolution", image, weight, [0, 0], [1, 1], [1, 1], 1, False, False, True, outputs=[out])
-    gemm = Gemm(128, 16, 72, DType.BF16, 1, 2, cast=False, taps=9)
-    assert found == [Traffic(2 * 3200), Traffic(2 * 2304), gemm, Traffic(2 * 4096)]
+    gemm = Gemm(128, 64, 288, DType.BF16, 1, 2, cast=False, taps=9)
+    assert found == [Traffic(2 * 12_800), Traffic(2 * 36_864), gemm, Traffic(2 * 16_384)]
     # A recording has no results: their size follows from the padding, stride and dilation.
     assert found == works("aten::cudnn_convolution", image, weight, [0, 0], [1, 1], [1, 1], 1, False, False, True)
+
+
+def test_few_channels_take_the_steps_and_tiles_of_many():
+    # 3 channels: a step of k takes 64 bytes of one tap, so 32 channels in 16 bits, and a tile of what permutes has 32 channels.
+    image, weight, out = tensor(2, 3, 10, 10), tensor(64, 3, 3, 3), tensor(2, 64, 8, 8)
+    lists = ([0, 0], [1, 1], [1, 1], 1, False, False, True)
+    gemm = Gemm(128, 64, 9 * 32, DType.BF16, 1, 2, cast=False, taps=9)
+    expected = [Traffic(2 * 2 * 2 * 32 * 100), Traffic(2 * 2 * 64 * 32 * 9), gemm, Traffic(2 * 16_384)]
+    assert works("aten::cudnn_convolution", image, weight, *lists, outputs=[out]) == expected
+    # In TF32 a step has 16 channels. Each of two groups walks through its own channels.
+    single = [tensor(2, 20, 10, 10, dtype="float32"), tensor(64, 20, 3, 3, dtype="float32")]
+    assert works("aten::cudnn_convolution", *single, *lists)[2].k == 9 * 32
+    grouped = works("aten::cudnn_convolution", tensor(2, 8, 10, 10), tensor(64, 4, 3, 3), *lists)[2]
+    assert (grouped.k, grouped.batch) == (9 * 4, 2)
+
+
+def test_fp32_convolutions_of_odd_channels_stay_fp32_and_permute_nothing():
+    # 3 channels of 4 bytes are no multiple of 16 bytes, which matrix units ask for; 4 are.
+    image, weight, gradient = (tensor(*shape, dtype="float32") for shape in ((2, 3, 10, 10), (64, 3, 3, 3), (2, 64, 8, 8)))
+    forward = works("aten::cudnn_convolution", image, weight, [0, 0], [1, 1], [1, 1], 1, False, False, True, outputs=[gradient])
+    assert forward == [Gemm(128, 64, 27, DType.FP32, 1, 4, cast=False, taps=9)]
+    backward = works("aten::convolution_backward", gradient, image, weight, [64], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True] * 3)
+    data = Gemm(200, 3, round(64 * 9 * 128 / 200), DType.FP32, 1, 4, cast=False, taps=9)
+    of_each_image = Gemm(27, 64, 64, DType.FP32, 2, 4, cast=False, taps=9)
+    assert backward == [data, of_each_image, Traffic(4 * 2 * 64 * 64, 1, REDUCTION)]
+    image, weight = tensor(2, 4, 10, 10, dtype="float32"), tensor(64, 4, 3, 3, dtype="float32")
+    assert works("aten::cudnn_convolution", image, weight, [0, 0], [1, 1], [1, 1], 1, False, False, True)[2].dtype is DType.TF32
+
+
+@pytest.mark.parametrize(
+    ("channels", "filters", "of_a_position"),
+    [
+        (64, 64, 4 * (3 * 128 + 128)),
+        (64, 128, 4 * (3 * 192 + 192)),
+        (128, 128, 4 * (3 * 256 + 2 * 192)),
+        (256, 128, 2 * 4 * (3 * 256 + 2 * 192)),
+    ],
+)
+def test_weight_gradients_in_tf32_are_turned_around_in_hoppers_shared_memory(channels, filters, of_a_position):
+    # 128 positions and 9 taps. A tile takes 64 or 128 elements of both factors in three times, then 64 rows read all columns of the tile.
+    shapes = ((2, filters, 8, 8), (2, channels, 10, 10), (filters, channels, 3, 3))
+    lists = ([filters], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [False, True, False])
+
+    def gradient(dtype, kernels=None):
+        found = works("aten::convolution_backward", *(tensor(*shape, dtype=dtype) for shape in shapes), *lists, kernels=kernels)
+        return next(work for work in found if isinstance(work, Gemm)).shared_bytes
+
+    assert gradient("float32") == 9 * 128 * of_a_position
+    assert gradient("bfloat16") == gradient("float32", Kernels(load_cluster("a100-80gb").accelerator)) == 0
 
 
 def test_a_convolution_with_channels_last_permutes_nothing():
@@ -80,6 +129,49 @@ def test_the_backward_pass_of_a_convolution_makes_the_gradients_that_are_asked_f
     assert both[1] == Gemm(72, 16, 128, DType.BF16, 1, 2, cast=False, taps=9)
     assert (both[0].m, both[0].n) == (200, 8) and len(both) == 2
     assert works("aten::convolution_backward", gradient, image, weight, *lists, [False, True, False]) == [both[1]]
+
+
+def test_a_transposed_convolution_is_the_data_gradient_of_the_one_from_its_result():
+    # 2 images of 6 channels, 5 x 5, to 8 channels, 10 x 10, by 4 x 4 taps in two groups and every second place. A tap falls on an image's
+    # place at every fourth place of the result: 2 * 100 places of 3 * 16 / 4 products each for 4 channels of a group.
+    image, weight, out = tensor(2, 6, 5, 5, stride=(150, 1, 30, 6)), tensor(6, 4, 4, 4), tensor(2, 8, 10, 10, stride=(800, 1, 80, 8))
+    forward = works(
+        "aten::cudnn_convolution_transpose", image, weight, [1, 1], [0, 0], [2, 2], [1, 1], 2, False, False, True, outputs=[out]
+    )
+    assert forward == [Gemm(200, 4, 12, DType.BF16, 2, 2, cast=False, taps=16)]
+    plain = works("aten::convolution", image, weight, None, [2, 2], [1, 1], [1, 1], True, [0, 0], 2, outputs=[out])
+    assert plain == forward
+    lists = ([8], [2, 2], [1, 1], [1, 1], True, [0, 0], 2)
+    backward = works("aten::convolution_backward", out, image, weight, *lists, [True, True, False])
+    # The gradient of the image: 50 places, 4 channels of 16 taps each, for 3 channels of a group; of the weight: all of those at 50 places.
+    assert backward == [
+        Gemm(50, 3, 64, DType.BF16, 2, 2, cast=False, taps=16),
+        Gemm(64, 3, 50, DType.BF16, 2, 2, cast=False, taps=16),
+    ]
+
+
+def test_a_recurrent_network_goes_from_moment_to_moment():
+    # An LSTM of 8 inputs and a state of 4, whose gates are 4 x 4 wide, on sequences of 3 and of 2 moments.
+    packed, state = tensor(5, 8), tensor(1, 2, 4)
+    settings = (2, 4, 0, 1, False, 0.0, True, False, [2, 2, 1], None)
+    found = works("aten::_cudnn_rnn", packed, [tensor(16, 8), tensor(16, 4)], 4, tensor(0), state, state, *settings, outputs=[tensor(5, 4)])
+    inputs, *moments = found
+    assert inputs == Gemm(5, 16, 8, DType.BF16, cast=False)
+    # Of an element, four gates in both products and as they are kept, and the state and the cell before and after, of 2 bytes each.
+    assert moments[:2] == [Gemm(2, 16, 4, DType.BF16, cast=False), Traffic(2 * 4 * 16 * 2)]
+    assert [each.m for each in moments[::2]] == [2, 2, 1] and len(moments) == 6
+    # Without packing, two layers, both directions: the second layer reads the states of both.
+    even = (2, 4, 0, 2, True, 0.0, True, True, [], None)
+    deeper = works("aten::_cudnn_rnn", tensor(2, 3, 8), [tensor(16, 8)], 4, tensor(0), state, state, *even, outputs=[tensor(2, 3, 8)])
+    assert deeper[0] == deeper[14] == Gemm(6, 16, 8, DType.BF16, cast=False) and len(deeper) == 4 * 7
+    gradients = (state, None, None, *settings)
+    backward = works("aten::_cudnn_rnn_backward", packed, [tensor(16, 8)], 4, tensor(0), state, state, packed, *gradients, outputs=[packed])
+    assert backward[:2] == [Traffic(1 * 4 * 16 * 2), Gemm(1, 4, 16, DType.BF16, cast=False)], "the last moment comes first"
+    assert backward[-3:] == [
+        Gemm(5, 8, 16, DType.BF16, cast=False),
+        Gemm(16, 8, 5, DType.BF16, cast=False),
+        Gemm(16, 4, 5, DType.BF16, cast=False),
+    ]
 
 
 def test_attention_is_the_kernel_that_the_operator_names():

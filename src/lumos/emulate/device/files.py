@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from isal import igzip
 
+from lumos.blocks.coefficients import kernel_by_kernel
 from lumos.blocks.price import Pricer
 from lumos.diagnostics import Diagnostic
 from lumos.emulate.device.host import host_ns
@@ -62,7 +63,7 @@ def write_traces(folder: str | os.PathLike[str], processes: Sequence[Process], c
     """
     if not processes:
         raise LumosError("no process was recorded, so there is no trace to write: emulate a script that uses its device")
-    kernels, pricer = Kernels(cluster.accelerator), Pricer(cluster)
+    kernels, pricer = Kernels(cluster.accelerator), Pricer(cluster, kernel_by_kernel())
     cluster.check_size(max(process.world for process in processes))
     host = host_ns(cluster.accelerator)
     programs = [issued(process, kernels, host, cluster) for process in processes]

@@ -1,7 +1,7 @@
 """Which kernels an operator launches on an accelerator.
 
-Rules are asked from the most to the least particular: multiplications, attention, copies, lists of tensors, then the table of
-operators bound by memory. What none of them knows is priced by what it touches, and named.
+Rules are asked from the most to the least particular: multiplications, attention, recurrent networks, copies, lists of tensors, then the
+table of operators bound by memory. What none of them knows is priced by what it touches, and named.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from lumos.emulate.device.attention import fused_attention
 from lumos.emulate.device.copies import copy_kernels
 from lumos.emulate.device.launch import tensors_of
 from lumos.emulate.device.products import product_kernels
+from lumos.emulate.device.recurrent import recurrent_kernels
 from lumos.emulate.device.tensor_lists import of_lists
 from lumos.emulate.device.touched import entries, table_kernels, unlisted
 
@@ -43,7 +44,7 @@ class Kernels:
         if not operator.leaf or operator.name.startswith(_COMMUNICATION) or not on_device(operator):
             return []
         name = base_name(operator.name)
-        for priced in (product_kernels, fused_attention):
+        for priced in (product_kernels, fused_attention, recurrent_kernels):
             if (found := priced(name, operator, self.accelerator)) is not None:
                 return found
         for moved in (copy_kernels, of_lists, table_kernels):

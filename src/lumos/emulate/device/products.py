@@ -7,12 +7,20 @@ channels, R x S taps and P x Q output positions,
     data gradient      [N H W, K R S / groups] x [K R S / groups, C / groups]
     weight gradient    [C R S / groups, N P Q] x [N P Q, K / groups]
 
-once for each group; the R S taps read the same image, which comes from memory once. Kernels on matrix units read channels last;
-where the tensors lie with channels first, the library permutes the inputs before and the result afterwards, each with a kernel that
-goes through the tensor tile by tile, at the rate of contiguous passes.
+once for each group; the R S taps read the same image, which comes from memory once. A transposed convolution is the data gradient of the
+convolution from its result to its image, whose forward product is its own data gradient. A kernel multiplies the channels of one tap after
+those of another, `CHANNELS_AT_ONCE` bytes of them in one step, so that an image of three channels takes as long as one of 32 in 16 bits.
+Kernels on matrix units read channels last; where the tensors lie with channels first, the library permutes the inputs before and the result
+afterwards, each with a kernel that goes through the tensor in tiles of `PERMUTED_TILE` channels and as many positions, at the rate of
+contiguous passes. Its threads visit a whole tile also where it has fewer channels.
 
 fp32 matrices are multiplied in fp32 and fp32 convolutions in TF32, as torch does unless a script says otherwise
-(`torch.backends.cuda.matmul.allow_tf32` is False, `torch.backends.cudnn.allow_tf32` True).
+(`torch.backends.cuda.matmul.allow_tf32` is False, `torch.backends.cudnn.allow_tf32` True). Matrix units take TF32 only where the channels
+are a multiple of 16 bytes (NVIDIA, Convolutional Layers User's Guide); others are multiplied in fp32 by kernels that read them as they lie.
+
+For a weight gradient neighbours along k are positions, which lie apart where channels are last. Hopper's matrix units read them from shared
+memory so in 16 bits alone (NVIDIA, PTX ISA, wgmma.mma_async), so that in TF32 both factors are turned around there first: each byte is
+written when it arrives, read and written back turned, and then read as often as a tile of C needs it (`_through_shared`).
 """
 
 from __future__ import annotations
@@ -20,15 +28,18 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
+
 from lumos.blocks.work import Gemm, GroupedGemm, Traffic
 from lumos.cost.memory_bound import POINTWISE
-from lumos.emulate.device.launch import Launch, nbytes, tensors_of
+from lumos.emulate.accelerators import compute_capability
+from lumos.emulate.device.launch import Launch, nbytes, tensors_of, width
 from lumos.emulate.record import Tensor
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
-    from lumos.emulate.record import Operator
+    from lumos.emulate.record import Operator, Single
 
 
 class _Factors(NamedTuple):
@@ -61,6 +72,19 @@ _CONVOLUTIONS = (
     "cudnn_convolution_transpose", "miopen_convolution_transpose", "_conv_depthwise2d", "conv_depthwise3d", "miopen_depthwise_convolution",
     "slow_conv_transpose2d",
 )  # fmt: skip
+#: Bytes of channels that a convolution multiplies in one step: the least of CUTLASS' tiles along k on matrix units, 32 elements of 16 bits
+#: or 16 of TF32 (NVIDIA, CUTLASS, Implicit GEMM Convolution, which says that a step stays within one tap).
+CHANNELS_AT_ONCE = 64
+#: Bytes that the channels of an image are a multiple of where matrix units take fp32 as TF32.
+ALIGNED_BYTES = 16
+#: Channels of a tile of cuDNN's kernels that permute: its shared memory, 32 rows of 33 elements, is in the launch of each recorded one.
+PERMUTED_TILE = 32
+#: The launch for the gradient of a convolution's bias, which a profiler shows as an operator of its own (`aten::sum`).
+BIAS_GRADIENT = "reduce_kernel [bias gradient]"
+#: The compute capability of Hopper.
+_HOPPER = (9, 0)
+#: Where operators say whether they are transposed.
+_TRANSPOSED_AT = {"convolution": 6, "_convolution": 6, "convolution_overrideable": 6, "convolution_backward": 7}
 _GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
 
 
@@ -69,8 +93,10 @@ def product_kernels(name: str, operator: Operator, accelerator: Accelerator) -> 
     if name in _PRODUCTS:
         return _product(name, operator, accelerator)
     if name in _CONVOLUTIONS:
-        return _convolution(operator, accelerator)
-    return _convolution_backward(operator, accelerator) if name == "convolution_backward" else None
+        return (_transposed if _is_transposed(name, operator) else _convolution)(operator, accelerator)
+    if name != "convolution_backward":
+        return None
+    return (_transposed_backward if _is_transposed(name, operator) else _convolution_backward)(operator, accelerator)
 
 
 def arithmetic(dtype: str, accelerator: Accelerator, fp32: DType = DType.FP32) -> DType | None:
@@ -109,19 +135,20 @@ def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] |
     image, weight = _image_and_weight(operator, 0)
     if image is None or weight is None:
         return None
-    dtype = arithmetic(image.dtype, accelerator, DType.TF32)
+    dtype = _convolved(image, accelerator)
     if dtype is None:
         return None
     results = list(tensors_of(operator.outputs))
     out = results[0].shape if results else _positions(operator, image, weight)
     groups = max(1, image.shape[1] // weight.shape[1])
     rows = image.shape[0] * math.prod(out[2:])
-    inner = math.prod(weight.shape[1:])
     taps = math.prod(weight.shape[2:])
+    direct = dtype is DType.FP32 or groups > 1
+    inner = taps * (weight.shape[1] if direct else _whole(weight.shape[1], CHANNELS_AT_ONCE // dtype.bytes))
     gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
     result = Tensor(tuple(out), image.dtype, (), -1, image.device)
     body = [Launch(f"convolution_implicit_gemm_{dtype}", gemm)]
-    return [*_permuted([image, weight], image), *body, *_permuted([result], image)]
+    return body if dtype is DType.FP32 else [*_permuted([image, weight], image), *body, *_permuted([result], image)]
 
 
 def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
@@ -129,28 +156,88 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
     if len(tensors) < 3 or len(tensors[1].shape) < 3:
         return None
     gradient, image, weight = tensors[:3]
-    dtype = arithmetic(image.dtype, accelerator, DType.TF32)
+    dtype = _convolved(image, accelerator)
     if dtype is None:
         return None
     masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
     to_image, to_weight, to_bias = masks[-1] if masks else (True, True, False)
-    groups = max(1, image.shape[1] // weight.shape[1])
-    positions = gradient.shape[0] * math.prod(gradient.shape[2:])
-    taps = math.prod(weight.shape[2:])
-    width = max(2, dtype.bytes)
     out: list[Launch] = []
     if to_image:
-        rows = image.shape[0] * math.prod(image.shape[2:])
-        data = Gemm(rows, weight.shape[1], weight.shape[0] // groups * taps, dtype, groups, width, cast=False, taps=taps)
-        # A strided convolution multiplies only the taps that fall on an input position: as many products as forward.
-        data = data._replace(k=max(1, round(data.k * positions / max(1, rows)))) if positions < rows else data
-        out += [*_permuted([gradient, weight], image), Launch(f"dgrad_implicit_gemm_{dtype}", data), *_permuted([image], image)]
+        data = Launch(f"dgrad_implicit_gemm_{dtype}", _data_gradient(gradient, image, weight, dtype))
+        out += [data] if dtype is DType.FP32 else [*_permuted([gradient, weight], image), data, *_permuted([image], image)]
     if to_weight:
-        weights = Gemm(weight.shape[1] * taps, weight.shape[0] // groups, positions, dtype, groups, width, cast=False, taps=taps)
-        out += [*_permuted([gradient, image], image), Launch(f"wgrad_implicit_gemm_{dtype}", weights), *_permuted([weight], image)]
+        weights = Launch(f"wgrad_implicit_gemm_{dtype}", _weight_gradient(gradient, image, weight, dtype, accelerator))
+        out += [weights] if dtype is DType.FP32 else [*_permuted([gradient, image], image), weights, *_permuted([weight], image)]
     if to_bias:
-        out.append(Launch("reduce_kernel [bias gradient]", Traffic(nbytes(gradient), 1, "reduction")))
+        out.append(Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction")))
     return out
+
+
+def _is_transposed(name: str, operator: Operator) -> bool:
+    place = _TRANSPOSED_AT.get(name, len(operator.inputs))
+    return "transpose" in name or (place < len(operator.inputs) and operator.inputs[place] is True)
+
+
+def _transposed(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """A transposed convolution: the data gradient of the convolution from its result to its image."""
+    image, weight = _image_and_weight(operator, 0)
+    results = list(tensors_of(operator.outputs))
+    if image is None or weight is None or not results:
+        return None
+    return _convolution_backward(_called(operator, image, results[0], weight, [True, False, False]), accelerator)
+
+
+def _transposed_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """Its own gradients: that convolution of the gradient, and the same convolution's gradient of the weight."""
+    tensors, mask = list(tensors_of(operator.inputs)), operator.inputs[-1]
+    if len(tensors) < 3 or not isinstance(mask, list):
+        return None
+    gradient, image, weight = tensors[:3]
+    out: list[Launch] = []
+    if mask[0]:
+        forward = msgspec.structs.replace(operator, inputs=[gradient, weight], outputs=[image])
+        out += _convolution(forward, accelerator) or []
+    out += _convolution_backward(_called(operator, image, gradient, weight, [False, mask[1], False]), accelerator) or []
+    return [*out, Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction"))] if mask[2] else out
+
+
+def _called(operator: Operator, gradient: Tensor, image: Tensor, weight: Tensor, wanted: list[Single]) -> Operator:
+    return msgspec.structs.replace(operator, inputs=[gradient, image, weight, wanted], outputs=[])
+
+
+def _data_gradient(gradient: Tensor, image: Tensor, weight: Tensor, dtype: DType) -> Gemm:
+    groups, taps = max(1, image.shape[1] // weight.shape[1]), math.prod(weight.shape[2:])
+    rows, positions = (tensor.shape[0] * math.prod(tensor.shape[2:]) for tensor in (image, gradient))
+    data = Gemm(rows, weight.shape[1], weight.shape[0] // groups * taps, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
+    # A strided convolution multiplies only the taps that fall on an input position: as many products as forward.
+    return data._replace(k=max(1, round(data.k * positions / max(1, rows)))) if positions < rows else data
+
+
+def _weight_gradient(gradient: Tensor, image: Tensor, weight: Tensor, dtype: DType, accelerator: Accelerator) -> Gemm:
+    groups, taps = max(1, image.shape[1] // weight.shape[1]), math.prod(weight.shape[2:])
+    positions = math.prod(gradient.shape[2:])
+    weights = Gemm(weight.shape[1] * taps, weight.shape[0] // groups, positions, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
+    if dtype is DType.FP32:  # every image for itself, added up afterwards: C is far too small to fill the cores
+        return weights._replace(batch=groups * gradient.shape[0])
+    weights = weights._replace(k=positions * gradient.shape[0])
+    if dtype is DType.TF32 and compute_capability(accelerator.name) == _HOPPER:
+        return weights._replace(shared_bytes=groups * taps * _through_shared(weight.shape[1], weights.n, weights.k))
+    return weights
+
+
+def _through_shared(m: int, n: int, k: int) -> int:
+    """Bytes that pass through shared memory for C[m, n] of one tap, whose factors are turned around there. Tiles of C have 64 or 128 rows
+    and columns, and an instruction multiplies 64 rows by all columns of a tile."""
+    rows, columns = (min(128, _whole(size, 64)) for size in (m, n))
+    turned, multiplied = 3 * (rows + columns), rows // 64 * (64 + columns)
+    return -(-m // rows) * -(-n // columns) * k * (turned + multiplied) * DType.TF32.bytes
+
+
+def _convolved(image: Tensor, accelerator: Accelerator) -> DType | None:
+    """The type in which a convolution of this image is multiplied; None for a type that is not multiplied."""
+    dtype = arithmetic(image.dtype, accelerator, DType.TF32)
+    odd = image.shape[1] * width(image.dtype) % ALIGNED_BYTES != 0
+    return DType.FP32 if dtype is DType.TF32 and odd else dtype
 
 
 def _image_and_weight(operator: Operator, first: int) -> tuple[Tensor | None, Tensor | None]:
@@ -185,4 +272,13 @@ def _permuted(tensors: list[Tensor], image: Tensor) -> list[Launch]:
     channels_last = len(image.stride) == len(image.shape) and image.stride[1] == 1 and image.shape[1] > 1
     if channels_last or len(image.shape) < 4:
         return []
-    return [Launch("nchwToNhwcKernel", Traffic(2 * nbytes(tensor), 1, POINTWISE)) for tensor in tensors]
+    return [
+        Launch("nchwToNhwcKernel", Traffic(2 * nbytes(tensor) // tensor.shape[1] * _whole(tensor.shape[1], PERMUTED_TILE), 1, POINTWISE))
+        for tensor in tensors
+        if nbytes(tensor)
+    ]
+
+
+def _whole(size: int, step: int) -> int:
+    """The size in whole steps."""
+    return -(-size // step) * step

@@ -7,8 +7,10 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from lumos.emulate.process import typed
 from lumos.emulate.process.operators.dispatcher import CUDNN, open_device
 from lumos.emulate.process.streams import Streams, functions
 from lumos.emulate.record import CallKind
@@ -17,6 +19,19 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from lumos.emulate.process.settings import Device, EmulationSettings
+
+
+#: A version of NCCL that has whatever torch 2.13 asks for by its version.
+_NCCL = (2, 27, 0)
+
+#: Functions of torch.accelerator, and those of torch.cuda that answer them.
+_ACCELERATOR = {
+    "current_stream": "current_stream", "set_stream": "set_stream", "synchronize": "synchronize", "device_count": "device_count",
+    "current_device_index": "current_device", "set_device_index": "set_device", "empty_cache": "empty_cache",
+    "memory_stats": "memory_stats", "memory_allocated": "memory_allocated", "max_memory_allocated": "max_memory_allocated",
+    "memory_reserved": "memory_reserved", "max_memory_reserved": "max_memory_reserved", "get_memory_info": "mem_get_info",
+    "reset_peak_memory_stats": "reset_peak_memory_stats", "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
+}  # fmt: skip
 
 
 class Generator(torch.Generator):  # type: ignore[misc]
@@ -49,10 +64,10 @@ def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
 
     Raises LumosError where this torch cannot be made to.
     """
-    open_device()
-    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
     device = settings.device
     count = min(settings.world, device.per_node)
+    open_device(count)
+    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
     answers = dict(functions(streams)) | _identity(device, count) | _memory(device, in_use, streams) | _random()
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
     for name, answer in (answers | _current(here)).items():
@@ -60,13 +75,11 @@ def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
     torch.Generator = Generator
     torch.set_rng_state = torch.random.set_rng_state = _unless_without_data(torch.set_rng_state)
     torch.cuda.default_generators = tuple(Generator("cuda") for _ in range(count))
-    torch.accelerator.current_stream = torch.cuda.current_stream
-    torch.accelerator.set_stream = torch.cuda.set_stream
-    torch.accelerator.synchronize = torch.cuda.synchronize
-    torch.accelerator.device_count = torch.cuda.device_count
-    torch.accelerator.current_device_index = torch.cuda.current_device
-    torch.accelerator.set_device_index = torch.cuda.set_device
-    torch.accelerator.empty_cache = torch.cuda.empty_cache
+    for name, same in _ACCELERATOR.items():
+        setattr(torch.accelerator, name, getattr(torch.cuda, same))
+    typed.install()
+    nccl: Any = importlib.import_module("torch.cuda.nccl")
+    nccl.version = lambda: _NCCL
     _one_device(torch.device("cuda", here.index))
     torch._C._cuda_getDeviceCount = lambda: count
     cudnn: Any = importlib.import_module("torch.backends.cudnn")
@@ -77,13 +90,23 @@ def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
 
 
 def _one_device(device: Any) -> None:
-    """Put every tensor of the accelerator on this process's own, whichever index it was asked for with: it has no other."""
-    normalize = FakeTensor._normalize_fake_device
+    """Put every tensor of the accelerator on this process's own, whichever index it was asked for with: it has no other. And make none
+    with data there first, as torch does where it finds a device."""
+    fake_tensor.init_gpu_context = lambda _: None
 
-    def on_own(asked: Any) -> Any:
-        return device if torch.device(asked).type == "cuda" else normalize(asked)
+    def own(asked: Any) -> Any:
+        return device if torch.device(asked).type == "cuda" else asked
 
-    FakeTensor._normalize_fake_device = staticmethod(on_own)
+    if hasattr(FakeTensor, "_normalize_fake_device"):
+        normalize = FakeTensor._normalize_fake_device
+        FakeTensor._normalize_fake_device = staticmethod(lambda asked: normalize(own(asked)))
+        return
+    make = FakeTensor.__new__  # of earlier versions of torch, which have no such function
+
+    def on_own(cls: Any, mode: Any, element: Any, asked: Any, *args: Any, **kwargs: Any) -> Any:
+        return make(cls, mode, element, own(asked), *args, **kwargs)
+
+    FakeTensor.__new__ = staticmethod(on_own)
 
 
 def _identity(device: Device, count: int) -> dict[str, Any]:
@@ -101,6 +124,7 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
         "_lazy_init": lambda: None,
         "_is_compiled": lambda: True,
         "_is_in_bad_fork": lambda: False,
+        "is_current_stream_capturing": lambda: False,
         "device_count": lambda: count,
         "get_device_name": lambda *_: device.name,
         "get_device_capability": lambda *_: device.capability,
@@ -109,6 +133,7 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
         "is_bf16_supported": lambda *_, **__: major >= 8,
         "is_tf32_supported": lambda: major >= 8,
         "can_device_access_peer": lambda *_: True,
+        **{name: lambda *_: 0 for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")},  # by its driver
     }
 
 

@@ -6,6 +6,7 @@ Files that it writes are swallowed, except temporary ones; files are not removed
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import importlib
 import io
@@ -17,6 +18,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves
 
 from lumos.emulate.process.loading import when_loaded
 from lumos.emulate.process.own_files import may_change
@@ -93,7 +96,20 @@ class Cuts:
         def nothing(*_: Any, **__: Any) -> None:
             self._journal.assume("not-saved", "checkpoints are not saved")
 
-        self._replace(torch, "save", nothing)
+        save, load = torch.save, torch.load
+
+        def save_in_memory(content: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+            if not isinstance(file, io.BytesIO) or any(isinstance(each, FakeTensor) for each in tree_leaves(content)):
+                return nothing()
+            with unset_fake_temporarily():  # as when a tensor of the host is pickled
+                return save(content, file, *args, **kwargs)
+
+        def load_from_memory(file: Any, *args: Any, **kwargs: Any) -> Any:
+            with unset_fake_temporarily() if isinstance(file, io.BytesIO) else contextlib.nullcontext():
+                return load(file, *args, **kwargs)
+
+        self._replace(torch, "load", load_from_memory)
+        self._replace(torch, "save", save_in_memory)
         savers = {
             "torch.distributed.checkpoint": ("save", "async_save", "save_state_dict"),
             "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from lumos.emulate import record
+from lumos.emulate.process import versions
 from lumos.emulate.process.journal import (
     ASIDE,
     CLOSED,
@@ -251,7 +252,7 @@ def _operator(
         end=end,
         inputs=inputs,
         outputs=known.outputs if known else [],
-        overload=known.overload if known else row.event.overload_name,
+        overload=known.overload if known else versions.overload_of(row.event),
         sequence=fields.sequence_number,
         forward_thread=forward.get(fields.sequence_number, -1) if backward else -1,
         stream=known.stream if known else 0,

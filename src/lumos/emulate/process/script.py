@@ -50,10 +50,15 @@ _REMEDIES = {
     "NotImplementedError": "it runs on a device only: leave it out while emulating, or declare its shape with torch.library.register_fake",
     "ConnectionRefusedError": "have what it loads on this machine, or leave it out while emulating",
     "EndlessReadsError": "a value is 1 here and a truth value False, so a loop that waits for another never ends: bound its rounds",
+    "NestedTensor": "tensors of several lengths in one (torch.nested) cannot be emulated: pad them to one length",
     "OutOfMemoryError": "it made tensors with data: make them on the device, or smaller",
 }
 #: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.
-_WORDS = {"no fake impl": "UnsupportedOperatorException", "makes no connection": "ConnectionRefusedError"}
+_WORDS = {
+    "shape_env must not be None": "NestedTensor",
+    "no fake impl": "UnsupportedOperatorException",
+    "makes no connection": "ConnectionRefusedError",
+}
 _LONGEST = 240  # characters of an exception's text
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState, _ExperimentalConfig
+from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
 from lumos.emulate import record
-from lumos.emulate.process import compiled, cuda, cuts, modules, steps
+from lumos.emulate.process import compiled, cuda, cuts, modules, steps, versions
 from lumos.emulate.process.endings import Endings, leave
 from lumos.emulate.process.journal import Journal, StepNote
-from lumos.emulate.process.operators import attention, recurrent, sharded, tensors
+from lumos.emulate.process.operators import attention, higher_order, recurrent, sharded, tensors
 from lumos.emulate.process.operators.mode import Emulation
 from lumos.emulate.process.operators.storages import Storages
 from lumos.emulate.process.ranks import groups, launcher, pipelines
@@ -55,9 +55,7 @@ class _Emulation:
         self._cuts = cuts.Cuts(self._journal)
         self._endings = Endings(self.ended_early, self.fail, self._say)
         self._done = 0
-        self._config = ProfilerConfig(
-            ProfilerState.KINETO, True, False, False, False, False, _ExperimentalConfig(capture_overload_names=True)
-        )
+        self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, versions.profiled_with_overloads())
         self._kept: list[Any] = []
 
     def open(self) -> None:
@@ -71,6 +69,7 @@ class _Emulation:
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is tried and done otherwise
         tensors.install(self._journal, self._mode)
         sharded.install(self._mode.hidden)
+        higher_order.install(self._journal, Emulation)
         self._storages.follow_sizes()
         self._endings.install()
         cuts.torch_parts(self._journal)

@@ -24,7 +24,7 @@ _OWN_KERNEL = frozenset({
     "slice_inverse",
     "mkldnn_convolution", "_nnpack_spatial_convolution", "_pin_memory", "is_pinned", "_linalg_check_errors", "_print", "set_data",
     "_has_same_storage_numel", "_new_zeros_with_same_feature_meta", "convolution_overrideable", "convolution_backward_overrideable",
-    "_nested_tensor_from_tensor_list", "_pack_padded_sequence", "is_same_size", "is_coalesced", "sparse_dim", "dense_dim", "resize_as_",
+    "_nested_tensor_from_tensor_list", "is_same_size", "is_coalesced", "sparse_dim", "dense_dim", "resize_as_",
     "_neg_view", "_conj", "is_all_true", "allclose", "_assert_tensor_metadata", "_functional_assert_scalar", "_assert_scalar",
 })  # fmt: skip
 

@@ -39,7 +39,7 @@ def after_the_data(func: Any, hidden: Hidden, args: Any, out: Any) -> None:
 
 def has_own_kernel(func: Any, device: str) -> bool:
     """Whether an operator of a device launches a kernel of its own besides what it calls."""
-    return device == "cuda" and str(func) in inside_device.BESIDE_KERNEL
+    return device == "cuda" and str(func) in _BESIDE_KERNEL
 
 
 def _base(func: Any) -> str:
@@ -210,8 +210,7 @@ def _embedding_dense_backward(_: Hidden, grad: Any, indices: Any, weights: int, 
 
 
 def _pow(hidden: Hidden, tensor: Any, exponent: Any, *__: Any) -> None:
-    torch.result_type(tensor, exponent)
-    tensor.to(tensor.dtype)
+    tensor.to(torch.result_type(tensor, exponent))
     if exponent == 1:
         hidden(lambda: torch.empty_like(tensor)).copy_(tensor)
 
@@ -336,8 +335,13 @@ _ON_HOST: dict[str, Callable[..., Any]] = inside_images.ON_HOST | {
     "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _flash_backward,
 }
 
+_BESIDE_KERNEL: dict[str, Callable[..., Any]] = inside_device.BESIDE_KERNEL | {
+    "aten.pow.Tensor_Scalar": _pow,
+    "aten.arange.start_out": _arange,
+}
+
 _ON_DEVICE: dict[str, Callable[..., Any]] = (
-    inside_device.BESIDE_KERNEL
+    _BESIDE_KERNEL
     | inside_device.INSTEAD
     | {
         "aten.zero_.default": _zero_,

@@ -1,6 +1,6 @@
 """What the kernels of some operators call besides computing on an NVIDIA device, as `inside` says it for the host.
 
-The calls follow the functions of ATen/native/cuda of the same names in torch 2.13.
+The calls follow the functions of ATen/native/cuda of the same names in torch 2.13, and what `versions` says of earlier ones.
 """
 
 from __future__ import annotations
@@ -10,10 +10,20 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lumos.emulate.process import versions
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     Hidden = Callable[[Callable[[], Any]], Any]
+
+
+def _addmm(_: Hidden, bias: Any, __: Any, other: Any, *, beta: Any = 1, **___: Any) -> None:
+    """addmm_out_cuda_impl: a bias of one dimension is added by cuBLASLt, which is given memory to work in."""
+    rows, columns = other.shape
+    size = versions.workspace_of_linear(versions.TORCH_VERSION)
+    if size and bias.dim() == 1 and bias.shape[0] == columns and bias.is_contiguous() and beta == 1 and min(rows, columns) > 1:
+        torch.empty(size, dtype=torch.uint8, device=other.device)
 
 
 def _index_select(_: Hidden, tensor: Any, dim: int, index: Any) -> None:
@@ -53,6 +63,7 @@ def _flash_forward(_: Hidden, query: Any, *__: Any, **___: Any) -> None:
 
 #: Operators that take memory or make views for a kernel of their own.
 BESIDE_KERNEL: dict[str, Callable[..., Any]] = {
+    "aten.addmm.default": _addmm,
     "aten.index_select.default": _index_select,
     "aten.native_layer_norm.default": _layer_norm,
     "aten.all.default": _all,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import DispatchKey
-from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, unset_fake_temporarily
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
 from lumos.emulate.process.journal import OperatorNote
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from lumos.emulate.process.operators.storages import Storages
     from lumos.emulate.process.streams import Streams
     from lumos.emulate.record import Argument
+
+
+#: Takes the lengths of sequences from a tensor of the host, and gives one back.
+_PACK = torch.ops.aten._pack_padded_sequence.default
 
 
 class Emulation(FakeTensorMode):  # type: ignore[misc]
@@ -57,6 +61,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             note = self._note(func, args, kwargs)
             with self.journal.around(note, opened=True), torch._C._AutoDispatchBelowAutograd():
                 return self._returned(note, real.run(func, args, kwargs))
+        if func is _PACK:
+            return self._with_data_of_host(func, args, kwargs)
         args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
         if not self.journal.recording:
             return self._quietly(func, types, args, kwargs)
@@ -64,10 +70,16 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             return self._follow(func, types, args, kwargs)
         return self._leaf(func, types, args, kwargs)
 
+    def _with_data_of_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator by those that it calls, which read its tensors of the host."""
+        note = self._note(func, args, kwargs)
+        with self.journal.around(note, opened=True), self, torch._C._AutoDispatchBelowAutograd():
+            return self._returned(note, func._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs))
+
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
         return tuple(
-            values.know(self.from_tensor(each), each) if type(each) in (torch.Tensor, torch.nn.Parameter)
+            values.from_data(self.from_tensor(each), each) if type(each) in (torch.Tensor, torch.nn.Parameter)
             else list(self._without_data(each)) if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)
             else each for each in given
         )  # fmt: skip
@@ -146,7 +158,12 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         with self._closed():
             if stand_in is not None:
                 return stand_in(self, func, args, kwargs)
-            out = self.dispatch(func, types, args, kwargs)
+            try:
+                out = self.dispatch(func, types, args, kwargs)
+            except NotImplementedError as error:
+                if "aten::empty_strided" not in str(error):
+                    raise
+                raise UnsupportedOperatorException(func) from error  # torch tried it on tensors with data, which the device has none of
         values.pass_on(func, args, out)
         return out
 

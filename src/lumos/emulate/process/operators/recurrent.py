@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 #: Kinds of networks as cuDNN numbers them (cudnnRNNMode_t).
 _MODES = {"rnn_relu": 0, "rnn_tanh": 1, "lstm": 2, "gru": 3}
 
 
 def _network(kind: str) -> Callable[..., Any]:
-    """The operator `kind` on a batch of sequences of one length."""
+    """The operator `kind` on a batch of sequences of one length, or on packed ones: batch_sizes says how many are left at each moment."""
 
     def run(
         input: Any, hx: Any, params: Any, has_biases: bool, num_layers: int, dropout: float, train: bool, bidirectional: bool,
-        batch_first: bool,
+        batch_first: bool, batch_sizes: Sequence[int] = (),
     ) -> Any:  # fmt: skip
         states = list(hx) if kind == "lstm" else [hx, None]
         hidden, projected = params[1].shape[1], 0
@@ -27,9 +27,18 @@ def _network(kind: str) -> Callable[..., Any]:
         masks = torch.empty(0, dtype=torch.uint8, device=input.device) if dropout and train else None
         out, final, cell, _, _ = torch.ops.aten._cudnn_rnn(
             input, params, 4 if has_biases else 2, params[0].new_empty(0), states[0], states[1], _MODES[kind], hidden, projected,
-            num_layers, batch_first, dropout, train, bidirectional, [], masks,
+            num_layers, batch_first, dropout, train, bidirectional, list(batch_sizes), masks,
         )  # fmt: skip
         return (out, final, cell) if kind == "lstm" else (out, final)
+
+    return run
+
+
+def _packed(network: Callable[..., Any]) -> Callable[..., Any]:
+    """The same operator with the arguments that it has for packed sequences."""
+
+    def run(data: Any, batch_sizes: Any, hx: Any, params: Any, *rest: Any) -> Any:
+        return network(data, hx, params, *rest, False, batch_sizes.tolist())
 
     return run
 
@@ -44,4 +53,6 @@ def backward(_: Any, __: Any, args: Any, ___: Any) -> Any:
 def install(library: Any) -> None:
     """Let the operators call cuDNN where autograd would call their parts."""
     for kind in _MODES:
-        library.impl(f"{kind}.input", _network(kind), "AutogradCUDA")
+        network = _network(kind)
+        library.impl(f"{kind}.input", network, "AutogradCUDA")
+        library.impl(f"{kind}.data", _packed(network), "AutogradCUDA")

@@ -4,8 +4,8 @@ A router chooses experts by values, which tensors do not have here. What follows
 `topk` chose have numbers below one that is known, so a comparison with one of them holds for one element in so many, and a count of
 them is the same for all. Selections and counts read that instead of a value.
 
-Limits: a choice that was not made by `topk` or `argmax`, or was changed by arithmetic, is not followed: a selection by it takes every
-element. A class of its own for tokens that no expert takes counts as one more expert.
+Limits: a choice that was not made by `topk`, `argmax` or `multinomial`, or was changed by arithmetic, is not followed: a selection by it
+takes every element. A class of its own for tokens that no expert takes counts as one more expert.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from lumos.emulate.process.operators.known import know, value_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,10 +38,13 @@ def follow(func: Any, args: Any, out: Any) -> None:
     if rule is not None:
         rule(args, out)
     elif func in _SAME:
-        known = {name: value for name, value in vars(args[0]).items() if name in ("classes", "share", "stand_in")}
+        known = {name: value for name, value in vars(args[0]).items() if name in ("classes", "share")}
+        value = value_of(args[0])
         for each in out if isinstance(out, (list, tuple)) else (out,):
-            for name, value in known.items():
-                setattr(each, name, value)
+            for name, found in known.items():
+                setattr(each, name, found)
+            if value is not None:
+                know(each, value)
 
 
 def _chosen(args: Any, out: Any) -> None:
@@ -52,6 +57,10 @@ def _largest(args: Any, out: Any) -> None:
         out.classes = args[0].shape[args[1]]
 
 
+def _drawn(args: Any, out: Any) -> None:
+    out.classes = args[0].shape[-1]
+
+
 def _compared(args: Any, out: Any) -> None:
     classes = next((each.classes for each in args if hasattr(each, "classes")), 0)
     if classes:
@@ -60,7 +69,7 @@ def _compared(args: Any, out: Any) -> None:
 
 def _counted(args: Any, out: Any) -> None:
     if hasattr(args[0], "classes"):
-        out.stand_in = args[0].numel() // out.numel()
+        know(out, args[0].numel() // out.numel())
 
 
 def _scattered(args: Any, out: Any) -> None:
@@ -70,7 +79,7 @@ def _scattered(args: Any, out: Any) -> None:
 
 def _summed(args: Any, out: Any) -> None:
     if hasattr(args[0], "share"):
-        out.stand_in = round(args[0].numel() * args[0].share / max(out.numel(), 1))
+        know(out, round(args[0].numel() * args[0].share / max(out.numel(), 1)))
 
 
 def _any(args: Any, out: Any) -> None:
@@ -82,6 +91,7 @@ def _any(args: Any, out: Any) -> None:
 _RULES: dict[Any, Callable[[Any, Any], None]] = {
     _aten.topk.default: _chosen,
     _aten.argmax.default: _largest,
+    _aten.multinomial.default: _drawn,
     _aten.eq.Scalar: _compared,
     _aten.eq.Tensor: _compared,
     _aten.histc.default: _counted,

@@ -9,6 +9,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lumos.emulate.process.loading import when_loaded
+from lumos.emulate.process.operators.known import know, value_of
 
 if TYPE_CHECKING:
     from lumos.emulate.process.journal import Journal
@@ -23,6 +24,7 @@ def install(journal: Journal, mode: Any) -> None:
     _parameters(mode)
     _arrays(journal)
     _finite()
+    torch.backends.mha.set_fastpath_enabled(False)  # which packs padded sequences by the values of their mask
 
 
 def _parameters(mode: Any) -> None:
@@ -62,7 +64,7 @@ def _arrays(journal: Journal) -> None:
         if not isinstance(tensor, FakeTensor):
             return numpy(tensor, *args, **kwargs)
         library: Any = importlib.import_module("numpy")
-        known = getattr(tensor, "stand_in", None)
+        known = value_of(tensor)
         if known is None:
             journal.assume("stand-in-array", "an array made from a tensor is full of ones: tensors have no data here")
         name = str(tensor.dtype).removeprefix("torch.").replace("bfloat16", "float32")
@@ -85,7 +87,7 @@ def _finite() -> None:
     def isfinite(tensor: Any) -> Any:
         found = check(tensor)
         if isinstance(found, FakeTensor):
-            found.stand_in = True
+            know(found, True)
         return found
 
     torch.isfinite = torch.Tensor.isfinite = isfinite

@@ -12,18 +12,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulate.process.operators import recurrent, routing
+from lumos.emulate.process.operators import recurrent, routing, shapes
+from lumos.emulate.process.operators.known import forget, know, value_of, written
 from lumos.emulate.record import CallKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lumos.emulate.process.streams import Streams
 
 aten = torch.ops.aten
 
 #: Operators that copy a value from the device to the process, which waits for it.
-_READS = frozenset({aten._local_scalar_dense.default, aten.equal.default, aten.nonzero.default, aten.masked_select.default})
+_READS = frozenset({
+    aten._local_scalar_dense.default, aten.equal.default, aten.allclose.default, aten.nonzero.default, aten.masked_select.default,
+    aten._unique2.default, aten.unique_dim.default, aten.unique_consecutive.default,
+})  # fmt: skip
 
 
 def note_read(func: Any, args: Any, streams: Streams) -> None:
@@ -41,13 +45,13 @@ PINNED = frozenset({aten._pin_memory.default, aten.is_pinned.default})
 #: Operators whose result stands for the same value as their first argument.
 _PASS_ON = frozenset({
     aten.all.default, aten.any.default, aten._to_copy.default, aten.view.default, aten.detach.default, aten.clone.default,
-    aten.squeeze.default,
-    aten.unsqueeze.default, aten.reshape.default, aten.alias.default,
+    aten.squeeze.default, aten.unsqueeze.default, aten.reshape.default, aten.alias.default, aten.max.default, aten.min.default,
+    aten.amax.default, aten.amin.default, aten.any.dim, aten.all.dim,
 })  # fmt: skip
 #: Operators that say whether something holds of all elements.
-_ALL = frozenset({aten.all.default, aten.all.dim, aten.all.dims})
+_ALL = frozenset({aten.all.default, aten.all.dim, aten.all.dims, aten._is_all_true.default})
 _NOT = frozenset({aten.logical_not.default, aten.bitwise_not.default})
-#: Operators that make a single value that they are told, or that follows from one that is known and a number.
+#: Operators that make a value that they are told, that follows from one that is known and a number, or from two.
 _MADE: dict[Any, Callable[[Any], Any]] = {
     aten.zeros.default: lambda _: 0,
     aten.ones.default: lambda _: 1,
@@ -57,42 +61,67 @@ _COMPARED = {
     aten.eq.Scalar: operator.eq, aten.ne.Scalar: operator.ne, aten.lt.Scalar: operator.lt,
     aten.le.Scalar: operator.le, aten.gt.Scalar: operator.gt, aten.ge.Scalar: operator.ge,
 }  # fmt: skip
+#: Truth values, and numbers by their bits.
+_BOTH: dict[Any, Callable[[Any, Any], Any]] = {
+    aten.bitwise_or.Tensor: operator.or_, aten.logical_or.default: operator.or_, aten.bitwise_and.Tensor: operator.and_,
+    aten.logical_and.default: operator.and_,
+}  # fmt: skip
 
 
-def know(tensor: Any, source: Any) -> Any:
+def from_data(tensor: Any, source: Any) -> Any:
     """A tensor without data that takes the place of `source`, which has data: a single value stays known. Returns the tensor."""
     if source.numel() == 1 and not source.requires_grad and source.device.type == "cpu":
-        tensor.stand_in = source.item()
+        know(tensor, source.item())
     return tensor
 
 
 def pass_on(func: Any, args: Any, out: Any) -> None:
     """Let a known value survive the operators between where it arises and where the script reads it."""
+    for each in written(func, args):
+        if func is not aten.copy_.default or value_of(args[1]) is None:
+            forget(each)
     routing.follow(func, args, out)
     first: Any = args[0] if args else None
     if func is aten._amp_foreach_non_finite_check_and_unscale_.default:
-        args[1].stand_in = 0.0  # no gradient is infinite
-    elif func in _MADE and out.numel() == 1:
-        out.stand_in = _MADE[func](args)
-    elif func is aten.copy_.default and hasattr(args[1], "stand_in") and first.numel() == 1:
-        first.stand_in = args[1].stand_in
-    elif isinstance(first, torch.Tensor) and hasattr(first, "stand_in"):
-        if func._schema.is_mutable:
-            del first.stand_in
-        elif isinstance(out, torch.Tensor):
-            _follow(func, args, out)
-    elif func in _ALL or (func in _PASS_ON and getattr(first, "holds", False)):
-        out.holds = True
+        know(args[1], 0.0)  # no gradient is infinite
+    elif func is aten.copy_.default and value_of(args[1]) is not None:
+        _copied(first, value_of(args[1]))
+    elif not func._schema.is_mutable and isinstance(out, torch.Tensor):
+        found = _MADE[func](args) if func in _MADE else _followed(func, args, out)
+        if found is not None:
+            know(out, found)
+        elif func in _ALL or (func in _PASS_ON and getattr(first, "holds", False)):
+            out.holds = True
 
 
-def _follow(func: Any, args: Any, out: Any) -> None:
-    known = args[0].stand_in
+def _copied(target: Any, value: Any) -> None:
+    """A copy of a known value: the whole memory of a tensor has it, or only the part that is shown."""
+    whole = target.untyped_storage().nbytes() <= target.numel() * target.element_size()
+    forget(target)
+    if whole:
+        know(target, value)
+
+
+def _followed(func: Any, args: Any, out: Any) -> Any:
+    """The value of all elements of a result, None where nothing is known of it."""
+    if func in _BOTH:
+        return _of_both(_BOTH[func], [value_of(each) if isinstance(each, torch.Tensor) else each for each in args[:2]])
+    known = value_of(args[0]) if args else None
+    if known is None:
+        return False if func in _ALL and getattr(args[0], "share", 1) < 1 else None  # no text is at its end by chance
     if func in _PASS_ON:
-        out.stand_in = known
-    elif func in _NOT:
-        out.stand_in = not known
-    elif func in _COMPARED:
-        out.stand_in = _COMPARED[func](known, args[1])
+        return known
+    if func in _NOT:
+        return not known if out.dtype == torch.bool else ~known
+    return _COMPARED[func](known, args[1]) if func in _COMPARED else None
+
+
+def _of_both(combine: Callable[[Any, Any], Any], sides: Sequence[Any]) -> Any:
+    """What two sides give together: where both are known, or where one of them decides, as True does of "or" and 0 of "and"."""
+    if None not in sides:
+        return combine(*sides)
+    decides = any(each is True for each in sides) if combine is operator.or_ else 0 in sides
+    return combine is operator.or_ if decides else None
 
 
 class EndlessReadsError(RuntimeError):
@@ -160,12 +189,29 @@ def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
         return func(tensor, positions, *rest, **kwargs)
 
 
+_ALL_DIFFERENT = ("stand-in-unique", "the elements of a tensor count as all different")
+
+
 def _unique(mode: Any, _: Any, args: Any, __: Any) -> Any:
     tensor = args[0]
-    mode.journal.assume("stand-in-unique", "the elements of a tensor count as all different")
+    mode.journal.assume(*_ALL_DIFFERENT)
     with mode:
         flat = tensor.reshape(-1)
         return flat, flat.new_empty(tensor.shape, dtype=torch.int64), flat.new_empty(flat.shape, dtype=torch.int64)
+
+
+def _unique_dim(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    tensor, dim = args[0], args[1]
+    mode.journal.assume(*_ALL_DIFFERENT)
+    with mode:
+        return tensor.clone(), *(tensor.new_empty(tensor.shape[dim], dtype=torch.int64) for _ in range(2))
+
+
+def _unique_consecutive(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    dim = args[3] if len(args) > 3 else kwargs.get("dim")
+    if dim is not None:
+        return _unique_dim(mode, func, (args[0], dim), kwargs)
+    return _unique(mode, func, args, kwargs)
 
 
 def _repeat_interleave(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
@@ -184,59 +230,27 @@ def _bincount(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
         return args[0].new_empty((max(int(length), 1),), dtype=torch.int64)
 
 
-def _host_convolution(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    """A convolution by oneDNN has the result of any other."""
-    given, weight, bias, padding, stride, dilation, groups = args
-    none = [0] * len(stride)
-    return mode.dispatch(aten.convolution.default, (), (given, weight, bias, stride, padding, dilation, False, none, groups), {})
-
-
-def _rms_norm(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    """The result, and the reciprocal root mean square of each row in the precision that sums are made in."""
-    tensor, shape = args[0], args[1]
-    wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
-    with mode:
-        rows = (*tensor.shape[: tensor.dim() - len(shape)], *[1] * len(shape))
-        return torch.empty_like(tensor), tensor.new_empty(rows, dtype=wide)
-
-
-def _rms_norm_backward(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    tensor, weight, wanted = args[1], args[4], args[5]
-    with mode:
-        return torch.empty_like(tensor), torch.empty_like(weight) if weight is not None and wanted[1] else None
-
-
-def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """The device multiplies groups in other types than bfloat16 one after the other, which torch's rule for shapes does not know."""
-    one, other, *rest = args
-    if one.dtype == torch.bfloat16:
-        return mode.dispatch(func, (), args, kwargs)
-    with mode:
-        return func(one.bfloat16(), other.bfloat16(), *rest, **kwargs).to(one.dtype)
-
-
 def pin(tensor: Any) -> Any:
     """Let a tensor of the host say that its memory is pinned; returns it."""
     tensor.pinned = True
     return tensor
 
 
-STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = {
+STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = shapes.rules() | {
     aten._local_scalar_dense.default: _item,
     aten.item.default: _item,
     aten.is_nonzero.default: lambda *given: bool(_item(*given)),
     aten.equal.default: _equal,
+    aten.allclose.default: _equal,
     aten.nonzero.default: _nonzero,
     aten.masked_select.default: _masked_select,
     aten.index.Tensor: _index,
     aten._unique2.default: _unique,
+    aten.unique_dim.default: _unique_dim,
+    aten.unique_consecutive.default: _unique_consecutive,
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.bincount.default: _bincount,
     aten._cudnn_rnn_backward.default: recurrent.backward,
-    aten._fused_rms_norm.default: _rms_norm,
-    aten._fused_rms_norm_backward.default: _rms_norm_backward,
-    aten.mkldnn_convolution.default: _host_convolution,
-    aten._grouped_mm.default: _grouped_mm,
     aten.record_stream.default: lambda *_: None,
     aten._pin_memory.default: lambda _, __, args, ___: pin(args[0]),
     aten.is_pinned.default: lambda _, __, args, ___: getattr(args[0], "pinned", False),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lumos.emulate.process.journal import ExchangeNote, Journal
+from lumos.emulate.process.operators.known import forget, know, value_of
 from lumos.emulate.record import CallKind
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
@@ -45,6 +46,10 @@ _OPERATORS = {
 }
 
 
+#: Kinds whose results are other values than those that were sent.
+_SUMS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
+
+
 class Exchanges:
     """The exchanges of one process. batch: the number of the batch of sends and receives that is being issued, -1 outside of one."""
 
@@ -65,6 +70,7 @@ class Exchanges:
         note = self._note(word, given)
         with self._journal.around(note, opened=True) as number:
             pass
+        _pass_on(_OPERATORS[word], given)
         work = self._work(number, given)
         returns = len(func._schema.returns)
         if returns == 0:
@@ -127,6 +133,17 @@ def _flat(value: Any) -> list[Any]:
     if isinstance(value, torch.Tensor):
         return [value]
     return [tensor for each in value for tensor in _flat(each)]
+
+
+def _pass_on(operator: tuple[CollectiveKind, str, str], given: dict[str, Any]) -> None:
+    """What is received is what this rank sends, of which a value may be known; the results of sums are not, which whoever asked knows."""
+    kind, source, target = operator
+    values = {value_of(each) for each in _flat(given.get(source))}
+    known = values.pop() if len(values) == 1 and kind not in _SUMS else None
+    for each in _flat(given.get(target)):
+        forget(each)
+        if known is not None:
+            know(each, known)
 
 
 def _peer(given: dict[str, Any], group: Any) -> int:

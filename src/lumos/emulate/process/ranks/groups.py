@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lumos.emulate.process.operators.known import know, value_of
 from lumos.emulate.record import Group
 
 if TYPE_CHECKING:
@@ -95,10 +96,10 @@ def _known_sums(all_reduce: Any) -> Any:
     """All ranks bring what this one brings, so that the sum of a known number is known: by it scripts agree to stop or to go on."""
 
     def with_sum(tensor: Any, op: Any = torch.distributed.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        known = getattr(tensor, "stand_in", None)
+        known = value_of(tensor)
         work = all_reduce(tensor, op, group, async_op)
         if known is not None:
-            tensor.stand_in = known * torch.distributed.get_world_size(group) if op == torch.distributed.ReduceOp.SUM else known
+            know(tensor, known * torch.distributed.get_world_size(group) if op == torch.distributed.ReduceOp.SUM else known)
         return work
 
     return with_sum
@@ -144,6 +145,12 @@ def _ddp() -> None:
             last = len(parameters) - 1
             buckets, sizes = assign(list(reversed(parameters)), [first, max(limits)], [False] * len(parameters))
             super().__init__(parameters, [[last - place for place in each] for each in buckets], sizes, *args, **kwargs)
+
+        def prepare_for_forward(self) -> None:
+            """It counts iterations, and in each that it has counted times the device where this build of torch can; so there it counts
+            none, and takes a static graph for one that may change."""
+            if not torch.backends.cuda.is_built():
+                super().prepare_for_forward()
 
         def set_logger(self, _: Any) -> None:
             pass

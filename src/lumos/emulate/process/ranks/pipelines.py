@@ -12,7 +12,9 @@ import os
 import pickle
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
 
 from lumos.emulate.process.loading import when_loaded
 from lumos.errors import LumosError
@@ -72,6 +74,11 @@ class Mail:
 
 
 def _stages(module: Any, mail: Mail, journal: Journal) -> None:
+    stages = module.PipelineStage
+    if not hasattr(stages, "_send_meta"):
+        exchange_objects(stages, mail, journal)
+        return
+
     def send(stage: Any, message: Any, receiver: int) -> None:
         if receiver > stage.stage_index:
             mail.send(message, stage.stage_index, receiver)
@@ -79,17 +86,59 @@ def _stages(module: Any, mail: Mail, journal: Journal) -> None:
     def receive(stage: Any, sender: int) -> Any:
         if sender > stage.stage_index:
             return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(stage._stage_meta.outputs))
-        message = mail.receive(sender, stage.stage_index)
-        if message is None:
-            journal.assume("stage-input", "the input of a later pipeline stage of a rank has the shapes of its earlier stage's output")
-            return mail.last
-        return message
+        return _received(mail, journal, sender, stage.stage_index)
 
-    module.PipelineStage._send_meta = send
-    module.PipelineStage._recv_meta = receive
+    stages._send_meta = send
+    stages._recv_meta = receive
+
+
+def _received(mail: Mail, journal: Journal, sender: int, receiver: int) -> Any:
+    message = mail.receive(sender, receiver)
+    if message is None:
+        journal.assume("stage-input", "the input of a later pipeline stage of a rank has the shapes of its earlier stage's output")
+        return mail.last
+    return message
+
+
+class _Shape(NamedTuple):
+    """A tensor as stages tell each other of it."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Any
+
+
+def exchange_objects(stages: Any, mail: Mail, journal: Journal) -> None:
+    """Let the stages of earlier versions of torch, such as 2.7, leave each other messages: those send their output, as tensors on no
+    device, while they infer shapes. stages: their class."""
+    infer = stages._shape_inference
+
+    def inferred(stage: Any, *given: Any, **more: Any) -> Any:
+        place = stage.stage_index
+
+        def send(objects: list[Any], *_: Any, **__: Any) -> None:
+            described = [_Shape(tuple(each.shape), tuple(each.stride()), each.dtype) for each in objects[0]]
+            mail.send(described, place, place + 1)
+
+        def receive(objects: list[Any], *_: Any, **__: Any) -> None:
+            described = _received(mail, journal, place - 1, place)
+            objects[:] = [tuple(torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device="meta") for each in described)]
+
+        distributed = torch.distributed
+        before = distributed.send_object_list, distributed.recv_object_list
+        distributed.send_object_list, distributed.recv_object_list = send, receive
+        try:
+            return infer(stage, *given, **more)
+        finally:
+            distributed.send_object_list, distributed.recv_object_list = before
+
+    stages._shape_inference = inferred
 
 
 def _schedules(module: Any) -> None:
+    if not hasattr(module, "InferenceMode"):
+        return  # an earlier version of torch, whose stages exchange nothing before the first step
+
     def warm_up(_: Any, stages: Any, has_backward: bool, __: bool) -> None:
         for stage in stages:
             dynamic = module.InferenceMode.needs_dynamic(stage._user_meta, has_backward)

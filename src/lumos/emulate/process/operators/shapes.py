@@ -1,0 +1,129 @@
+"""Shapes of results for which torch has no rule, or one for another device than is emulated.
+
+Each function has the arguments of a stand-in: the mode, the operator, its arguments and its keywords. The shapes are those that the kernels
+in ATen/native of torch 2.13 give their results.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    StandIn = Callable[[Any, Any, Any, Any], Any]
+
+_aten = torch.ops.aten
+
+
+def _host_convolution(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """A convolution by oneDNN has the result of any other."""
+    given, weight, bias, padding, stride, dilation, groups = args
+    none = [0] * len(stride)
+    return mode.dispatch(_aten.convolution.default, (), (given, weight, bias, stride, padding, dilation, False, none, groups), {})
+
+
+def _convolution(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """So has one by cuDNN."""
+    given, weight, padding, stride, dilation, groups = args[:6]
+    none = [0] * len(stride)
+    return mode.dispatch(_aten.convolution.default, (), (given, weight, None, stride, padding, dilation, False, none, groups), {})
+
+
+def _transposed_convolution(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    given, weight, padding, output_padding, stride, dilation, groups = args[:7]
+    return mode.dispatch(_aten.convolution.default, (), (given, weight, None, stride, padding, dilation, True, output_padding, groups), {})
+
+
+def _rms_norm(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """The result, and the reciprocal root mean square of each row in the precision that sums are made in."""
+    tensor, shape = args[0], args[1]
+    wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+    with mode:
+        rows = (*tensor.shape[: tensor.dim() - len(shape)], *[1] * len(shape))
+        return torch.empty_like(tensor), tensor.new_empty(rows, dtype=wide)
+
+
+def _rms_norm_backward(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    tensor, weight, wanted = args[1], args[4], args[5]
+    with mode:
+        return torch.empty_like(tensor), torch.empty_like(weight) if weight is not None and wanted[1] else None
+
+
+def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The device multiplies groups in other types than bfloat16 one after the other, which torch's rule for shapes does not know."""
+    one, other, *rest = args
+    if one.dtype == torch.bfloat16:
+        return mode.dispatch(func, (), args, kwargs)
+    with mode:
+        return func(one.bfloat16(), other.bfloat16(), *rest, **kwargs).to(one.dtype)
+
+
+def _gru_cell(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """The new state, and five values of each element of it for the backward pass."""
+    state = args[2]
+    with mode:
+        return torch.empty_like(state), state.new_empty(state.shape[0], 5 * state.shape[1])
+
+
+def _gru_cell_backward(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """Gradients of the three gates of both sides, of the state, and of both biases."""
+    gradient, has_bias = args[0], args[2]
+    gates = gradient.shape[0], 3 * gradient.shape[1]
+    with mode:
+        biases = [gradient.new_empty(gates[1]) if has_bias else None for _ in range(2)]
+        return gradient.new_empty(gates), gradient.new_empty(gates), torch.empty_like(gradient), *biases
+
+
+def _ctc_loss(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """A loss for each sequence, and for each of its moments the states of its target: its letters, with a blank around each."""
+    scores, targets = args[0], args[1]
+    moments, sequences = scores.shape[0], scores.shape[1] if scores.dim() > 2 else 1
+    letters = targets.shape[1] if targets.dim() == 2 else targets.shape[0] // sequences
+    with mode:
+        return scores.new_empty(sequences), scores.new_empty(sequences, moments, 2 * letters + 1)
+
+
+def _ctc_loss_backward(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    with mode:
+        return torch.empty_like(args[1])
+
+
+def _fake_quantized(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """The result, and which elements were inside of the range."""
+    with mode:
+        return torch.empty_like(args[0]), torch.empty_like(args[0], dtype=torch.bool)
+
+
+#: By name and overload.
+_BY_NAME: dict[str, StandIn] = {
+    "mkldnn_convolution.default": _host_convolution,
+    "cudnn_convolution.default": _convolution,
+    "cudnn_convolution_transpose.default": _transposed_convolution,
+    "_fused_rms_norm.default": _rms_norm,
+    "_fused_rms_norm_backward.default": _rms_norm_backward,
+    "_grouped_mm.default": _grouped_mm,
+    "_thnn_fused_gru_cell.default": _gru_cell,
+    "_thnn_fused_gru_cell_backward.default": _gru_cell_backward,
+    "_use_cudnn_ctc_loss.default": lambda *_: False,
+    "_use_cudnn_ctc_loss.Tensor": lambda *_: False,
+    "_use_miopen_ctc_loss.default": lambda *_: False,
+    "_use_miopen_ctc_loss.Tensor": lambda *_: False,
+    "_ctc_loss.default": _ctc_loss,
+    "_ctc_loss.Tensor": _ctc_loss,
+    "_ctc_loss_backward.default": _ctc_loss_backward,
+    "_ctc_loss_backward.Tensor": _ctc_loss_backward,
+    "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantized,
+    "fake_quantize_per_channel_affine_cachemask.default": _fake_quantized,
+    "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantized,
+    "_fused_moving_avg_obs_fq_helper.default": _fake_quantized,
+}
+
+
+def rules() -> dict[Any, StandIn]:
+    """The rule of each operator that has one, of those that this version of torch has."""
+    found = ((name.partition("."), rule) for name, rule in _BY_NAME.items())
+    known = ((getattr(getattr(_aten, name, None), overload, None), rule) for (name, _, overload), rule in found)
+    return {operator: rule for operator, rule in known if operator is not None}
