@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 from benchmarks import simulate as simulated
+from benchmarks.load import busy
 from benchmarks.repeat import repeated, stretched
 from tools.browser import Page, browser
 from tools.document import ROOT, markdown_table, write_section
@@ -53,8 +54,7 @@ def main() -> int:
         rows = [*_reports(Path(folder), page), *_large(Path(folder), page)]
     text = markdown_table(("what", "figure", "to reach"), rows)
     print(text)
-    busy = f"{os.getloadavg()[0]:.0f} runnable processes on {os.cpu_count()} cores at the end"
-    write_section("docs/performance.md", "explore", f"Written by `python -m benchmarks.explore` ({busy}).\n\n{text}")
+    write_section("docs/performance.md", "explore", f"Written by `python -m benchmarks.explore` ({busy()}).\n\n{text}")
     return 0
 
 

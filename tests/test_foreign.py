@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import gzip
 from pathlib import Path
+from typing import Any
 
 import pytest
 from validation.foreign import prices
-from validation.foreign.drawn import drawn
+from validation.foreign.drawn import LATER, SEED, drawn
 from validation.foreign.exchanges import transfer
 from validation.foreign.job import Job
 from validation.foreign.kernels import launched
 from validation.foreign.kineto import write
-from validation.foreign.loop import Group, Place, Ways, rank_of
+from validation.foreign.loop import Group, Place, Recorded, Ways, rank_of
 from validation.foreign.nodes import Node, TensorList
-from validation.foreign.pairs import BASES, DRAWN, PAIRS, Pair, folder_of
+from validation.foreign.pairs import BASES, PAIRS, Pair, drawn_pairs, folder_of
 from validation.foreign.prices import Kind, Work, price
 from validation.foreign.score import Score, drawn_section, score, section
 from validation.machine import run
@@ -158,6 +159,12 @@ def test_a_change_sets_sizes_of_the_model_and_fields_of_the_job() -> None:
     assert target.mesh == {"dp": 4}
 
 
+def test_a_script_that_multiplies_in_tf32_keeps_doing_so_under_autocast() -> None:
+    """What autocast leaves in fp32 is then multiplied as before, and a script that did not use tf32 does not begin to."""
+    assert Pair("T5, tf32", "precision=bf16").target.precision == "tf32 amp"
+    assert Pair("GPT-2, fp32, host-bound", "precision=bf16").target.precision == "amp"
+
+
 def test_the_shipped_recordings_are_answered_and_shuffled_truths_are_not_met() -> None:
     names = {folder_of(base) for base in BASES}
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} <= names
@@ -211,13 +218,72 @@ def test_what_is_in_a_dispatch_to_fake_tensors_is_left_out() -> None:
     assert (outer.reached, inner.reached) == (False, True)
 
 
-def test_drawn_pairs_are_new_and_are_shown_in_sums_alone() -> None:
+@pytest.mark.parametrize("seed", [SEED, 2, 3])
+def test_drawn_pairs_are_new_and_are_shown_in_sums_alone(seed: int) -> None:
     """The draw is the same every time; none of its jobs is one that was chosen, and a table of them names no pair."""
-    assert len(DRAWN) >= 30
-    assert drawn() == drawn()
-    assert not {pair.base for pair in DRAWN} & set(BASES)
-    assert all(pair.target != pair.job for pair in DRAWN)
-    text = drawn_section([Score(pair, 1.0, 2.0, 2.0, 2.1, 1.9, 2.2) for pair in DRAWN])
-    assert f"{len(DRAWN)}" in text
+    pairs = drawn_pairs(seed)
+    assert len(pairs) >= 30
+    assert drawn.__wrapped__(seed) == drawn(seed)
+    assert not {pair.base for pair in pairs} & set(BASES)
+    assert all(pair.hidden and pair.target != pair.job for pair in pairs)
+    assert all(parse_settings(pair.change.split(",")) for pair in pairs)
+    text = drawn_section([Score(pair, 1.0, 2.0, 2.0, 2.1, 1.9, 2.2) for pair in pairs], seed)
+    assert f"{len(pairs)} of {len(pairs)}" in text
     assert "5.00%" in text
-    assert not any(pair.change in text or pair.base in text for pair in DRAWN)
+    assert not any(pair.change in text or pair.base in text for pair in pairs)
+
+
+def test_another_seed_draws_other_jobs_of_the_families_written_later() -> None:
+    """Its first jobs are one of each family that the first draw did not have; no two draws share a name or a job."""
+    first, second, third = ({base: job for base, (job, _) in drawn(seed).items()} for seed in (SEED, 2, 3))
+    assert {job.family for job in second.values()} >= set(LATER)
+    assert not {job.family for job in first.values()} & set(LATER)
+    assert not second.keys() & third.keys()
+    assert not any(job in third.values() for job in second.values())
+
+
+@pytest.mark.parametrize(
+    ("family", "how"),
+    [
+        ("gpt_neox", {}),
+        ("falcon", {"recompute": True}),
+        ("qwen3_moe", {"dp": 2, "ep": 2, "precision": "bf16"}),
+        ("mamba2", {}),
+        ("whisper", {}),
+        ("decoder", {"tp": 2}),
+        ("decoder", {"dp": 2, "zero": 3}),
+        ("pictures", {}),
+        ("dlrm", {}),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_the_scripts_of_later_draws_run_and_all_their_operators_have_kernels(family: str, how: dict[str, Any]) -> None:
+    pytest.importorskip("transformers")
+    from validation.foreign.record import ranks_of
+
+    sizes = {"layers": 1, "hidden": 64, "heads": 4, "kv_heads": 2, "ffn": 64, "experts": 4, "seq": 128, "tables": 3, "width": 16}
+    sizes |= {"width_of_towers": 32, "micro_batch": 2}
+    ranks = ranks_of(Job(family, {key: sizes[key] for key in LATER[family].split()}, clip=False).changed(how))
+    collectives = sum("ncclDevKernel" in each.priced.name for each in ranks[0].launches)
+    assert len(ranks[0].launches) > 30
+    assert (collectives > 0) == (len(ranks) > 1)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_layer_shared_by_hand_sums_once_after_each_part_and_once_before_it_in_the_backward_pass() -> None:
+    """Two layers of two parts: four all-reduces forward and four backward, and multiplications of half the width."""
+    pytest.importorskip("transformers")
+    from validation.foreign.record import ranks_of
+
+    whole, half = (
+        ranks_of(Job("decoder", {"layers": 2, "hidden": 64, "heads": 4, "ffn": 256, "micro_batch": 2, "seq": 32}, clip=False, tp=tp))[0]
+        for tp in (1, 2)
+    )
+    assert sum("AllReduce" in each.priced.name for each in half.launches) == 8
+    assert {n for n in _widths(whole) if n in (192, 256)} == {192, 256}
+    assert {n for n in _widths(half) if n in (96, 128, 192, 256)} == {96, 128}
+
+
+def _widths(recorded: Recorded) -> set[int]:
+    """The columns of all multiplications' results."""
+    return {each.work.shape[2] for each in recorded.launches if each.work is not None and each.work.kind is Kind.MULTIPLY}

@@ -167,6 +167,11 @@ class DType(StrEnum):
         return _ELEMENTS[self][0]
 
     @property
+    def profiler_name(self) -> str:
+        """The name of the type in memory in the profiler's notes of an operator's inputs; "" for types that it is not asked for."""
+        return _PROFILED.get(self, "")
+
+    @property
     def arithmetic(self) -> DType:
         """The type whose rate of multiplication it has: hardware multiplies all forms of fp8 equally fast."""
         return DType.FP8 if self in _FP8 else self
@@ -183,6 +188,15 @@ class DType(StrEnum):
 
 
 _FP8 = (DType.FP8, DType.FP8_E5M2, DType.FP8_E4M3FNUZ, DType.FP8_E5M2FNUZ)
+
+#: The profiler's names for the types of tensors that are multiplied: those of C++.
+_PROFILED = {
+    DType.BF16: "c10::BFloat16",
+    DType.FP16: "c10::Half",
+    DType.FP32: "float",
+    DType.TF32: "float",
+    DType.FP8: "c10::Float8_e4m3fn",
+}
 
 #: Name in torch, bytes of an element, and other spellings, in lower case and without `c10::`: C++ types as Kineto prints
 #: them, scalar types as in the arguments of collectives, and names used in tables.

@@ -31,6 +31,10 @@ from lumos.trace.table import Category, Job
         ),
         ("aten::convolution_backward", [[2, 64, 16, 16], [2, 3, 32, 32], [64, 3, 3, 3]], [], None),
         ("aten::mm", [[8, 4], [5, 2]], [], None),
+        # 8 tokens, each by the matrix of one of 3 experts; and the gradients of these matrices
+        ("aten::_grouped_mm", [[8, 4], [3, 4, 2], [3]], [], 2 * 8 * 4 * 2),
+        ("aten::_grouped_mm", [[4, 8], [8, 2], [3]], [], 2 * 8 * 4 * 2),
+        ("aten::_grouped_mm", [[8, 4], [3, 5, 2], [3]], [], None),
         ("aten::mm", [[], []], [], None),
         ("aten::mm", [[8, [4]], [4, 2]], [], None),
         ("aten::_scaled_dot_product_flash_attention", [[2, 3, [5], 7]] * 3, [], None),

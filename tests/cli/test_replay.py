@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -119,3 +121,10 @@ def test_perfetto_needs_a_name_that_tells_its_format(lumos, trace, tmp_path):
     done = lumos("replay", trace(), "--perfetto", tmp_path / "both.pb", "--json")
     assert (done.status, done.out) == (1, "")
     assert "both.pb" in done.err and ".json.gz" in done.err
+
+
+def test_a_recording_of_pytorch_is_replayed_without_loading_what_chakra_needs(trace):
+    """In a process of its own, which begins with nothing loaded."""
+    program = "import sys; from lumos.cli import main\ntry:\n    main()\nfinally:\n    print('lumos.chakra.build' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program, "replay", str(trace())], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "False"

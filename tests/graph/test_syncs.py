@@ -278,6 +278,28 @@ def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
     assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
 
 
+def test_launches_that_take_no_place_leave_the_queue_as_deep_as_it_is(draw, trace):
+    # as above, and every tenth call is followed by one whose kernel is still running when the next call begins
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    for i in range(300):
+        drawing.launch((10.0 * i + 1, 9.5), (10_000 + 10.0 * i, 10.0))
+        if i % 10 == 0:
+            drawing.launch((10.0 * i + 10.6, 0.2), (10.0 * i + 12, 1.0), 9, "added", **{"Queue place": 0})
+    found = trace(drawing)
+    depth, order, outstanding, _ = queue_depth(device_work(found))
+    assert (depth, len(order)) == (1000, 300)
+    assert (outstanding == 1000).all()
+    graph = rank_graph(found)
+    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
+    assert len(launches) == 300
+    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
+    added = np.flatnonzero(graph.on_device & (graph.name == graph.names.index("added")))
+    assert len(added) == 30
+    assert np.isin(graph.pred[graph.pred_kind == Dependency.LAUNCH], launches).sum() == 300
+
+
 def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
     drawing = draw()
     for i in range(300):

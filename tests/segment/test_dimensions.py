@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.segment.dimensions import Shapes, Sizes, sizes
+from lumos.segment.dimensions import Sizes, shapes_of, sizes
 from lumos.segment.products import ShapedOperator, product
 from lumos.segment.resized import Resize
 from lumos.trace import read
@@ -134,10 +134,10 @@ def test_lists_of_tensors_have_their_shapes():
         "hand.json", 0, "assumed", None, strings, empty + 1, empty + 11, one, np.full(1, Category.OPERATOR, np.uint8), one,
         empty, empty, args, [Lane("1", "1")],
     )  # fmt: skip
-    found = Shapes(trace)[0]
+    found = shapes_of(trace)[0]
     assert found is not None and found.shapes == ((4, 64), (4, 64), ())
     assert touched(found) == 512
-    assert Shapes(replace(trace, args={}))[0] is None
+    assert shapes_of(replace(trace, args={}))[0] is None
 
 
 @pytest.mark.parametrize("gate", [1, 2])
@@ -145,14 +145,35 @@ def test_the_width_of_experts_is_read_from_their_matrices(tmp_path, gate):
     """Eight experts from 64 to 96 and back, with and without a gate; the backward pass multiplies by the transposed matrices."""
     matrices = [(8, 64, 96 * gate), (8, 96, 64), (8, 64, 96), (8, 96 * gate, 64)]
     rows = [("aten::embedding", [[1000, 64], [4, 16]])] + [("aten::_grouped_mm", [[128, m[1]], list(m), [8]]) for m in matrices]
+    assert sizes(_trace_of(rows, tmp_path)).ffn == 96
+
+
+@pytest.mark.parametrize(
+    ("projections", "ffn"),
+    [
+        ([(64, 64), (32, 64), (32, 64), (64, 64)], 192),  # queries, keys, values, and out of the attention
+        ([(192, 64), (64, 64)], 0),  # queries, keys and values together are as wide as the feed-forward part
+    ],
+)
+def test_a_feed_forward_part_three_times_as_wide_as_the_model_is_read_where_queries_are_projected_apart(tmp_path, projections, ffn):
+    """Two layers of width 64, with four heads, and from 64 to 192 and back. Where one matrix from 64 to 192 is the attention's, a tensor of
+    192 features may be either, and no width of the feed-forward part is read."""
+    layer = [("aten::linear", [[4, 16, k], [n, k]]) for n, k in [*projections, (192, 64), (64, 192)]]
+    heads = ("aten::scaled_dot_product_attention", [[4, 4, 16, 16], [4, 2 if ffn else 4, 16, 16], [4, 4, 16, 16]])
+    rows = [("aten::embedding", [[1000, 64], [4, 16]]), *[*layer, heads] * 2]
+    assert sizes(_trace_of(rows, tmp_path)).ffn == ffn
+
+
+def _trace_of(rows, folder):
+    """A trace of operators, each with the shapes of its inputs, one after the other."""
     events = [
         {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": 1, "ts": 20 * i, "dur": 10,
          "args": {"Input Dims": dims, "Input type": ["float"] * len(dims)}}
         for i, (name, dims) in enumerate(rows)
     ]  # fmt: skip
-    path = tmp_path / "rank0.json"
+    path = folder / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events}))
-    assert sizes(read(str(path)).traces[0]).ffn == 96
+    return read(str(path)).traces[0]
 
 
 def test_the_loss_of_every_token_but_the_first_is_a_token_shorter():

@@ -7,13 +7,14 @@ import os
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.build import build
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
-from lumos.segment.units import units
+from lumos.segment.units import numbers_of_nodes, units
 from lumos.simulate import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
@@ -102,6 +103,18 @@ def test_of_two_that_have_the_same_number_the_later_one_is_recomputed(tmp_path):
     path.write_text(json.dumps({"traceEvents": rows}))
     found = units(read(str(path)).traces[0])
     assert [int(p) for p in found.phase[2:]] == [Phase.BACKWARD, Phase.RECOMPUTE, Phase.BACKWARD]
+
+
+def test_what_hooks_do_before_a_node_belongs_to_it(tmp_path):
+    """The evaluation of a node has no number, and begins with a gather. The second evaluation holds no node that has one."""
+    evaluation = "autograd::engine::evaluate_function: AddBackward0"
+    rows = [row(evaluation, 20, 30, -1, 2), row("aten::empty", 22, 2, -1, 2), row("AddBackward0", 30, 10, 7, 2)]
+    rows += [row(evaluation, 60, 10, -1, 2), row("aten::empty", 62, 2, -1, 2), row("MulBackward0", 80, 10, 9, 2)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    trace = read(str(path)).traces[0]
+    nodes = np.array([0, 2, 3, 5, -1])  # rows are in order of time
+    assert numbers_of_nodes(trace, nodes).tolist() == [7, 7, -1, 9, -1]
 
 
 def test_two_layers_and_unlike_layers_are_read_with_less_confidence(tmp_path):

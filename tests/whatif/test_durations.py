@@ -14,7 +14,8 @@ from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulate import simulate
 from lumos.trace.table import ABSENT, Category, Job, Lane, Trace
 from lumos.whatif.answer import answer, unchanged_tasks
-from lumos.whatif.durations import Durations, check_altered, drop, matching, scale, slow_rank
+from lumos.whatif.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
+from lumos.whatif.durations import Durations, check_altered, drop, fuse, matching, scale, slow_rank
 
 US = 1000
 
@@ -78,6 +79,57 @@ def test_fusing_keeps_the_longest_of_a_run_and_one_launch():
     assert fused.duration.tolist() == [10000, 0, 10000, 30000, 0, 40000]
     with pytest.raises(LumosError, match="no two neighbouring"):
         apply(graph, fused=["relu"])
+
+
+def test_kernels_of_two_steps_and_copies_between_kernels_are_not_fused():
+    graph, kernels = gpu_job(), np.array([False, False, False, True, True, False])
+    assert fuse(graph, kernels, np.zeros(6, np.int64)).duration.tolist()[3:5] == [30_000, 0]
+    with pytest.raises(LumosError, match="no two neighbouring kernels"):
+        fuse(graph, kernels, np.array([0, 0, 1, 0, 1, 1]))
+    copied = replace(graph, kind=np.where(np.arange(6) == 4, Kind.MEMCPY, graph.kind).astype(np.uint8))
+    with pytest.raises(LumosError, match="no two neighbouring kernels"):
+        fuse(copied, kernels, np.zeros(6, np.int64))
+
+
+def test_work_in_less_time_still_takes_some_and_only_a_factor_of_0_leaves_it_out():
+    graph = gpu_job()
+    every = np.ones(len(graph), bool)
+    assert scale(graph, every, 1e-9).duration.tolist() == [1] * 6
+    assert scale(graph, every, 0).duration.tolist() == [0] * 6
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        {"drops": ["*"]},
+        {"scales": ["*=0"]},
+        {"scales": ["*=1e-9"]},
+        {"drops": ["cuda*"], "scales": ["device:*=0.005"]},
+        {"slow": ["0=1e-6"]},
+    ],
+)
+def test_changes_that_leave_no_job_are_no_what_if(words):
+    """Of the 130 µs of a rank, or the 80 of one without its exchange, less than a fiftieth is left."""
+    said = "130.0 µs" if "slow" not in words else "80.00 µs"
+    graph = gpu_job() if "slow" not in words else dropped(gpu_job((0, 1)), "nccl")
+    with pytest.raises(LumosError, match=f"of {said} of work on rank 0, .* would be left"):
+        apply(graph, **words)
+
+
+def dropped(graph, name):
+    return drop(graph, np.array([graph.names[i] == name for i in graph.name]))
+
+
+@pytest.mark.parametrize(("glob", "side"), [("device:*=0", "devices"), ("cpu:*=0.001", "threads")])
+def test_a_step_without_work_on_one_side_is_called_a_bound(glob, side):
+    """Also where that side had 99 % of the work."""
+    graph = gpu_job((0, 1))
+    if side == "threads":
+        graph = replace(graph, duration=np.where(graph.on_device, graph.duration, 1000 * graph.duration))
+    (finding,) = sides_left_out(graph, apply(graph, scales=[glob]))
+    assert finding.code == SIDE_LEFT_OUT
+    assert f"no work is left on the {side} of rank 0" in finding.message
+    assert sides_left_out(graph, apply(graph, scales=["device:*=0.5", "cpu:*=0.5"])) == ()
 
 
 def test_fused_multiplications_keep_their_arithmetic():

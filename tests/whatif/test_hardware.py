@@ -17,10 +17,11 @@ from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.segment.segment import segment
 from lumos.trace import read
-from lumos.vocabulary import CollectiveKind, DType
+from lumos.vocabulary import CollectiveKind, DType, Grade
 from lumos.whatif.changes import Changes
 from lumos.whatif.hardware import network, on_cluster, on_host
 from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.machine import other_device
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.structure import changed_layout
 
@@ -55,7 +56,7 @@ def test_the_cpu_of_another_host_takes_longer_or_is_unknown():
     assert [d.code for d in unknown.diagnostics] == ["host-unknown"]
 
 
-def product_of(tmp_path, kernel, *, shapes, dtype="float"):
+def product_of(tmp_path, kernel, *, shapes, dtype="float", device=None):
     """The layout of a product of matrices of 4096, and its job."""
     sizes = [4096, 4096], [4096, 4096]
     given = {"Input Dims": sizes, "Input type": [dtype, dtype], "Concrete Inputs": ["", ""]} if shapes else {}
@@ -65,7 +66,8 @@ def product_of(tmp_path, kernel, *, shapes, dtype="float"):
         {"cat": "kernel", "name": kernel, "tid": 7, "ts": 12, "dur": 900, "args": {"stream": 7, "device": 0, "correlation": 1}},
     ]
     path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "X", "pid": 1, **row} for row in rows]}))
+    header = {"schemaVersion": 1} | ({"deviceProperties": [{"name": device}]} if device else {})
+    path.write_text(json.dumps({**header, "traceEvents": [{"ph": "X", "pid": 1, **row} for row in rows]}))
     job = read(str(path))
     return measured_layout(segment(build(job), job)), job
 
@@ -106,3 +108,14 @@ def test_a_type_that_the_new_device_lacks_is_refused_unless_another_is_asked_for
 def test_two_factors_of_one_link_are_refused():
     with pytest.raises(UsageError, match="--network bandwidth: given twice, as x2 and as x4; give it once"):
         network(load_cluster("h100"), ["bandwidth=x2,bandwidth=x4"])
+
+
+def test_a_stated_device_that_is_not_the_recorded_one_is_said(tmp_path):
+    layout, job = product_of(tmp_path, "ampere_sgemm_128x64_tn", shapes=True, device="NVIDIA A100-SXM4-40GB")
+    graph = layout.segmentation.graph
+    (finding,) = other_device(job, graph, "h100")
+    assert (finding.code, finding.grade) == ("other-device", Grade.LIMITED)
+    assert "recorded on h100, and the header of" in finding.message
+    assert other_device(job, graph, None) == other_device(job, graph, "a100-40gb") == ()
+    unnamed = replace(job, traces=tuple(replace(t, metadata={}) for t in job.traces))
+    assert other_device(unnamed, graph, "h100") == ()

@@ -3,7 +3,7 @@
 python -m validation.foreign --record DIR [WORD…]        record the jobs (needs torch and transformers; some 20 minutes)
 python -m validation.foreign DIR [WORD…]                 score the pairs that are not held out
 python -m validation.foreign DIR --held-out              score all of them; of those held out only sums are shown
-python -m validation.foreign DIR [--record] --drawn      the same with the pairs that a generator drew: only sums are shown
+python -m validation.foreign DIR [--record] --drawn [--seed N]  the same with pairs that a generator draws: only sums are shown
 python -m validation.foreign DIR --shuffle               give every pair the truth of another one, to see the score fall
 python -m validation.foreign DIR --calibrate             the part of an interval that was observed, and how it does for jobs left out
 python -m validation.foreign DIR [--held-out] --write    write the score into docs/accuracy.md
@@ -17,7 +17,8 @@ from pathlib import Path
 
 from tools.document import write_section
 from validation.foreign.calibrate import calibration
-from validation.foreign.pairs import DRAWN, PAIRS
+from validation.foreign.drawn import SEED
+from validation.foreign.pairs import PAIRS, drawn_pairs
 from validation.foreign.score import drawn_section, score, section
 
 
@@ -28,6 +29,7 @@ def main() -> int:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--drawn", action="store_true")
+    parser.add_argument("--seed", type=int, default=SEED, help="of the draw; that of the first one without")
     parser.add_argument("--shuffle", action="store_true")
     parser.add_argument("--calibrate", action="store_true")
     parser.add_argument("--write", action="store_true")
@@ -35,14 +37,14 @@ def main() -> int:
     if args.record:
         from validation.foreign.record import record
 
-        record(args.folder, args.words, DRAWN if args.drawn else PAIRS)
+        record(args.folder, args.words, drawn_pairs(args.seed) if args.drawn else PAIRS)
         return 0
     if args.calibrate:
         print(calibration(score(args.folder, args.words)))
         return 0
     if args.drawn:
-        scores = score(args.folder, args.words, held_out=True, shuffle=args.shuffle, among=DRAWN)
-        name, text = "whatif-drawn", drawn_section(scores)
+        scores = score(args.folder, args.words, held_out=True, shuffle=args.shuffle, among=drawn_pairs(args.seed))
+        name, text = "whatif-drawn" if args.seed == SEED else f"whatif-drawn-{args.seed}", drawn_section(scores, args.seed)
     else:
         scores = score(args.folder, args.words, held_out=args.held_out, shuffle=args.shuffle)
         name, text = "whatif-foreign", section(scores)

@@ -1,8 +1,9 @@
 """The part of an interval that no model gives, `lumos.whatif.certainty.rebuilt.REBUILT`, from what answers were observed to be off by.
 
-Only changes that resize nothing are used, since their blocks keep the measured times: what they are off by is what putting blocks together
+Only changes that resize nothing are used, since their work keeps the measured times: what they are off by is what putting it together
 leaves out. It is the share of the step that eight in ten of them stay below. A share taken from a job would hold that job's own changes,
-so every job is also held against the share that the other jobs give. Pairs that are held out are not read.
+so every job is also held against the share that the other jobs give. Answers of measured blocks, of whose intervals REBUILT is a part, and
+of an identified plan, which is put together from the configuration that was read back, stand apart. Pairs that are held out are not read.
 """
 
 from __future__ import annotations
@@ -23,23 +24,31 @@ RESIZING = frozenset({"micro_batch", "seq", "hidden", "heads", "ffn", "vocab", "
 
 
 def rebuilds(found: Score) -> bool:
-    """Whether an answer puts measured blocks together and resizes none."""
+    """Whether an answer puts measured work together and resizes none."""
     return found.answer is not None and not {word.partition("=")[0] for word in found.pair.change.split(",")} & RESIZING
 
 
 def needed(found: Score) -> float:
     """The share with which the interval of an answer would just hold its target."""
-    return rebuilt_to_hold(found.target, found.low, found.high)
+    return rebuilt_to_hold(found.target, found.low, found.high, 0.0 if found.planned else REBUILT)
 
 
 def of_others(found: Sequence[float]) -> float:
-    """The share that HELD of a hundred need at most."""
-    return sorted(found)[ceil(HELD / 100 * len(found)) - 1]
+    """The share that HELD of a hundred need at most; 0 of none."""
+    return sorted(found)[ceil(HELD / 100 * len(found)) - 1] if found else 0.0
 
 
 def calibration(scores: Sequence[Score]) -> str:
-    """What each job's changes need, and what the other jobs would give them."""
+    """What each job's changes need, and what the other jobs would give them: of measured blocks, and of identified plans."""
     used = [s for s in scores if rebuilds(s)]
+    blocks, plans = [s for s in used if not s.planned], [s for s in used if s.planned]
+    return "\n\n".join((_of_way("of measured blocks", blocks, REBUILT), _of_way("of an identified plan", plans, 0.0)))
+
+
+def _of_way(way: str, used: Sequence[Score], present: float) -> str:
+    """The same of the answers of one way. present: the share that their intervals hold already."""
+    if not used:
+        return f"No change that resizes nothing is answered by means {way}."
     rows, holds = [], []
     for base in dict.fromkeys(s.pair.base for s in used):
         own = [needed(s) for s in used if s.pair.base == base]
@@ -52,7 +61,8 @@ def calibration(scores: Sequence[Score]) -> str:
         (
             markdown_table(("job", "needed by its changes", "given by the other jobs", "held"), rows),
             "",
-            f"{len(used)} changes that resize nothing: {of_others([needed(s) for s in used]):.2%} holds {HELD} % of them"
-            f" (as it is: {REBUILT:.2%}); with each job's share taken from the others, {statistics.mean(holds):.0%}.",
+            f"Changes that resize nothing, answered by means {way}: {len(used)};"
+            f" {of_others([needed(s) for s in used]):.2%} holds {HELD} % of them (as it is: {present:.2%});"
+            f" with each job's share taken from the others, {statistics.mean(holds):.0%}.",
         )
     )

@@ -4,6 +4,9 @@
 CPU: every rank attends with its queries to the keys and values of one rank after the other. These it gathers at the beginning, or sends
 around, as `rotation` says; in the backward pass their gradients go around in any case. With causal attention every rank has a part of the
 beginning and one of the end of the sequence, so that all have as much to do.
+
+PyTorch takes a script on fake tensors for one that is being traced, and would wait for every exchange as soon as it is issued. On a device
+the ring waits where it needs what was exchanged, and so it does here.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional_collectives
 from torch import Tensor
 from torch.distributed.tensor.experimental._context_parallel import _attention as ring
 from torch.nn import functional
@@ -52,5 +56,9 @@ def shared_sequence(group: dist.ProcessGroup, rotation: str) -> Iterator[None]:
         return out
 
     ring.set_rotate_method(rotation)
-    with patch.object(functional, "scaled_dot_product_attention", attention), patch.object(ring._cp_options, "enable_load_balance", True):
+    with (
+        patch.object(functional, "scaled_dot_product_attention", attention),
+        patch.object(ring._cp_options, "enable_load_balance", True),
+        patch.object(functional_collectives, "_maybe_wrap_tensor", functional_collectives.AsyncCollectiveTensor),
+    ):
         yield

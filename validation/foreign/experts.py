@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.distributed._functional_collectives import all_to_all_single, wait_tensor
 from torch.distributed.device_mesh import DeviceMesh
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
+from transformers.models.qwen3_moe.modeling_qwen3_moe import Qwen3MoeExperts
 
 
 class _Exchanged(torch.autograd.Function):
@@ -62,7 +63,7 @@ def expert_parallel(module: nn.Module, experts: DeviceMesh, replicas: DeviceMesh
     names of the parameters of experts."""
     for part in list(module.modules()):
         for name, child in list(part.named_children()):
-            if isinstance(child, MixtralExperts):
+            if isinstance(child, (MixtralExperts, Qwen3MoeExperts)):
                 setattr(part, name, _Sent(child, experts.get_group()))
     found = {name: each for name, each in module.named_parameters() if ".experts.experts." in name}
 

@@ -10,7 +10,8 @@ from typing import Any
 class Job:
     """A job of a family of models. sizes: what the model function takes. optimizer: how it is built from the parameters.
 
-    precision: "fp32", "tf32", "bf16" (the model's own type) or "amp" (autocast to bf16). dp: replicas; tp: ranks that share the layers'
+    precision: "fp32", "tf32", "bf16" (the model's own type), "amp" (autocast to bf16) or "tf32 amp" (the same of a script that lets
+    what stays in fp32 multiply in tf32). dp: replicas; tp: ranks that share the layers'
     multiplications; zero: 3 where replicas share the parameters (FSDP2), 2 where they keep what a forward pass has gathered (FSDP2 without
     `reshard_after_forward`), 1 where each updates a part of them (`ZeroRedundancyOptimizer`), 0 where each has its own (DDP). pp: stages of
     a pipeline of `torch.distributed.pipelining`, in the order `schedule`; vpp: chunks of each, of which several run interleaved. chunked:

@@ -44,7 +44,7 @@ POINTWISE = words(
     " zero_ bernoulli_ ones_like zeros_like full_like new_ones new_zeros new_full isinf isnan minimum maximum hardtanh leaky_relu"
     " log_sigmoid_forward log_sigmoid_backward binary_cross_entropy_with_logits mse_loss mse_loss_backward softplus sign erf tril triu"
     " native_dropout_backward floor floor_divide remainder square triu_ tril_ random_ normal_ uniform_ cumsum softplus_backward logit"
-    " binary_cross_entropy binary_cross_entropy_backward __or__ __and__ bitwise_xor"
+    " binary_cross_entropy binary_cross_entropy_backward __or__ __and__ bitwise_xor logical_and_"
 )
 CREATED = words("zeros ones full arange rand randn randint")
 REDUCED = words("sum mean amax amin linalg_vector_norm var argmax max min prod any all norm std topk sort histc bincount logsumexp")
@@ -132,6 +132,13 @@ def _copied_lists(node: Node, _: bool) -> Launched:
         "fsdp::chunk_cat": "at::native::(anonymous namespace)::chunk_cat_cuda_kernel",
     }
     return Launched((node.name,), (move(kernels[node.name], amount),))
+
+
+def _joined(node: Node, _: bool) -> Launched:
+    """The tensors of a list, copied into one."""
+    vectorized = "_aligned16_contig" if node.name == "aten::cat" else ""
+    kernel = f"at::native::(anonymous namespace)::CatArrayBatchedCopy{vectorized}"
+    return Launched((node.name,), (move(kernel, 2.0 * sum(each.elements * each.size for each in node.lists)),))
 
 
 def _pointwise(node: Node) -> Work:
@@ -247,10 +254,7 @@ def _convolution(node: Node, tf32: bool) -> Launched:
 
 
 def _convolution_backward(node: Node, tf32: bool) -> Launched:
-    stride_at = next(i for i, t in enumerate(node.types) if i > 2 and t == "ScalarList" and len(numbers(node.concrete[i])) == 2)
-    shifted = Node(node.name, {**node.facts, "Concrete Inputs": ["", *node.concrete[1:4], *node.concrete[stride_at:]]})
-    shifted.facts["Concrete Inputs"] = [*shifted.concrete[:4], *node.concrete[stride_at:]]
-    rows, out, inside, groups, _ = _sizes_of_convolution(shifted, 1)
+    rows, out, inside, groups, _ = _sizes_of_convolution(node, 1)
     asked = re.findall("True|False", node.concrete[-1])
     dtype, moved = node.types[0], bytes_of(node, 0, 1, 2)
     works = []
@@ -334,6 +338,12 @@ def _indexed(node: Node, _: bool) -> Launched:
     return Launched((node.name,), (move("at::native::index_elementwise_kernel<128, 4>", amount),))
 
 
+def _repeated(node: Node, _: bool) -> Launched:
+    """Copies of a tensor beside each other, as many as the argument says."""
+    amount = 2.0 * elements(node.dims[0]) * prod(numbers(node.concrete[1])) * SIZES[node.types[0]]
+    return Launched((node.name, "aten::copy_"), (move("at::native::elementwise_kernel<128, 4, direct_copy>", amount),))
+
+
 SPECIAL: dict[str, Callable[[Node, bool], Launched | None]] = {
     "aten::mm": _mm,
     "aten::bmm": _mm,
@@ -350,6 +360,12 @@ SPECIAL: dict[str, Callable[[Node, bool], Launched | None]] = {
     "aten::native_layer_norm_backward": _layer_norm_backward,
     "aten::native_batch_norm": moved("cudnn::bn_fw_tr_1C11_kernel_NCHW<{}, 512, true, 1>", 3, 0),
     "aten::native_batch_norm_backward": moved("cudnn::bn_bw_1C11_kernel_new<{}, 512, true, 1>", 2.5, 0, 1),
+    "aten::native_group_norm": moved("at::native::(anonymous namespace)::RowwiseMomentsCUDAKernel<{}>", 3, 0),
+    "aten::native_group_norm_backward": moved("at::native::(anonymous namespace)::ComputeInternalGradientsCUDAKernel<{}>", 2.5, 0, 1),
+    "aten::upsample_nearest2d": moved("at::native::(anonymous namespace)::upsample_nearest2d_nhwc_out_frame<{}>", 5, 0),
+    "aten::upsample_nearest2d_backward": moved("at::native::(anonymous namespace)::upsample_nearest2d_backward_out_frame<{}>", 1.25, 0),
+    "aten::flip": moved("at::native::flip_kernel_impl<{}>", 2, 0),
+    "aten::repeat": _repeated,
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_backward,
     "aten::_log_softmax": moved("(anonymous namespace)::cunn_SoftMaxForward<4, {}, float>", 2, 0),
@@ -361,8 +377,8 @@ SPECIAL: dict[str, Callable[[Node, bool], Launched | None]] = {
     "aten::nll_loss_backward": moved("at::native::nll_loss_backward_reduce_cuda_kernel_2d<{}>", 1, 1),
     "aten::max_pool2d_with_indices": moved("at::native::max_pool_forward_nchw<{}>", 1.75, 0),
     "aten::max_pool2d_with_indices_backward": moved("at::native::max_pool_backward_nchw<{}>", 1.5, 0, 1),
-    "aten::cat": moved("at::native::(anonymous namespace)::CatArrayBatchedCopy_aligned16_contig", 2, 0),
-    "aten::stack": moved("at::native::(anonymous namespace)::CatArrayBatchedCopy", 2, 0),
+    "aten::cat": _joined,
+    "aten::stack": _joined,
     "aten::constant_pad_nd": _padded,
     "aten::slice_backward": _padded,
     "aten::select_backward": _padded,

@@ -12,6 +12,8 @@ import transformers
 from torch import Tensor, nn
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from validation.foreign.drawn_models import bart, deit, gemma, opt, qwen2, roberta
+from validation.foreign.handwritten import decoder, pictures
+from validation.foreign.later_models import convnext, falcon, gpt_neox, mamba2, qwen3_moe, unet, whisper
 from validation.foreign.model import Model, language_model, tokens
 
 
@@ -199,4 +201,13 @@ MODELS: dict[str, Callable[..., Model]] = {
     "roberta": roberta,
     "deit": deit,
     "bart": bart,
+    "gpt_neox": gpt_neox,
+    "falcon": falcon,
+    "qwen3_moe": qwen3_moe,
+    "mamba2": mamba2,
+    "whisper": whisper,
+    "convnext": convnext,
+    "unet": unet,
+    "decoder": decoder,
+    "pictures": pictures,
 }

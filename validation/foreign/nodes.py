@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 AUTOGRAD = "autograd::engine::evaluate_function"
 #: How the names of operators on lists of tensors begin.
 LISTS = ("aten::_foreach_", "aten::_fused_")
+#: Operators that join the tensors of a list.
+JOINS = ("aten::cat", "aten::stack")
 #: How the names of ranges begin that stand for what a script does with streams, and the number of the stream on which it computes.
 MARK, COMPUTE = "stream: ", 7
 #: How the names of ranges begin around messages that are issued together, and where they are waited for; their number follows.

@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed import GroupName, distributed_c10d
 from torch.distributed.tensor import DTensor
 from torch.profiler import ProfilerActivity, profile
-from validation.foreign.nodes import LISTS, Node, TensorList
+from validation.foreign.nodes import JOINS, LISTS, Node, TensorList
 from validation.foreign.streams import noted
 
 #: The profiler's row of the dispatch to fake tensors.
@@ -26,7 +26,7 @@ FAKE = "PythonDispatchMode"
 #: Names of operators, other than those of annotations and of nodes of autograd.
 OPERATOR = re.compile(r"(aten|prims|c10d|_c10d_functional|_dtensor|fsdp|mkldnn)::|detach_?$")
 #: Of which calls more is noted than the profiler does.
-NOTED = (*LISTS, "c10d::", "_c10d_functional::", "fsdp::")
+NOTED = (*LISTS, *JOINS, "c10d::", "_c10d_functional::", "fsdp::")
 #: The operators of a message.
 MESSAGE = ("c10d::send", "c10d::recv_")
 EXCHANGE = "_c10d_functional::all_to_all_single"

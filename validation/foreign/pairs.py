@@ -11,6 +11,7 @@ from hashlib import sha256
 
 from validation.foreign.drawn import drawn
 from validation.foreign.job import Job
+from validation.foreign.mixed import MIXED
 
 #: What the words of `--set` mean to a job where they do not say it in its own.
 MEANS: dict[str, dict[str, tuple[str, str | bool]]] = {
@@ -22,10 +23,14 @@ MEANS: dict[str, dict[str, tuple[str, str | bool]]] = {
 
 @dataclass(frozen=True)
 class Pair:
-    """A job, by its name in BASES or DRAWN_BASES, and a change of it, as the words KEY=VALUE,… of `lumos whatif --set`."""
+    """A job, by its name, and a change of it, as the words KEY=VALUE,… of `lumos whatif --set`.
+
+    draw: the seed of the draw that the job is of; None for one of BASES.
+    """
 
     base: str
     change: str
+    draw: int | None = None
 
     @property
     def name(self) -> str:
@@ -34,7 +39,7 @@ class Pair:
     @property
     def hidden(self) -> bool:
         """Whether the pair is shown only in sums."""
-        return self.held_out or self.base in DRAWN_BASES
+        return self.held_out or self.draw is not None
 
     @property
     def held_out(self) -> bool:
@@ -43,7 +48,7 @@ class Pair:
     @property
     def job(self) -> Job:
         """The job before the change."""
-        return BASES[self.base] if self.base in BASES else DRAWN_BASES[self.base]
+        return BASES[self.base] if self.draw is None else drawn(self.draw)[self.base][0]
 
     @property
     def target(self) -> Job:
@@ -57,7 +62,8 @@ def changed(job: Job, change: str) -> Job:
     for word in change.split(","):
         key, value = word.split("=")
         own, meant = MEANS[key][value] if key in MEANS else (key, int(value))
-        changes[own] = meant
+        keeps_tf32 = own == "precision" and meant == "amp" and job.precision == "tf32"
+        changes[own] = "tf32 amp" if keeps_tf32 else meant
     return job.changed(changes)
 
 
@@ -244,6 +250,7 @@ BASES: dict[str, Job] = {
     "DLRM, tf32": Job(
         "dlrm", _sizes("tables 8 width 64 width_of_towers 1024 micro_batch 4096"), precision="tf32", clip=False, reads_loss=True
     ),
+    **{name: job for name, (job, _) in MIXED.items()},
 }
 
 CHANGES: dict[str, tuple[str, ...]] = {
@@ -273,10 +280,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
     "GPT-2, amp, DDP of 4": ("dp=2", "dp=8", "layers=12", "micro_batch=8", "seq=512", "microbatches=2", "zero=3", "zero=1", "zero=2"),
     "ResNet-50, tf32, DDP of 4": ("dp=8", "micro_batch=48", "microbatches=2"),
     "BERT, tf32, DDP of 2, 2 microbatches": ("dp=4", "layers=8", "microbatches=4", "seq=512"),
-    "Llama, bf16, FSDP2 of 4": ("dp=8", "dp=2", "layers=8", "micro_batch=4", "seq=2048", "recompute=full"),
+    "Llama, bf16, FSDP2 of 4": ("dp=8", "dp=2", "layers=8", "micro_batch=4", "seq=2048", "recompute=full", "microbatches=2", "tp=2"),
     "GPT-2, fp32, FSDP2 of 2": ("dp=4", "layers=10", "micro_batch=8", "zero=0"),
-    "Llama, bf16, tensor 2": ("tp=4", "tp=1", "layers=8", "micro_batch=4", "seq=2048", "microbatches=2"),
-    "BERT, tf32, tensor 2": ("tp=4", "layers=8", "micro_batch=4"),
+    "Llama, bf16, tensor 2": ("tp=4", "tp=1", "layers=8", "micro_batch=4", "seq=2048", "microbatches=2", "recompute=full"),
+    "BERT, tf32, tensor 2": ("tp=4", "layers=8", "micro_batch=4", "precision=bf16"),
     "Llama, bf16, FSDP2 of 2, tensor 2": ("tp=4", "dp=4", "layers=8", "micro_batch=4"),
     "Llama, bf16, one rank": ("tp=2", "tp=4", "tp=8", "tp=2,layers=2,micro_batch=4"),
     "BERT, tf32, one rank": ("tp=2", "tp=4", "tp=2,micro_batch=16"),
@@ -295,6 +302,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "pp=1",
         "pp=1,microbatches=2",
         "pp=1,layers=4",
+        "tp=2",
+        "tp=4,microbatches=8",
+        "recompute=full",
+        "seq=2048",
     ),
     "GPT-2, bf16, GPipe of 4": (
         "schedule=1f1b",
@@ -305,14 +316,38 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "seq=512",
         "pp=1",
         "pp=1,layers=12",
+        "layers=16",
+        "recompute=full",
+        "micro_batch=1",
     ),
-    "Llama, bf16, interleaved of 2": ("microbatches=2", "vpp=1,schedule=1f1b", "vpp=1,schedule=gpipe", "vpp=4", "pp=1,vpp=1"),
+    "Llama, bf16, interleaved of 2": (
+        "microbatches=2",
+        "vpp=1,schedule=1f1b",
+        "vpp=1,schedule=gpipe",
+        "vpp=4",
+        "pp=1,vpp=1",
+        "tp=2",
+        "layers=16",
+        "micro_batch=1",
+        "pp=4",
+        "recompute=full",
+    ),
     "Llama, bf16, causal": ("cp=2", "cp=4", "cp=2,layers=8", "cp=2,seq=4096", "cp=4,micro_batch=4"),
     "GPT-2, bf16, causal, DDP of 2": ("cp=2", "cp=4", "cp=2,seq=4096"),
-    "Llama, bf16, context 2": ("cp=4", "cp=1", "layers=8", "micro_batch=4", "cp=4,seq=8192"),
+    "Llama, bf16, context 2": (
+        "cp=4",
+        "cp=1",
+        "layers=8",
+        "micro_batch=4",
+        "cp=4,seq=8192",
+        "microbatches=2",
+        "recompute=full",
+        "tp=2",
+        "seq=8192",
+    ),
     "GPT-2, bf16, context 2 by a ring": ("cp=4", "cp=1", "layers=12"),
     "Mixtral, bf16, DDP of 4": ("ep=2", "ep=4", "ep=2,micro_batch=4", "ep=4,layers=8"),
-    "Mixtral, bf16, experts on 2 of 4": ("ep=4", "ep=1", "layers=8", "micro_batch=4", "ep=4,seq=2048"),
+    "Mixtral, bf16, experts on 2 of 4": ("ep=4", "ep=1", "layers=8", "micro_batch=4", "ep=4,seq=2048", "microbatches=2", "recompute=full"),
     "Llama, bf16, DDP of 4": (
         "zero=1",
         "zero=1,layers=8",
@@ -321,14 +356,19 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "zero=3",
         "zero=3,layers=8",
         "zero=3,micro_batch=1",
+        "recompute=full",
+        "microbatches=2",
     ),
     "BERT, tf32, FSDP2 of 4": ("zero=2", "zero=1", "zero=0", "zero=0,layers=8", "zero=0,micro_batch=2"),
+    **{name: changes for name, (_, changes) in MIXED.items()},
 }
 
 PAIRS = tuple(Pair(base, change) for base, changes in CHANGES.items() for change in changes)
 
-DRAWN_BASES = {name: job for name, (job, _) in drawn().items()}
-DRAWN = tuple(Pair(base, change) for base, (_, changes) in drawn().items() for change in changes)
+
+def drawn_pairs(seed: int) -> tuple[Pair, ...]:
+    """The pairs of a draw, in its order."""
+    return tuple(Pair(base, change, seed) for base, (_, changes) in drawn(seed).items() for change in changes)
 
 
 def folder_of(base: str) -> str:

@@ -5,7 +5,7 @@ One rank runs; the others do the same on their parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from math import prod
 from typing import Any, cast
@@ -19,10 +19,12 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor.debug import _clear_sharding_prop_cache
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from validation.foreign.experts import expert_parallel
+from validation.foreign.handwritten import share_layers
 from validation.foreign.job import Job
 from validation.foreign.streams import note
 
@@ -41,15 +43,20 @@ def process_group(job: Job, rank: int = 0) -> Iterator[None]:
         yield
     finally:
         dist.destroy_process_group()
+        _clear_sharding_prop_cache()  # it would hand the groups of this rank to the next one, whose groups have other names
 
 
-def distributed(module: nn.Module, job: Job) -> nn.Module:
-    """The module on this rank of the job."""
+def meshes_of(job: Job) -> dict[str, DeviceMesh]:
+    """The ranks of a job, by the dimension along which they differ."""
     if not job.mesh:
-        return module
+        return {}
     with unset_fake_temporarily():
         whole = init_device_mesh("cpu", tuple(job.mesh.values()), mesh_dim_names=tuple(job.mesh))
-        mesh = {key: whole[key] for key in job.mesh}
+        return {key: whole[key] for key in job.mesh}
+
+
+def distributed(module: nn.Module, job: Job, mesh: Mapping[str, DeviceMesh]) -> nn.Module:
+    """The module, or a chunk of it, on this rank of the job."""
     if job.tp > 1:
         tensor_parallel(module, mesh["tp"], job)
     if job.ep > 1:
@@ -57,11 +64,17 @@ def distributed(module: nn.Module, job: Job) -> nn.Module:
         cast(Any, DistributedDataParallel)._set_params_and_buffers_to_ignore_for_model(module, own)
     if job.dp * job.cp == 1:
         return module
-    return sharded(module, mesh["dp"], reshard=job.zero == 3) if job.zero > 1 else replicated(module)
+    if job.zero > 1:
+        return sharded(module, mesh["dp"], reshard=job.zero == 3)
+    return replicated(module, mesh["dp"].get_group() if job.pp * job.tp > 1 else None)
 
 
 def tensor_parallel(module: nn.Module, mesh: DeviceMesh, job: Job) -> None:
-    """The multiplications of every layer, of the embedding and of the head shared by the ranks, as torchtitan's plan for Llama does."""
+    """The multiplications of every layer, of the embedding and of the head shared by the ranks, as torchtitan's plan for Llama does. A
+    model written by hand does it by hand, in its layers alone."""
+    if job.family == "decoder":
+        share_layers(module, mesh.get_group())
+        return
     names = {
         "llama": (
             ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "mlp.gate_proj", "mlp.up_proj"),
@@ -79,11 +92,12 @@ def tensor_parallel(module: nn.Module, mesh: DeviceMesh, job: Job) -> None:
     for layer in next(part for part in module.modules() if isinstance(part, nn.ModuleList)):
         parallelize_module(layer, mesh, plan)
     if family == "llama":
-        outer: dict[str, ParallelStyle] = {
-            "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
-            "lm_head": ColwiseParallel(output_layouts=Replicate()),
-        }
-        parallelize_module(module, mesh, outer)
+        tables = "model.embed_tokens", "embedding"  # of a whole model, of a chunk of a pipeline
+        heads = "lm_head", "head"
+        outer: dict[str, ParallelStyle] = dict.fromkeys(tables, RowwiseParallel(input_layouts=Replicate()))
+        outer |= dict.fromkeys(heads, ColwiseParallel(output_layouts=Replicate()))
+        shown = {name for name, _ in module.named_modules()}
+        parallelize_module(module, mesh, {name: style for name, style in outer.items() if name in shown})
 
 
 def sharded(module: nn.Module, mesh: DeviceMesh, *, reshard: bool) -> nn.Module:
@@ -98,9 +112,9 @@ def sharded(module: nn.Module, mesh: DeviceMesh, *, reshard: bool) -> nn.Module:
     return module
 
 
-def replicated(module: nn.Module) -> nn.Module:
-    """DDP. What its C++ reads from tensors at the start is left out, and its buckets are those with which it would go on after the first
-    step: in the order of the backward pass."""
+def replicated(module: nn.Module, group: dist.ProcessGroup | None) -> nn.Module:
+    """DDP. group: the replicas; None for all ranks. What its C++ reads from tensors at the start is left out, and its buckets are those
+    with which it would go on after the first step: in the order of the backward pass."""
     assign = cast(Any, dist)._compute_bucket_assignment_by_size
 
     def backwards(tensors: list[Tensor], _: list[int], sparse: list[bool]) -> Any:
@@ -109,14 +123,14 @@ def replicated(module: nn.Module) -> nn.Module:
 
     nothing = patch.object(dist, "_verify_params_across_processes", lambda *_: None)
     with nothing, patch.object(dist, "_compute_bucket_assignment_by_size", backwards):
-        wrapped = DistributedDataParallel(module, init_sync=False)
-    wrapped.register_comm_hook(None, lambda _, bucket: _all_reduce(bucket))
+        wrapped = DistributedDataParallel(module, process_group=group, init_sync=False)
+    wrapped.register_comm_hook(None, lambda _, bucket: _all_reduce(bucket, group))
     wrapped.reducer = cast(Any, _WithoutRebuilding(wrapped.reducer))
     return wrapped
 
 
-def _all_reduce(bucket: Any) -> torch.futures.Future[Tensor]:
-    dist.all_reduce(bucket.buffer(), async_op=True)
+def _all_reduce(bucket: Any, group: dist.ProcessGroup | None) -> torch.futures.Future[Tensor]:
+    dist.all_reduce(bucket.buffer(), group=group, async_op=True)
     done: torch.futures.Future[Tensor] = torch.futures.Future()
     done.set_result(bucket.buffer())
     return done

@@ -7,7 +7,7 @@ it issues together, and one where it waits for them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any, cast
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.distributed import pipelining
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.pipelining import schedules
 from torch.distributed.pipelining._utils import InferenceMode
 from torch.nn.functional import cross_entropy
@@ -25,6 +26,7 @@ from validation.foreign.job import Job
 from validation.foreign.model import Model
 from validation.foreign.models import MODELS
 from validation.foreign.nodes import AWAIT, MESSAGES
+from validation.foreign.parallel import distributed, parameter_groups
 
 SCHEDULES: dict[str, Any] = {
     "1f1b": pipelining.Schedule1F1B,
@@ -62,7 +64,20 @@ class _Chunk(nn.Module):
         return x
 
 
-def chunks_of(job: Job, stage: int, to_fake: Callable[[nn.Module], None]) -> list[nn.Module]:
+def recomputed(module: nn.Module) -> None:
+    """Let the layers of a model run again in its backward pass."""
+    cast(Any, module).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+
+
+def _whole(job: Job) -> nn.Module:
+    """The model that is cut into chunks."""
+    module = MODELS[job.family](**job.own_sizes).module
+    if job.recompute:
+        recomputed(module)
+    return module
+
+
+def chunks_of(job: Job, stage: int, meshes: Mapping[str, DeviceMesh], to_fake: Callable[[nn.Module], None]) -> list[nn.Module]:
     """The chunks of a rank. Their parameters are fake."""
     places = job.pp * job.vpp
     layers = job.sizes["layers"]
@@ -70,34 +85,36 @@ def chunks_of(job: Job, stage: int, to_fake: Callable[[nn.Module], None]) -> lis
     out: list[nn.Module] = []
     for place in range(stage, places, job.pp):
         with unset_fake_temporarily(), torch.device("meta"):
-            chunk = _Chunk(MODELS[job.family](**job.sizes).module, job.family, edges[place], edges[place + 1])
+            chunk = _Chunk(_whole(job), job.family, edges[place], edges[place + 1])
             chunk.to(torch.bfloat16 if job.precision == "bf16" else torch.float32)
         to_fake(chunk)
-        out.append(chunk.train())
+        out.append(distributed(chunk.train(), job, meshes))
     return out
 
 
 def chunk_model(job: Job) -> Model:
     """All layers of a model as the only chunk of a pipeline's script, which then needs no schedule."""
     sizes = job.own_sizes
-    chunk = _Chunk(MODELS[job.family](**sizes).module, job.family, 0, sizes["layers"])
+    chunk = _Chunk(_whole(job), job.family, 0, sizes["layers"])
     rows, length = sizes["micro_batch"], sizes["seq"]
     return Model(chunk, lambda: (torch.randint(0, 1000, (rows, length)),), lambda module, batch: _loss(module(batch[0]), batch[0]))
 
 
-def schedule_of(job: Job, stage: int, chunks: Sequence[nn.Module]) -> Any:
+def schedule_of(job: Job, stage: int, chunks: Sequence[nn.Module], meshes: Mapping[str, DeviceMesh]) -> Any:
     """PyTorch's schedule for the chunks of a rank."""
-    rows, length, places = job.sizes["micro_batch"], job.sizes["seq"], job.pp * job.vpp
+    rows, length, places = job.sizes["micro_batch"], job.own_sizes["seq"], job.pp * job.vpp
+    group = meshes["pp"].get_group() if len(meshes) > 1 else None
     dtype = torch.bfloat16 if job.precision == "bf16" else torch.float32
     tokens = torch.zeros(rows, length, dtype=torch.long)
     stream = torch.empty(rows, length, job.sizes["hidden"], dtype=dtype)
-    vocabulary = next(int(c.head.weight.shape[0]) for c in [*chunks] if c.head is not None) if stage == job.pp - 1 else 0
+    heads = [part for chunk in chunks for name, part in chunk.named_modules() if name.split(".")[-1] == "head"]
+    vocabulary = int(heads[0].weight.shape[0]) if stage == job.pp - 1 else 0
     stages = []
     for place, chunk in zip(range(stage, places, job.pp), chunks, strict=True):
         last = place == places - 1
         out = torch.empty(rows, length, vocabulary, dtype=dtype) if last else stream.clone().requires_grad_()
         into = tokens if place == 0 else stream.clone().requires_grad_()
-        stages.append(pipelining.PipelineStage(chunk, place, places, torch.device("cpu"), input_args=into, output_args=out))
+        stages.append(pipelining.PipelineStage(chunk, place, places, torch.device("cpu"), input_args=into, output_args=out, group=group))
     of = SCHEDULES["interleaved" if job.vpp > 1 else job.schedule]
     schedule = of(stages if job.vpp > 1 else stages[0], job.microbatches, loss_fn=_loss)
     schedule._warmup_p2p = _all_known
@@ -115,12 +132,12 @@ def _loss(out: Tensor, target: Tensor) -> Tensor:
     return cross_entropy(out[:, :-1].flatten(0, 1).float(), target[:, 1:].flatten())
 
 
-def pipeline_step(job: Job, stage: int, chunks: Sequence[nn.Module]) -> Callable[[], None]:
+def pipeline_step(job: Job, stage: int, chunks: Sequence[nn.Module], meshes: Mapping[str, DeviceMesh]) -> Callable[[], None]:
     """A step of one rank of the pipeline, to be called on fake tensors."""
-    schedule = schedule_of(job, stage, chunks)
-    parameters = [p for chunk in chunks for p in chunk.parameters()]
+    schedule = schedule_of(job, stage, chunks, meshes)
+    parameters = parameter_groups(p for chunk in chunks for p in chunk.parameters())
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=job.fused, foreach=not job.fused)
-    rows, length = job.sizes["micro_batch"] * job.microbatches, job.sizes["seq"]
+    rows, length = job.sizes["micro_batch"] * job.microbatches, job.own_sizes["seq"]
 
     def step() -> None:
         batch = torch.randint(0, 1000, (rows, length))
@@ -132,7 +149,8 @@ def pipeline_step(job: Job, stage: int, chunks: Sequence[nn.Module]) -> Callable
                     here = batch.clone()
                 given = (here,) if stage == 0 else ()
                 wanted = {"target": here, "losses": []} if stage == job.pp - 1 else {}
-            schedule.step(*given, **wanted, return_outputs=False)
+            with torch.autocast("cpu", torch.bfloat16, enabled=job.precision == "amp"):
+                schedule.step(*given, **wanted, return_outputs=False)
             optimizer.step()
             optimizer.zero_grad()
 

@@ -39,7 +39,7 @@ STEPS, RECORDED = 6, 3
 
 def ranks_of(job: Job) -> list[Recorded]:
     """What every rank of a job does in a step."""
-    ways = Ways(job.precision == "tf32", job.reads_loss, job.host)
+    ways = Ways("tf32" in job.precision, job.reads_loss, job.host)
     of_stage = [_recorded_step(job, first) for first in range(0, prod(job.mesh.values()), job.ranks_of_stage)]
     return [rank_of(of_stage[place.number // job.ranks_of_stage], ways, place) for place in places(job.mesh)]
 
@@ -47,7 +47,7 @@ def ranks_of(job: Job) -> list[Recorded]:
 def _recorded_step(job: Job, rank: int) -> list[Node]:
     """The operators of a step of one rank."""
     with process_group(job, rank):
-        found = operators(partial(fake_step, job, rank // job.ranks_of_stage))
+        found = operators(partial(fake_step, job, rank * job.pp // max(prod(job.mesh.values()), 1)))
     return next(node for node in found if node.name == "recorded").children
 
 
@@ -124,8 +124,8 @@ def _timed(action: Action, times: Sequence[float]) -> Action:
 
 
 @lru_cache(maxsize=2)
-def _recorded(base: str) -> tuple[list[Recorded], Run]:
-    ranks = ranks_of(Pair(base, "").job)
+def _recorded(base: str, draw: int | None) -> tuple[list[Recorded], Run]:
+    ranks = ranks_of(Pair(base, "", draw).job)
     return ranks, ran(ranks)
 
 
@@ -159,7 +159,7 @@ def _jobs(text: str) -> list[Job]:
 
 
 def _pair(pair: Pair, folder: Path) -> dict[str, float]:
-    base, of_base = _recorded(pair.base)
+    base, of_base = _recorded(pair.base, pair.draw)
     recording = folder / folder_of(pair.base)
     if not recording.exists():
         write(of_base, base, recording, RECORDED, [place.groups for place in places(pair.job.mesh)])

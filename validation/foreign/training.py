@@ -15,14 +15,15 @@ from validation.foreign.context import shared_sequence
 from validation.foreign.job import Job
 from validation.foreign.model import Batch, Model
 from validation.foreign.models import MODELS
-from validation.foreign.parallel import distributed, optimizer_of, postponed
-from validation.foreign.pipeline import chunk_model, chunks_of, pipeline_step
+from validation.foreign.parallel import distributed, meshes_of, optimizer_of, postponed
+from validation.foreign.pipeline import chunk_model, chunks_of, pipeline_step, recomputed
 
 
 def fake_step(job: Job, stage: int = 0) -> Callable[[], None]:
     """A step of the job's first rank, or of the first of a stage, to be called on fake tensors, among which it is made."""
     if job.pp > 1:
-        return pipeline_step(job, stage, chunks_of(job, stage, to_fake))
+        meshes = meshes_of(job)
+        return pipeline_step(job, stage, chunks_of(job, stage, meshes, to_fake), meshes)
     with unset_fake_temporarily(), torch.device("meta"):
         model = chunk_model(job) if job.chunked else MODELS[job.family](**job.own_sizes)
         model.module.to(torch.bfloat16 if job.precision == "bf16" else torch.float32)
@@ -32,9 +33,9 @@ def fake_step(job: Job, stage: int = 0) -> Callable[[], None]:
 
 def step_of(job: Job, model: Model) -> Callable[[], None]:
     """A step of the job: microbatches, each copied to the device, forward and backward; clipping; the optimizer."""
-    if job.recompute:
-        cast(Any, model.module).gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    wrapped = distributed(model.module.train(), job)
+    if job.recompute and not job.chunked:
+        recomputed(model.module)
+    wrapped = distributed(model.module.train(), job, meshes_of(job))
     optimizer = optimizer_of(wrapped, job)
 
     def batch() -> Batch:
@@ -45,7 +46,7 @@ def step_of(job: Job, model: Model) -> Callable[[], None]:
         with record_function("to device"):
             here = tuple(each.clone() for each in cpu)
         with contextlib.nullcontext() if last else postponed(wrapped):
-            with torch.autocast("cpu", torch.bfloat16, enabled=job.precision == "amp"):
+            with torch.autocast("cpu", torch.bfloat16, enabled="amp" in job.precision):
                 loss = model.loss(wrapped, here)
             with record_function("backward"):
                 torch.autograd.backward(loss / job.microbatches if job.microbatches > 1 else loss)

@@ -1,6 +1,7 @@
 """Achieved FLOP/s of matrix products and attention, where the trace gives their shapes (record_shapes=True).
 
-A product of [m, k] by [k, n] counts 2·m·n·k operations. Attention counts 4·b·h·q·k·d forward (two products of that
+A product of [m, k] by [k, n] counts 2·m·n·k operations; of tokens by the matrices of several experts, each token meets
+one. Attention counts 4·b·h·q·k·d forward (two products of that
 size) and 2.5 times as many backward (five products), half of either where it is causal (Dao, FlashAttention-2, 2023,
 section 4.1). A convolution counts 2 operations for every element of its output and every weight that reaches it, and as
 many again for each gradient that its backward pass computes. Only operators whose signature is known here are counted; the
@@ -79,6 +80,17 @@ _PRODUCTS = {
 }
 
 
+#: A product of tokens by the matrix of the expert that each goes to, or, for the gradients of these, of the tokens of each by gradients.
+_GROUPED = "aten::_grouped_mm"
+
+
+def _grouped(shapes: list[_Shape]) -> float | None:
+    """Operations of a grouped product: each token meets one matrix, however many there are."""
+    if len(shapes) < 2 or len(shapes[0]) != 2 or len(shapes[1]) not in (2, 3) or shapes[0][1] != shapes[1][-2]:
+        return None
+    return 2.0 * math.prod(shapes[0]) * shapes[1][-1]
+
+
 class _Convolution(NamedTuple):
     """Positions of padding, stride and dilation among the inputs, and of the flag that transposes it (-1: it has none)."""
 
@@ -145,6 +157,8 @@ def operator_flops(name: str, shapes: list[_Shape], inputs: list[str]) -> float 
     if name in _PRODUCTS:
         a, b = _PRODUCTS[name]
         return _product(shapes[a], shapes[b]) if len(shapes) > b else None
+    if name == _GROUPED:
+        return _grouped(shapes)
     if name in _ATTENTION:
         query, causal, factor = _ATTENTION[name]
         if len(shapes) < query + 2 or len(shapes[query]) != 4 or len(shapes[query + 1]) != 4:
@@ -194,7 +208,7 @@ def _callers(trace: Trace, owners: Members, in_steps: NDArray[np.bool_], positio
 
 
 #: Every operator whose operations are counted.
-COUNTED = frozenset((*_PRODUCTS, *_ATTENTION, *_CONVOLUTIONS, _CONVOLUTION_BACKWARD))
+COUNTED = frozenset((*_PRODUCTS, _GROUPED, *_ATTENTION, *_CONVOLUTIONS, _CONVOLUTION_BACKWARD))
 
 
 def counted_operators(trace: Trace) -> dict[int, tuple[str, float]]:

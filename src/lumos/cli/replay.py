@@ -50,7 +50,6 @@ def command(
     from lumos.analyze.interference import interference
     from lumos.analyze.probes import probes as run_probes
     from lumos.analyze.replay import replay
-    from lumos.chakra.reprice import priced_job
     from lumos.graph.build import build
     from lumos.graph.table import DEPENDENCY_NAMES
     from lumos.output_files import check_places
@@ -64,7 +63,12 @@ def command(
     clock = Clock()
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     seconds = {"read_s": clock.lap()}
-    graph = build(job) if network is None else priced_job(job, network)
+    if network is None:
+        graph = build(job)
+    else:
+        from lumos.chakra.reprice import priced_job
+
+        graph = priced_job(job, network)
     graph = replace(graph, ignored=graph.ignored.union(*(DEPENDENCY_NAMES[kind] for kind in kinds)))
     seconds["build_s"] = clock.lap()
     timeline = simulate(graph)

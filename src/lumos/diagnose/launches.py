@@ -147,7 +147,7 @@ def _fusible(case: Case) -> Iterator[Finding]:
     """What fusing neighbouring elementwise kernels is worth."""
     try:
         tasks = matching(case.graph, case.job, ELEMENTWISE)
-        fused = fuse(case.graph, tasks)
+        fused = fuse(case.graph, tasks, case.owners.step)
     except LumosError:
         return
     worth = case.saved_ns(with_durations(case.graph, fused.duration))

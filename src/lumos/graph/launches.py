@@ -27,6 +27,8 @@ class DeviceWork:
 
     row: row of the Trace. call: row of the runtime call that launched it, ABSENT for an orphan.
     stream: index into `streams`, the (device, stream) pairs in ascending order. communicates: whether it communicates between ranks.
+    placed: whether its launch takes a place in the queue of launches; that of work which a change added to a job does not, and its file
+    says so.
     """
 
     row: Int32
@@ -36,6 +38,7 @@ class DeviceWork:
     end: Int64
     issued: Int64  # start of the launching call; for an orphan, that of the launch before it on the stream, else the smallest int64
     communicates: NDArray[np.bool_]
+    placed: NDArray[np.bool_]
     streams: tuple[tuple[int, int], ...]
 
     def __len__(self) -> int:
@@ -94,6 +97,7 @@ def device_work(trace: Trace) -> DeviceWork:
         end=start + trace.duration[rows],
         issued=issued,
         communicates=is_communication(trace)[rows],
+        placed=trace.dense("Queue place")[rows] != 0,
         streams=tuple((int(device[i]), int(stream[i])) for i in first),
     )
 

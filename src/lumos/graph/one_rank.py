@@ -189,8 +189,7 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     latency: of a launch, ns.
     """
     work, copies = device.work, device.copies
-    launched = work.call[work.call >= 0]
-    at = planned.last_of_row[launched]
+    at = planned.last_of_row[work.call[(work.call >= 0) & work.placed]]
     planned.kind[at] = Kind.LAUNCH
     planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
     waited = np.union1d(device.full, device.stalled)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,10 +18,11 @@ from lumos.segment.batch import batch, convolution_work
 from lumos.segment.products import ShapedOperator, factors, multiplying, product
 from lumos.segment.recurrence import is_recurrent
 from lumos.segment.units import NODE
+from lumos.trace.once import once_a_trace
 from lumos.trace.table import Category, Int64, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from lumos.cost.operators import Shape
 
@@ -44,58 +45,64 @@ class Sizes(NamedTuple):
 class Shapes:
     """The operators of a trace by row; equal ones are parsed once.
 
-    operators: the distinct ones. of_row: int32, for every row of the trace its index in `operators`, -1 without shapes.
+    operators: the distinct ones. of_row: int32, for every row of the trace its index in `operators`, -1 without shapes. rows: int64, those
+    of operators with shapes, in file order. own: int64, those of the multiplications and look-ups that no other of them contains, which
+    launch the kernels. PyTorch's DTensor dispatches an operator on what ranks share again on the rank's own part: a row of the whole holds
+    one of the part.
     """
 
     def __init__(self, trace: Trace) -> None:
-        self.trace = trace
         self.of_row = np.full(len(trace), -1, np.int32)
         self.operators: tuple[ShapedOperator, ...] = ()
         column = trace.args.get("Input Dims")
-        if column is None or not len(column.rows):
-            return
-        types = trace.dense("Input type")[column.rows]
-        self._multiplying = multiplying(trace)
-        keys = np.stack((trace.name[column.rows].astype(np.int64), column.values.astype(np.int64), types))
-        order = np.lexsort(keys)
-        new = np.append(True, (np.diff(keys[:, order], axis=1) != 0).any(axis=0))
-        self.of_row[column.rows[order]] = np.cumsum(new) - 1
-        self.operators = tuple(self._parse(*key) for key in keys[:, order[new]].T.tolist())
+        if column is not None and len(column.rows):
+            types = trace.dense("Input type")[column.rows]
+            keys = np.stack((trace.name[column.rows].astype(np.int64), column.values.astype(np.int64), types))
+            order = np.lexsort(keys)
+            new = np.append(True, (np.diff(keys[:, order], axis=1) != 0).any(axis=0))
+            self.of_row[column.rows[order]] = np.cumsum(new) - 1
+            products = multiplying(trace)
+            self.operators = tuple(
+                _parse(trace, name, dims, kinds, name in products) for name, dims, kinds in keys[:, order[new]].T.tolist()
+            )
+        self.rows: Int64 = np.flatnonzero((self.of_row >= 0) & (trace.category == Category.OPERATOR))
+        self.own = self._own(trace)
+        for column_of in (self.of_row, self.rows, self.own):
+            column_of.setflags(write=False)
 
     def __getitem__(self, row: int) -> ShapedOperator | None:
         """None where the row has no shapes."""
         index = int(self.of_row[row])
         return self.operators[index] if index >= 0 else None
 
-    def rows(self) -> Int64:
-        """Rows of operators with shapes, in file order."""
-        found: Int64 = np.flatnonzero((self.of_row >= 0) & (self.trace.category == Category.OPERATOR))
-        return found
+    def counted(self, rows: Int64 | None = None) -> Iterator[tuple[ShapedOperator, int]]:
+        """Every distinct operator, with the number of its rows among `rows` (default: all)."""
+        counts = np.bincount(self.of_row[self.rows if rows is None else rows], minlength=len(self.operators))
+        return ((o, count) for o, count in zip(self.operators, counts.tolist(), strict=True) if count)
 
-    def own(self) -> Int64:
-        """Rows of the multiplications and look-ups that no other of them contains, which launch the kernels. PyTorch's DTensor dispatches
-        an operator on what ranks share again on the rank's own part: a row of the whole holds one of the part."""
+    def _own(self, trace: Trace) -> Int64:
         working = np.array([o.name == "aten::embedding" or factors(o) is not None for o in self.operators] or [False], bool)
-        trace, rows = self.trace, self.rows()
-        rows = rows[working[self.of_row[rows]]]
+        rows = self.rows[working[self.of_row[self.rows]]]
         order = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
         lane, start, end = trace.lane[order], trace.start[order], trace.start[order] + trace.duration[order]
         holds = np.append((lane[1:] == lane[:-1]) & (start[1:] < end[:-1]), False)[: len(order)]
         found: Int64 = order[~holds]
         return found
 
-    def counted(self, rows: Int64 | None = None) -> Iterator[tuple[ShapedOperator, int]]:
-        """Every distinct operator, with the number of its rows among `rows` (default: all)."""
-        counts = np.bincount(self.of_row[self.rows() if rows is None else rows], minlength=len(self.operators))
-        return ((o, count) for o, count in zip(self.operators, counts.tolist(), strict=True) if count)
 
-    def _parse(self, name: int, dims: int, types: int) -> ShapedOperator:
-        values = json.loads(self.trace.strings[dims])
-        kinds = list(map(str, json.loads(self.trace.strings[types]))) if types >= 0 else []
-        kinds += [""] * (len(values) - len(kinds))
-        inputs = [(shape, kind) for value, kind in zip(values, kinds, strict=False) for shape in _shapes(value)]
-        shapes, dtypes = tuple(shape for shape, _ in inputs), tuple(kind for _, kind in inputs)
-        return ShapedOperator(self.trace.strings[name], shapes, dtypes, name in self._multiplying)
+@once_a_trace
+def shapes_of(trace: Trace) -> Shapes:
+    """The operators of a trace, parsed once."""
+    return Shapes(trace)
+
+
+def _parse(trace: Trace, name: int, dims: int, types: int, multiplies: bool) -> ShapedOperator:
+    values = json.loads(trace.strings[dims])
+    kinds = list(map(str, json.loads(trace.strings[types]))) if types >= 0 else []
+    kinds += [""] * (len(values) - len(kinds))
+    inputs = [(shape, kind) for value, kind in zip(values, kinds, strict=False) for shape in _shapes(value)]
+    shapes, dtypes = tuple(shape for shape, _ in inputs), tuple(kind for _, kind in inputs)
+    return ShapedOperator(trace.strings[name], shapes, dtypes, multiplies)
 
 
 def _shapes(value: object) -> list[Shape]:
@@ -115,29 +122,45 @@ def positions_first(name: str) -> bool:
     return bool(re.search(r"_(flash|efficient)_attention_(forward|backward)", name)) and "scaled_dot_product" not in name
 
 
+@once_a_trace
 def sizes(trace: Trace) -> Sizes:
     """Read the sizes from the shapes of a rank's operators."""
     attention: Counter[tuple[int, int, int, int, int]] = Counter()
+    keys: dict[tuple[int, int, int, int, int], set[int]] = defaultdict(set)
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
-    shapes = Shapes(trace)
-    for o, count in shapes.counted(_forward(trace, shapes.rows())):
+    shapes = shapes_of(trace)
+    for o, count in shapes.counted(_forward(trace, shapes.rows)):
         if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
             q, k = o.shapes[0], o.shapes[1]
             heads, length = (2, 1) if positions_first(o.name) else (1, 2)
-            attention[q[0], q[length], q[heads], k[heads], q[3]] += count
-    for o, count in shapes.counted(_forward(trace, shapes.own())):
+            call = q[0], q[length], q[heads], k[heads], q[3]
+            attention[call] += count
+            keys[call].add(k[length])
+    for o, count in shapes.counted(_forward(trace, shapes.own)):
         found = product(o)
         if found is not None:
             products[found.m, found.n, found.k] += count
         elif len(o.shapes[0]) == 2:
             tables[o.shapes[0], o.shapes[1]] += count
-    shown = _sizes(attention, tables, products)
+    shown = _sizes(_of_whole_parts(attention, keys), tables, products)
     shown = shown._replace(ffn=_of_experts(shapes, shown.hidden) or shown.ffn)
     if not shown.micro_batch:
         shown = shown._replace(micro_batch=batch(shapes.counted()))
     plain = not attention and not tables and not any(convolution_work(o) or is_recurrent(o.name) for o, _ in shapes.counted())
     return shown._replace(hidden=_width(products, shown.micro_batch)) if plain else shown
+
+
+def _of_whole_parts(
+    attention: Counter[tuple[int, int, int, int, int]], keys: Mapping[tuple[int, int, int, int, int], set[int]]
+) -> Counter[tuple[int, int, int, int, int]]:
+    """The calls of attention, of which those with half of a rank's queries count as those with all of them: so do ranks that share causal
+    sequences attend to the keys of other ranks, which are twice as many. keys: how many keys each call has."""
+    out: Counter[tuple[int, int, int, int, int]] = Counter()
+    for call, count in attention.items():
+        whole = (call[0], 2 * call[1], *call[2:])
+        out[whole if keys[call] == {2 * call[1]} and whole[1] in keys.get(whole, ()) else call] += count
+    return out
 
 
 def _width(products: Counter[tuple[int, int, int]], rows: int) -> int:
@@ -184,18 +207,25 @@ def _sizes(
         width = heads * head_dim
         into = Counter({n: c for (n, k), c in forward.items() if k == width})
         hidden = into.most_common(1)[0][0] if into else width
-    attended = {hidden, heads * head_dim, 3 * hidden, (heads + 2 * kv) * head_dim, kv * head_dim, vocab}
+    attended, together = {hidden, heads * head_dim, kv * head_dim}, {3 * hidden, (heads + 2 * kv) * head_dim}
     up = {n for n, k in forward if k == hidden}
-    inner = [x for n, x in forward if n == hidden and x not in attended - {vocab} and (x in up or 2 * x in up)]
+    found = [x for n, x in forward if n == hidden and x not in attended and (x in up or 2 * x in up)]
+    inner = [x for x in found if x not in together or _queries_apart(forward, hidden, heads * head_dim, forward[hidden, x])]
     ffn = max(inner, key=lambda x: forward[hidden, x], default=0)
     if not ffn and heads * head_dim not in (0, hidden) and forward[hidden, hidden]:
         ffn = hidden  # as wide as the model, which no matrix of the attention is on both sides
     calls = attention.most_common(1)[0][1] if attention else 0
     kv = _keys(forward, hidden, heads, head_dim, ffn, calls) if kv == heads else kv
     if not vocab and hidden:
-        out = [n for (n, k) in forward if k == hidden and n not in (*attended, ffn, 2 * ffn) and n > hidden]
+        out = [n for (n, k) in forward if k == hidden and n not in (*attended, *together, ffn, 2 * ffn) and n > hidden]
         vocab = max(out, default=0)
     return Sizes(batch, seq, hidden, heads, kv, head_dim, ffn, vocab)
+
+
+def _queries_apart(forward: Counter[tuple[int, int]], hidden: int, width: int, layers: int) -> bool:
+    """Whether queries are projected by a multiplication of their own in every layer, so that none is as wide as queries, keys and values
+    together. Where the queries are as wide as the model, the projection out of the attention has the same sizes."""
+    return forward[width, hidden] >= layers * (2 if width == hidden else 1)
 
 
 def _keys(forward: Counter[tuple[int, int]], hidden: int, heads: int, head_dim: int, ffn: int, calls: int) -> int:

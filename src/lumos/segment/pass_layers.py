@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.recurrence import is_recurrent, recurrence
 from lumos.segment.repetition import FEWEST_LAYERS, TWO_ALIKE, Run, alike, find_stacks
 
@@ -65,7 +65,7 @@ def _recurrent(trace: Trace, rows: Int64) -> tuple[int, ...]:
     """
     if not any(is_recurrent(trace.strings[name]) for name in np.unique(trace.name[rows]).tolist()):
         return ()
-    shapes = Shapes(trace)
+    shapes = shapes_of(trace)
     found = [(i, r) for i, at in enumerate(shapes.of_row[rows].tolist()) if at >= 0 and (r := recurrence(shapes.operators[at])) is not None]
     if not found:
         return ()

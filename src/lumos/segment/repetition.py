@@ -10,6 +10,7 @@ embedding) and what follows the last (the head) stay outside.
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -106,6 +107,11 @@ def _stacks(symbols: Sequence[int], begin: int, total: int, fewest: tuple[int, .
 
 def find_run(symbols: Sequence[int], fewest: int = FEWEST_LAYERS) -> Run | None:
     """The layers of a sequence, at least `fewest`; None where nothing repeats."""
+    return _find_run(tuple(symbols), fewest)
+
+
+@lru_cache(maxsize=32)  # the steps of a recording repeat the same few passes
+def _find_run(symbols: tuple[int, ...], fewest: int) -> Run | None:
     places: dict[int, list[int]] = {}
     for i, symbol in enumerate(symbols):
         places.setdefault(symbol, []).append(i)

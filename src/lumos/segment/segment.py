@@ -23,7 +23,7 @@ from lumos.graph.table import Dependency, Graph, Kind
 from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_passes
 from lumos.segment.pass_layers import forward_layers, layers_in
 from lumos.segment.repetition import find_run, find_stacks
-from lumos.segment.units import Units, numbers_inside, units
+from lumos.segment.units import Units, numbers_inside, numbers_of_nodes, units
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -64,15 +64,16 @@ class Piece:
 class Segmentation:
     """A measured graph of n tasks with the piece that each belongs to.
 
-    pieces: by rank, in the order in which they began. piece: int32[n], index into `pieces`. layers: how many the model has. stacks: how
-    many each of its stacks has (an encoder's, a decoder's), in the order of the forward pass; layers are numbered through.
+    owners: the steps that own the tasks of the graph. pieces: by rank, in the order in which they began. piece: int32[n], index into
+    `pieces`. layers: how many the model has. stacks: how many each of its stacks has (an encoder's, a decoder's), in the order of the
+    forward pass; layers are numbered through.
     confidence: 0 to 1, how alike the layers are, times the share of the passes (by units) that agree on their number; of stacks of two
     layers half of that, for what occurs twice may be two halves of one.
     evidence: how the layers of each phase were found. units, unit_labels: by position of the rank. unit: int32[n], index into
     the units of the task's rank.
     """
 
-    graph: Graph
+    owners: Members
     pieces: tuple[Piece, ...]
     piece: Int32
     layers: int
@@ -82,6 +83,11 @@ class Segmentation:
     units: tuple[Units, ...]
     unit_labels: tuple[tuple[Label, ...], ...]
     unit: Int32
+
+    @property
+    def graph(self) -> Graph:
+        """The measured graph."""
+        return self.owners.graph
 
 
 class _RankLabels(NamedTuple):
@@ -126,7 +132,7 @@ def segment(graph: Graph, job: Job) -> Segmentation:
     for rank in labelled:
         evidence.update(rank.evidence)
     unit_labels = tuple(tuple(rank.labels) for rank in labelled)
-    return Segmentation(graph, tuple(pieces), piece, sum(stacks), stacks, confidence, evidence, tuple(rank_units), unit_labels, unit)
+    return Segmentation(owners, tuple(pieces), piece, sum(stacks), stacks, confidence, evidence, tuple(rank_units), unit_labels, unit)
 
 
 def _step_of(owners: Members, position: int, u: Units, trace: Trace) -> Int64:
@@ -209,9 +215,7 @@ def _backward(
     mine = np.flatnonzero(np.isin(u.phase, (Phase.BACKWARD, Phase.RECOMPUTE)))
     if not len(mine):
         return
-    seq = trace.dense("Sequence number")
-    nodes = u.node[mine]
-    wanted = np.where(nodes >= 0, seq[np.maximum(nodes, 0)], -1)
+    wanted = numbers_of_nodes(trace, u.node[mine])
     at = np.minimum(np.searchsorted(number, wanted), max(len(number) - 1, 0))
     linked = (wanted >= 0) & (number[at] == wanted) if len(number) else np.zeros(len(mine), bool)
     if linked.any():
@@ -370,9 +374,7 @@ def _pieces(rank: int, tasks: Int64, unit: Int32, step: Int32, labels: list[Labe
         labels = [Label(Phase.OTHER, 0, -1, "other")]
     of_unit = np.full(len(labels), -1, np.int32)
     steps = np.full(len(labels), -1, np.int32)
-    steps[unit[tasks]] = np.maximum(steps[unit[tasks]], step[tasks])
-    for t, s in zip(unit[tasks].tolist(), step[tasks].tolist(), strict=True):
-        steps[t] = max(int(steps[t]), s)
+    np.maximum.at(steps, unit[tasks], step[tasks])
     last: tuple[Label, int] | None = None
     for i, label in enumerate(labels):
         if last != (label, int(steps[i])):

@@ -19,7 +19,7 @@ from lumos.blocks.work import Attention, Collective, Gemm, GroupedGemm, Traffic,
 from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
-from lumos.segment.dimensions import Shapes, is_attention
+from lumos.segment.dimensions import is_attention, shapes_of
 from lumos.segment.products import ShapedOperator, product
 from lumos.segment.units import units
 from lumos.trace.collectives import listed_ranks
@@ -64,7 +64,7 @@ def measured_work(graph: Graph, owners: Members, position: int, trace: Trace) ->
     calls = graph.event[owners.launch[device]].astype(np.int64)
     operators = np.flatnonzero(trace.is_any(Category.OPERATOR))
     rows = innermost(trace, operators, calls)
-    shapes = Shapes(trace)
+    shapes = shapes_of(trace)
     collective = _CollectiveReader(trace)
     main = set(_longest(graph, device, rows).tolist())
     out = []
@@ -110,6 +110,11 @@ def _precision(o: ShapedOperator, kernel: str) -> str:
 def rounds_to_tf32(kernel: str) -> bool:
     """Whether a kernel of tensors in fp32 multiplies in tf32, by its name."""
     return bool(_TF32.search(kernel))
+
+
+def in_tf32(o: ShapedOperator) -> ShapedOperator:
+    """An operator on tensors in fp32 whose kernel multiplies in tf32."""
+    return o._replace(dtypes=tuple(DType.TF32 if DType.parse(name) is DType.FP32 else name for name in o.dtypes))
 
 
 def of_operator(o: ShapedOperator) -> Signature:

@@ -235,3 +235,22 @@ def numbers_inside(trace: Trace, rank_units: Units) -> tuple[Int64, Int32]:
     number, unit = number[order], unit[order]
     last = np.append(number[1:] != number[:-1], True) if len(number) else np.empty(0, bool)
     return number[last], unit[last].astype(np.int32)
+
+
+def numbers_of_nodes(trace: Trace, nodes: Int64) -> Int64:
+    """The sequence number of each node; of one that has none, as the row of a node's evaluation, that of the first row inside it that has
+    one: the node itself, before which hooks may have run (FSDP's gathers). -1 for none, and where the node is -1."""
+    number = trace.dense("Sequence number")
+    out: Int64 = np.where(nodes >= 0, number[np.maximum(nodes, 0)], -1)
+    numbered = np.flatnonzero((number >= 0) & trace.is_any(Category.OPERATOR))
+    for lane in np.unique(trace.lane[nodes[(nodes >= 0) & (out < 0)]]):
+        missing = np.flatnonzero((nodes >= 0) & (out < 0) & (trace.lane[nodes] == lane))
+        here = numbered[trace.lane[numbered] == lane]
+        here = here[np.argsort(trace.start[here], kind="stable")]
+        around = nodes[missing]
+        at = np.searchsorted(trace.start[here], trace.start[around], "left")
+        found = at < len(here)
+        inside = here[at[found]]
+        found[found] = trace.start[inside] < trace.start[around[found]] + trace.duration[around[found]]
+        out[missing[found]] = number[here[at[found]]]
+    return out

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.cost.operators import Shape, elements
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import Shapes, shapes_of
 from lumos.segment.products import ShapedOperator, factors
 from lumos.vocabulary import DType, Phase
 
@@ -41,35 +41,31 @@ class Gradient(NamedTuple):
 def gradients(segmentation: Segmentation, position: int, trace: Trace) -> tuple[Gradient, ...]:
     """The gradients that the rank at `position` gathers in a backward pass, in order, of the pass that gathers most; () where the trace
     does not show their shapes."""
-    shapes, u, labels = Shapes(trace), segmentation.units[position], segmentation.unit_labels[position]
-    gathered = trace.named(_GATHERED.match)
-    parts = _parts(shapes)
-    best: list[Gradient] = []
-    current: list[Gradient] = []
-    microbatch = -1
-    for row, label in zip(u.row.tolist(), labels, strict=True):
-        if label.phase in (Phase.FORWARD, Phase.OPTIMIZER) or label.microbatch != microbatch:
-            best, current, microbatch = _longer(best, current), [], label.microbatch
-        o = shapes[row] if gathered[row] else None
-        if o is not None and o.shapes and o.shapes[0]:
-            dtype = DType.parse(o.dtypes[0])
-            current.append(Gradient(label.layer, _own_part(o.shapes[0], parts), (dtype or DType.FP32).bytes))
-    return tuple(_longer(best, current))
-
-
-def _longer(one: list[Gradient], other: list[Gradient]) -> list[Gradient]:
-    return other if len(other) > len(one) else one
+    shapes, u, labels = shapes_of(trace), segmentation.units[position], segmentation.unit_labels[position]
+    shaped = np.array([bool(o.shapes and o.shapes[0]) for o in shapes.operators] or [False], bool)
+    of_unit = shapes.of_row[u.row]
+    gathers = np.flatnonzero(trace.named(_GATHERED.match)[u.row] & (of_unit >= 0) & shaped[of_unit])
+    if not len(gathers):
+        return ()
+    microbatch = np.fromiter((label.microbatch for label in labels), np.int64, len(labels))
+    phase = np.fromiter((label.phase for label in labels), np.uint8, len(labels))
+    begins = np.isin(phase, (Phase.FORWARD, Phase.OPTIMIZER)) | np.append(True, np.diff(microbatch) != 0)
+    of_pass = np.cumsum(begins)[gathers]
+    parts, found = _parts(shapes), []
+    for i in gathers[of_pass == np.bincount(of_pass).argmax()].tolist():
+        o = shapes.operators[of_unit[i]]
+        dtype = DType.parse(o.dtypes[0]) or DType.FP32
+        found.append(Gradient(labels[i].layer, _own_part(o.shapes[0], parts), dtype.bytes))
+    return tuple(found)
 
 
 def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
     """The matrices that this rank's innermost multiplications use as weights, as [out, in] and [in, out], by each of their sizes. A
     multiplication of tensors that are spread over ranks holds that of this rank's parts."""
     known = defaultdict[int, set[Shape]](set)
-    rows = shapes.own()
-    rows = rows[shapes.trace.named(lambda name: name in _PRODUCTS)[rows]]
-    for i in np.unique(shapes.of_row[rows]).tolist():
+    for i in np.unique(shapes.of_row[shapes.own]).tolist():
         o = shapes.operators[i]
-        found = factors(o)
+        found = factors(o) if o.name in _PRODUCTS else None
         if found is not None:
             a, b = o.shapes[found.second][-2:]
             for size in (a, b):
@@ -103,7 +99,7 @@ def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Res
         total[gradient.layer] += counted(gradient.shape, gradient.layer)
     if found:
         return dict(total)
-    shapes, u, labels = Shapes(trace), segmentation.units[position], segmentation.unit_labels[position]
+    shapes, u, labels = shapes_of(trace), segmentation.units[position], segmentation.unit_labels[position]
     for i in _first_whole_pass(segmentation, position):
         o, layer = shapes[int(u.row[i])], labels[i].layer
         if o is not None:

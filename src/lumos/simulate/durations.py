@@ -21,6 +21,7 @@ _LONGEST = 1 << 62
 
 def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     """The graph with the durations of `tasks` (bool[n]) multiplied. Of a joined collective only the transfer is multiplied.
+    Work that becomes faster still takes a nanosecond: only a factor of 0 leaves it out.
 
     Where all tasks are multiplied, the release times are too: a rank or thread was released late because of work that it did
     before the recording, which would take longer just the same. Where tasks are multiplied that wait for batches of other processes, so
@@ -28,6 +29,8 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     """
     chosen = np.flatnonzero(tasks)
     longer = np.rint(graph.duration[chosen] * factor)
+    if factor:
+        longer = np.maximum(longer, graph.duration[chosen] > 0)
     if longer.sum() + graph.duration.sum(dtype=float) >= _LONGEST:
         raise UsageError(f"a factor of {factor:g} makes the job longer than a century; give a smaller one")
     changed = graph.duration.copy()

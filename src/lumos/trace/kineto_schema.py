@@ -75,7 +75,7 @@ KINETO_COLUMNS: dict[str, tuple[str, ...]] = {
         Input Tensors start|Output Tensors start|Rank|Global rank start|Global rank stride|Is asynchronized op
         Ev Idx|Record function id|Sequence number|Fwd thread id|Python id|Python parent id|Python module id
         Addr|Bytes|Total Allocated|Total Reserved|Device Id|Device Type
-        cbid|hsa_queue|stream_id|seq_num|sqid|step|mb_id|model_chunk|seq_id|id
+        Queue place|cbid|hsa_queue|stream_id|seq_num|sqid|step|mb_id|model_chunk|seq_id|id
         """
     ),
     "float": _names("blocks per SM|warps per SM|est. achieved occupancy %|memory bandwidth (GB/s)"),

@@ -85,7 +85,7 @@ class Lane:
     thread_name: str = ""
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False, repr=False)
 class Trace(Described):
     """One rank's recording. Columns have one entry per row of the file, in file order.
 

@@ -19,6 +19,7 @@ from lumos.analyze.trust import Trust, trust
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
 from lumos.whatif.answer import Answer, Contribution, LoopFigures, Parts, contributions
+from lumos.whatif.certainty.left_out import sides_left_out
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, replay_error, spread, step_spread, step_times_of
 from lumos.whatif.certainty.peak import LeastTimes, above_peak_rate, least_times
 from lumos.whatif.certainty.trusted import widening, with_evidence
@@ -137,9 +138,10 @@ class Bench:
         return IntervalCauses(error, step_spread(self._measured), few, by, 0.0, max(most - least, 0.0))
 
     def impossible(self, job: Graph, step: str) -> tuple[Evidence, ...]:
-        """The finding that the job, with changed durations, has work above the device's peak rate; () where none is."""
+        """The findings that the job, with changed durations, has work above the device's peak rate, or a side without work; () for none."""
         base_s = self._figures(self.graph, step).loop.step_time_ns * 1e-9
-        return above_peak_rate(self.graph, job, self.job, self._accelerator, base_s, self._least) if self._accelerator else ()
+        too_fast = above_peak_rate(self.graph, job, self.job, self._accelerator, base_s, self._least) if self._accelerator else ()
+        return (*too_fast, *sides_left_out(self.graph, job))
 
     def _unknown_s(self, job: Graph, step: str, length_s: float) -> float:
         """How much further each end of a step's interval lies by what is unknown, seconds."""

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.spans import launches
+from lumos.analyze.loop.steps import members
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
@@ -22,12 +23,13 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.simulate.durations import Mask, scale, slow_rank, with_durations
 from lumos.units import duration as in_words
+from lumos.whatif.certainty.left_out import check_left
 from lumos.whatif.ranges import inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from lumos.trace.table import Int64, Job
+    from lumos.trace.table import Int32, Int64, Job
 
 _SIDES = ("cpu", "device", "operator")
 #: A pattern that matches less than this share of what operators and ranges of its name do probably meant all of it.
@@ -60,17 +62,22 @@ class Durations(NamedTuple):
         """The changed graph. Patterns are matched against `graph` before any change. job: the traces from which it was built.
 
         made_of: a measured graph, and the task of it that each task of `graph` is a copy of, -1 for none: what operators did is looked
-        up there.
+        up there. Raises LumosError where a pattern matches nothing, and where a rank would have next to no work left.
         """
+        before = graph
         masks = {glob: matching(graph, job, glob, made_of) for glob in (*self.drops, *self.fused, *(s.glob for s in self.scales))}
         for glob in self.drops:
             graph = drop(graph, masks[glob])
-        for glob in self.fused:
-            graph = fuse(graph, masks[glob])
+        if self.fused:
+            measured, source = made_of or (graph, np.arange(len(graph)))
+            step = np.where(source >= 0, members(measured).step[source], -1)
+            for glob in self.fused:
+                graph = fuse(graph, masks[glob], step)
         for s in self.scales:
             graph = scale(graph, masks[s.glob], s.factor)
         for rank, factor in self.slow:
             graph = slow_rank(graph, rank, factor)
+        check_left(before, graph, ", ".join(self.described()))
         return graph
 
     def described(self) -> tuple[str, ...]:
@@ -141,8 +148,9 @@ def drop(graph: Graph, tasks: Mask) -> Graph:
     return scale(graph, tasks | _only_launch(graph, tasks), 0.0)
 
 
-def fuse(graph: Graph, tasks: Mask) -> Graph:
-    """The graph with every run of neighbouring `tasks` on a stream as one kernel, launched once.
+def fuse(graph: Graph, tasks: Mask, step: Int32 | Int64) -> Graph:
+    """The graph with every run of neighbouring `tasks` of one step on a stream as one kernel, launched once. step: int[n], the step that
+    owns each task.
 
     The fused kernel lasts as long as the longest of the run's memory-bound kernels (they are assumed to read and write the same
     tensor, so that fusion keeps intermediate values in registers), or as all of its multiplications, convolutions and attention
@@ -150,9 +158,9 @@ def fuse(graph: Graph, tasks: Mask) -> Graph:
     """
     order = np.flatnonzero(graph.on_device)
     order = order[np.argsort(graph.processor[order], kind="stable")]
-    joins = tasks[order] & (graph.kind[order] != Kind.COLLECTIVE)
+    joins = tasks[order] & (graph.kind[order] == Kind.KERNEL)
     follows = np.zeros(len(order), bool)
-    follows[1:] = joins[1:] & joins[:-1] & (graph.processor[order[1:]] == graph.processor[order[:-1]])
+    follows[1:] = joins[1:] & joins[:-1] & (graph.processor[order[1:]] == graph.processor[order[:-1]]) & (np.diff(step[order]) == 0)
     if not follows.any():
         raise LumosError("--fuse: no two neighbouring kernels of a stream match; widen the pattern")
     run = np.cumsum(~follows) - 1

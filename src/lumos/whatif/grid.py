@@ -21,6 +21,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.simulate import Frozen, freeze, sweep_scaled
 from lumos.simulate.durations import scale
 from lumos.vocabulary import Basis
+from lumos.whatif.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
 from lumos.whatif.certainty.noise import step_times_of
 from lumos.whatif.certainty.peak import ABOVE_PEAK_RATE, above_peak_rate, least_times
 from lumos.whatif.durations import Scale, matching, number
@@ -47,7 +48,7 @@ MOST_GROUPS = 1 << 12
 
 class Cell(NamedTuple):
     """One combination. step_time_s: None where it was refused. refused: why, "" otherwise. impossible: what in it no such device could do
-    in so little time, "" for nothing."""
+    in so little time, or which side of it is left without work; "" for nothing."""
 
     settings: dict[str, str]
     step_time_s: float | None
@@ -101,7 +102,7 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: I
         found = unchecked_answer(job, graph, replace(changes, settings=settings, durations=durations), plan)
     except LumosError as error:
         return Cell(cell, None, str(error))
-    impossible = (reason.message for reason in found.trust.reasons if reason.code == ABOVE_PEAK_RATE)
+    impossible = (reason.message for reason in found.trust.reasons if reason.code in (ABOVE_PEAK_RATE, SIDE_LEFT_OUT))
     return Cell(cell, found.outcome.step_time_s, impossible=next(impossible, ""))
 
 
@@ -136,7 +137,9 @@ class _Possible:
         altered = self.base
         for key, mask in masks.items():
             altered = scale(altered, mask, number(cell[key], key))
-        found = above_peak_rate(self.graph, altered, self.job, self.accelerator, self.step_s, self.least)
+        found = above_peak_rate(self.graph, altered, self.job, self.accelerator, self.step_s, self.least) + sides_left_out(
+            self.graph, altered
+        )
         return found[0].message if found else ""
 
 

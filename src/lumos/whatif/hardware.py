@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Shapes
-from lumos.segment.signatures import rounds_to_tf32
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.signatures import in_tf32, rounds_to_tf32
 from lumos.trace.table import ABSENT, Job
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
@@ -144,16 +143,16 @@ def host_work(graph: Graph) -> Mask:
 
 def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, columns: tuple[np.ndarray, ...]) -> None:
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    owners = members(graph)
+    owners = segmentation.owners
     ratio, spread = np.ones(len(graph)), np.ones(len(graph))
     done = np.zeros(len(graph), bool)
-    in_tf32 = np.array([rounds_to_tf32(name) for name in graph.names], bool)[graph.name]
+    of_tf32 = np.array([rounds_to_tf32(name) for name in graph.names], bool)[graph.name]
     for position, trace in enumerate(job.traces):
-        shapes = Shapes(trace)
+        shapes = shapes_of(trace)
         known: dict[tuple[ShapedOperator | None, bool], tuple[float, float] | None] = {}
-        tasks, rows = operator_rows(segmentation, position, trace, owners)
+        tasks, rows = operator_rows(segmentation, position, trace)
         for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
-            o, rounded = shapes[row], bool(in_tf32[task])
+            o, rounded = shapes[row], bool(of_tf32[task])
             if (o, rounded) not in known:
                 known[o, rounded] = None if o is None else _change(o, old, new, rounded=rounded)
             change = known[o, rounded]
@@ -165,8 +164,8 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
     arithmetic = rest & bound_by_arithmetic(graph)
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
     for of_kind, longer in (
-        (arithmetic & in_tf32, float(old.peak_flops[single(old)]) / float(new.peak_flops[single(new)])),
-        (arithmetic & ~in_tf32, _rates(old, new, (DType.BF16, DType.FP16, DType.FP32))),
+        (arithmetic & of_tf32, float(old.peak_flops[single(old)]) / float(new.peak_flops[single(new)])),
+        (arithmetic & ~of_tf32, _rates(old, new, (DType.BF16, DType.FP16, DType.FP32))),
         (rest & ~arithmetic, memory),
     ):
         _apply(columns, np.flatnonzero(of_kind), longer, 1 + DATASHEET_INTERVAL)
@@ -175,17 +174,12 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
 def _change(o: ShapedOperator, old: Accelerator, new: Accelerator, *, rounded: bool) -> tuple[float, float] | None:
     """How much longer an operator takes on the new accelerator, and how far its interval spreads; None where no model covers it. rounded:
     whether its kernel multiplies fp32 in tf32, which it does where the accelerator can."""
-    there = [_in_tf32(o) if rounded and single(each) is DType.TF32 else o for each in (old, new)]
+    there = [in_tf32(o) if rounded and single(each) is DType.TF32 else o for each in (old, new)]
     before, after = (modelled(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
     if before is not None and after is not None and int(before.time):
         return int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
     earlier, later = (recurrent_ns(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
     return (later / earlier, 1 + DATASHEET_INTERVAL) if earlier and later else None
-
-
-def _in_tf32(o: ShapedOperator) -> ShapedOperator:
-    """An operator on tensors in fp32 whose kernel multiplies in tf32."""
-    return o._replace(dtypes=tuple(DType.TF32 if DType.parse(name) is DType.FP32 else name for name in o.dtypes))
 
 
 def single(accelerator: Accelerator) -> DType:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from lumos.cost.cluster import Accelerator, Cluster, load_cluster
 from lumos.cost.from_trace import cluster_of
 from lumos.errors import LumosError
+from lumos.graph.table import Evidence
+from lumos.vocabulary import Grade
 from lumos.whatif.hardware import network as with_links
 from lumos.whatif.layout.exchange import NO_LINK
 
@@ -28,6 +30,24 @@ def recorded_cluster(job: Job, graph: Graph, base_cluster: str | None) -> Cluste
     if not has_device(graph):
         return load_cluster("host")
     return cluster_of(job.traces[0], "--base-cluster")
+
+
+def other_device(job: Job, graph: Graph, base_cluster: str | None) -> tuple[Evidence, ...]:
+    """The finding that --base-cluster names another accelerator than the one that the trace's header describes; () where it does not."""
+    if base_cluster is None or not has_device(graph):
+        return ()
+    stated = load_cluster(base_cluster).accelerator
+    try:
+        described = cluster_of(job.traces[0], "--base-cluster").accelerator
+    except LumosError:
+        return ()
+    if described.name == stated.name:
+        return ()
+    message = (
+        f"--base-cluster says that the job was recorded on {stated.name}, and the header of {job.traces[0].path} says {described.name}:"
+        f" the answer takes {stated.name}"
+    )
+    return (Evidence("other-device", message, Grade.LIMITED),)
 
 
 @dataclass(frozen=True, slots=True)

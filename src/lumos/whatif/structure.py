@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumos.errors import LumosError
@@ -59,7 +60,10 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     if "ep" in wanted:
         layout = opened(layout, expert_parallel(layout, job, rates, wanted["ep"], resized))
     if "zero" in wanted:
-        whole, layout = layout, opened(layout, sharded(layout, job, rates, wanted["zero"]))
+        copies = wanted.get("dp", 1) * wanted.get("cp", 1) if machine.alone else 1
+        whole, layout = layout, opened(layout, sharded(layout, job, rates, wanted["zero"], copies))
+        if copies > 1 and "dp" in wanted and wanted["zero"] >= 2:
+            layout = replace(layout, changes=(*layout.changes, f"dp = {wanted['dp']} (measured: 1)"))
         if len(layout.assumed) > len(whole.assumed) and stages == 1 and wanted_pipeline(settings) is not None:
             raise LumosError(
                 f"--set zero={wanted['zero']}: its exchanges lie between the recorded passes, which the other keys of this change put on"

@@ -23,9 +23,10 @@ from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.units import count
 from lumos.whatif.answer import Answer, Changed, answer, planned_answer, unchanged_tasks
+from lumos.whatif.certainty.left_out import sides_left_out
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.whatif.certainty.peak import above_peak_rate
-from lumos.whatif.certainty.possible import check_microbatches, check_size
+from lumos.whatif.certainty.possible import check_microbatches, check_size, schedulable
 from lumos.whatif.certainty.rebuilt import as_far_as_rebuilt
 from lumos.whatif.certainty.reproduced import as_far_as_reproduced
 from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
@@ -41,7 +42,7 @@ from lumos.whatif.layout.placed import add_work, added_range
 from lumos.whatif.layout.replicated import replicate
 from lumos.whatif.layout.reshaped import reshaped
 from lumos.whatif.layout.resize import SIZE_KEYS, sizes_of_rank
-from lumos.whatif.machine import has_device
+from lumos.whatif.machine import has_device, other_device
 from lumos.whatif.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
 from lumos.whatif.plan.needs import refusal
 from lumos.whatif.plan.passes import rearranged
@@ -67,7 +68,7 @@ def answer_changes(
     plan, trust: the identification of this job and how far it can be trusted, for callers that ask many what-ifs and need these only
     once. force: answer also where the evidence is unsound. Raises LumosError where it is and `force` is not given.
     """
-    grounds = trust_in(graph) if trust is None else trust
+    grounds = with_evidence(trust_in(graph) if trust is None else trust, other_device(job, graph, changes.base_cluster))
     check_sound(grounds, "whatif", force=force)
     found = unchecked_answer(job, graph, changes, plan)
     if not changes.structural and not changes.repeat:
@@ -86,7 +87,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
         known = changes.machine(job, graph).known
         impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, found.base.step_time_s)
-        return replace(found, trust=with_evidence(found.trust, impossible))
+        return replace(found, trust=with_evidence(found.trust, (*impossible, *sides_left_out(graph, altered))))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
@@ -114,7 +115,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
     copies = counts(changes.settings).get("dp", 1), counts(changes.settings).get("cp", 1)
-    if machine.alone and max(copies) > 1:
+    if machine.alone and max(copies) > 1 and counts(changes.settings).get("zero", 0) < 2:
         replicated = replicate(placed, layout, job.traces[0], copies, machine.link("dp"), machine.accelerator)
         placed, layout = replicated.placed, replicated.layout
     launching = _launching(measured, job, layout) if has_device(graph) and same is None else ()
@@ -138,9 +139,10 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    found = as_far_as_reached(
-        answer(graph, changed, *work(measured, job, changes, sizes_of_rank(measured, job, resized), layout.shared), repeat=changes.repeat)
-    )
+    done = work(measured, job, changes, sizes_of_rank(measured, job, resized), layout.shared)
+    with schedulable(", ".join(changed.changes)):
+        found = as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat))
+    found = replace(found, trust=with_evidence(found.trust, sides_left_out(placed.graph, altered)))
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
@@ -153,9 +155,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
 
 def _with_shapes(found: Answer, job: Job, changes: Changes) -> Job | None:
     """The traces with the shapes that the changed job has; None where these are not known."""
-    if {"cp", "ep", "precision"} & set(changes.settings):
-        return None
-    return found.recorded or (None if {*SIZE_KEYS, "tp"} & set(changes.settings) else job)
+    return found.recorded or (None if {*SIZE_KEYS, "tp", "cp", "ep", "precision"} & set(changes.settings) else job)
 
 
 def _of_ranks(job: Job, layout: MeasuredLayout) -> tuple[Trace, ...]:
@@ -269,6 +269,7 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         measured_step(graph, times, step),
         (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job"), *((HOST_UNKNOWN,) if unknown else ())),
     )
+    found = as_far_as_rebuilt(found) if changes.settings else found
     found = less_sure(found, "plan-uncertain", "the plan accounts for a part of the heavy work of the recording", identified.agreement)
     return _possible(found, changes, identified.job.plan.microbatches)
 

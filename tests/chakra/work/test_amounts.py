@@ -18,6 +18,7 @@ from lumos.chakra.gather import gather
 from lumos.chakra.work.amounts import Amounts
 from lumos.chakra.work.of_job import amounts_of
 from lumos.chakra.work.predicted import predicted_work
+from lumos.chakra.work.recorded import _call
 from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.schema import Attribute
 from lumos.vocabulary import AttentionKernel, Direction, DType
@@ -156,3 +157,13 @@ def test_a_ranks_part_of_the_layers_is_written_with_its_part_of_the_operations(t
     base, part = written(tmp_path / "base", layers=6)[0], written(tmp_path / "part", tp=2)[0]
     head = 6 * 3 * 2 * 256 * 50_257 * 512
     assert part - head == pytest.approx((base - head) / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "nbytes"),
+    [("[[8,4],[3,4,2],[3]]", 2 * (32 + 24) + 12 + 2 * 16), ("[[4,8],[8,2],[3]]", 2 * (32 + 16) + 12 + 2 * 3 * 4 * 2)],
+)
+def test_experts_read_their_matrices_once_and_write_a_row_for_each_token(shapes: str, nbytes: int) -> None:
+    """Eight tokens for three experts in 16 bits, with the ends of the groups in 32; and the gradients of the three matrices."""
+    types = json.dumps(["c10::BFloat16", "c10::BFloat16", "int"])
+    assert _call("aten::_grouped_mm", (shapes, types, "[]"), {}).bytes == nbytes

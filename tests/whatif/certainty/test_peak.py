@@ -46,7 +46,7 @@ def recorded(tmp_path, operator, size, us):
     return read(path)
 
 
-@pytest.mark.parametrize(("factor", "missing_us"), [("0.5", 38.9), ("0.8", 0), ("0", 0), ("2", 0)])
+@pytest.mark.parametrize(("factor", "missing_us"), [("0.5", 38.9), ("1e-9", 138.9), ("0.8", 0), ("0", 0), ("2", 0)])
 def test_what_is_missing_to_the_peak_rate(product, factor, missing_us):
     """989.4 TFLOP/s take 138.9 us: 100 us are too few, 160 us are not, and no time at all leaves the product out."""
     graph = build(product)
@@ -83,3 +83,15 @@ def test_the_explorer_and_the_grid_know_it_too(sum_of_two):
     assert ["above the peak rate" in cell.impossible for cell in cells] == [True, False]
     alone = evaluate(sum_of_two, graph, Changes(cluster=None, repeat=True), {"scale:gemm": ("0.5",)}, force=True)
     assert "above the peak rate" in alone[0].impossible
+
+
+def test_a_device_without_work_is_a_bound_in_every_answer(product):
+    """Where the only kernel is left out, answer, grid and explorer say so; where it is twice as fast, none does."""
+    graph = build(product)
+    bench, without = Bench(product, graph, simulate(graph)), Durations.parse((), ["gemm"], (), ())
+    answer = answer_changes(product, graph, Changes(durations=without), force=True)
+    assert "side-left-out" in [reason.code for reason in answer.trust.reasons]
+    assert "side-left-out" in [reason.code for reason in bench.impossible(bench.changed(without), bench.typical)]
+    for repeat in (False, True):
+        cells = evaluate(product, graph, Changes(repeat=repeat), {"scale:gemm": ("0", "0.8")}, force=True)
+        assert ["no work is left on the devices" in cell.impossible for cell in cells] == [True, False]

@@ -25,14 +25,16 @@ NODE = "autograd::engine::evaluate_function: "
 
 
 def layout_of(tmp_path, *rows, device=True):
-    """rows: name, shapes, type, further arguments as the profiler writes them, autograd's number (-1 none), and the kernel's name, or those
-    of the kernels that share its 100 us."""
-    events = []
-    for i, (name, shapes, dtype, concrete, number, kernel) in enumerate(rows, 1):
-        thread = 2 if name.startswith(NODE) else 1
+    """rows: name, shapes, type, further arguments as the profiler writes them, autograd's number (-1 none), the kernel's name, or those of
+    the kernels that share its 100 us, and how many of the next rows lie inside (0 where it is left out)."""
+    events, backward = [], 0
+    for i, (name, shapes, dtype, concrete, number, kernel, *inside) in enumerate(rows, 1):
+        held = inside[0] if inside else 0
+        backward = i + held if name.startswith(NODE) else backward
+        thread = 2 if i <= backward else 1
         args = {"External id": i, "Input Dims": [list(s) for s in shapes], "Input type": [dtype] * len(shapes), "Concrete Inputs": concrete}
         args |= {"Sequence number": number} if number >= 0 else {}
-        events.append(("cpu_op", name, thread, 150 * i, 20, args))
+        events.append(("cpu_op", name, thread, 150 * i, 20 + 150 * held, args))
         kernels = (kernel,) if isinstance(kernel, str) else kernel
         for j, each in enumerate(kernels if device else ()):
             ids, us = {"External id": i, "correlation": 10 * i + j}, 100 // len(kernels)
@@ -94,12 +96,73 @@ def test_under_autocast_inputs_are_cast_and_activations_shrink(tmp_path):
     assert changed.changes == ("precision = bf16 (measured: fp32, under autocast)",)
 
 
+def test_a_forward_pass_reads_nothing_of_the_pass_before(tmp_path):
+    """The convolution makes eight channels of four, which no operator's shapes say. The norm over them reads 16 bits in both microbatches,
+    although the first one left as many numbers in fp32, those of its softmax. A mean works in the type that it is given."""
+    image, filters, made = (16, 4, 32, 32), (8, 4, 3, 3), (16, 8, 32, 32)
+
+    def microbatch(number):
+        return (
+            ("aten::cudnn_convolution", (image, filters), SINGLE, [], number, "implicit_gemm"),
+            ("aten::native_batch_norm", (made,), SINGLE, [], number + 1, "batch_norm"),
+            ("aten::mean", (made,), SINGLE, [], number + 2, "reduce"),
+            ("aten::_softmax", (made,), SINGLE, [], number + 3, "softmax"),
+            (NODE + "ConvolutionBackward0", (), SINGLE, [], number, "wgrad"),
+        )
+
+    layout, job = layout_of(tmp_path, *microbatch(1), *microbatch(6))
+    fixed = 0.02  # 2 of a kernel's 100 us
+    half = pytest.approx(fixed + (1 - fixed) / 2)
+    found = factors(in_precision(layout, job, A100, "bf16"))
+    assert found[1:4] == found[6:9] == [half, half, 1.0]
+
+
 def test_an_operator_of_several_kernels_casts_its_inputs_once(tmp_path):
     layout, job = layout_of(tmp_path, (*FORWARD[:-1], ("ampere_sgemm_128x64_tn", "splitKreduce_kernel")))
     changed = in_precision(layout, job, A100, "bf16")
     casts = sum(int(moved(6 * rows * columns, A100, "pointwise").time) for rows, columns in (X, W))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
     assert factors(changed) == [pytest.approx(ratio("fp32", "bf16"))] * 2
+
+
+def test_the_gradient_of_what_was_cast_to_fp32_is_cast_to_16_bits(tmp_path):
+    """The softmax reads the multiplication's result in fp32; the gradient of that result comes out of its backward pass in fp32, too."""
+    layout, job = layout_of(
+        tmp_path,
+        FORWARD,
+        ("aten::_log_softmax", (OUT,), SINGLE, [], 2, "softmax"),
+        (NODE + "LogSoftmaxBackward0", (), SINGLE, [], 2, (), 1),
+        ("aten::_log_softmax_backward_data", (OUT, OUT), SINGLE, [], -1, "softmax_backward"),
+    )
+    changed = in_precision(layout, job, A100, "bf16")
+    assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), 1.0, 1.0]
+    casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, *[2048 * 4096] * 2))
+    assert sum(i.extra.device for items in changed.ranks for i in items) == casts
+
+
+def test_attention_computed_operator_by_operator_stays_in_fp32_under_autocast(tmp_path):
+    """Its queries, keys and values, as many elements as the multiplication before it makes, are cast back to fp32, its result to 16 bits;
+    what follows reads those, so GELU moves half the bytes. The gradient of the result is cast back too. What 16 bits would save of its
+    multiplications is in the interval."""
+    heads, scores = (1, 4, 2048, 1024), (4, 2048, 2048)
+    forward, backward = ((4, 2048, 1024), (4, 1024, 2048)), ((4, 1024, 2048), scores)
+    layout, job = layout_of(
+        tmp_path,
+        FORWARD,
+        ("aten::_scaled_dot_product_attention_math", (heads, heads, heads), SINGLE, [], 2, (), 2),
+        ("aten::bmm", forward, SINGLE, [], 2, "ampere_sgemm_128x64_nn"),
+        ("aten::_softmax", (scores,), SINGLE, [], 3, "softmax"),
+        ("aten::gelu", (OUT,), SINGLE, [], 4, "gelu"),
+        (NODE + "BmmBackward0", (), SINGLE, [], 2, (), 1),
+        ("aten::bmm", backward, SINGLE, [], -1, "ampere_sgemm_128x64_nt"),
+    )
+    changed = in_precision(layout, job, A100, "bf16")
+    assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), 1.0, 1.0, pytest.approx(0.02 + 0.98 / 2), 1.0]
+    casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, *[2048 * 4096] * 5))
+    assert sum(i.extra.device for items in changed.ranks for i in items) == casts
+    bmm = [t for t in range(len(layout.factor)) if layout.segmentation.graph.on_device[t]][1]
+    assert changed.low[bmm] < 0.5
+    assert changed.high[bmm] == 1.0
 
 
 @pytest.mark.parametrize(("precision", "was", "becomes", "device"), [

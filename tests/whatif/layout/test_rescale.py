@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from math import sqrt
+
 import pytest
 
 from lumos import load_cluster
 from lumos.cost.attention import attention
+from lumos.cost.gemm import gemm
 from lumos.segment.dimensions import Sizes
 from lumos.segment.products import ShapedOperator
 from lumos.segment.resized import Resize
-from lumos.whatif.layout.rescale import Core, Rescale, modelled
+from lumos.segment.signatures import in_tf32
+from lumos.whatif.layout.rescale import Core, Factor, Rescale, modelled
 
 
 def test_the_length_of_an_attention_is_found_by_the_sizes_of_the_model():
@@ -48,3 +52,39 @@ def test_a_recurrent_layer_may_grow_as_its_arithmetic_does():
     factor = Rescale(resize, None, core)(o, False, False)
     assert factor.ratio == pytest.approx(1 + 0.5**0.5)
     assert factor.high >= 2.0
+
+
+def product_of(rows, dtype="float"):
+    return ShapedOperator("aten::mm", ((rows, 1024), (1024, 1024)), (dtype, dtype))
+
+
+def test_a_kernel_of_tf32_grows_as_tf32_does():
+    """An A100 multiplies in tf32 eight times as fast as in fp32, so the model of few rows is bound by other things in the one than in the
+    other."""
+    a100 = load_cluster("a100-40gb").accelerator
+    old, new = (Sizes(micro_batch=rows) for rows in (32, 4096))
+    rescale = Rescale(Resize(old, new), a100, None)
+    exact = int(gemm(4096, 1024, 1024, a100, "tf32", cast=False).time) / int(gemm(32, 1024, 1024, a100, "tf32", cast=False).time)
+    assert rescale(in_tf32(product_of(32)), False, False).ratio == pytest.approx(exact)
+    assert rescale(product_of(32), False, False).ratio != pytest.approx(exact, rel=0.2)
+
+
+def test_a_much_larger_kernel_is_half_way_between_the_model_and_its_proportion():
+    """A kernel of 10 us, modelled as 5, whose model grows by a factor of 16, is as slow as before or as modelled: 160 us or 80. The middle
+    of the two is 113. Up to a factor of four it keeps its proportion; of one far slower than modelled, up to as much more."""
+    far = Factor(16.0, 15.0, 17.0, 0.0, 5000.0)
+    assert far.far
+    found = far.carried(10_000)
+    assert found.ratio == pytest.approx(16 / sqrt(2))
+    assert (found.low, found.high) == (pytest.approx(15 / 2), 17.0)
+    near = far._replace(ratio=4.0)
+    assert not near.far and near.carried(10_000) == near
+    assert far.carried(5000 * 16).ratio == pytest.approx(16.0)
+    faster = far.carried(2_500)
+    assert (faster.ratio, faster.low, faster.high) == (pytest.approx(16 * sqrt(2)), 15.0, pytest.approx(17 * 2))
+
+
+@pytest.mark.parametrize("slower", [0.1, 0.5, 2, 10])
+def test_more_work_never_takes_less_time(slower):
+    times = [Factor(ratio, ratio, ratio, 0.0, 1000.0).carried(1000 * slower).ratio for ratio in (0.01, 0.1, 0.3, 1, 3, 5, 10, 30, 300)]
+    assert times == sorted(times)

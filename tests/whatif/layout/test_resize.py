@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
+from lumos.cost.cluster import load_cluster
+from lumos.cost.gemm import gemm
 from lumos.errors import LumosError
 from lumos.graph.build import build
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Grade
 from lumos.whatif.changes import Changes
+from lumos.whatif.layout.rescale import operator_rows
+from lumos.whatif.layout.resize import as_computed
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import answer_changes
 
@@ -135,3 +142,35 @@ def test_a_change_that_reaches_no_task_is_no_answer(tmp_path):
     with pytest.raises(LumosError, match=r"--set micro_batch = 64 \(measured: 16\): no task changed"):
         ask(found, "micro_batch=64")
     assert ask(found, "micro_batch=16").outcome.step_time_s == ask(found, "micro_batch=16").base.step_time_s
+
+
+def test_a_batch_far_from_the_measured_one_lies_between_the_model_and_its_proportion(tmp_path):
+    """A product of 32 rows is recorded at twice its modelled time. For 128 times the batch the model grows by a factor above four, so the
+    answer is limited, and its interval reaches from the model's own time to twice that."""
+    h100 = load_cluster("h100").accelerator
+    before, after = (int(gemm(rows, 1024, 1024, h100, "fp32", cast=False).time) for rows in (32, 4096))
+    assert after > 4 * before
+    layer = ("aten::addmm", [[1024], [32, 1024], [1024, 1024]], 2 * before / 1000)
+    answer = ask(recording(tmp_path, layer), "micro_batch=4096")
+    assert "far-from-measured" in [reason.code for reason in answer.trust.reasons]
+    grown = 1e9 * (answer.outcome.step_time_s - answer.base.step_time_s) + 2 * before
+    assert after < grown < 2 * after
+    assert 1e9 * answer.outcome.step_time_low_s < after + 20_000
+    assert 1e9 * answer.outcome.step_time_high_s > 2 * after
+    near = ask(recording(tmp_path, layer), "micro_batch=64")
+    assert not [d for d in near.diagnostics if d.code == "far-from-measured"]
+
+
+def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
+    job, graph = recording(tmp_path, ("aten::mm", [[64, 64], [64, 64]], 10), ("aten::bmm", [[8, 64, 64], [8, 64, 64]], 10))
+    segmentation = segment(graph, job)
+    tasks, rows = operator_rows(segmentation, 0, job.traces[0])
+    shapes = shapes_of(job.traces[0])
+    named = replace(graph, names=[name.replace("of aten::mm", "tf32f32 of") for name in graph.names])
+
+    def types(device, of=named):
+        found = as_computed(of, tasks, shapes, rows, load_cluster(device).accelerator)
+        return {o.name: set(o.dtypes) for o in found}
+
+    assert types("a100") == {"aten::mm": {"tf32"}, "aten::bmm": {"float"}}
+    assert types("v100") == types("a100", graph) == {"aten::mm": {"float"}, "aten::bmm": {"float"}}

@@ -30,7 +30,10 @@ if TYPE_CHECKING:
     from lumos.trace.table import Job, Trace
 
 #: Products whose output has the rows of one factor and the columns of the other: the positions of the two among the inputs.
-_FACTORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1)}
+_FACTORS = {
+    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_scaled_mm", "aten::_grouped_mm"), (0, 1)),
+    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2)),
+}
 
 
 def recorded_work(graph: Graph, job: Job) -> Amounts:
@@ -144,4 +147,5 @@ def _output(name: str, shapes: list[Shape]) -> Shape | None:
     if name not in _FACTORS or len(shapes) <= _FACTORS[name][1]:
         return None
     a, b = (shapes[i] for i in _FACTORS[name])
-    return (*a[:-1], b[-1]) if a and b else None
+    groups = shapes[2] if name == "aten::_grouped_mm" and len(b) == 2 and len(shapes) > 2 else ()  # a product for each expert
+    return (*groups, *a[:-1], b[-1]) if a and b else None

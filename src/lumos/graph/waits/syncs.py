@@ -271,8 +271,9 @@ class QueueDepth(NamedTuple):
 
 
 def queue_depth(work: DeviceWork) -> QueueDepth:
-    """How many launches may be outstanding. There is a limit where many launches begin at the largest count that occurs."""
-    launched = np.flatnonzero(work.call >= 0)
+    """How many launches may be outstanding. There is a limit where many launches begin at the largest count that occurs. Launches that take
+    no place are not counted."""
+    launched = np.flatnonzero((work.call >= 0) & work.placed)
     order = launched[np.argsort(work.issued[launched], kind="stable")]
     early = np.flatnonzero((work.call < 0) & (work.issued == np.iinfo(np.int64).min))
     every = np.concatenate((early, order))

@@ -51,14 +51,6 @@ if TYPE_CHECKING:
 CALL = 200
 #: CPU time of a launch call where the accelerator's data has none, s; the rest of a slice is the operator's own.
 LAUNCH_S = 4.5e-6
-#: The profiler's names for the types of tensors.
-_TYPES = {
-    DType.BF16: "c10::BFloat16",
-    DType.FP16: "c10::Half",
-    DType.FP32: "float",
-    DType.TF32: "float",
-    DType.FP8: "c10::Float8_e4m3fn",
-}
 _C10D = {
     CollectiveKind.ALL_REDUCE: "allreduce",
     CollectiveKind.ALL_GATHER: "_allgather_base",
@@ -348,5 +340,5 @@ def _shapes(work: Work | None) -> str:
         dims, count = f"[[{max(1, work.bytes // 4)}]]", 1
     else:
         return ""
-    kinds = ", ".join([f'"{_TYPES[DType(getattr(work, "dtype", DType.BF16))]}"'] * count)
+    kinds = ", ".join([f'"{DType(getattr(work, "dtype", DType.BF16)).profiler_name}"'] * count)
     return f',"Input Dims":{dims},"Input type":[{kinds}]'

@@ -2,7 +2,8 @@
 
 Each task of a thread is a row at its simulated time, so an operator that does other work in between has several; time between operators is
 a pause, as in a recording. A dependency between two streams is written as a pair of calls that record and await an event, which take up
-to CALL ns of the launches that they belong to. Collectives have the group and the number by which replaying finds those that meet.
+to CALL ns of the launches that they belong to. Work that the change added takes no place in the queue of launches, as in the run, and says
+so. Collectives have the group and the number by which replaying finds those that meet.
 """
 
 from __future__ import annotations
@@ -211,7 +212,8 @@ class _Sheet:
             shown = name if name.startswith(_ON_CPU) else f"gloo:{self._kind(task).value.replace('-', '_')}"
             yield complete("user_annotation", shown, begin, end, f"{_NO_ID},{self._stated(task)}", thread=thread)
         elif kind in (Kind.LAUNCH, Kind.RUNTIME, Kind.SYNC):
-            back = following if following >= 0 and self.graph.kind[following] == Kind.RETURN else -1
+            ends = following >= 0 and self.graph.kind[following] == Kind.RETURN and not self._begins(following)
+            back = following if ends else -1
             yield from self._calls(task, name, begin, end if back < 0 else self.end[back], thread)
             if back >= 0:
                 yield from self._awaited(task, back)
@@ -262,6 +264,8 @@ class _Sheet:
         kind, begin, end, name = Kind(self.graph.kind[task]), self.start[task], self.end[task], self.graph.names[self.graph.name[task]]
         device, stream, number = self._device(task), self._stream(task), self.added.get(task, self.launch.get(task, -1) + 1)
         args = f'{_NO_ID},"device":{device},"context":1,"stream":{stream},"correlation":{number or next(self.fresh)}'
+        if task in self.added:
+            args += ',"Queue place":0'
         if kind == Kind.COLLECTIVE:
             args += f",{self._stated(task)}"
             name = name if "nccl" in name.lower() else nccl_kernel(self._kind(task))

@@ -21,7 +21,7 @@ from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import shapes_of
 from lumos.units import duration
 from lumos.vocabulary import DType, Grade
 from lumos.whatif.layout.precision import type_of
@@ -63,9 +63,9 @@ def least_times(graph: Graph, job: Job, accelerator: Accelerator) -> tuple[Least
 
 def _of_rank(trace: Trace, tasks: Int64, launches: Int64, accelerator: Accelerator) -> LeastTimes:
     """The least times of kernels of one rank. launches: the row that launches each."""
-    counted, shapes = counted_operators(trace), Shapes(trace)
+    counted, shapes = counted_operators(trace), shapes_of(trace)
     moves = np.array([_memory_ns(o, accelerator) for o in shapes.operators] or [0.0])
-    moving = shapes.rows()
+    moving = shapes.rows
     rows = innermost(trace, np.array(sorted(counted), np.int64), launches)
     by_memory = innermost(trace, moving[moves[shapes.of_row[moving]] > 0], launches)
     rows = np.where(rows >= 0, rows, by_memory)

@@ -7,18 +7,19 @@ changed. Everything else that cannot be is an error of the simulation or of the 
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.loop.steady import AGREE
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError
+from lumos.errors import GraphError, LumosError
 from lumos.graph.table import Dependency
 from lumos.units import duration
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from lumos.analyze.loop.steady import Steady
 
@@ -61,6 +62,23 @@ def changed_order(base: Steady, changed: Steady) -> str:
     where = graph.processors[graph.processor[was]]
     first, second = (graph.names[graph.name[task]][:60] for task in (now, was))
     return f"on rank {where.rank}, {where.name}, {first} now runs before {second}"
+
+
+@contextmanager
+def schedulable(changes: str) -> Iterator[None]:
+    """Raise LumosError where a job that was put together anew has no schedule. changes: what was changed.
+
+    The ranks of such a recording were cut in different ways, so that each repeats, leaves out or moves other collectives than its peers.
+    """
+    try:
+        yield
+    except GraphError as error:
+        lines = str(error).splitlines()
+        why = "; ".join(line.strip() for line in (lines[0], *(line for line in lines[1:] if "different orders" in line)))
+        raise LumosError(
+            f"{changes}: the changed job could not run ({why}): the blocks of this recording, cut on each rank, do not fit together in"
+            " another order; lumos inspect --blocks shows them"
+        ) from error
 
 
 def check_size(tasks: int, wanted: Mapping[str, int], measured: Mapping[str, int]) -> None:

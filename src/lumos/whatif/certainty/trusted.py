@@ -26,7 +26,15 @@ if TYPE_CHECKING:
 #: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
 _SURE = 0.95
 #: The diagnostics of what a change leaves open, or assumes.
-_ASSUMED = ("not-reached", "split-assumed", "stages-assumed", "sharding-assumed", "sequence-assumed", "experts-assumed")
+_ASSUMED = (
+    "not-reached",
+    "far-from-measured",
+    "split-assumed",
+    "stages-assumed",
+    "sharding-assumed",
+    "sequence-assumed",
+    "experts-assumed",
+)
 #: Words in the names of operators that only training has.
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
 

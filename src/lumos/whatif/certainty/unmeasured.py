@@ -17,6 +17,7 @@ from lumos.graph.arrivals import from_processes
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Dependency, Evidence
 from lumos.simulate import simulate
+from lumos.simulate.durations import with_durations
 from lumos.units import duration
 from lumos.vocabulary import Grade
 
@@ -63,7 +64,7 @@ def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, hi
         return None
     source, best = loop.loop.source, loop.loop.graph.duration
     ends = (np.where(left_open[source], end[source], best) for end in (low, high))
-    steps = (replace(loop, timeline=simulate(replace(loop.loop.graph, duration=end))).step_time_ns for end in ends)
+    steps = (replace(loop, timeline=simulate(with_durations(loop.loop.graph, end))).step_time_ns for end in ends)
     return max(abs(step / max(loop.step_time_ns, 1) - 1) for step in steps)
 
 

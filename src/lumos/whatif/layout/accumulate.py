@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import elements
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import Gradient, gradients, weights
 from lumos.whatif.layout.measured_layout import Extra
 from lumos.whatif.layout.rescale import operator_rows
@@ -74,9 +73,8 @@ def _gathered(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Grad
 
 def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:
     """What an operator with one kernel takes on the CPU, with its launch call: the median, ns; 0 where the trace has none."""
-    graph = layout.segmentation.graph
-    owners = members(graph)
-    kernels, rows = operator_rows(layout.segmentation, position, trace, owners)
+    graph, owners = layout.segmentation.graph, layout.segmentation.owners
+    kernels, rows = operator_rows(layout.segmentation, position, trace)
     unique, first, count = np.unique(rows, return_index=True, return_counts=True)
     single = first[count == 1]
     if not len(single):
@@ -93,10 +91,10 @@ def _access_rate(trace: Trace) -> float:
     The sum of the times over that of the elements, as the step is a sum: where other programs held some of the calls up, they will hold
     up as large a share of those that are added.
     """
-    shapes = Shapes(trace)
+    shapes = shapes_of(trace)
     works = [_in_place(o) for o in shapes.operators] or [(0, 0)]
     size, accessed = np.array(works, np.int64).T
-    rows = shapes.rows()
+    rows = shapes.rows
     of_row = shapes.of_row[rows]
     large = size[of_row] >= LARGE
     return float(trace.duration[rows[large]].sum() / accessed[of_row[large]].sum()) if large.any() else 0.0

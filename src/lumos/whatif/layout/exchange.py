@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
@@ -132,8 +131,7 @@ def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
     The next exchange of the rank waits, since both share one link, and so does the first task of the optimizer that began after
     the exchange ended.
     """
-    segmentation, graph = layout.segmentation, layout.segmentation.graph
-    owners = members(graph)
+    segmentation, graph, owners = layout.segmentation, layout.segmentation.graph, layout.segmentation.owners
     start, end = graph.measured_start, graph.measured_end
     if start is None or end is None:
         return ()

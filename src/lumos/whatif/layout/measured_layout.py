@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 
     from lumos.diagnostics import Diagnostic
     from lumos.segment.dimensions import Sizes
-    from lumos.segment.products import Product
+    from lumos.segment.products import ShapedOperator
     from lumos.segment.segment import Piece, Segmentation
     from lumos.whatif.layout.placed import Addition, Placed
 
 Factors = NDArray[np.float64]
 Assumed = Callable[["Placed"], Iterable["Addition"]]
+#: What becomes of an operator's inputs: from the operator as recorded, and as it is after all changes before, to as it is then.
+Rewrite = Callable[["ShapedOperator", "ShapedOperator"], "ShapedOperator"]
 
 
 class Extra(NamedTuple):
@@ -66,8 +68,8 @@ class MeasuredLayout:
     one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat. last: tasks of
     which only the last microbatch of a step has its like. recorded: of which recorded rank, by position, each is a copy; () where all are
     the recorded ones. dropped: tasks that no instance runs. open: tasks whose interval holds what the recording leaves open. sizes: of the
-    part of the model that each recorded rank has after the change; () where as recorded. parts: the sizes of a rank's part of the
-    multiplications, by task, that ranks share and whose parts `sizes` does not tell.
+    part of the model that each recorded rank has after the change; () where as recorded. rewritten: what becomes of the inputs of
+    operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
     """
 
     segmentation: Segmentation
@@ -85,7 +87,7 @@ class MeasuredLayout:
     dropped: frozenset[int] = frozenset()
     open: frozenset[int] = frozenset()
     sizes: tuple[Sizes, ...] = ()
-    parts: Mapping[int, Product] = field(default_factory=dict)
+    rewritten: Mapping[tuple[int, int], tuple[Rewrite, ...]] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 
@@ -109,3 +111,9 @@ def opened(before: MeasuredLayout, after: MeasuredLayout) -> MeasuredLayout:
     for was, is_now in ((before.low, after.low), (before.high, after.high)):
         other |= ~np.isclose(was * after.factor, is_now * before.factor)
     return replace(after, open=after.open | set(np.flatnonzero(other).tolist()))
+
+
+def rewriting(layout: MeasuredLayout, position: int, rows: Iterable[int], rewrite: Rewrite) -> MeasuredLayout:
+    """The layout in which the inputs of operators, by the rows of a rank's trace, become what `rewrite` makes of them."""
+    more = {(position, row): (*layout.rewritten.get((position, row), ()), rewrite) for row in rows}
+    return replace(layout, rewritten={**layout.rewritten, **more})

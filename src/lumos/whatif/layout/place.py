@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.spans import launches
-from lumos.analyze.loop.steps import assigned, members
+from lumos.analyze.loop.steps import assigned
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
@@ -39,8 +39,7 @@ EXTRA_INTERVAL = 0.3
 
 def assemble_pieces(layout: MeasuredLayout) -> Placed:
     """Assemble the layout. Raises LumosError where its ranks no longer run the same collectives."""
-    base = layout.segmentation.graph
-    owners = members(base)
+    base, owners = layout.segmentation.graph, layout.segmentation.owners
     copies = _Copies(layout, owners)
     source = copies.source
     duration = np.rint(base.duration[source] * layout.factor[source]).astype(np.int64)
@@ -166,7 +165,8 @@ class _Copies:
     def _turns(self, edges: Edges) -> None:
         """Add the hand-offs between threads of instances that did not follow each other in the recording, and all hand-offs of a rank that
         leaves out work outside the layers, with which theirs may be missing: the thread that runs a forward pass calls the backward pass,
-        which runs on another thread, and waits until that returns."""
+        which runs on another thread, and waits until that returns. A backward pass may end on the thread that called it (a pipeline's
+        schedule divides gradients); then the next one begins after that."""
         run = {item.piece for _, item in self.instances}
         cut = {piece.rank for number, piece in enumerate(self.layout.pieces) if number not in run and piece.label.layer < 0}
         befores, afters = [], []
@@ -174,13 +174,25 @@ class _Copies:
         for number, ((rank, item), (next_rank, following)) in enumerate(pairwise(self.instances)):
             here, there = self.layout.pieces[item.piece], self.layout.pieces[following.piece]
             follows = following.piece == item.piece + 1 and rank not in cut
-            if rank != next_rank or follows or here.label.phase == there.label.phase:
+            if rank != next_rank or follows:
                 continue
             last, first = self._on_cpu(number, on_cpu), self._on_cpu(number + 1, on_cpu)
+            if here.label.phase == there.label.phase:
+                last = self._ending(number, on_cpu)
             if len(last) and len(first) and self.processor[last[-1]] != self.processor[first[0]]:
                 befores.append(int(last[-1]))
                 afters.append(int(first[0]))
         edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency.HAND_OFF)
+
+    def _ending(self, instance: int, on_cpu: NDArray[np.bool_]) -> Int64:
+        """The new tasks of an instance on the CPU thread on which it ended in the recording, in order; none where that is not known."""
+        new = self.new[self.start[instance] : self.start[instance + 1]]
+        new = new[new >= 0]
+        new = new[on_cpu[self.source[new]]]
+        if not len(new) or self.base.measured_end is None:
+            return new[:0]
+        latest = new[int(self.base.measured_end[self.source[new]].argmax())]
+        return np.sort(new[self.processor[new] == self.processor[latest]])
 
     def _on_cpu(self, instance: int, on_cpu: NDArray[np.bool_]) -> Int64:
         """The new tasks of an instance on the CPU thread on which it runs most tasks, in order. on_cpu: by measured task."""

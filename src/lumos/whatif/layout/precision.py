@@ -17,22 +17,23 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.operators import elements
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.segment.batch import convolution_work
-from lumos.segment.dimensions import Shapes, is_attention
+from lumos.segment.dimensions import Shapes, is_attention, shapes_of
 from lumos.segment.products import grouped_product, product
 from lumos.segment.recurrence import is_recurrent
 from lumos.segment.signatures import rounds_to_tf32
 from lumos.segment.weights import gradients
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
+from lumos.whatif.layout.measured_layout import rewriting
 from lumos.whatif.layout.recurrent import recurrent_ns
 from lumos.whatif.layout.rescale import KERNEL_FLOOR, modelled, multiply, operator_rows
 
@@ -64,11 +65,11 @@ class Ratio(NamedTuple):
 
 def computing(layout: MeasuredLayout, job: Job) -> DType | None:
     """The type in which most of the time of multiplications, convolutions and attention is spent; None where shapes do not show it."""
-    graph, owners = layout.segmentation.graph, members(layout.segmentation.graph)
+    graph = layout.segmentation.graph
     spent: Counter[DType] = Counter()
     for position, trace in enumerate(job.traces):
-        shapes = Shapes(trace)
-        for task, row in zip(*map(np.ndarray.tolist, operator_rows(layout.segmentation, position, trace, owners)), strict=True):
+        shapes = shapes_of(trace)
+        for task, row in zip(*map(np.ndarray.tolist, operator_rows(layout.segmentation, position, trace)), strict=True):
             o = shapes[row]
             dtype = type_of(o) if o is not None and has_rate(o) else None
             if dtype is not None:
@@ -123,26 +124,36 @@ def _in_type(o: ShapedOperator, dtype: DType) -> ShapedOperator:
 def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout whose multiplications, convolutions and attention are in another type of as many bits."""
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
-    owners = members(layout.segmentation.graph)
     for position, trace in enumerate(job.traces):
-        shapes = Shapes(trace)
-        tasks, rows = operator_rows(layout.segmentation, position, trace, owners)
+        shapes = shapes_of(trace)
+        tasks, rows = operator_rows(layout.segmentation, position, trace)
         for i, o in enumerate(shapes.operators):
             if has_rate(o) and type_of(o) is not None and type_of(o) in (HALF if old in HALF else SINGLE):
                 ratio = heavy_ratio(o, old, new, accelerator)
                 multiply(columns, tasks[shapes.of_row[rows] == i], layout.segmentation.graph.duration, ratio, 0.0)
+        layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, old, new))
     return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
+
+
+def _retyped(old: DType, new: DType, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """An operator whose tensors of the type `old` have the type `new`."""
+    return o._replace(dtypes=tuple(new.profiler_name if DType.parse(name) is old else name for name in o.dtypes))
+
+
+def _uncalled(_: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """An operator that is no longer called: it has no inputs."""
+    return o._replace(shapes=((),) * len(o.shapes))
 
 
 def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout of a job that computes with 16 bits, in which all tensors have 32."""
     graph, segmentation = layout.segmentation.graph, layout.segmentation
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
-    owners = members(graph)
+    owners = segmentation.owners
     update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     for position, trace in enumerate(job.traces):
-        shapes = Shapes(trace)
-        tasks, rows = operator_rows(segmentation, position, trace, owners)
+        shapes = shapes_of(trace)
+        tasks, rows = operator_rows(segmentation, position, trace)
         for i, o in enumerate(shapes.operators):
             same = tasks[shapes.of_row[rows] == i]
             if has_rate(o) and type_of(o) in HALF:
@@ -161,6 +172,9 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
         gone = _inside_casts(layout, position, trace, shapes, rows)
         for column in columns:
             column[gone] = 0.0
+        for half in HALF:
+            layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, half, DType.FP32))
+        layout = rewriting(layout, position, set(rows[gone[tasks]].tolist()), _uncalled)
     return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
 
 
@@ -182,7 +196,7 @@ def _wider(o: ShapedOperator) -> float:
 def _inside_casts(layout: MeasuredLayout, position: int, trace: Trace, shapes: Shapes, rows: Int64) -> Mask:
     """The tasks of a rank that cast between 16 and 32 bits, with all that the CPU does around them, bool[n]. rows: of the operators that
     launch."""
-    graph, owners = layout.segmentation.graph, members(layout.segmentation.graph)
+    graph, owners = layout.segmentation.graph, layout.segmentation.owners
     concrete = trace.dense("Concrete Inputs")
     casts = np.array(
         [r for r in np.unique(rows).tolist() if _is_cast(shapes[r], trace.strings[concrete[r]] if concrete[r] >= 0 else "")], np.int64

@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.collective import FITTED_KINDS, collective
 from lumos.cost.from_trace import middle_of
 from lumos.cost.memory_bound import POINTWISE, STRIDED, moved
 from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import shapes_of
 from lumos.whatif.layout.placed import AddedTimes, times_of
 from lumos.whatif.layout.rescale import operator_rows
 
@@ -109,9 +108,9 @@ def _links(graph: Graph, duration: Float64, cluster: Cluster) -> dict[int, tuple
 def _memory(segmentation: Segmentation, duration: Float64, trace: Trace, accelerator: Accelerator) -> tuple[float, float, float] | None:
     """By how much longer than modelled the recorded kernels take that pass over memory in order; its interval holds also those that do not
     (`STRIDED`), since a copy may be either."""
-    shapes = Shapes(trace)
+    shapes = shapes_of(trace)
     modelled = [_passing(o, accelerator) for o in shapes.operators]
-    tasks, rows = operator_rows(segmentation, 0, trace, members(segmentation.graph))
+    tasks, rows = operator_rows(segmentation, 0, trace)
     tasks, rows = tasks[shapes.of_row[rows] >= 0], rows[shapes.of_row[rows] >= 0]
     chosen, calls = np.unique(rows, return_inverse=True)
     took = np.bincount(calls, duration[tasks], minlength=len(chosen))

@@ -4,7 +4,7 @@ Every step of the sequence multiplies the hidden state, a row for each sequence 
 its own. What needs no hidden state is multiplied for all steps at once: the inputs and, in the backward pass, the gradients of inputs and
 weights. Which kernels are which follows from how often a call launches them:
 
-    product of each step    model(batch, weights of the state), new / old; and new steps / old steps
+    product of each step    model(batch, weights of the state), new / old, of few sequences its mean with the bytes'; and new / old steps
     other kernel of each    elements of the state beyond the fixed time of a kernel; and new steps / old steps
     product at once         model(tokens, weights of the input), new / old
     other kernel at once    elements of the tokens beyond the fixed time of a kernel
@@ -18,6 +18,7 @@ the operator's own time on the CPU.
 from __future__ import annotations
 
 from itertools import product
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +27,7 @@ from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.gemm import gemm
 from lumos.graph.table import Dependency, Kind
 from lumos.segment.recurrence import Recurrence, recurrence
-from lumos.whatif.layout.rescale import CPU_INTERVAL, KERNEL_FLOOR, Factor, dtype_on, factor_within, multiply, operator_work
+from lumos.whatif.layout.rescale import CPU_INTERVAL, FULL_RATE, KERNEL_FLOOR, Factor, dtype_on, factor_within, multiply, operator_work
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,9 +74,20 @@ def kernel_factor(
     each_step: it runs once a step, not for all steps at once. multiplies: it is a product, not elementwise."""
     if multiplies and dtype is not None:
         before, after = (_product(r, accelerator, dtype, each_step=each_step) for r in (old, new))
-        return factor_within(int(after.time) / int(before.time), int(after.high) / int(after.time) - 1, 0.0)
+        whole = factor_within(int(after.time) / int(before.time), int(after.high) / int(after.time) - 1, 0.0)
+        few = each_step and old.state == new.state and min(old.rows, new.rows) < FULL_RATE
+        return _of_few_rows(whole, old, new) if few else whole
     was, becomes = ((r.rows if each_step else r.tokens) * r.state[-1] for r in (old, new))
     return factor_within(becomes / was, CPU_INTERVAL, KERNEL_FLOOR)
+
+
+def _of_few_rows(whole: Factor, old: Recurrence, new: Recurrence) -> Factor:
+    """The factor of a step's product of few rows with the same weights: in the middle between that of the model, `whole`, and that of its
+    memory, which is mostly weights, and the interval reaches to both. Few tiles leave processors idle, so more rows may take hardly more
+    time; how many are idle, a recording of one batch does not show."""
+    columns, depth = old.state
+    memory = (new.rows * (columns + depth) + columns * depth) / (old.rows * (columns + depth) + columns * depth)
+    return Factor(sqrt(whole.ratio * memory), min(whole.low, memory), max(whole.high, memory), whole.fixed)
 
 
 def once_a_step(names: Int64, calls: Int64, steps: Int64) -> Mask:
@@ -100,9 +112,11 @@ def resize_recurrent(
     rows: Int64,
     change: Resize,
     accelerator: Accelerator,
+    operators: Sequence[ShapedOperator],
 ) -> Mask:
     """Multiply the factors of the kernels of recurrent layers in place, and of the CPU work that launches them. tasks, rows: kernels, and
-    the rows of their operators. Returns which of `tasks` are kernels of recurrent layers, whose factors are now those of the change."""
+    the rows of their operators. operators: those of `shapes`, in the types in which they are computed. Returns which of `tasks` are
+    kernels of recurrent layers, whose factors are now those of the change."""
     of_row, known = shapes.of_row[rows], [recurrence(o) for o in shapes.operators]
     steps = np.array([r.steps if r else 0 for r in known] or [0], np.int64)[of_row] * (of_row >= 0)
     done = steps > 0
@@ -111,7 +125,7 @@ def resize_recurrent(
     apart = done & np.isin(rows, rows[repeated])
     products = bound_by_arithmetic(graph)[tasks]
     for index in np.unique(of_row[done]).tolist():
-        o, new = shapes.operators[index], change.operator(shapes.operators[index], False)
+        o, new = operators[index], change.operator(operators[index], False)
         old_r, new_r = known[index], recurrence(new)
         if new == o or old_r is None or new_r is None:
             continue

@@ -23,7 +23,7 @@ from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, DType, Phase
@@ -96,7 +96,7 @@ def replicate(
 def _weight_bytes(trace: Trace) -> int:
     """Bytes of one weight: of the type that most multiplications and convolutions read; 4 where the trace does not say."""
     found: Counter[str] = Counter()
-    for o, times in Shapes(trace).counted():
+    for o, times in shapes_of(trace).counted():
         if len(o.dtypes) > 1 and o.dtypes[1] and any(word in o.name for word in ("linear", "conv", "addmm")) and "backward" not in o.name:
             found[o.dtypes[1]] += times
     dtype = DType.parse(found.most_common(1)[0][0]) if found else None

@@ -11,12 +11,13 @@ proportional to its work, at the rate that the trace shows (`Core`):
     autograd node   (no shapes) the elements of the largest operator inside it, whose memory it frees
 
 The measured time contains the trace's own efficiency, so only the change is modelled. The interval grows with the change, up to
-the interval of the model at a factor of four.
+the interval of the model at a factor of four. Beyond that, how long a kernel took says less and less of another one: a small one may have
+taken twice its modelled time for what a large one does not do (`Factor.carried`).
 """
 
 from __future__ import annotations
 
-from math import log, sqrt
+from math import exp, log, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -38,9 +39,8 @@ from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
-    from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
     from lumos.cost.operators import Shape
     from lumos.segment.resized import Resize
@@ -72,12 +72,33 @@ VIEWS = frozenset(
 
 
 class Factor(NamedTuple):
-    """By what a duration is multiplied: best estimate and ends of the 80 % interval. fixed: ns of the duration that do not change."""
+    """By what a duration is multiplied: best estimate and ends of the 80 % interval. fixed: ns of the duration that do not change.
+    modelled: what an accelerator's model says of the operator before the change, ns; 0 where none does."""
 
     ratio: float
     low: float
     high: float
     fixed: float
+    modelled: float = 0.0
+
+    @property
+    def far(self) -> bool:
+        """Whether an accelerator's model makes it more than four times as long or as short, so that a measured call says less of it."""
+        return self.modelled > 0 and self.ratio > 0 and abs(log(self.ratio)) > WHOLE_INTERVAL
+
+    def carried(self, measured_ns: float) -> Factor:
+        """The factor where a call takes `measured_ns`, which is `slower` times as long as modelled.
+
+        Up to a factor of four the new time is `slower` times the model's, too. Beyond, it is slower ** (log 4 / |log ratio|) times, which
+        goes towards the model's; the interval reaches as far to either side as from there to `slower`, but not beyond the model. Where
+        `slower` itself is beyond four, it takes the place of the four, so that more work never takes less time.
+        """
+        if not self.far or measured_ns <= 0:
+            return self
+        slower = log(measured_ns / self.modelled)
+        share = min(1.0, max(WHOLE_INTERVAL, abs(slower)) / abs(log(self.ratio)))
+        best, far, near = (exp((part - 1) * slower) for part in (share, max(2 * share - 1, 0.0), 1.0))
+        return self._replace(ratio=self.ratio * best, low=self.low * min(far, near), high=self.high * max(far, near))
 
 
 UNCHANGED = Factor(1.0, 1.0, 1.0, 0.0)
@@ -141,7 +162,7 @@ class Rescale:
             if before is not None and after is not None and int(before.time) > 0:
                 ratio = int(after.time) / int(before.time)
                 spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
-                return factor_within(ratio, spread, 0.0)
+                return factor_within(ratio, spread, 0.0)._replace(modelled=float(int(before.time)))
         return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
 
     def around(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
@@ -253,10 +274,10 @@ def dtype_on(o: ShapedOperator, accelerator: Accelerator) -> str | None:
     return None
 
 
-def operator_rows(segmentation: Segmentation, position: int, trace: Trace, owners: Members) -> tuple[Int64, Int64]:
+def operator_rows(segmentation: Segmentation, position: int, trace: Trace) -> tuple[Int64, Int64]:
     """The tasks of a rank whose time belongs to an operator, and the row of each one's operator. On devices these are the kernels of
     operators with shapes, in a job on CPUs the operators' own slices."""
-    graph = segmentation.graph
+    graph, owners = segmentation.graph, segmentation.owners
     tasks = owners.of_rank(position)
     device = tasks[owners.on_device[tasks]]
     column = trace.args.get("Input Dims")
@@ -270,6 +291,19 @@ def operator_rows(segmentation: Segmentation, position: int, trace: Trace, owner
         return chosen[rows >= 0], rows[rows >= 0]
     chosen = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (graph.event[tasks] != ABSENT)]
     return chosen, graph.event[chosen].astype(np.int64)
+
+
+def holding(trace: Trace, rows: Sequence[int], like: Callable[[str], bool]) -> list[int]:
+    """The rows of operators with a name that `like` tells and that some of `rows` lie in, and those among `rows` themselves: PyTorch calls
+    one such operator in another, with the same inputs."""
+    outer = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(like))
+    inner = np.array(rows, np.int64)
+    found = set(rows)
+    for lane in np.unique(trace.lane[inner]).tolist() if rows else ():
+        spans, starts = outer[trace.lane[outer] == lane], np.sort(trace.start[inner[trace.lane[inner] == lane]])
+        begin, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
+        found |= set(spans[np.searchsorted(starts, end, "left") > np.searchsorted(starts, begin, "left")].tolist())
+    return sorted(found)
 
 
 def core_of(segmentation: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> Core:
@@ -296,7 +330,7 @@ def core_of(segmentation: Segmentation, tasks: Int64, rows: Int64, shapes: Shape
 
 def largest_inside(trace: Trace, rows: Int64, shapes: Shapes) -> Int64:
     """For each of `rows` the row of the operator with the most elements that begins inside it on its thread; -1 where there is none."""
-    inner = shapes.rows()
+    inner = shapes.rows
     out = np.full(len(rows), -1, np.int64)
     if not len(inner):
         return out

@@ -1,7 +1,8 @@
-"""The recorded traces with the shapes that their operators have after a change of sizes, or as a part that ranks share.
+"""The recorded traces with the shapes and types that the inputs of operators have after a change: of sizes, of what each rank has a part
+of, of the number format.
 
-The rows stay what they are, with their measured times: only the shapes of their inputs change, so that what is worked out from shapes
-(arithmetic, bytes, tensors) is that of the changed job. What an operator was told in other arguments, such as the sizes of a view, stays.
+The rows stay what they are, with their measured times: only their inputs change, so that what is worked out from these (arithmetic, bytes,
+tensors) is that of the changed job. What an operator was told in other arguments, such as the sizes of a view, stays.
 """
 
 from __future__ import annotations
@@ -12,22 +13,20 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.segment.batch import shapes_of_weights
-from lumos.segment.dimensions import Shapes, Sizes, sizes
-from lumos.segment.products import factors
+from lumos.segment.dimensions import Sizes, shapes_of, sizes
+from lumos.segment.products import routed
 from lumos.segment.resized import Resize
 from lumos.segment.segment import unit_at
 from lumos.vocabulary import Phase
-from lumos.whatif.layout.rescale import operator_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Sequence
 
     from lumos.cost.operators import Shape
-    from lumos.segment.products import Product, ShapedOperator
+    from lumos.segment.products import ShapedOperator
     from lumos.trace.table import Int64, Job, Trace
-    from lumos.whatif.layout.measured_layout import MeasuredLayout
+    from lumos.whatif.layout.measured_layout import MeasuredLayout, Rewrite
 
 
 def after_both(before: Sizes, old: Sizes, new: Sizes) -> Sizes:
@@ -36,35 +35,47 @@ def after_both(before: Sizes, old: Sizes, new: Sizes) -> Sizes:
 
 
 def reshaped(job: Job, layout: MeasuredLayout) -> Job:
-    """The job whose traces have the shapes of the layout; the same where it has the recorded ones."""
-    if not layout.sizes and not layout.parts:
+    """The job whose traces have the shapes and types of the layout; the same where it has the recorded ones."""
+    if not layout.sizes and not layout.rewritten:
         return job
     return replace(job, traces=tuple(_reshaped(layout, position, trace) for position, trace in enumerate(job.traces)))
 
 
 def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
-    column = trace.args.get("Input Dims")
+    column, types = trace.args.get("Input Dims"), trace.args.get("Input type")
     if column is None:
         return trace
-    shapes, old = Shapes(trace), sizes(trace)
-    change = Resize(old, layout.sizes[position] if layout.sizes else old, shapes_of_weights(shapes.counted()))
+    shapes, old = shapes_of(trace), sizes(trace)
+    tokens = frozenset(map(routed, shapes.operators)) - {0}
+    change = Resize(old, layout.sizes[position] if layout.sizes else old, shapes_of_weights(shapes.counted()), tokens)
     in_layer, update = _places(layout, position, trace, column.rows.astype(np.int64))
-    parts = _parts_of_rows(layout, position, trace)
     strings, values = list(trace.strings), column.values.copy()
     place = {text: i for i, text in enumerate(strings)}
-    known: dict[tuple[int, int, bool, bool, Product | None], int] = {}
+    known: dict[tuple[int, int, bool, bool, tuple[Rewrite, ...]], tuple[str, ShapedOperator]] = {}
+    kinds = types.values.copy() if types is not None else values[:0]
+    at = dict(zip(types.rows.tolist(), range(len(kinds)), strict=True)) if types is not None else {}
+
+    def number(text: str) -> int:
+        if place.setdefault(text, len(strings)) == len(strings):
+            strings.append(text)
+        return place[text]
+
     for i, row in enumerate(column.rows.tolist()):
-        which, part = int(shapes.of_row[row]), parts.get(row)
-        key = which, int(column.values[i]), bool(in_layer[i]), bool(update[i]), part
+        o, rewrites = shapes.operators[int(shapes.of_row[row])], layout.rewritten.get((position, row), ())
+        key = int(shapes.of_row[row]), int(column.values[i]), bool(in_layer[i]), bool(update[i]), rewrites
         if key not in known:
-            o = shapes.operators[which]
             new = change.operator(o, key[2], key[3])
-            text = _text(strings[key[1]], iter(new.shapes if part is None else _part(new, part)))
-            known[key] = place.setdefault(text, len(strings))
-            if known[key] == len(strings):
-                strings.append(text)
-        values[i] = known[key]
-    return replace(trace, strings=strings, args={**trace.args, "Input Dims": replace(column, values=values)})
+            for rewrite in rewrites:
+                new = rewrite(o, new)
+            known[key] = _text(trace.strings[key[1]], iter(new.shapes)), new
+        dims, new = known[key]
+        values[i] = number(dims)
+        if new.dtypes != o.dtypes and row in at:
+            kinds[at[row]] = number(_types(trace.strings[int(column.values[i])], trace.strings[int(kinds[at[row]])], new.dtypes))
+    changed = {"Input Dims": replace(column, values=values)}
+    if types is not None:
+        changed["Input type"] = replace(types, values=kinds)
+    return replace(trace, strings=strings, args={**trace.args, **changed})
 
 
 def _places(layout: MeasuredLayout, position: int, trace: Trace, rows: Int64) -> tuple[np.ndarray, np.ndarray]:
@@ -78,26 +89,6 @@ def _places(layout: MeasuredLayout, position: int, trace: Trace, rows: Int64) ->
     return in_layer[unit], update[unit]
 
 
-def _parts_of_rows(layout: MeasuredLayout, position: int, trace: Trace) -> Mapping[int, Product]:
-    """The parts of multiplications by the rows of their operators."""
-    if not layout.parts:
-        return {}
-    tasks, rows = operator_rows(layout.segmentation, position, trace, members(layout.segmentation.graph))
-    return {row: layout.parts[task] for task, row in zip(tasks.tolist(), rows.tolist(), strict=True) if task in layout.parts}
-
-
-def _part(o: ShapedOperator, part: Product) -> tuple[Shape, ...]:
-    """The inputs of a multiplication of the sizes `part`."""
-    found = factors(o)
-    if found is None:
-        return o.shapes
-    out = list(o.shapes)
-    rows = (part.m,) if len(out[found.first]) == 2 else out[found.first][:-1]
-    out[found.first] = (*rows, part.k)
-    out[found.second] = (part.n, part.k) if found.transposed else (part.k, part.n)
-    return tuple(out)
-
-
 def _text(dims: str, shapes: Iterator[Shape]) -> str:
     """The shapes in the form of the text `dims`, in which an input may be a list of tensors."""
 
@@ -107,3 +98,13 @@ def _text(dims: str, shapes: Iterator[Shape]) -> str:
         return [list(next(shapes)) for _ in value]
 
     return json.dumps([one(value) for value in json.loads(dims)], separators=(",", ":"))
+
+
+def _types(dims: str, kinds: str, dtypes: Sequence[str]) -> str:
+    """The types in the form of the text `kinds`, of inputs with the shapes `dims`; those of a list of tensors stay."""
+    out, flat = json.loads(kinds), iter(dtypes)
+    for i, value in enumerate(json.loads(dims)[: len(out)]):
+        listed = isinstance(value, list) and any(isinstance(v, list) for v in value)
+        found = [next(flat) for _ in (value if listed else (value,))]
+        out[i] = out[i] if listed else found[0]
+    return json.dumps(out, separators=(",", ":"))

@@ -12,16 +12,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.operators import elements
+from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.batch import shapes_of_weights
-from lumos.segment.dimensions import Shapes, Sizes, sizes
+from lumos.segment.dimensions import Shapes, Sizes, shapes_of, sizes
 from lumos.segment.products import routed
 from lumos.segment.resized import Resize
+from lumos.segment.signatures import in_tf32, rounds_to_tf32
 from lumos.segment.weights import weights
-from lumos.vocabulary import Phase
+from lumos.units import count as counted
+from lumos.vocabulary import DType, Phase
 from lumos.whatif.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.whatif.layout.averaged import average
 from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
@@ -87,33 +89,35 @@ def to_sizes(
     sure: whether an operator whose shapes do not change does rightly not change."""
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    owners = members(graph)
+    owners = segmentation.owners
     in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
     update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     unreached: list[Int64] = []
+    far: list[Int64] = []
     after_change: list[Sizes] = []
     changes_sizes = False
     exchanges = exchanged_by_rank(layout, job)
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
-        shapes = Shapes(trace)
+        shapes = shapes_of(trace)
         new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
         change = Resize(old, new, of_weights, frozenset(map(routed, shapes.operators)) - {0})
         changes_sizes |= new != old
         after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))
-        tasks, rows = operator_rows(segmentation, position, trace, owners)
+        tasks, rows = operator_rows(segmentation, position, trace)
         rescale = Rescale(change, accelerator, core_of(segmentation, tasks, rows, shapes) if accelerator is None else None)
         shaped = shapes.of_row[rows] >= 0
-        apart = np.zeros(len(tasks), bool)
+        apart, operators = np.zeros(len(tasks), bool), shapes.operators
         if accelerator is not None:
-            apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator)
-        _rescaled(columns, graph, tasks[shaped & ~apart], shapes, rows[shaped & ~apart], rescale, in_layer, update)
+            operators = as_computed(graph, tasks, shapes, rows, accelerator)
+            apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator, operators)
+        far += _rescaled(columns, graph, tasks[shaped & ~apart], shapes, rows[shaped & ~apart], rescale, in_layer, update, operators)
         if accelerator is not None:
             alike = np.where(apart, 0, shapes.of_row[rows] + 1)
             average(columns, (layout.factor, layout.low, layout.high), tasks, alike, graph.duration)
         else:
             inner = largest_inside(trace, rows[~shaped], shapes)
-            _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update)
+            _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update, operators)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
@@ -132,7 +136,7 @@ def to_sizes(
             f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
             " record_shapes=True around the work, or say what changes with --scale"
         )
-    notes = not_reached(layout, np.concatenate(unreached), described)
+    notes = (*not_reached(layout, np.concatenate(unreached), described), *_far_from_measured(far, described))
     return replace(
         layout,
         factor=columns[0],
@@ -140,9 +144,31 @@ def to_sizes(
         high=columns[2],
         sizes=tuple(after_change),
         changes=(*layout.changes, *described),
-        open=layout.open | set(np.concatenate(unreached).tolist()),
+        open=layout.open | set(np.concatenate((*unreached, *far)).tolist()),
         diagnostics=(*layout.diagnostics, *notes),
     )
+
+
+def _far_from_measured(far: Sequence[Int64], described: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """The diagnostic that kernels (`far`) become much longer or shorter than any that was measured; () where none does."""
+    if not far:
+        return ()
+    kernels = counted(sum(map(len, far)), "recorded kernel")
+    text = (
+        f"{', '.join(described)}: {kernels} would take more than four times as long, or a quarter; their measured time says little of such"
+        " sizes, so the answer lies between the cost model and its proportion to what was measured, and the interval reaches to both"
+    )
+    return (Diagnostic("far-from-measured", text),)
+
+
+def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, accelerator: Accelerator) -> tuple[ShapedOperator, ...]:
+    """The operators of `shapes` in the types in which their kernels compute: those in fp32 of which a kernel rounds to tf32 are in tf32,
+    where the accelerator multiplies in that. tasks, rows: kernels, and the rows of their operators."""
+    if DType.TF32 not in accelerator.peak_flops:
+        return shapes.operators
+    rounds = np.array([rounds_to_tf32(name) for name in graph.names] or [False], bool)[graph.name[tasks]]
+    rounded = set(shapes.of_row[rows[rounds]].tolist())
+    return tuple(in_tf32(o) if index in rounded else o for index, o in enumerate(shapes.operators))
 
 
 def _unseen_lists(shapes: Shapes) -> Mask:
@@ -175,7 +201,7 @@ def resized(old: Sizes, wanted: dict[str, int], trace: Trace) -> Sizes:
     """The sizes with those wanted. Raises LumosError where one is not known from the trace, UsageError where they do not fit together."""
     for key, value in wanted.items():
         if not getattr(old, key):
-            raise LumosError(f"--set {key}: {_unknown(key, trace)}")
+            raise LumosError(f"--set {key}: {unknown_size(key, trace)}")
         if value < 1:
             raise UsageError(f"--set {key}={value}: must be at least 1")
     new = old._replace(**wanted)
@@ -183,18 +209,20 @@ def resized(old: Sizes, wanted: dict[str, int], trace: Trace) -> Sizes:
         new = new._replace(kv_heads=new.heads)
     if new.heads and ("hidden" in wanted or "heads" in wanted):
         if new.hidden % new.heads:
-            raise UsageError(f"hidden ({new.hidden}) must be a multiple of heads ({new.heads})")
+            keys = ", ".join(f"{key}={wanted[key]}" for key in ("hidden", "heads") if key in wanted)
+            raise UsageError(f"--set {keys}: hidden ({new.hidden}) must be a multiple of heads ({new.heads})")
         new = new._replace(head_dim=old.head_dim * new.hidden * old.heads // (old.hidden * new.heads))
     return new
 
 
-def _unknown(key: str, trace: Trace) -> str:
+def unknown_size(key: str, trace: Trace) -> str:
     """Why a size is not known, and what to do."""
     if "Input Dims" not in trace.args:
         return f"{trace.path} has no shapes of operators, so it does not show {key}; record with record_shapes=True"
-    shown = [name for name, value in sizes(trace)._asdict().items() if value]
+    found = sizes(trace)
+    shown = [name for name in SIZE_KEYS if getattr(found, name)]
     return (
-        f"{trace.path}: the shapes of its operators do not show {key} of a model; they show {', '.join(shown) or 'no size'}, which can be"
+        f"the shapes of the operators in {trace.path} do not show {key} of a model; they show {', '.join(shown) or 'no size'}, which can be"
         " changed"
     )
 
@@ -208,18 +236,26 @@ def _rescaled(
     factor: Callable[[ShapedOperator, bool, bool], Factor],
     in_layer: Mask,
     update: Mask,
-) -> None:
+    operators: Sequence[ShapedOperator],
+) -> list[Int64]:
     """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
 
-    `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer.
+    `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer. operators: those of
+    `shapes`, in the types in which they are computed. Returns the tasks that become so much longer or shorter that their measured time says
+    less of it (`Factor.far`).
     """
+    far = []
     key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
     order = np.argsort(key, kind="stable")
     kinds, first = np.unique(key[order], return_index=True)
-    for kind, same in zip(kinds.tolist(), np.split(tasks[order], first)[1:], strict=True):
-        f = factor(shapes.operators[kind >> 2], bool(kind & 2), bool(kind & 1))
+    for kind, same, calls in zip(kinds.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
+        f = factor(operators[kind >> 2], bool(kind & 2), bool(kind & 1))
+        if f.far:
+            far.append(same)
+            f = f.carried(float((graph.duration[same] * columns[0][same]).sum()) / len(np.unique(calls)))
         if f.ratio != 1.0:
             multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
+    return far
 
 
 def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:

@@ -9,6 +9,7 @@ import pytest
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective import collective
+from lumos.cost.memory_bound import moved
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.segment.segment import segment
@@ -93,3 +94,12 @@ def test_the_last_gradients_go_round_the_ring_unhidden():
     gather = int(collective(CollectiveKind.ALL_GATHER, 3, 3 << 20, A100).time)
     assert _times(True, 1 << 20, 1e6, 3, 0, RATES)[0].best == gather + 3 * hop
     assert _times(True, 1 << 20, 1e6, 3, 10**9, RATES)[0].best == hop
+
+
+def test_merging_reads_and_writes_what_the_ring_does():
+    """Of two ranks, forward: 12 bytes an element once, and for the second part 8 + (38 + 27) / 2. Backward: 30 once, 8 to join keys and
+    values for the other rank, 20 + 10 and 23 + 11.5 for the gradients of the two parts, and 16 twice to send them around."""
+    for backward, nbytes in ((False, 52.5), (True, 134.5)):
+        merging = _times(backward, 1 << 20, 1e6, 2, 0, RATES)[1]
+        assert merging.best == int(moved(round(1e6 * nbytes), A100.accelerator, "pointwise").time)
+        assert (merging.low, merging.high) == (0, 2 * merging.best)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.whatif.layout.test_replicated import job_of
 
+from lumos.analyze.flops import operator_flops
 from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound import moved
 from lumos.errors import LumosError, UsageError
@@ -16,7 +17,7 @@ from lumos.segment.weights import Gradient
 from lumos.whatif.changes import Changes
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.parallel import experts
-from lumos.whatif.layout.parallel.experts import IMBALANCE, _check, _copied_again, _ratio, _times, _uncopied
+from lumos.whatif.layout.parallel.experts import IMBALANCE, _check, _copied_again, _ratio, _times, _uncopied, _with_experts
 from lumos.whatif.layout.rates import Rates
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import answer_changes
@@ -69,6 +70,15 @@ def test_groups_that_other_changes_made_larger_are_shared_as_they_are_then():
     """Twice as many tokens, shared by a quarter of the experts: as twice as many were recorded."""
     twice = grouped((256, 4096), (8, 4096, 8192))
     assert _ratio(grouped((128, 4096), (8, 4096, 8192)), 8, 0.25, 2.0, A100.accelerator) == _ratio(twice, 8, 0.25, 1.0, A100.accelerator)
+
+
+@pytest.mark.parametrize("shapes", [((128, 4096), (8, 4096, 8192)), ((4096, 128), (128, 8192))])
+def test_a_rank_of_four_has_a_quarter_of_the_experts_for_as_many_tokens(shapes):
+    """Two of eight matrices, and the ends of two groups of tokens; the tokens and their arithmetic are the same."""
+    part = _with_experts(8, 2, grouped(*shapes), grouped(*shapes))
+    assert part.shapes == (shapes[0], (2, *shapes[1][1:]) if len(shapes[1]) == 3 else shapes[1], (2,))
+    multiplied = {operator_flops(o.name, [list(s) for s in o.shapes], []) for o in (part, grouped(*shapes))}
+    assert multiplied == {2 * 128 * 4096 * 8192}
 
 
 def test_the_fullest_rank_is_in_the_interval():

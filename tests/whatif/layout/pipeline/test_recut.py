@@ -7,17 +7,18 @@ Layers take 10 ms forward and 20 ms backward, messages 50 us, everything else ne
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import groupby
 
 import pytest
 from validation.machine import run
 from validation.machine_trace import write_trace
-from validation.program import Kernel, Message, Operator, Program, Rank, Synchronise, Wait
+from validation.program import Give, Kernel, Message, Operator, Program, Rank, Synchronise, Take, Wait
 
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.plan.schedules import Pass
 from lumos.trace import read
-from lumos.vocabulary import Schedule
+from lumos.vocabulary import Grade, Schedule
 from lumos.whatif.changes import Changes
 from lumos.whatif.layout.pipeline.recorded import Pipeline
 from lumos.whatif.settings import parse_settings
@@ -196,3 +197,47 @@ def test_an_interleaved_pipeline_runs_ahead_as_far_with_as_many_microbatches_as_
     older = replace(pipeline, forward_first=True).actions(1, 2)
     assert [a.step is Pass.FORWARD for a in older] == [True] * 4 + [False] * 4
     assert set(older) == set(pipeline.actions(1, 2))
+
+
+def calling(number, passes, divides):
+    """A stage whose backward passes run on a second thread. The first one calls them and divides the gradients of a chunk, in that many us,
+    when all of these have come and the message after them has been issued."""
+    (actions,) = stage(number, 2, passes, 2).threads
+    backward = [i for i, each in enumerate(passes) if each[0] == "B"]
+    ends = {i for i in backward if passes[i] not in passes[i + 1 :]}
+    main, autograd, calls = [], [], iter(backward)
+    divided = False
+    for on_second, group in groupby(actions, key=lambda a: getattr(a, "name", "").endswith("_backward")):
+        own = list(group)
+        if not on_second:
+            sent = 2 if getattr(own[1], "name", "") == "c10d::send" else 0
+            main += [*own[:sent], *([kernel("aten::div_", divides)] if divided else []), *own[sent:]]
+            continue
+        call = next(calls)
+        divided = call in ends
+        main += [Give(f"pass {call}"), Take(f"gradients {call}")]
+        autograd += [Take(f"pass {call}"), *own, Give(f"gradients {call}")]
+    return Rank((tuple(main), tuple(autograd)))
+
+
+def test_what_the_calling_thread_does_between_passes_holds_up_the_next_pass_and_no_message(tmp_path):
+    """Passes of 20 and 40 ms. With two microbatches the second stage runs its passes over the second chunk until 180 ms, and sends the last
+    gradients; it divides those of the chunk until 190 ms, and runs the first backward pass over the first chunk until 230 ms. The first
+    stage has its last gradients over the second chunk at 220 ms, divides until 230 ms, runs the next pass until 270 ms, gets the last
+    message then, and ends at 310 ms, but for the division."""
+    program = Program(tuple(calling(i, each.split(), 10_000) for i, each in enumerate(INTERLEAVED)))
+    job = read(*write_trace(run(program, 6), tmp_path, 3))
+    found = step((job, build(job)), "microbatches=2")
+    assert 1e3 * found.outcome.step_time_s == pytest.approx(310 + 10, rel=0.01)
+    assert found.trust.grade is Grade.SOUND
+
+
+def test_a_message_waits_for_the_passes_own_stream(tmp_path):
+    """Every layer also launches a copy on a stream of its own, which ends long before the layer."""
+    beside = Operator("aten::copy_", 4, Kernel("copy beside", 1, 60), 4)
+    ranks = []
+    for number, passes in enumerate(ONE_F_ONE_B):
+        (actions,) = stage(number, 2, passes, 2).threads
+        ranks.append(Rank((tuple(each for a in actions for each in ((beside, a) if getattr(a, "name", "") == "aten::linear" else (a,))),)))
+    job = read(*write_trace(run(Program(tuple(ranks)), 6), tmp_path, 3))
+    assert step_ms((job, build(job)), "microbatches=8") == pytest.approx(9 * 60, rel=0.01)

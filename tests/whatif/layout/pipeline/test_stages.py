@@ -84,6 +84,11 @@ def test_stages_beyond_what_can_be_computed_are_refused_at_once(tmp_path):
         step(job_of(tmp_path, EQUAL, EQUAL), "pp=10000000")
 
 
+def test_passes_without_a_backward_pass_are_no_pipeline(tmp_path):
+    with pytest.raises(LumosError, match="--set pp: the trace has no step with forward and backward passes"):
+        step(job_of(tmp_path, EQUAL, EQUAL, training=False), "pp=2")
+
+
 def test_chunks_need_a_pipeline(tmp_path):
     with pytest.raises(LumosError, match="--set vpp: the job has no pipeline; ask for one with --set pp=N"):
         step(job_of(tmp_path, EQUAL, EQUAL), "vpp=2")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.whatif.layout.test_replicated import job_of
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective import collective
@@ -114,6 +115,28 @@ def test_gathers_and_scatters_take_the_place_of_the_exchange(tmp_path):
     assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 6 * copy + scatter, abs=50_000)
     assert answer.changes == ("zero = 3 (measured: 0)",)
     assert answer.trust.grade.value == "limited"
+
+
+def test_a_process_alone_becomes_one_of_eight_that_share_their_parameters(tmp_path):
+    """Two layers of 1 ms forward and 2 ms backward, and an update of 0.5 ms, of which each does an eighth. As above, the first gather, with
+    the copy of an eighth before it, and the last scatter are in nobody's shadow; no gradient is exchanged otherwise."""
+    answer = step(job_of(tmp_path, (2048, 2048), (2048, 2048)), "dp=8", "zero=3")
+    gather, scatter = (int(collective(kind, 8, BYTES, H100).time) for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER))
+    expected = 6_000_000 + 500_000 / 8 + copied(BYTES // 8) + gather + 6 * copied(BYTES) + scatter
+    assert 1e9 * answer.base.step_time_s == pytest.approx(6_500_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(expected, abs=50_000)
+    assert answer.changes == ("zero = 3 (measured: 0)", "dp = 8 (measured: 1)")
+    assert answer.trust.grade.value == "limited"
+    assert "the recording is of one process" in next(d.message for d in answer.diagnostics if d.code == "sharding-assumed")
+    assert "exchange-assumed" not in {d.code for d in answer.diagnostics}
+
+
+def test_a_process_alone_that_updates_a_part_exchanges_gradients_and_parameters(tmp_path):
+    """Of two replicas each updates one layer, in half of 0.5 ms, and sends it to the other, beside what buckets of gradients add."""
+    found = job_of(tmp_path, (2048, 2048), (2048, 2048))
+    times = [1e9 * step(found, *words).outcome.step_time_s for words in (("dp=2",), ("dp=2", "zero=1"))]
+    sent = 2 * int(collective(CollectiveKind.BROADCAST, 2, BYTES, H100).time)
+    assert times[1] - times[0] == pytest.approx(sent - 250_000, abs=50_000)
 
 
 def test_a_step_gathers_what_the_step_before_updated(tmp_path):

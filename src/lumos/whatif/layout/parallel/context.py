@@ -16,22 +16,23 @@ up to the next multiplication is merging.
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.collective import collective
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.segment.dimensions import Shapes, is_attention, sizes
+from lumos.segment.dimensions import is_attention, positions_first, shapes_of, sizes
 from lumos.segment.products import product
 from lumos.vocabulary import CollectiveKind, Phase
+from lumos.whatif.layout.measured_layout import rewriting
 from lumos.whatif.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
-from lumos.whatif.layout.rescale import UNKNOWN, modelled, operator_rows
-from lumos.whatif.layout.resize import resized, sizes_of_rank, to_sizes
+from lumos.whatif.layout.rescale import UNKNOWN, holding, modelled, operator_rows
+from lumos.whatif.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -46,8 +47,12 @@ if TYPE_CHECKING:
 
 #: Bytes that merging in fp32 reads and writes for every element of a rank's output of 16 bits: once, and for every further part in the
 #: forward pass, for every part in the backward pass; and kernels that it launches for each. Counted in PyTorch 2.13's
-#: `_templated_ring_attention` and `_templated_ring_attention_backward`, as means of its two ways to share causal attention.
-ONCE, FORWARD_PART, BACKWARD_PART = 12, 41, 54
+#: `_templated_ring_attention` and `_templated_ring_attention_backward`, as means of its two ways to share causal attention. Forward: 6 to
+#: widen the first part and 6 to narrow the result; of a further part 8 to join its keys and values, and 38, or 27 where half of the queries
+#: attend. Backward: 12 to clear the gradients, 18 to narrow them, 20 to add those of keys and values to a cleared one and 10 those of
+#: queries, and 16 to join what goes around; of a further part 8, 16, and 20 and 13, or 26 and 10.
+FORWARD_ONCE, FORWARD_PART = 12.0, 40.5
+BACKWARD_ONCE, BACKWARD_PART = 17.5, 58.5
 FORWARD_KERNELS, BACKWARD_KERNELS = 10, 9
 #: Kinds of collectives by which keys and values go to the other ranks.
 _KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND, CollectiveKind.RECEIVE)
@@ -58,10 +63,11 @@ _OF_TOKENS = ("seq", "micro_batch")
 
 
 class _Call(NamedTuple):
-    """A call of attention. operator: with its shapes. tasks: of the measured graph. keys, outputs: elements of the keys and of the result.
-    width: bytes of each."""
+    """A call of attention. operator: with its shapes. row: of it. tasks: of the measured graph. keys, outputs: elements of the keys and of
+    the result. width: bytes of each."""
 
     operator: ShapedOperator
+    row: int
     tasks: tuple[int, ...]
     piece: int
     backward: bool
@@ -98,6 +104,8 @@ def context_parallel(
     if rates is None:
         raise LumosError("--set cp: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     old = sizes(job.traces[0])
+    if not old.seq:
+        raise LumosError(f"--set cp: ranks share the sequences of a model, but {unknown_size('seq', job.traces[0])}")
     whole = wanted.get("seq", old.seq * measured)
     if whole % (2 * count if count > 1 else 1):
         raise UsageError(f"--set cp={count}: sequences of {whole} tokens cannot be shared equally; they must be a multiple of {2 * count}")
@@ -127,6 +135,10 @@ def context_parallel(
             column[[task for call in found for task in call.tasks]] *= count / measured
     divided = count if "seq" in wanted else count / measured
     out = replace(out, factor=columns[0], low=columns[1], high=columns[2], shared=out.shared * divided)
+    for position, (found, trace) in enumerate(zip(calls, job.traces, strict=True)):
+        lengths = _lengths(old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS})) if measured > 1 else {}
+        attends = partial(_to_all_keys, Fraction(count, measured), lengths)
+        out = rewriting(out, position, holding(trace, [call.row for call in found], is_attention), attends)
     if measured > 1 or count == 1:
         return out
     of_task = {call.tasks[-1]: call for found in calls for call in found}
@@ -144,13 +156,13 @@ def context_parallel(
 
 def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
     """The calls of attention in the layers of a rank, in order."""
-    segmentation, shapes = layout.segmentation, Shapes(trace)
-    tasks, rows = operator_rows(segmentation, position, trace, members(segmentation.graph))
-    known = [is_attention(o.name) and sum(len(s) == 4 for s in o.shapes) > 1 for o in shapes.operators]
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    tasks, rows = operator_rows(segmentation, position, trace)
+    attends = np.array([is_attention(o.name) and sum(len(s) == 4 for s in o.shapes) > 1 for o in shapes.operators] or [False], bool)
+    chosen = (shapes.of_row[rows] >= 0) & attends[shapes.of_row[rows]]
     by_row: dict[int, list[int]] = {}
-    for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
-        if shapes.of_row[row] >= 0 and known[shapes.of_row[row]]:
-            by_row.setdefault(row, []).append(task)
+    for task, row in sorted(zip(tasks[chosen].tolist(), rows[chosen].tolist(), strict=True)):
+        by_row.setdefault(row, []).append(task)
     out = []
     for row, mine in by_row.items():
         o, piece = shapes.operators[shapes.of_row[row]], int(segmentation.piece[mine[0]])
@@ -159,7 +171,7 @@ def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
         backward = "backward" in o.name
         tensors = [s for s in o.shapes if len(s) == 4][int(backward) :]
         width = 4 if "float" in o.dtypes[:2] else 2
-        out.append(_Call(o, tuple(mine), piece, backward, elements(tensors[1]), elements(tensors[0]), width))
+        out.append(_Call(o, row, tuple(mine), piece, backward, elements(tensors[1]), elements(tensors[0]), width))
     return out
 
 
@@ -219,7 +231,7 @@ def _attending(
     old, new = change
     if old == new:
         return
-    lengths = {old.seq: new.seq, old.seq // 2: new.seq // 2}
+    lengths = _lengths(old, new)
     known: dict[ShapedOperator, float] = {}
     for call in calls:
         o = call.operator
@@ -235,12 +247,30 @@ def _attending(
             column[tasks] = before[tasks] * known[o]
 
 
+def _lengths(old: Sizes, new: Sizes) -> dict[int, int]:
+    """What becomes of the length of a part of the sequence, and of half of one."""
+    return {old.seq: new.seq, old.seq // 2: new.seq // 2}
+
+
+def _to_all_keys(more: Fraction, lengths: Mapping[int, int], recorded: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A call of attention whose keys and values stand for those of `more` times as many ranks. lengths: those of parts of a sequence."""
+    wide = [i for i, s in enumerate(o.shapes) if len(s) == 4][int("backward" in o.name) :]
+    out = [
+        tuple(lengths.get(a, b) if 0 < at < 3 else b for at, (a, b) in enumerate(zip(was, now, strict=True))) if len(was) == 4 else now
+        for was, now in zip(recorded.shapes, o.shapes, strict=True)
+    ]
+    at = 1 if positions_first(o.name) else 2
+    for i in wide[1:3]:
+        out[i] = (*out[i][:at], int(out[i][at] * more), *out[i][at + 1 :])
+    return o._replace(shapes=tuple(out))
+
+
 def _merging(layout: MeasuredLayout, position: int, trace: Trace, calls: Sequence[_Call]) -> Iterator[tuple[bool, Int64]]:
     """For every layer's pass whether it is a backward one, and its tasks between the first attention and the next multiplication but
     attention and collectives."""
-    segmentation, shapes = layout.segmentation, Shapes(trace)
-    graph, owners = segmentation.graph, members(segmentation.graph)
-    tasks, rows = operator_rows(segmentation, position, trace, owners)
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    graph, owners = segmentation.graph, segmentation.owners
+    tasks, rows = operator_rows(segmentation, position, trace)
     multiplies = np.array([product(o) is not None for o in shapes.operators] or [False], bool)
     products = np.sort(tasks[(shapes.of_row[rows] >= 0) & multiplies[shapes.of_row[rows]]])
     attends = np.array([task for call in calls for task in call.tasks], np.int64)
@@ -298,7 +328,7 @@ def _times(backward: bool, nbytes: int, outputs: float, ranks: int, part: int, r
     if backward:
         hop = rates.exchange(CollectiveKind.SEND_RECEIVE, 2, 2 * nbytes)  # in fp32
         best, high = best + hop.best + (ranks - 1) * max(hop.best - part, 0), high + ranks * hop.high
-    each = BACKWARD_PART * ranks if backward else FORWARD_PART * (ranks - 1)
-    merged = rates.passing(round(outputs * (ONCE + each))).best
+    each = BACKWARD_ONCE + BACKWARD_PART * ranks if backward else FORWARD_ONCE + FORWARD_PART * (ranks - 1)
+    merged = rates.passing(round(outputs * each)).best
     kernels = BACKWARD_KERNELS * ranks if backward else FORWARD_KERNELS * (ranks - 1)
     return AddedTimes(best, 0, high), AddedTimes(merged, 0, 2 * merged), kernels

@@ -21,21 +21,20 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.collective import collective
 from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.products import grouped_product, routed
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.layout.accumulate import operator_ns
 from lumos.whatif.layout.activations import stream_ratio
 from lumos.whatif.layout.change import whole_updates
-from lumos.whatif.layout.measured_layout import NOTHING, Extra
+from lumos.whatif.layout.measured_layout import NOTHING, Extra, rewriting
 from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor
 from lumos.whatif.layout.replicated import backward_ends
 from lumos.whatif.layout.rescale import dtype_on, operator_rows
@@ -58,9 +57,11 @@ IMBALANCE = 0.15
 
 
 class _Grouped(NamedTuple):
-    """A multiplication by the weights of all experts of a rank. task: of the measured graph. tokens: bytes of what it multiplies."""
+    """A multiplication by the weights of all experts of a rank. task: of the measured graph. row: of its operator. tokens: bytes of what it
+    multiplies."""
 
     task: int
+    row: int
     piece: int
     operator: ShapedOperator
     tokens: int
@@ -113,6 +114,9 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
             ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
     out = replace(layout, ranks=tuple(ranks), factor=columns[0], low=columns[1], high=columns[2], changes=changes)
+    for position, each in enumerate(shown):
+        fewer = partial(_with_experts, each.number, each.number * measured // count)
+        out = rewriting(out, position, {grouped.row for grouped in each.grouped}, fewer)
     if measured > 1:
         return out
     sites = {place.task: place for each in shown for place in _sites(each, ratio)}
@@ -150,8 +154,8 @@ def _check(count: int, measured: int, experts: int, replicas: int, stage: int) -
 
 def _experts(layout: MeasuredLayout, position: int, trace: Trace) -> _Experts:
     """What a rank shows of its experts."""
-    segmentation, shapes = layout.segmentation, Shapes(trace)
-    tasks, rows = operator_rows(segmentation, position, trace, members(segmentation.graph))
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    tasks, rows = operator_rows(segmentation, position, trace)
     found = []
     for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
         o = shapes.operators[shapes.of_row[row]] if shapes.of_row[row] >= 0 else None
@@ -160,7 +164,7 @@ def _experts(layout: MeasuredLayout, position: int, trace: Trace) -> _Experts:
         dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
         piece = int(segmentation.piece[task])
         if segmentation.pieces[piece].label.layer >= 0:
-            found.append(_Grouped(task, piece, o, elements(o.shapes[0]) * dtype.bytes))
+            found.append(_Grouped(task, row, piece, o, elements(o.shapes[0]) * dtype.bytes))
     count = next((g.operator.shapes[1][0] for g in found if len(g.operator.shapes[1]) == 3), 0)
     of_layers = gradients(segmentation, position, trace)
     total, inside = (sum(g.width * elements(g.shape) for g in of_layers if g.layer >= least) for least in (-1, 0))
@@ -220,6 +224,12 @@ def _ratio(o: ShapedOperator, experts: int, part: float, tokens: float, accelera
     return times[1] / max(times[0], 1)
 
 
+def _with_experts(before: int, after: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A grouped multiplication, whose inputs have a part for each of `before` experts, for `after` experts."""
+    parts = [len(s) in (1, 3) and s[0] == before for s in o.shapes]
+    return o._replace(shapes=tuple((after, *s[1:]) if part else s for s, part in zip(o.shapes, parts, strict=True)))
+
+
 def _fewer_weights(columns: Sequence[Factors], layout: MeasuredLayout, position: int, experts: _Experts, part: float) -> None:
     """Let the optimizer update `part` times as many weights of experts, in place."""
     rest, tasks = experts.others + experts.outside, whole_updates(layout, position)
@@ -231,9 +241,9 @@ def _fewer_weights(columns: Sequence[Factors], layout: MeasuredLayout, position:
 def _uncopied(columns: Sequence[Factors], layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
     """Let no gradient of experts be copied into a bucket and back, in place, since they are exchanged apart; at the high end, the part that
     is left. copies: the kernels that copy gradients."""
-    segmentation, shapes = layout.segmentation, Shapes(trace)
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
     sizes = {elements(g.shape) for g in gradients(segmentation, position, trace) if g.layer >= 0 and len(g.shape) == 3}
-    tasks, rows = operator_rows(segmentation, position, trace, members(segmentation.graph))
+    tasks, rows = operator_rows(segmentation, position, trace)
     of_experts = np.array([any(elements(s) in sizes for s in o.shapes if s) for o in shapes.operators] or [False], bool)
     mine = tasks[np.isin(tasks, copies) & (shapes.of_row[rows] >= 0) & of_experts[shapes.of_row[rows]]]
     for column, ratio in zip(columns, (0.0, 0.0, 1 / count), strict=True):

@@ -20,17 +20,17 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
 from lumos.cost.collective import collective
 from lumos.cost.gemm import gemm
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.dimensions import Shapes, Sizes, sizes
+from lumos.segment.dimensions import Sizes, shapes_of, sizes
 from lumos.segment.products import Product, factors, product
 from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import CollectiveKind, DType, Phase
+from lumos.whatif.layout.measured_layout import rewriting
 from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor, times_of
 from lumos.whatif.layout.rescale import CPU_INTERVAL, operator_rows
 
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.products import ShapedOperator
     from lumos.segment.segment import Label
     from lumos.trace.table import Job, Trace
     from lumos.whatif.layout.measured_layout import Factors, MeasuredLayout
@@ -50,9 +51,10 @@ _NAME, _LANE = "exchange of activations (assumed)", "assumed exchange of activat
 
 
 class _Place(NamedTuple):
-    """A multiplication of the passes over a rank's tokens. task: of the measured graph."""
+    """A multiplication of the passes over a rank's tokens. task: of the measured graph. row: of its operator."""
 
     task: int
+    row: int
     sizes: Product
     label: Label
     piece: int
@@ -72,7 +74,6 @@ def split_over_ranks(
     larger than recorded. Raises LumosError where the layers do not show the multiplications around which ranks exchange.
     """
     sites: list[_Site] = []
-    parts: dict[int, Product] = {}
     columns = after.factor.copy(), after.low.copy(), after.high.copy()
     for position, trace in enumerate(job.traces):
         places = _multiplications(before, position, trace)
@@ -80,7 +81,8 @@ def split_over_ranks(
         could = shown.vocab if shown.vocab % ranks == 0 else 0
         shown = shown._replace(vocab=could if _has_two_tables(before, position, trace, shown) or not could % (PADDED_TO * ranks) else 0)
         sites += _sites(places, shown)
-        parts |= _share(columns, before, places, shown, could, accelerator, ranks)
+        for dimension, rows in _share(columns, before, places, shown, could, accelerator, ranks).items():
+            after = rewriting(after, position, rows, partial(_cut, dimension, ranks))
         _share_updates(columns, before, position, trace, ranks, outside=shown.vocab > 0)
     if not any(site.inside for site in sites):
         raise LumosError(
@@ -103,7 +105,6 @@ def split_over_ranks(
         factor=columns[0],
         low=columns[1],
         high=columns[2],
-        parts=parts,
         assumed=(*after.assumed, partial(_exchanges, times, len(after.segmentation.graph))),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
     )
@@ -139,19 +140,20 @@ def _share(
     could: int,
     accelerator: Accelerator | None,
     ranks: int,
-) -> dict[int, Product]:
+) -> dict[str, list[int]]:
     """Multiply the factors of the multiplications that sizes did not tell to be a part, in place: those of square weights, and those of
     embedding and head and of no width that ranks share (the narrow projections of latent attention), which some plans leave whole. could:
     the vocabulary that ranks could share; where `shown` has none, embedding and head stay whole, and only their low ends are of a part.
-    Returns the sizes of the parts, by task."""
-    parts: dict[int, Product] = {}
+    Returns the rows of those that are cut, by the dimension of `Product` of which every rank has a part."""
+    cut: dict[str, list[int]] = defaultdict(list)
     shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
     for place in places:
         m, n, k, batch = place.sizes
         task, of_vocabulary = place.task, could > 0 and could in (m, n, k) and not place.inside
         if batch > 1 or not (place.inside or of_vocabulary) or columns[0][task] != before.factor[task]:
             continue
-        part = (m, n, k // ranks) if of_vocabulary and k == could else (m // ranks, n, k) if m == could else (m, n // ranks, k)
+        dimension = "k" if of_vocabulary and k == could else "m" if m == could else "n"
+        part = place.sizes._replace(**{dimension: getattr(place.sizes, dimension) // ranks})[:3]
         factor = 1 / ranks
         if accelerator is not None:
             old, new = (gemm(*each, accelerator, place.dtype, cast=False) for each in ((m, n, k), part))
@@ -160,10 +162,23 @@ def _share(
         if of_vocabulary and not shown.vocab:
             continue
         columns[0][task] *= factor
-        parts[task] = Product(*part, batch)
+        cut[dimension].append(place.row)
         sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
         columns[2][task] *= min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
-    return parts
+    return cut
+
+
+def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A rank's part of a multiplication, of which the ranks share a dimension of `Product`."""
+    found, whole = factors(o), product(o)
+    if found is None or whole is None:
+        return o
+    part = whole._replace(**{dimension: getattr(whole, dimension) // ranks})
+    out = list(o.shapes)
+    rows = (part.m,) if len(out[found.first]) == 2 else out[found.first][:-1]
+    out[found.first] = (*rows, part.k)
+    out[found.second] = (part.n, part.k) if found.transposed else (part.k, part.n)
+    return o._replace(shapes=tuple(out))
 
 
 def _share_updates(columns: Sequence[Factors], before: MeasuredLayout, position: int, trace: Trace, ranks: int, *, outside: bool) -> None:
@@ -183,7 +198,7 @@ def _share_updates(columns: Sequence[Factors], before: MeasuredLayout, position:
 def stream_bytes(trace: Trace) -> int:
     """Bytes of what runs through the layers of a microbatch: the residual stream of a model for sequences, else what most multiplications
     and convolutions read; 0 where the trace does not say."""
-    shown, shapes, found = sizes(trace), Shapes(trace), Counter[int]()
+    shown, shapes, found = sizes(trace), shapes_of(trace), Counter[int]()
     for o, times in shapes.counted():
         if o.shapes and ("linear" in o.name or "conv" in o.name) and "backward" not in o.name:
             found[elements(o.shapes[0])] += times
@@ -193,8 +208,8 @@ def stream_bytes(trace: Trace) -> int:
 
 def stream_width(trace: Trace) -> int:
     """Bytes of one value of the residual stream: of the type that most multiplications read; 4 where the trace does not say."""
-    shapes, found = Shapes(trace), Counter[str]()
-    for o, times in shapes.counted(shapes.own()):
+    shapes, found = shapes_of(trace), Counter[str]()
+    for o, times in shapes.counted(shapes.own):
         places = factors(o)
         if places is not None and places.first < len(o.dtypes):
             found[o.dtypes[places.first]] += times
@@ -239,8 +254,8 @@ def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
 
 def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Place]:
     """The multiplications in the passes of a rank, in order."""
-    segmentation, shapes = layout.segmentation, Shapes(trace)
-    tasks, rows = operator_rows(segmentation, position, trace, members(segmentation.graph))
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    tasks, rows = operator_rows(segmentation, position, trace)
     known = [(o, product(o)) for o in shapes.operators]
     out = []
     for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
@@ -250,5 +265,5 @@ def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> lis
         if o is None or found is None or label.phase not in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
             continue
         dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
-        out.append(_Place(task, found, label, piece, dtype))
+        out.append(_Place(task, row, found, label, piece, dtype))
     return out

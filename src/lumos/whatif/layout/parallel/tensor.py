@@ -18,7 +18,7 @@ from lumos.vocabulary import CollectiveKind
 from lumos.whatif.layout.activations import exchanged, in_embedding, measured_ranks, of_stream, shared_keys
 from lumos.whatif.layout.parallel.split import split_over_ranks
 from lumos.whatif.layout.reach import unchanged_work
-from lumos.whatif.layout.resize import to_sizes
+from lumos.whatif.layout.resize import to_sizes, unknown_size
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster
@@ -81,7 +81,7 @@ def _shared(old: Sizes, measured: int, count: int, vocabulary: bool, trace: Trac
     for key in shared_keys(vocabulary=vocabulary):
         whole = getattr(old, key) * measured
         if not whole and key in ("heads", "ffn"):
-            raise LumosError(f"--set tp: the shapes in {trace.path} do not show its {key}, which tensor-parallel ranks share")
+            raise LumosError(f"--set tp: tensor-parallel ranks share the {key} of a model, but {unknown_size(key, trace)}")
         if whole % count and key != "kv_heads":
             raise LumosError(f"--set tp={count}: the {whole} {key} of the model cannot be shared equally by {count} ranks")
         new[key] = max(whole // count, 1) if whole else 0

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steps import members
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients
 from lumos.vocabulary import Phase
 from lumos.whatif.layout.rescale import operator_rows
@@ -34,11 +33,11 @@ def divisions(layout: MeasuredLayout, job: Job) -> Int64:
 
 
 def _of_rank(layout: MeasuredLayout, position: int, trace: Trace) -> Int64:
-    segmentation, shapes = layout.segmentation, Shapes(trace)
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
     known = {gradient.shape for gradient in gradients(segmentation, position, trace)}
     divides = np.array([o.name in _DIVIDES and bool(o.shapes) and o.shapes[0] in known for o in shapes.operators] or [False], bool)
     behind = np.array([piece.label.phase == Phase.OPTIMIZER for piece in segmentation.pieces], bool)
-    tasks, rows = operator_rows(segmentation, position, trace, members(segmentation.graph))
+    tasks, rows = operator_rows(segmentation, position, trace)
     number = shapes.of_row[rows]
     out: Int64 = tasks[(number >= 0) & divides[number] & behind[segmentation.piece[tasks]]]
     return out

@@ -33,9 +33,10 @@ def ranks_joined(layout: MeasuredLayout, groups: Sequence[Sequence[int]]) -> Mea
     order, is for the caller to say. Rows of the other ranks' traces are not known of their tasks any more.
     """
     s, firsts = layout.segmentation, [group[0] for group in groups]
-    graph = _graph(s, groups)
-    named = [step.name for step in members(s.graph).steps]
-    number = {(step.rank, step.name): i for i, step in enumerate(members(graph).steps)}
+    owners = members(_graph(s, groups))
+    graph = owners.graph
+    named = [step.name for step in s.owners.steps]
+    number = {(step.rank, step.name): i for i, step in enumerate(owners.steps)}
     new_rank = {old: new for new, group in enumerate(groups) for old in group}
 
     def step_of(rank: int, step: int) -> int:
@@ -44,7 +45,7 @@ def ranks_joined(layout: MeasuredLayout, groups: Sequence[Sequence[int]]) -> Mea
     pieces = tuple(replace(p, rank=new_rank[p.rank], step=step_of(new_rank[p.rank], p.step)) for p in s.pieces)
     segmentation = replace(
         s,
-        graph=graph,
+        owners=owners,
         pieces=pieces,
         units=tuple(s.units[first] for first in firsts),
         unit_labels=tuple(s.unit_labels[first] for first in firsts),

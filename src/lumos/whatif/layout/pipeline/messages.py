@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.whatif.layout.placed import AddedTimes, Addition
@@ -17,7 +18,6 @@ from lumos.whatif.layout.placed import AddedTimes, Addition
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumos.trace.table import Int64
     from lumos.whatif.layout.placed import Placed
 
 
@@ -37,7 +37,7 @@ class PassRun(NamedTuple):
 
 def messages(runs: Sequence[PassRun], places: int, time: AddedTimes, placed: Placed) -> Iterator[Addition]:
     """A send and a receive between every two passes of a microbatch over neighbouring chunks, each rank's in the order of its passes."""
-    first, last = _ends(placed)
+    ends = _ends(placed, runs)
     known = {(r.replica, r.step, r.backward, r.microbatch, r.place): i for i, r in enumerate(runs)}
     meetings: dict[tuple[int, int], int] = defaultdict(lambda: len(meetings))
     for i, run in enumerate(runs):
@@ -49,21 +49,31 @@ def messages(runs: Sequence[PassRun], places: int, time: AddedTimes, placed: Pla
             what = "gradients" if run.backward else "activations"
             name = f"{'send' if sends else 'receive'} of {what} (assumed)"
             meets = meetings[(i, other) if sends else (other, i)]
-            tasks = [t for t in (last if sends else first)[run.first : run.last + 1].tolist() if t >= 0]
-            if not tasks:
-                raise LumosError("--set pp: a pass of the recording has no work on its device, so its stages cannot be told")
-            task = tasks[-1] if sends else tasks[0]
-            after, before = ((task,), ()) if sends else ((), (task,))
+            first, last = ends[i]
+            after, before = ((last,), ()) if sends else ((), (first,))
             yield Addition(name, run.rank, name, time, after, before, run.last if sends else run.first, meets=meets)
 
 
-def _ends(placed: Placed) -> tuple[Int64, Int64]:
-    """The first and the last task of every instance that computes, on the device where the job has one; -1 for none."""
+def _ends(placed: Placed, runs: Sequence[PassRun]) -> list[tuple[int, int]]:
+    """The first and the last task of every pass that computes, on the device where the job has one. They are those that one thread runs or
+    launches, the one of most of them, on the stream of most of them: what another thread does after the pass, as a schedule that divides
+    gradients, no message waits for, nor what another stream does beside it, as gathers of parameters.
+
+    Raises LumosError where a pass has no such task.
+    """
     graph = placed.graph
     works = np.flatnonzero(graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR))
     works = works[placed.source[works] >= 0]
-    instances = placed.instance[works]
-    length = int(placed.instance.max(initial=-1)) + 1
-    first, last = np.full(length, -1, np.int64), np.full(length, -1, np.int64)
-    first[instances[::-1]], last[instances] = works[::-1], works
-    return first, last
+    works = works[np.argsort(placed.instance[works], kind="stable")]
+    instance = placed.instance[works]
+    launch = members(graph).launch[works]
+    thread = graph.processor[np.where(launch >= 0, launch, works)]
+    out = []
+    for run in runs:
+        mine = slice(int(np.searchsorted(instance, run.first, "left")), int(np.searchsorted(instance, run.last, "right")))
+        if mine.start == mine.stop:
+            raise LumosError("--set pp: a pass of the recording has no work on its device, so its stages cannot be told")
+        own = works[mine][thread[mine] == np.bincount(thread[mine]).argmax()]
+        own = own[graph.processor[own] == np.bincount(graph.processor[own]).argmax()]
+        out.append((int(own[0]), int(own[-1])))
+    return out

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.analyze.loop.steps import members
 from lumos.graph.lists import end_to_end, list_of, offsets
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 
@@ -89,7 +90,7 @@ class _Copies:
             first += len(group)
         return replace(
             s,
-            graph=self._graph(),
+            owners=members(self._graph()),
             pieces=tuple(pieces),
             piece=self._mapped(s.piece, self.piece),
             units=tuple(s.units[rank] for rank in self.ranks),

@@ -56,6 +56,8 @@ def pipelined(layout: MeasuredLayout, job: Job, pipeline: Pipeline, cluster: Clu
         ranks.append(stage.arranged(items))
         runs += stage.runs
         edges = stage.edges
+    if not edges:
+        raise LumosError("--set pp: the trace has no step with forward and backward passes, so there are none that stages could run")
     nbytes = round(stream_bytes(job.traces[0]) * ratio)
     if not nbytes:
         raise LumosError(

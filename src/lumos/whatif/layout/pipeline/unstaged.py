@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumos.analyze.loop.steps import members
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.units import count as counted
@@ -44,7 +43,7 @@ def on_one_rank(layout: MeasuredLayout, job: Job, recorded: RecordedStages, sett
         raise LumosError("--set pp=1: another key of this change adds exchanges between the recorded stages; ask for one after the other")
     wanted = numbers.get("microbatches", recorded.microbatches)
     groups = [[own[replica] for own in recorded.ranks] for replica in range(len(recorded.ranks[0]))]
-    names = [step.name for step in members(layout.segmentation.graph).steps]
+    names = [step.name for step in layout.segmentation.owners.steps]
     ranks = []
     for group in groups:
         first, *others = [[*steps_of(layout, layout.ranks[position])] for position in group]

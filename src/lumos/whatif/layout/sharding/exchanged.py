@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind
 from lumos.segment.weights import weights
 from lumos.trace.table import Category
@@ -67,7 +66,7 @@ class Exchanged:
         self.gradients = np.sort(facts.task[chosen]).astype(np.int64)
         groups = facts.size[chosen]
         self.replicas = int(np.bincount(groups).argmax()) if len(groups) else 0
-        launch = members(graph).launch
+        launch = segmentation.owners.launch
         launched = np.flatnonzero((rank == position) & (graph.kind != Kind.COLLECTIVE) & graph.on_device & (launch >= 0))
         self.copies = launched[_inside(graph, trace, launch[launched], _COPIES)]
         unpacked = launched[_inside(graph, trace, launch[launched], _UNPACKED)]
@@ -97,7 +96,7 @@ def exchanged_by_rank(layout: MeasuredLayout, job: Job) -> tuple[Exchanged, ...]
 def gathers_once(layout: MeasuredLayout, job: Job) -> frozenset[int]:
     """The gathers of parameters in the passes, the copies around them, and their launches: a recomputed pass has none of its own, as the
     backward pass of its layer has gathered the parameters before, or they were kept."""
-    launch = members(layout.segmentation.graph).launch
+    launch = layout.segmentation.owners.launch
     found: set[int] = set()
     for exchanged in exchanged_by_rank(layout, job):
         if len(exchanged.gathers):

@@ -11,6 +11,9 @@ Exchanges take the time of the model of a collective over the stated or usual li
 take (`rates`). They take nothing from the work beside them, and the CPU
 as long as calling exchanges does in public traces (`placed`). The recorded exchanges that the other stage does not have, and the copies
 around them, take no time any more; those that both have stay as they were measured.
+
+Of a process that was recorded alone all exchanges are assumed. With zero = 1 or 0 those of gradients are added where the process becomes
+one of several (`replicated`).
 """
 
 from __future__ import annotations
@@ -49,17 +52,18 @@ _EXCHANGES = {
 }
 
 
-def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int) -> MeasuredLayout:
-    """The layout of replicas with a stage of ZeRO, 0 to 3, in place of the recorded one.
+def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int, copies: int = 1) -> MeasuredLayout:
+    """The layout of replicas with a stage of ZeRO, 0 to 3, in place of the recorded one. copies: of how many replicas a process that was
+    recorded alone becomes one.
 
     Raises LumosError where the recording has no replicas, and where device or links are not known.
     """
     found = exchanged_by_rank(layout, job)
-    replicas = max(f.replicas for f in found)
+    replicas = max(copies, *(f.replicas for f in found))
     if replicas < 2:
         raise LumosError(
             f"--set zero={stage}: the recording shows no replicas that exchange gradients or gather parameters in their passes; record two"
-            " of them or more, with record_shapes=True"
+            " of them or more, with record_shapes=True, or say of how many one process becomes one, with --set dp=N"
         )
     measured = max(f.stage for f in found)
     change = f"zero = {stage} (measured: {measured})"
@@ -73,8 +77,9 @@ def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int) -
         for column in columns:
             column[_gone(each, measured, stage)] = 0.0
         _share(columns, each.updates, (measured, stage), largest_part(own, replicas), replicas)
+    shown = "is of one process" if copies > 1 else f"shows zero = {measured}"
     text = (
-        f"zero = {stage}: the recording shows zero = {measured}; assumed are {_EXCHANGES[stage]} between {replicas} replicas over the links"
+        f"zero = {stage}: the recording {shown}; assumed are {_EXCHANGES[stage]} between {replicas} replicas over the links"
         f" of {rates.cluster.name}, beside the passes"
     )
     return replace(
