@@ -22,6 +22,10 @@ class GraphError(LumosError):
     """A dependency graph has no schedule: a cycle, or a rendezvous that never completes."""
 
 
+class UnknownDeviceError(LumosError):
+    """A trace does not say on which device it was recorded, or names one that Lumos does not know; the user can say it."""
+
+
 class InterruptedSearchError(LumosError):
     """The user interrupted a search before any plan was timed; the command line exits with status 130."""
 

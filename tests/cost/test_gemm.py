@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -194,6 +195,26 @@ def test_a_device_without_published_numbers_is_asked_about() -> None:
 def test_chunks_do_not_show(count: int) -> None:
     m = np.arange(1, count + 1)
     assert np.all(np.diff(gemm(m, 1024, 1024, device("h100")).time) >= 0)
+
+
+def test_kernels_of_the_generation_before_are_those_of_its_device_at_their_share_of_the_rate():
+    h100, a100 = device("h100"), device("a100-80gb")
+    older = h100.with_older_kernels()
+    assert older.peak("bf16") == pytest.approx(0.629 * h100.peak("bf16"))
+    e = gemm(8192, 8192, 8192, older)
+    assert e.time > gemm(8192, 8192, 8192, h100).time
+    # As on an A100 with the cores, clock, memory and rate of these kernels.
+    same = msgspec.structs.replace(older, name="a100-80gb", fitted_as=())
+    assert e.time == gemm(8192, 8192, 8192, same).time
+    assert [note.code for note in e.diagnostics] == ["coefficients-of-kin"]
+    assert a100.with_older_kernels() is a100, "nothing is known of those"
+
+
+def test_a_kernel_that_does_not_split_k_leaves_cores_idle():
+    """One tile of 64 x 64 with k = 65,536: eight cores take some more than an eighth of the time of one."""
+    split, whole = (gemm(64, 64, 65_536, device("h100"), split=each).time for each in (True, False))
+    assert 5 < whole / split < 8
+    assert gemm(8192, 8192, 512, device("h100"), split=False).time == gemm(8192, 8192, 512, device("h100")).time
 
 
 def test_an_image_that_several_taps_read_comes_from_memory_once():

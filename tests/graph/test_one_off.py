@@ -59,6 +59,36 @@ def test_calls_that_load_modules(draw, job):
     assert recurring(graph).duration.sum() == graph.duration.sum() - 80 * US
 
 
+def test_the_first_call_of_a_name_starts_the_driver(draw, job):
+    """Of 30 ms, the call that asks for priorities takes 20 once; the first of two that allocate takes 11, of which 1 is usual."""
+    drawing = draw().op("work", 0, 40_000).call("cudaDeviceGetStreamPriorityRange", 0, 20_000)
+    drawing.call("cudaMalloc", 20_000, 11_000).call("cudaMalloc", 32_000, 1000).launch((35_000, 10), (35_010, 5))
+    graph = build(job(drawing))
+    assert "takes 30.00 ms in 2 pieces of work, most of it 0 ns after the first work, in cudaDevice" in codes(graph)["driver-start"]
+    assert recurring(graph).duration.sum() == graph.duration.sum() - 30_000 * US
+
+
+def test_a_call_that_may_wait_or_was_made_before_starts_nothing(draw, job):
+    """The first cudaFree runs while a kernel is on the device, which it may wait for; the second allocation is not the first."""
+    drawing = draw().op("work", 0, 80_000).launch((0, 10), (10, 30_000)).call("cudaFree", 20, 29_990)
+    drawing.call("cudaMalloc", 40_000, 10).call("cudaMalloc", 50_000, 15_000)
+    graph = build(job(drawing))
+    assert graph.one_off is None and "driver-start" not in codes(graph)
+
+
+def test_a_stream_that_was_held_up_starts_earlier_without_what_its_thread_took_once(draw, job):
+    """The driver starts for 20 ms, a launch of 10 µs follows, and its kernel starts 4 ms later, for an unknown reason."""
+    drawing = (
+        draw()
+        .call("cudaDeviceGetStreamPriorityRange", 0, 20_000)
+        .launch((20_000, 10), (24_010, 5))
+        .call("cudaDeviceSynchronize", 20_010, 4010)
+    )
+    graph = build(job(drawing))
+    assert graph.release_time.max() == 24_010 * US
+    assert recurring(graph).release_time.max() == 4010 * US
+
+
 def test_autotuning_is_left_out_with_its_kernels(draw, job):
     """A range tries out two kernels of 50 µs, with calls of 10; then one of 20 runs."""
     drawing = draw().row("user_annotation", "CachingAutotuner.benchmark_all_configs (dynamo_timed)", 0, 200)

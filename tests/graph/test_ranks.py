@@ -66,6 +66,17 @@ def test_waiting_comes_out_of_the_simulation(draw, job, seq):
     assert (simulate(graph, early).end[graph.rendezvous_task] == base.end[graph.rendezvous_task]).all()
 
 
+def test_an_exchange_that_ends_as_its_last_rank_arrives_takes_no_time(draw, job):
+    """A changed job, written as profiler files, keeps the exchanges that it no longer needs: the first is over when rank 1 arrives at
+    50 us. The second takes 40 us, which says nothing about the first."""
+    drawings = [draw(rank, 2) for rank in range(2)]
+    for drawing, begin in zip(drawings, (20, 50), strict=True):
+        drawing.op("forward", 0, 10).launch((10, 5), (begin, 50 - begin), 9, NCCL, **facts(1))
+        drawing.launch((15, 5), (60, 40), 9, NCCL, **facts(2))
+    graph = build(job(*drawings))
+    assert graph.duration[graph.rendezvous_task].tolist() == [0, 0, 40 * US, 40 * US]
+
+
 def test_confidence_says_how_the_ranks_were_matched(draw, job):
     assert any("sequence number (confidence 1.00)" in d.message for d in build(job(*two_ranks(draw))).diagnostics)
 

@@ -237,7 +237,7 @@ def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):
         ends.append(max(start, begin + call) + 10.0)
         begin += call
     found = trace(drawing)
-    depth, _, outstanding_seen, _ = queue_depth(device_work(found))
+    depth, _, outstanding_seen, _ = queue_depth(found, device_work(found))
     assert depth == outstanding_seen.max() >= 999
     graph = rank_graph(found)
     blocked = graph.duration[graph.kind == Kind.LAUNCH][-100:]
@@ -256,7 +256,23 @@ def test_a_queue_is_full_where_a_hundred_launches_begin_at_one_count(draw, trace
         drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
     for i in range(launches):
         drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
-    assert queue_depth(device_work(trace(drawing))).depth == depth
+    found = trace(drawing)
+    assert queue_depth(found, device_work(found)).depth == depth
+
+
+@pytest.mark.parametrize(("waits", "returns", "depth"), [(4, 1, 0), (5, 1, 1000), (5, -1, 0), (5, 61, 0)])
+def test_a_queue_is_full_where_long_launches_return_when_a_place_is_free(draw, trace, waits, returns, depth):
+    # 1,000 kernels of 150 us were launched before the recording. Every call begins 1 us after one of them has begun, at 1,000 outstanding
+    # launches, and returns so long (us) after its end: `waits` such calls are too few to be a cluster, but all wait for the place.
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 150.0 * i, 150.0, 7, drawing.correlate())
+    for i in range(waits):
+        drawing.launch((300.0 * i + 1, 149.0 + returns), (150_000 + 10.0 * i, 10.0))
+        if i < waits - 1:
+            drawing.launch((300.0 * i + 220, 4.0), (150_005 + 10.0 * i, 1.0))
+    found = trace(drawing)
+    assert queue_depth(found, device_work(found)).depth == depth
 
 
 def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
@@ -268,7 +284,7 @@ def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
     for i in range(300):
         drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
     found = trace(drawing)
-    depth, _, outstanding, freed = queue_depth(device_work(found))
+    depth, _, outstanding, freed = queue_depth(found, device_work(found))
     assert depth == 1000
     assert (outstanding == 1000).all()
     assert freed.tolist() == list(range(300))
@@ -288,7 +304,7 @@ def test_launches_that_take_no_place_leave_the_queue_as_deep_as_it_is(draw, trac
         if i % 10 == 0:
             drawing.launch((10.0 * i + 10.6, 0.2), (10.0 * i + 12, 1.0), 9, "added", **{"Queue place": 0})
     found = trace(drawing)
-    depth, order, outstanding, _ = queue_depth(device_work(found))
+    depth, order, outstanding, _ = queue_depth(found, device_work(found))
     assert (depth, len(order)) == (1000, 300)
     assert (outstanding == 1000).all()
     graph = rank_graph(found)
@@ -304,7 +320,8 @@ def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
     drawing = draw()
     for i in range(300):
         drawing.launch((10 * i, 5), (10 * i + 40, 9))
-    assert queue_depth(device_work(trace(drawing))).depth == 0
+    found = trace(drawing)
+    assert queue_depth(found, device_work(found)).depth == 0
 
 
 def test_names_of_calls(draw, trace):

@@ -99,6 +99,50 @@ def test_tokens_that_experts_multiply_follow_the_sequence(name, shapes, after):
     assert longer.operator(op(name, *shapes), True).shapes == after
 
 
+#: Experts as wide as the model, whose matrices with their gates are as wide as queries, keys and values together.
+AS_WIDE = Sizes(micro_batch=2, seq=100, hidden=512, heads=8, kv_heads=4, head_dim=64, ffn=512, vocab=1000)
+
+
+@pytest.mark.parametrize(
+    ("name", "shapes", "after"),
+    [
+        ("aten::_grouped_mm", ((80, 512), (8, 512, 1024), (8,)), ((80, 512), (8, 512, 2048), (8,))),
+        ("aten::_grouped_mm", ((80, 512), (8, 512, 512), (8,)), ((80, 512), (8, 512, 1024), (8,))),
+        ("aten::_grouped_mm", ((80, 1024), (8, 1024, 512), (8,)), ((80, 2048), (8, 2048, 512), (8,))),
+        ("aten::_grouped_mm", ((1024, 80), (80, 512), (8,)), ((2048, 80), (80, 512), (8,))),
+        ("aten::silu", ((80, 512),), ((80, 1024),)),
+        ("aten::silu_backward", ((80, 512), (80, 512)), ((80, 1024), (80, 1024))),
+        ("aten::mul", ((80, 512), (80, 512)), ((80, 1024), (80, 1024))),
+        ("aten::mul", ((80, 512), (80, 1)), ((80, 512), (80, 1))),  # of each token by its weight
+        ("aten::index", ((80, 512), (80,)), ((80, 512), (80,))),
+        ("aten::linear", ((2, 100, 512), (512, 512)), ((2, 100, 512), (512, 512))),  # queries
+        ("aten::addmm", ((1024,), (200, 512), (512, 1024)), ((1024,), (200, 512), (512, 1024))),  # queries, keys and values
+    ],
+)
+def test_experts_as_wide_as_the_model_are_told_by_their_matrices_and_by_what_is_between_them(name, shapes, after):
+    wider = Resize(AS_WIDE, AS_WIDE._replace(ffn=1024), routed=frozenset({80}))
+    assert wider.operator(op(name, *shapes), True).shapes == after
+
+
+@pytest.mark.parametrize(
+    ("shape", "after"),
+    [((8, 1024, 512), (8, 2048, 512)), ((8, 512, 512), (8, 512, 1024)), ((512, 512), (512, 512)), ((8, 1024, 64), (8, 1024, 64))],
+)
+def test_matrices_of_experts_as_wide_as_the_model_become_wider_with_them(shape, after):
+    """The optimizer's, and the gradients', of which a matrix of two dimensions is the attention's."""
+    wider = Resize(AS_WIDE, AS_WIDE._replace(ffn=1024), frozenset({shape}), routed=frozenset({80}))
+    assert wider.weight(shape, True) == after
+    assert wider(shape, True) == after
+
+
+def test_experts_half_as_wide_as_the_model_are_told_by_their_matrices():
+    """With its gate beside it, a matrix of such an expert is square."""
+    half = AS_WIDE._replace(ffn=256)
+    narrower = Resize(half, half._replace(ffn=64), routed=frozenset({80}))
+    both = op("aten::_grouped_mm", (80, 512), (8, 512, 512), (8,)), op("aten::_grouped_mm", (80, 256), (8, 256, 512), (8,))
+    assert [narrower.operator(o, True).shapes[1] for o in both] == [(8, 512, 128), (8, 64, 512)]
+
+
 def test_a_multiplication_for_experts_takes_time_as_its_arithmetic():
     before = op("aten::_grouped_mm", (2040, 512), (8, 512, 1024), (8,))
     assert operator_work(before) == 2040 * 512 * 1024
@@ -164,6 +208,14 @@ def test_a_feed_forward_part_three_times_as_wide_as_the_model_is_read_where_quer
     assert sizes(_trace_of(rows, tmp_path)).ffn == ffn
 
 
+def test_a_stage_without_an_embedding_shows_the_width_of_what_its_layers_pass_on(tmp_path):
+    """Queries, keys and values in one matrix, and a feed-forward part: 64 is what all of these read or write."""
+    layer = [("aten::linear", [[4, 16, k], [n, k]]) for n, k in [(192, 64), (64, 64), (256, 64), (64, 256)]]
+    heads = ("aten::scaled_dot_product_attention", [[4, 4, 16, 16]] * 3)
+    found = sizes(_trace_of([*layer, heads] * 2, tmp_path))
+    assert (found.hidden, found.ffn) == (64, 256)
+
+
 def _trace_of(rows, folder):
     """A trace of operators, each with the shapes of its inputs, one after the other."""
     events = [
@@ -182,3 +234,12 @@ def test_the_loss_of_every_token_but_the_first_is_a_token_shorter():
     assert LONGER((4 * 63, 1000), in_layer=False) == (4 * 127, 1000)
     assert LONGER((4 * 63,), in_layer=False) == (4 * 127,)
     assert LONGER((4, 63, 256), in_layer=True) != (4, 127, 256)
+
+
+@pytest.mark.parametrize(("result", "heads"), [(True, 8), (False, 0)])
+def test_heads_are_read_from_attention_that_multiplies_for_each_of_them(tmp_path, result, heads):
+    """Four sequences of 16 tokens with 8 heads of 32, scores into a buffer as in Megatron. Scores alone are products of features."""
+    scores = ("aten::baddbmm", [[32, 16, 16], [32, 16, 32], [32, 32, 16]])
+    out = ("aten::bmm", [[32, 16, 16], [32, 16, 32]])
+    found = sizes(_trace_of([("aten::embedding", [[1000, 256], [4, 16]]), scores, *[out] * result], tmp_path))
+    assert (found.micro_batch, found.seq, found.heads, found.kv_heads, found.head_dim) == (4, 16, heads, heads, 32 if heads else 0)

@@ -140,6 +140,20 @@ def test_layers_must_cover_most_of_their_own_pass_not_of_the_whole_rank(tmp_path
     assert found.evidence["forward"] == "repetition"
 
 
+def test_a_message_behind_a_backward_pass_belongs_to_none_of_its_layers(tmp_path):
+    """Two layers of a stage between two others. Behind the gradients of the first layer the calling thread sends those of its input on."""
+    forward = [row(name, 10 * i, 10, i) for i, name in enumerate(("aten::norm", "aten::attend", "aten::linear") * 2)]
+    node = "autograd::engine::evaluate_function: AddmmBackward0"
+    backward = [row(node, 100 + 10 * i, 10, 5 - i, 2) for i in range(6)]
+    after = [row("c10d::send", 170, 10, -1), row("aten::div_", 180, 10, -1), row(node, 200, 10, 5, 2)]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [*forward, *backward, *after]}))
+    labels = cut(path)[1].unit_labels[0][6:]
+    assert [label.layer for label in labels] == [1, 1, 1, 0, 0, 0, -1, -1, 1]
+    assert {label.phase for label in labels} == {Phase.BACKWARD}
+    assert {label.part for label in labels[6:8]} == {"embedding"}
+
+
 def test_a_pass_after_the_mark_of_a_step_is_one_more_microbatch_of_the_step(tmp_path):
     """Two steps of two forward and backward passes each. The mark of the first ends after its first two passes."""
     rows = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import prod
 
 import pytest
 
@@ -68,3 +69,21 @@ def test_of_a_weight_spread_over_ranks_the_own_part_counts(tmp_path):
         row("torch::autograd::AccumulateGrad", 40, 5, (64, 32), thread=2),
     )
     assert gradients(found, 0, trace) == (Gradient(-1, (32, 32), 4),)
+
+
+def test_a_weight_whose_whole_shape_another_has_in_part_is_a_part_as_well(tmp_path):
+    """Of two ranks each has half of a matrix of 64 by 32 and half of one of 32 by 32. The latter's whole shape is that of the half of the
+    former, which the rank multiplies by, and so no sign that it has all of it."""
+    wide, square = ((16, 32), (32, 32)), ((16, 32), (32, 16))
+    found, trace = read_rows(
+        tmp_path,
+        row("aten::mm", 0, 20, (16, 32), (32, 64), number=1),
+        row("aten::mm", 5, 10, *wide),
+        row("aten::mm", 20, 20, (16, 32), (32, 32), number=2),
+        row("aten::mm", 25, 10, *square),
+        row("autograd::engine::evaluate_function: MmBackward0", 50, 10, number=2, thread=2),
+        row("torch::autograd::AccumulateGrad", 60, 5, (32, 32), thread=2),
+        row("autograd::engine::evaluate_function: MmBackward0", 70, 10, number=1, thread=2),
+        row("torch::autograd::AccumulateGrad", 80, 5, (64, 32), thread=2),
+    )
+    assert [prod(gradient.shape) for gradient in gradients(found, 0, trace)] == [32 * 16, 32 * 32]

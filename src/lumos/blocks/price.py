@@ -80,7 +80,7 @@ class Pricer:
                 m,
                 n,
                 k,
-                a,
+                a.with_older_kernels() if first.older else a,
                 first.dtype,
                 batch=batch,
                 out_bytes=first.out_bytes,
@@ -88,6 +88,7 @@ class Pricer:
                 cast=first.cast,
                 taps=first.taps,
                 shared_bytes=columns[9],
+                split=first.split,
                 clock=held_clock(a, DType(first.dtype)),
                 in_step=True,
             )
@@ -140,7 +141,7 @@ class Pricer:
 def _family(w: Work) -> tuple[object, ...]:
     """A key that is equal for work which one call of a cost function can price together."""
     if isinstance(w, Gemm):
-        return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast, w.taps)
+        return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast, w.taps, w.split, w.older)
     if isinstance(w, GroupedGemm):
         return ("grouped", w.dtype, w.out_bytes, w.accumulate, w.groups)
     if isinstance(w, Attention):

@@ -34,7 +34,8 @@ RANK_STREAM_NAMES = ("compute", "tensor parallel", "context parallel", "expert p
 
 
 class Gemm(NamedTuple):
-    """`batch` equal matrix multiplications [m, k] · [k, n] in one kernel; options as in `lumos.cost.gemm.gemm`."""
+    """`batch` equal matrix multiplications [m, k] · [k, n] in one kernel; options as in `lumos.cost.gemm.gemm`. older: by a kernel that is
+    written for the generation of devices before (`lumos.cost.cluster.Accelerator.with_older_kernels`)."""
 
     m: int
     n: int
@@ -46,6 +47,8 @@ class Gemm(NamedTuple):
     cast: bool = True
     taps: int = 1
     shared_bytes: int = 0
+    split: bool = True
+    older: bool = False
 
 
 class GroupedGemm(NamedTuple):

@@ -80,6 +80,10 @@ class Accelerator(_Table, frozen=True):
     fitted_as: tuple[str, ...] = ()
     #: flash attention kernels that are written for it, the fastest first, where not all that were measured on `fitted_as` are
     attention_kernels: tuple[AttentionKernel, ...] = ()
+    #: kernels written for the generation before: the accelerator whose coefficients they have, and the share of the peak at which this
+    #: device runs their matrix instructions
+    older_kernels_as: str | None = None
+    older_kernels_rate: float | None = None
 
     def peak(self, dtype: str) -> float:
         """Dense peak FLOP/s of `dtype`. Raises UsageError that lists the device's dtypes where it is none of them."""
@@ -89,6 +93,15 @@ class Accelerator(_Table, frozen=True):
         if name not in self.peak_flops:
             raise UsageError(f"{self.name} has no {name} rate; it has {', '.join(self.peak_flops)} (--precision)")
         return self.peak_flops[name]
+
+    def with_older_kernels(self) -> Accelerator:
+        """The device as kernels find it that are written for the generation before; itself where nothing is known of those."""
+        if self.older_kernels_as is None or self.older_kernels_rate is None:
+            return self
+        peaks = {dtype: rate * self.older_kernels_rate for dtype, rate in self.peak_flops.items()}
+        achievable: dict[str, float] = {}  # the vendor states them for its own kernels
+        name, kin = f"{self.name} with kernels of the generation before", (self.older_kernels_as,)
+        return msgspec.structs.replace(self, name=name, peak_flops=peaks, achievable_flops=achievable, fitted_as=kin)
 
 
 class Node(_Table, frozen=True):
@@ -179,7 +192,10 @@ class Cluster(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def check_size(self, devices: int) -> None:
         """Raises LumosError where the cluster has fewer than `devices` devices."""
         if devices > self.devices:
-            raise LumosError(f"{devices} devices asked for, but cluster {self.name!r} has {self.devices}")
+            raise LumosError(
+                f"{devices} devices asked for, but cluster {self.name!r} has {self.devices}; ask for fewer, or describe a larger one in a"
+                ' .toml file (fabric.levels, on top of based_on = "…")'
+            )
 
 
 def cluster_names() -> tuple[str, ...]:

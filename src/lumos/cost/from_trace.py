@@ -23,7 +23,7 @@ from lumos.cost.gemm import gemm
 from lumos.cost.memory_bound import moved
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
-from lumos.errors import LumosError
+from lumos.errors import LumosError, UnknownDeviceError
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def accelerator_of(trace: Trace) -> Accelerator:
 def cluster_of(trace: Trace, option: str) -> Cluster:
     """The cluster with the device that the trace's header describes, by its name or, where that says nothing, by its memory and SMs.
 
-    Raises LumosError where none fits, or several different devices do: the user is to name a cluster with `option`.
+    Raises UnknownDeviceError where none fits, or several different devices do: the user is to name a cluster with `option`.
     """
     properties = trace.metadata.get("deviceProperties")
     device = next((p for p in properties if isinstance(p, dict)), {}) if isinstance(properties, list) else {}
@@ -85,10 +85,12 @@ def cluster_of(trace: Trace, option: str) -> Cluster:
     if fitting and not name and len({c.accelerator.name for c in fitting}) == 1:
         return fitting[0]
     if not device:
-        raise LumosError(f"{trace.path}: the header names no device; which was it? {option} CLUSTER says so (lumos clusters lists them)")
+        raise UnknownDeviceError(
+            f"{trace.path}: the header names no device; which was it? {option} CLUSTER says so (lumos clusters lists them)"
+        )
     size = f", {cores} SMs and {memory / 1e9:.0f} GB" if isinstance(cores, int) and isinstance(memory, int) else ""
     like = f" (like {', '.join(dict.fromkeys(c.accelerator.name for c in fitting))}?)" if fitting else ""
-    raise LumosError(
+    raise UnknownDeviceError(
         f"{trace.path}: the device {repr(name) if name else 'without a name'}{size} is none that Lumos knows{like}; which is it most like?"
         f" {option} CLUSTER says so (lumos clusters lists them), also as a .toml file"
     )

@@ -115,6 +115,7 @@ def gemm(
     cast: bool = True,
     taps: int = 1,
     shared_bytes: ArrayLike = 0,
+    split: bool = True,
     clock: float = 1.0,
     in_step: bool = False,
     book: Book | None = None,
@@ -125,10 +126,10 @@ def gemm(
     gradient that is added in fp32: out_bytes=4, accumulate=True). cast: for fp8 only, whether the activation is in 16 bits and
     must be cast. taps: how often each element of A stands in the multiplied matrix, as in a convolution, whose taps read one image:
     it is read from memory once. shared_bytes: what passes through the shared memory of all cores, where that may take longer than to
-    multiply: `SHARED_PER_CLOCK` a core. clock: the clock that the device holds under load / that of the measured device, where
-    its power limit is another. in_step: whether other work comes before and after, so that what power allows for long limits also a
-    short multiplication, and each starts for itself (`STARTED_S`). The data gradient is gemm(m, k, n), the weight gradient
-    gemm(k, n, m). Raises UsageError for a negative size, no taps or a dtype that the device does
+    multiply: `SHARED_PER_CLOCK` a core. split: whether the library has kernels that split k. clock: the clock that the device holds
+    under load / that of the measured device, where its power limit is another. in_step: whether other work comes before and after, so
+    that what power allows for long limits also a short multiplication, and each starts for itself (`STARTED_S`). The data gradient is
+    gemm(m, k, n), the weight gradient gemm(k, n, m). Raises UsageError for a negative size, no taps or a dtype that the device does
     not have, LumosError where the accelerator lacks a number.
     """
     sizes = {"m": m, "n": n, "k": k, "batch": batch, "shared_bytes": shared_bytes}
@@ -136,7 +137,7 @@ def gemm(
     m, n, k, batch, shared = (_sizes(name, x, shape) for name, x in sizes.items())
     if taps < 1:
         raise UsageError(f"gemm: taps must be one or more, not {taps}")
-    work = work_of(accelerator, dtype, out_bytes, accumulate, cast, clock)._replace(taps=taps, in_step=in_step)
+    work = work_of(accelerator, dtype, out_bytes, accumulate, cast, clock)._replace(taps=taps, split=split, in_step=in_step)
     return _estimate(_Shapes(m[..., None], n, k, batch, shared), accelerator, dtype, work, book)
 
 
@@ -199,6 +200,7 @@ class GemmWork(NamedTuple):
     cast: bool
     clock: float
     taps: int = 1
+    split: bool = True
     in_step: bool = False
     least_s_per_flop: float = 0.0  # what power allows for long, or the issue of instructions
     scalar: bool = False
@@ -286,7 +288,7 @@ def _seconds(s: _Shapes, w: GemmWork, c: GemmCoefficients) -> ModelledTime:
     idle = _tiles(s, TILES[-1]) < w.cores if w.scalar else None
     for tile, overhead in zip(TILES, c.tile_overhead, strict=True):
         tiles = _tiles(s, tile)
-        for split in tile.splits:
+        for split in tile.splits if w.split else (1,):
             waves = np.ceil(tiles * (split / w.cores))
             k_steps = waves * np.ceil(s.k / (split * K_STEP))
             compute = k_steps * (K_STEP * tile.m * tile.n * (1 + overhead)) * per_element

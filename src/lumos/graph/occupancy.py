@@ -53,7 +53,7 @@ def occupancy(trace: Trace, work: DeviceWork, first_task: int) -> Occupancy | No
         return None
     kernels = np.flatnonzero((trace.category[work.row] == Category.KERNEL) & ~work.communicates)
     rows = work.row[kernels]
-    blocks, threads = _product(trace, "grid")[rows], _product(trace, "block")[rows]
+    blocks, threads = launch_size(trace, "grid")[rows], launch_size(trace, "block")[rows]
     registers = trace.dense("registers per thread")[rows]
     shared = trace.dense("shared memory", 0)[rows]
     known = (blocks > 0) & (threads > 0) & (registers > 0) & _ordinary(trace.dense("priority", 0)[rows])
@@ -125,7 +125,7 @@ def _capacity(
     return count, np.maximum(resident, 1)
 
 
-def _product(trace: Trace, key: str) -> Int64:
+def launch_size(trace: Trace, key: str) -> Int64:
     """Product of a three-number argument such as grid [8,1,4]; ABSENT where a row lacks it."""
     out = np.full(len(trace), ABSENT, np.int64)
     column = trace.args.get(key)

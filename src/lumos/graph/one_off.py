@@ -1,4 +1,9 @@
-"""Time that a job takes once and not in every step: loading of code onto the device, and trying out kernels.
+"""Time that a job takes once and not in every step: starting the driver, loading code onto the device, and trying out kernels.
+
+*Starting*: the first call that needs the driver starts it, and the first calls of a library its part of it (the CUDA C++ Programming Guide,
+"Initialization": the runtime starts when one of its functions is first called). A runtime call that launches, copies and awaits nothing is
+starting if it is the first of its name in the recording, takes STARTS, and no device work is outstanding that it could wait for; what the
+median later call of its name takes is left to it.
 
 *Loading*: a driver that loads modules lazily does so in the launch call that first needs a kernel. Such a call takes milliseconds to
 seconds; a later launch of the kernel does not. A call that launches the first kernel of its name in the recording is loading beyond
@@ -20,7 +25,7 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import of_graph_launches
 from lumos.graph.table import Kind, OneOff
-from lumos.intervals import union, within
+from lumos.intervals import covered, union, within
 from lumos.trace.table import Category
 from lumos.units import count, duration
 
@@ -34,6 +39,10 @@ if TYPE_CHECKING:
 LONG = 100_000
 #: … and this many times the median launch call of its rank.
 TIMES = 20
+
+#: A call that starts the driver takes at least this time (ns). To make a context takes some 100 ms on current systems, and calls that
+#: only allocate or ask for something at most a few ms (public traces).
+STARTS = 10_000_000
 
 #: Runtime calls that load code.
 _LOADS = re.compile(r"(cu|cuda|hip)(Module|Library)(Load|GetFunction|GetKernel|GetModule|EnumerateKernels)\w*")
@@ -53,11 +62,13 @@ def one_off(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork)
     """The time of a rank's tasks that no later step takes, and what is said of it; None where there is none."""
     tuning = _tuning(trace, tasks, work)
     loading = _loading(trace, planned, tasks, work, tuning.task)
+    starting = _starting(trace, tasks, work, np.concatenate((tuning.task, loading.task)))
     found = [
+        _said(trace, "driver-start", "starting the driver and its libraries", starting, tasks, work),
         _said(trace, "module-loading", "loading of code onto the device", loading, tasks, work),
         _said(trace, "autotuning", "trying out kernels", tuning, tasks, work),
     ]
-    task, time = np.concatenate((tuning.task, loading.task)), np.concatenate((tuning.time, loading.time))
+    task, time = (np.concatenate(column) for column in zip(tuning, loading, starting, strict=True))
     if not time.sum():
         return None, []
     whole = np.concatenate((tasks.duration, work.end - work.start))[task]
@@ -65,12 +76,21 @@ def one_off(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork)
 
 
 def recurring(graph: Graph) -> Graph:
-    """The graph without the time that is taken once; the same graph where there is none."""
+    """The graph without the time that is taken once; the same graph where there is none. What begins at a time of the recording that no
+    dependency explains begins earlier by as much as its rank's threads took before, once."""
     if graph.one_off is None:
         return graph
     durations = graph.duration.copy()
     durations[graph.one_off.task] = np.rint(durations[graph.one_off.task] * (1 - graph.one_off.share)).astype(np.int64)
-    return replace(graph, duration=durations, one_off=None)
+    if graph.measured_start is None:
+        return replace(graph, duration=durations, one_off=None)
+    task, rank, release = graph.one_off.task, graph.rank_of_task, graph.release_time.copy()
+    gone, host = graph.duration - durations, task[~graph.on_device[task]]
+    for each in np.unique(rank[host]).tolist():
+        own, of_rank = host[rank[host] == each], rank[graph.release_task] == each
+        once = union(graph.measured_start[own], graph.measured_start[own] + gone[own])
+        release[of_rank] -= covered(once, release[of_rank])
+    return replace(graph, duration=durations, release_time=release, one_off=None)
 
 
 def _loading(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork, tuned: Int64) -> _Part:
@@ -87,6 +107,20 @@ def _loading(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork
     time = np.concatenate((tasks.duration[by_name], tasks.duration[calls] - usual))
     fresh = ~np.isin(task, tuned)
     return _Part(task[fresh], time[fresh])
+
+
+def _starting(trace: Trace, tasks: HostTasks, work: DeviceWork, taken: Int64) -> _Part:
+    calls = np.flatnonzero((tasks.kind == Kind.RUNTIME) & (tasks.row >= 0))
+    name = trace.name[tasks.row[calls]]
+    found: list[tuple[int, int]] = []
+    for task in np.setdiff1d(calls[tasks.duration[calls] >= STARTS], taken).tolist():
+        same = calls[name == trace.name[tasks.row[task]]]
+        outstanding = (work.issued < tasks.end[task]) & (work.end > tasks.start[task])
+        if tasks.start[task] == tasks.start[same].min() and not outstanding.any():
+            later = tasks.duration[same[same != task]]
+            found.append((task, max(int(tasks.duration[task]) - (int(np.median(later)) if len(later) else 0), 0)))
+    columns = np.array(found, np.int64).reshape(-1, 2)
+    return _Part(columns[:, 0], columns[:, 1])
 
 
 def _tuning(trace: Trace, tasks: HostTasks, work: DeviceWork) -> _Part:

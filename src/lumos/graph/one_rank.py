@@ -143,7 +143,7 @@ def _device(trace: Trace) -> _Device:
         dispatches(work, waits),
         held_up,
         stalled,
-        *_full_queue(work, stalled),
+        *_full_queue(trace, work, stalled),
     )
 
 
@@ -172,10 +172,10 @@ def _without_work(trace: Trace) -> str:
     return f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on"
 
 
-def _full_queue(work: DeviceWork, stalled: Int64) -> tuple[int, Int64, Int64]:
+def _full_queue(trace: Trace, work: DeviceWork, stalled: Int64) -> tuple[int, Int64, Int64]:
     """The depth of the launch queue (0 where the trace shows no limit), the work whose launch had to wait for a place in it, and the
     work whose end made that place. stalled: work whose launch waited for work from before the recording."""
-    depth, order, outstanding, freed = queue_depth(work)
+    depth, order, outstanding, freed = queue_depth(trace, work)
     if not depth and len(stalled):
         return max(USUAL_QUEUE, int(outstanding.max())), order[:0], freed[:0]
     blocked = np.flatnonzero(outstanding >= depth) if depth else order[:0]

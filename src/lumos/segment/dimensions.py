@@ -15,7 +15,7 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.segment.batch import batch, convolution_work
-from lumos.segment.products import ShapedOperator, factors, multiplying, product
+from lumos.segment.products import Product, ShapedOperator, factors, multiplying, product
 from lumos.segment.recurrence import is_recurrent
 from lumos.segment.units import NODE
 from lumos.trace.once import once_a_trace
@@ -129,6 +129,7 @@ def sizes(trace: Trace) -> Sizes:
     keys: dict[tuple[int, int, int, int, int], set[int]] = defaultdict(set)
     tables: Counter[tuple[Shape, Shape]] = Counter()
     products: Counter[tuple[int, int, int]] = Counter()
+    batched: Counter[Product] = Counter()
     shapes = shapes_of(trace)
     for o, count in shapes.counted(_forward(trace, shapes.rows)):
         if is_attention(o.name) and "backward" not in o.name and len(o.shapes) > 1 and len(o.shapes[0]) == 4:
@@ -141,9 +142,10 @@ def sizes(trace: Trace) -> Sizes:
         found = product(o)
         if found is not None:
             products[found.m, found.n, found.k] += count
+            batched[found] += count
         elif len(o.shapes[0]) == 2:
             tables[o.shapes[0], o.shapes[1]] += count
-    shown = _sizes(_of_whole_parts(attention, keys), tables, products)
+    shown = _sizes(_of_whole_parts(attention, keys) if attention else _of_scores(batched, tables), tables, products)
     shown = shown._replace(ffn=_of_experts(shapes, shown.hidden) or shown.ffn)
     if not shown.micro_batch:
         shown = shown._replace(micro_batch=batch(shapes.counted()))
@@ -160,6 +162,22 @@ def _of_whole_parts(
     for call, count in attention.items():
         whole = (call[0], 2 * call[1], *call[2:])
         out[whole if keys[call] == {2 * call[1]} and whole[1] in keys.get(whole, ()) else call] += count
+    return out
+
+
+def _of_scores(products: Counter[Product], tables: Counter[tuple[Shape, Shape]]) -> Counter[tuple[int, int, int, int, int]]:
+    """The calls of attention that is computed as two multiplications for every head of every sequence: [queries, width] by [width, keys]
+    gives the scores, and these by [keys, width] the result. The tokens that the embedding reads, [sequences, length], tell heads from
+    sequences."""
+    read = {index for _, index in tables if len(index) == 2}
+    out: Counter[tuple[int, int, int, int, int]] = Counter()
+    for scores, count in products.items():
+        queries, keys, width, of = scores
+        if keys == width or queries != keys or Product(queries, width, keys, of) not in products:
+            continue
+        for rows, length in read:
+            if length == queries and of % rows == 0:
+                out[rows, queries, of // rows, of // rows, width] += count
     return out
 
 
@@ -206,7 +224,7 @@ def _sizes(
     if not hidden and heads:
         width = heads * head_dim
         into = Counter({n: c for (n, k), c in forward.items() if k == width})
-        hidden = into.most_common(1)[0][0] if into else width
+        hidden = max(into, key=lambda n: _around(forward, n), default=width)
     attended, together = {hidden, heads * head_dim, kv * head_dim}, {3 * hidden, (heads + 2 * kv) * head_dim}
     up = {n for n, k in forward if k == hidden}
     found = [x for n, x in forward if n == hidden and x not in attended and (x in up or 2 * x in up)]
@@ -220,6 +238,11 @@ def _sizes(
         out = [n for (n, k) in forward if k == hidden and n not in (*attended, *together, ffn, 2 * ffn) and n > hidden]
         vocab = max(out, default=0)
     return Sizes(batch, seq, hidden, heads, kv, head_dim, ffn, vocab)
+
+
+def _around(forward: Counter[tuple[int, int]], width: int) -> int:
+    """How many multiplications read or write something so wide, which of a residual stream all in its layers do."""
+    return sum(count for each, count in forward.items() if width in each)
 
 
 def _queries_apart(forward: Counter[tuple[int, int]], hidden: int, width: int, layers: int) -> bool:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING
 from lumos.cost.operators import elements
 from lumos.segment.batch import batched, batched_product
 from lumos.segment.dimensions import Sizes, is_attention
+from lumos.segment.experts import ResizedExperts
 from lumos.segment.products import ShapedOperator, factors, routed
 
 if TYPE_CHECKING:
     from lumos.cost.operators import Shape
+    from lumos.segment.chunks import Chunks
     from lumos.segment.products import FactorPlaces
 
 #: Operators that models apply to activations and their gradients, not to weights, even where a tensor has the shape of one.
@@ -35,12 +37,19 @@ _BROADCASTING = re.compile(r"aten::(mul|add|sub|div)_?$")
 
 class Resize:
     """Changes the shapes of a model with sizes `old` to those that it has with sizes `new`. weights: shapes known to be of weights.
-    routed: the numbers of tokens that experts multiply together, which follow the number of all tokens."""
+    routed: the numbers of tokens that experts multiply together, which follow the number of all tokens. chunks: those into which the
+    model cuts its sequences; None where it does not."""
 
-    def __init__(self, old: Sizes, new: Sizes, weights: frozenset[Shape] = frozenset(), routed: frozenset[int] = frozenset()) -> None:
-        self.old, self.new, self.weights = old, new, weights
-        before, after = (s.micro_batch * max(s.seq, 1) for s in (old, new))
-        self._routed = {tokens: round(tokens * after / before) for tokens in routed} if before else {}
+    def __init__(
+        self,
+        old: Sizes,
+        new: Sizes,
+        weights: frozenset[Shape] = frozenset(),
+        routed: frozenset[int] = frozenset(),
+        chunks: Chunks | None = None,
+    ) -> None:
+        self.old, self.new, self.weights, self.chunks = old, new, weights, chunks
+        self._experts = ResizedExperts(old, new, routed)
         pairs = _features(old, new)
         self._inside = {a: b for a, b in reversed([*pairs["layer"], *pairs["outer"]]) if a}
         self._outside = {a: b for a, b in reversed([*pairs["outer"], *pairs["layer"]]) if a}
@@ -54,16 +63,22 @@ class Resize:
         elif found is not None:
             shapes = self._product(o, found, in_layer)
         elif routed(o):
-            shapes = self._grouped(o, in_layer)
+            shapes = self._experts.product(o)
+        elif "conv" in o.name:
+            window = max((w[-1] for w in o.shapes if w in self.weights and len(w) == 3), default=1)
+            shapes = tuple(self._padded(s, window) or self(s, in_layer) for s in o.shapes)
         elif is_attention(o.name):
             shapes = tuple(self._attended(s) if len(s) > 2 else s for s in o.shapes)
         else:
             scores = "softmax" in o.name or "masked_fill" in o.name
-            shapes = _broadcast(o, tuple(self(s, in_layer, scores, activation=self._pointwise(o)) for s in o.shapes))
+            between = self._experts.between(o)
+            shapes = _broadcast(o, tuple(self(s, in_layer, scores, self._pointwise(o), between) for s in o.shapes))
         return o._replace(shapes=shapes)
 
     def weight(self, shape: Shape, in_layer: bool) -> Shape:
         """The new shape of a weight: all dimensions are features, but for the rows of a table of positions."""
+        if in_layer and (matrices := self._experts.matrices(shape)) is not None:
+            return matrices
         features = self._inside if in_layer else self._outside
         rest = tuple(features.get(x, x) for x in shape)
         old = self.old
@@ -73,23 +88,31 @@ class Resize:
             return self.new.seq, rest[1]
         return rest
 
-    def __call__(self, shape: Shape, in_layer: bool, scores: bool = False, activation: bool = False) -> Shape:
+    def __call__(self, shape: Shape, in_layer: bool, scores: bool = False, activation: bool = False, between: bool = False) -> Shape:
         """The new shape of an activation. scores: its last two dimensions are sequences (attention's scores). activation: it is no weight,
-        even if it has the shape of one."""
+        even if it has the shape of one. between: it is between the two matrices of experts, if it has a row for each of their tokens."""
         if not shape:
             return shape
         old, new, n = self.old, self.new, len(shape)
-        if shape[0] in self._routed and shape not in self.weights:
-            return (self._routed[shape[0]], *self.weight(shape[1:], in_layer))
+        if shape in self.weights:
+            matrices = self._experts.matrices(shape) if in_layer else None
+            if matrices is not None:
+                return matrices
+        elif (sent := self._experts.activation(shape, between)) is not None:
+            return sent
         features = self._inside if in_layer else self._outside
         rest = tuple(features.get(x, x) for x in shape)
         b, s, tokens = old.micro_batch, old.seq, old.micro_batch * old.seq
         if not s:
             return rest if shape in self.weights and not activation else self._without_sequence(shape, rest)
+        if self.chunks is not None and shape not in self.weights and (cut := self.chunks.resized(shape, old, new)) is not None:
+            return cut
         if n >= 2 and shape[:2] == (b, s):
             return (new.micro_batch, new.seq, *self._split(shape[2:], rest[2:]))
         if n >= 2 and shape[:2] == (s, b) and n == 3:
             return (new.seq, new.micro_batch, *rest[2:])
+        if n == 3 and (by_channel := self._padded(shape, 1)) is not None:
+            return by_channel
         if n == 2 and shape == (b, s + 1):
             return new.micro_batch, new.seq + 1
         if not in_layer and s > 1 and n >= 2 and shape[:2] == (b, s - 1):  # the loss of every token but the first
@@ -117,6 +140,15 @@ class Resize:
         if n == 1 and tokens >= _FLAT and shape[0] % tokens == 0 and shape not in self.weights and rest == shape:  # flattened
             return (shape[0] // tokens * new.micro_batch * new.seq,)
         return rest if rest != shape else self._batched_only(shape)
+
+    def _padded(self, shape: Shape, window: int) -> Shape | None:
+        """The new shape of a tensor with channels before positions, of which there are as many more as a convolution's window reaches
+        beyond the ends of a sequence; None for other tensors."""
+        old, new = self.old, self.new
+        known = old.seq in self._inside or old.seq in self._outside
+        if len(shape) != 3 or shape[0] != old.micro_batch or not 0 <= shape[2] - old.seq < window or not old.seq or known:
+            return None
+        return None if shape in self.weights else (new.micro_batch, shape[1], shape[2] - old.seq + new.seq)
 
     def _packed(self, shape: Shape) -> int | None:
         """Where batch and positions are in a tensor that holds keys and values, or queries too, side by side: before or after their number,
@@ -171,16 +203,6 @@ class Resize:
         out[first], out[second] = (m, k), (n, k) if transposed else (k, n)
         return tuple(out)
 
-    def _grouped(self, o: ShapedOperator, in_layer: bool) -> tuple[Shape, ...]:
-        """New shapes of a multiplication for several experts: of tokens by their matrices, or of features by tokens, by features."""
-        a, b = o.shapes[:2]
-        tokens = self._routed.get(routed(o), routed(o))
-        if len(b) == 3:
-            first, second = (tokens, *self.weight(a[1:], in_layer)), (b[0], *self.weight(b[1:], in_layer))
-        else:
-            first, second = (*self.weight(a[:1], in_layer), tokens), (tokens, *self.weight(b[1:], in_layer))
-        return (first, second, *o.shapes[2:])
-
     @property
     def square(self) -> bool:
         """Whether the feed-forward part is as wide as the model, and nothing else in a layer: a matrix of two such dimensions is its."""
@@ -222,8 +244,10 @@ class Resize:
         return table.get(x, x)
 
     def _split(self, shape: Shape, rest: Shape) -> Shape:
-        """The dimensions after batch and sequence: features, or heads and their width."""
-        return rest if len(shape) == 1 else self._heads(shape, False) if shape else ()
+        """The dimensions after batch and sequence: features, or heads and their width. One that is as long as the sequence is a width."""
+        if len(shape) < 2:
+            return rest
+        return tuple(x if x == self.old.seq != self.old.head_dim else y for x, y in zip(shape, self._heads(shape, False), strict=True))
 
 
 def _broadcast(o: ShapedOperator, shapes: tuple[Shape, ...]) -> tuple[Shape, ...]:

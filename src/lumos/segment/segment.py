@@ -23,7 +23,7 @@ from lumos.graph.table import Dependency, Graph, Kind
 from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_passes
 from lumos.segment.pass_layers import forward_layers, layers_in
 from lumos.segment.repetition import find_run, find_stacks
-from lumos.segment.units import Units, numbers_inside, numbers_of_nodes, units
+from lumos.segment.units import Units, numbers_inside, numbers_of_nodes, transfers, units
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def _backward(
     linked = (wanted >= 0) & (number[at] == wanted) if len(number) else np.zeros(len(mine), bool)
     if linked.any():
         evidence["backward"] = LINKS
-        _follow(u, mine, linked, unit[at] if len(number) else at, labels)
+        _follow(u, mine, linked, unit[at] if len(number) else at, transfers(trace, u.row[mine]), labels)
         return
     as_backward = np.where(u.phase == Phase.RECOMPUTE, np.uint8(Phase.BACKWARD), u.phase)
     for low, high in _stretches(as_backward, microbatch, step, Phase.BACKWARD):
@@ -235,16 +235,19 @@ def _backward(
             labels[i] = Label(Phase(int(u.phase[i])), int(microbatch[i]), layers - 1 - place if place >= 0 else -1, part)
 
 
-def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, labels: list[Label | None]) -> None:
+def _follow(u: Units, mine: Int64, linked: np.ndarray, target: np.ndarray, moves: NDArray[np.bool_], labels: list[Label | None]) -> None:
     """Give backward units the labels of their forward units, and a unit without a link the label of the unit before it.
 
-    A recomputed unit has the label of the node that it is inside; a node whose link leads to a recomputed unit has that unit's label.
+    A recomputed unit has the label of the node that it is inside; a node whose link leads to a recomputed unit has that unit's label. A
+    transfer to another stage, and what comes behind it without a link, is outside the layers as the embedding is. moves: which units are
+    transfers.
     """
     last = -1
-    for i, is_linked, forward in zip(mine.tolist(), linked.tolist(), target.tolist(), strict=True):
+    for i, is_linked, forward, transfer in zip(mine.tolist(), linked.tolist(), target.tolist(), moves.tolist(), strict=True):
         source = labels[forward] if is_linked else None
         if source is None and last >= 0:
             source = labels[last]
+            source = source._replace(layer=-1, part="embedding") if source is not None and transfer else source
         if source is None:
             continue
         labels[i] = source._replace(phase=Phase(int(u.phase[i])))

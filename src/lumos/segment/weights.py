@@ -20,12 +20,14 @@ from lumos.segment.products import ShapedOperator, factors
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumos.segment.resized import Resize
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Trace
 
 #: The operator with which autograd gathers the gradient of a weight.
-_GATHERED = re.compile(r"torch::autograd::AccumulateGrad$")
+GATHERED = re.compile(r"torch::autograd::AccumulateGrad$")
 #: The operators that multiply by a matrix of weights.
 _PRODUCTS = ("aten::mm", "aten::addmm")
 
@@ -44,19 +46,18 @@ def gradients(segmentation: Segmentation, position: int, trace: Trace) -> tuple[
     shapes, u, labels = shapes_of(trace), segmentation.units[position], segmentation.unit_labels[position]
     shaped = np.array([bool(o.shapes and o.shapes[0]) for o in shapes.operators] or [False], bool)
     of_unit = shapes.of_row[u.row]
-    gathers = np.flatnonzero(trace.named(_GATHERED.match)[u.row] & (of_unit >= 0) & shaped[of_unit])
+    gathers = np.flatnonzero(trace.named(GATHERED.match)[u.row] & (of_unit >= 0) & shaped[of_unit])
     if not len(gathers):
         return ()
     microbatch = np.fromiter((label.microbatch for label in labels), np.int64, len(labels))
     phase = np.fromiter((label.phase for label in labels), np.uint8, len(labels))
     begins = np.isin(phase, (Phase.FORWARD, Phase.OPTIMIZER)) | np.append(True, np.diff(microbatch) != 0)
     of_pass = np.cumsum(begins)[gathers]
-    parts, found = _parts(shapes), []
-    for i in gathers[of_pass == np.bincount(of_pass).argmax()].tolist():
-        o = shapes.operators[of_unit[i]]
-        dtype = DType.parse(o.dtypes[0]) or DType.FP32
-        found.append(Gradient(labels[i].layer, _own_part(o.shapes[0], parts), dtype.bytes))
-    return tuple(found)
+    chosen = gathers[of_pass == np.bincount(of_pass).argmax()].tolist()
+    parts, whole = _parts(shapes), [shapes.operators[of_unit[i]] for i in chosen]
+    own = _own_parts([o.shapes[0] for o in whole], [labels[i].layer >= 0 for i in chosen], parts)
+    types = (DType.parse(o.dtypes[0]) or DType.FP32 for o in whole)
+    return tuple(Gradient(labels[i].layer, part, dtype.bytes) for i, part, dtype in zip(chosen, own, types, strict=True))
 
 
 def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
@@ -73,15 +74,30 @@ def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
     return known
 
 
-def _own_part(whole: Shape, parts: dict[int, set[Shape]]) -> Shape:
-    """This rank's part of a weight: the largest matrix that its multiplications use and that is a whole fraction of it along one side."""
-    if len(whole) != 2 or not parts or whole in parts[whole[0]]:
-        return whole
+def _own_parts(whole: Sequence[Shape], in_layer: Sequence[bool], parts: dict[int, set[Shape]]) -> list[Shape]:
+    """This rank's parts of weights: of each the largest matrix that its multiplications use and that is a whole fraction of it along one
+    side. Where a rank has a part of those matrices of the layers that it does not use whole, and the same of each, it has that part of the
+    others as well: their whole shapes are used only by chance, as of another weight's part or of activations."""
+    found = [_used(shape, parts)[:1] for shape in whole]
+    telling = in_layer if any(in_layer) else [True] * len(whole)
+    ranks = {elements(w) // elements(o[0]) for w, o, tells in zip(whole, found, telling, strict=True) if tells and o and o[0] != w}
+    if len(ranks) != 1:
+        return [o[0] if o else w for w, o in zip(whole, found, strict=True)]
+    count = ranks.pop()
+    return [
+        next((s for s in _used(w, parts) if elements(s) * count == elements(w)), o[0] if o else w)
+        for w, o in zip(whole, found, strict=True)
+    ]
+
+
+def _used(whole: Shape, parts: dict[int, set[Shape]]) -> list[Shape]:
+    """The matrices that a rank's multiplications use and that are a whole fraction of a weight along one side, the largest first."""
+    if len(whole) != 2 or not parts:
+        return []
     rows, columns = whole
-    candidates = {s for s in parts[columns] if s[1] == columns and rows % s[0] == 0} | {
-        s for s in parts[rows] if s[0] == rows and columns % s[1] == 0
-    }
-    return max(candidates, key=elements, default=whole)
+    fractions = {s for s in parts[columns] if s[1] == columns and rows % s[0] == 0}
+    fractions |= {s for s in parts[rows] if s[0] == rows and columns % s[1] == 0}
+    return sorted(fractions, key=lambda s: (elements(s), s), reverse=True)
 
 
 def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resize | None = None) -> dict[int, int]:

@@ -28,10 +28,12 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     is the time that these take for a batch.
     """
     chosen = np.flatnonzero(tasks)
-    longer = np.rint(graph.duration[chosen] * factor)
-    if factor:
-        longer = np.maximum(longer, graph.duration[chosen] > 0)
-    if longer.sum() + graph.duration.sum(dtype=float) >= _LONGEST:
+    with np.errstate(over="ignore"):  # a sum beyond what a float64 holds is infinite, and refused
+        longer = np.rint(graph.duration[chosen] * factor)
+        if factor:
+            longer = np.maximum(longer, graph.duration[chosen] > 0)
+        whole = longer.sum() + graph.duration.sum(dtype=float)
+    if whole >= _LONGEST:
         raise UsageError(f"a factor of {factor:g} makes the job longer than a century; give a smaller one")
     changed = graph.duration.copy()
     changed[chosen] = longer

@@ -160,7 +160,8 @@ def _follow(graph: Graph, sent: Sequence[Matches]) -> Graph:
 def _meet(graph: Graph, matches: Sequence[Matches]) -> Graph:
     """Make the matches rendezvous. Each task lasts from the latest arrival to its own end.
 
-    Where that is not positive, because clocks differ, it lasts the median of the other tasks of the same `Matches`.
+    Where that is not positive, because clocks differ, it lasts the median of the other tasks of the same `Matches`. Tasks that meet take
+    no time where not even the last to arrive takes any, which no recording shows: a changed job no longer needs such an exchange.
     """
     if not matches:
         return graph
@@ -171,7 +172,8 @@ def _meet(graph: Graph, matches: Sequence[Matches]) -> Graph:
         transfer = end[m.task] - start[m.task].max(axis=1, keepdims=True)
         sound = transfer > 0
         usual = int(np.median(transfer[sound])) if sound.any() else 0
-        duration[m.task] = np.where(sound, transfer, usual)
+        takes_time = sound.any(axis=1, keepdims=True)
+        duration[m.task] = np.where(sound, transfer, np.where(takes_time, usual, 0))
         sets.extend(m.task)
     together = end_to_end(sets)
     return replace(

@@ -251,6 +251,9 @@ def _says(trace: Trace, rows: Int32, *words: str) -> NDArray[np.bool_]:
 #: So many launches must begin at the largest count of outstanding launches before that count is taken for the queue's depth;
 #: by chance there would be fewer.
 FULL_QUEUE_SIGHTINGS = 100
+#: A launch that begins there, takes at least LONG_STALL (ns), and returns within WAKE_UP after the end that made place has waited for that
+#: place; so many of them show a full queue too, unless another launch so long returned without place.
+FEWEST_FULL, LONG_STALL = 5, 100_000
 #: A smaller count is not taken for the queue's depth (launches): CUDA's queue holds about 1,024, and loops in a program make
 #: launches begin at smaller counts again and again.
 SHALLOWEST_QUEUE = 900
@@ -270,9 +273,10 @@ class QueueDepth(NamedTuple):
     freed: Int64
 
 
-def queue_depth(work: DeviceWork) -> QueueDepth:
-    """How many launches may be outstanding. There is a limit where many launches begin at the largest count that occurs. Launches that take
-    no place are not counted."""
+def queue_depth(trace: Trace, work: DeviceWork) -> QueueDepth:
+    """How many launches may be outstanding. There is a limit where many launches begin at the largest count that occurs, or where some of
+    them wait there until work ends: a rank that waits long for others fills its queue only a few times a step. Launches that take no place
+    are not counted."""
     launched = np.flatnonzero((work.call >= 0) & work.placed)
     order = launched[np.argsort(work.issued[launched], kind="stable")]
     early = np.flatnonzero((work.call < 0) & (work.issued == np.iinfo(np.int64).min))
@@ -284,9 +288,17 @@ def queue_depth(work: DeviceWork) -> QueueDepth:
     if not len(order):
         return QueueDepth(0, order, outstanding, freed)
     most = int(outstanding.max())
-    at_limit = int((outstanding >= most - 1).sum())
-    if most < SHALLOWEST_QUEUE or at_limit < FULL_QUEUE_SIGHTINGS:
-        return QueueDepth(0, order, outstanding, freed)
     blocked = np.flatnonzero(outstanding >= most)
-    freed[blocked] = by_end[before[blocked] - most]
+    by_whom = by_end[before[blocked] - most]
+    often = (outstanding >= most - 1).sum() >= FULL_QUEUE_SIGHTINGS
+    if most < SHALLOWEST_QUEUE or not (often or _waited_for_place(trace, work.call[order[blocked]], work.end[by_whom])):
+        return QueueDepth(0, order, outstanding, freed)
+    freed[blocked] = by_whom
     return QueueDepth(most, order, outstanding, freed)
+
+
+def _waited_for_place(trace: Trace, call: Int32, freed: Int64) -> bool:
+    """Whether the long ones among launch calls, enough of them, returned just after a place became free. freed: when, for each call."""
+    after = trace.start[call] + trace.duration[call] - freed
+    after = after[trace.duration[call] >= LONG_STALL]
+    return len(after) >= FEWEST_FULL and bool(((after >= 0) & (after <= WAKE_UP)).all())
