@@ -7,9 +7,10 @@ kernels it launches, and the cost models price them. What a step takes: torch's 
 torchtitan, eager and compiled, emulated from a script (`emulated/llama.py`), against the published time, and against `lumos predict` of
 the same configuration. What memory it takes: allocations of an emulated script against those of the script run for real on the CPU.
 No constant of the rules was fitted to the times of these recordings. Their launches (tiles, grids, shared memory, registers) were read:
-which products in fp32 are split along k, the tiles of kernels that permute, and how many blocks of attention a core holds. The coefficients
-that price memory-bound kernels on H100 were fitted to kernels of the same recordings, and those of a whole step to published runs,
-torchtitan's among them (docs/cost-models.md, docs/accuracy.md).
+which products in fp32 are split along k, the tiles of kernels that permute, which kernels multiply images of odd channels and that memory
+is cleared for these, and how many blocks of attention a core holds. The coefficients that price memory-bound kernels on H100 were fitted to
+kernels of the same recordings, and those of a whole step to published runs, torchtitan's among them (docs/cost-models.md,
+docs/accuracy.md).
 """
 
 from __future__ import annotations
@@ -135,10 +136,10 @@ def operators_section(found: list[Priced]) -> str:
             f"Device time of the three models of `h100-inference`, median |error|: {apart:.1%} with each operator counted for itself, as "
             f"in the last column (to reach: ≤ 12 %), and {whole:.1%} of their sum, in which errors can make up for each other. "
             "Left over are: the one convolution of vit-nsfw, in 16 bits over an image of three channels, whose kernel runs on 48 of 132 "
-            "cores, where the cost model knows a better one; flash attention over lengths that are no multiple of its tiles (197, 141 and "
-            "559 tokens), of which no table has a measurement and whose code alone was counted; copies that convert types or permute; and "
-            "the one multiplication of bert-small whose rows are no multiple of 16 bytes (30,522 columns), which runs on kernels of an "
-            "older generation.",
+            "cores, where the cost model knows one of its generation that runs on 84; flash attention over lengths that are no multiple of "
+            "its tiles (197, 141 and 559 tokens), of which no table has a measurement and whose code alone was counted; copies that "
+            "convert types, permute or join (half of the time of `aten::cat`, for rotary embeddings); and the one multiplication of "
+            "bert-small whose rows are no multiple of 16 bytes (30,522 columns), whose kernel loads four bytes at a time.",
             markdown_table(("recording", "device", "operators", "recorded", "priced", "error", "by operator"), rows),
             "The operators that take most time, over these recordings:",
             markdown_table(
@@ -270,8 +271,9 @@ def peaks_section(found: list[Peak]) -> str:
     return "\n\n".join(
         (
             "Peak of the memory that a step takes, emulated as on a CPU and run for real there: "
-            f"{reached} of {len(found)} scripts within 3 %. oneDNN's recurrent layers take memory for themselves that the emulation does "
-            "not see: the answer names them, and the last column is the upper end of its interval.",
+            f"{reached} of {len(found)} scripts within 3 %. What oneDNN's recurrent layers take for themselves is measured on this "
+            "machine, one call of each size; of layers too large for that, the answer names the operators, and the last column would be "
+            "the upper end of its interval.",
             markdown_table(("script", "run for real", "emulated", "error", "at most"), rows),
         )
     )

@@ -48,6 +48,12 @@ def run(folder, body, *arguments, limit_s=60.0):
             r"py:7: AssertionError: .*pad them to one length",
         ),
         ("torch.rand(8, 8, device='cuda').to_sparse_csr()", r"py:7: UnsupportedOperatorException: .*declare it with torch\.library"),
+        (
+            "table = torch.nn.EmbeddingBag(9, 8, sparse=True).cuda()\ntable(torch.ones(4, 2, dtype=torch.long).cuda()).sum().backward()",
+            r"py:8: SparseGradientError: .*leave out sparse=True",
+        ),
+        ("torch.cuda.make_graphed_callables(model, (torch.rand(4, 8, device='cuda'),))", r"py:7: CudaGraphError: .*leave the capture out"),
+        ("torch._C._scatter(torch.rand(4, 8), [0, 1])", r"py:7: SeveralDevicesError: nn\.DataParallel uses 2 .*DistributedDataParallel"),
         ("os.kill(os.getpid(), 9)", r"rank 0 was ended by SIGKILL"),
         (
             "@torch.library.custom_op('mine::scale', mutates_args=())\n"
@@ -110,6 +116,19 @@ def test_files_that_were_there_before_stay_as_they_were_in_the_folder_for_tempor
     run(tmp_path, WRITES, *map(str, folders))
     assert [(each / "kept").read_text() for each in folders] == ["original"] * 2
     assert [file.name for file in outside.iterdir()] == ["kept"]
+
+
+def test_a_checkpoint_in_the_folder_for_temporary_files_can_be_renamed(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    body = """
+        for _ in range(2):
+            step()
+            torch.save(model.state_dict(), sys.argv[1] + "/new")
+            os.replace(sys.argv[1] + "/new", sys.argv[1] + "/last")
+        """
+    run(tmp_path, body, str(tmp_path / "temporary"))
+    assert not any(each.name in ("new", "last") for each in (tmp_path / "temporary").iterdir())
 
 
 def test_processes_that_a_script_forks_end_without_ending_the_emulation(tmp_path):

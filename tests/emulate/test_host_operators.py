@@ -23,14 +23,17 @@ BODY = """
 
     assert not import_utils.is_fake_tensor(torch.zeros(2))
     down, up, mixed = nn.Conv2d(3, 8, 3, stride=2, padding=1), nn.ConvTranspose2d(8, 8, 4, 2, 1), nn.Conv2d(8, 4, 1)
-    normal = nn.GroupNorm(2, 8)
+    normal, recurrent = nn.GroupNorm(2, 8), nn.LSTM(16, 8, bias=False)
     optimizer = torch.optim.AdamW([*down.parameters(), *up.parameters()], fused=True)
     for _ in range(3):
         image = torch.rand(2, 3, 16, 16, requires_grad=True)
         wide = functional.interpolate(up(normal(down(image))), scale_factor=2)
-        loss = mixed(wide).amax((2, 3)).sum() + (image > 0).sum() / 2 + (image > 0).cumsum(-1).sum()
+        loss = mixed(wide).amax((2, 3)).sum() + (image > 0).sum() / 2 + (image > 0).cumsum(-1).sum() + recurrent(image[:, 0])[0].sum()
         loss.backward()
         optimizer.step()
+        plane = torch.rand(4, 6)
+        chosen = plane[plane > 0]
+        plane[plane > 0], plane[plane > 1] = chosen, 1.0
         number, pair, lines = torch.tensor(3.0), torch.tensor([3.0, 4.0]), image.reshape(2, 768)
 """
 
@@ -88,6 +91,21 @@ def test_integers_are_added_in_64_bits_and_divided_as_floats(process):
     assert ["as_strided", "to", "_to_copy", "empty_strided", "copy_", "fill_"] in sums
     assert below(process, "aten::cumsum") == ["to", "_to_copy", "empty_strided", "copy_"]
     assert below(process, "aten::div").count("to") == 2
+
+
+def test_a_mask_is_turned_into_positions_unless_one_number_is_filled_in_where_it_holds(process):
+    positions = ["nonzero", "select", "as_strided", "select", "as_strided"]
+    assert below(process, "aten::index") == positions
+    assert below(process, "aten::_index_put_impl_", 0) == positions
+    assert below(process, "aten::_index_put_impl_", 1) == []
+
+
+def test_a_recurrent_layer_without_biases_has_one_of_zeros(process):
+    bias = ["zeros", "empty", "zero_"]
+    assert below(process, "aten::mkldnn_rnn_layer") == ["empty"] * 3 + bias + ["empty"]
+    assert below(process, "aten::mkldnn_rnn_layer_backward")[-12:] == [*bias, *["empty"] * 6, "clone", "empty_strided", "copy_"]
+    zeros = [each.inputs[0] for each in process.operators if each.name == "aten::zeros"]
+    assert all(size in zeros for size in ([32], [32, 16], [32, 8]))  # 4 gates of 8; torch's own two are as large as the weights
 
 
 def test_a_fused_optimizer_reads_the_count_of_each_parameter(process):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from lumos.emulate.peak import Peak, peak
 from lumos.emulate.record import Allocation, Operator, Process, Tensor
 
@@ -11,7 +13,7 @@ def tensor(elements):
 
 
 def process(operators, allocations):
-    changes = [Allocation(position, size, 0) for position, size in allocations]
+    changes = [Allocation(position, size, 1) for position, size in allocations]
     return Process(rank=0, world=1, accelerator="cpu", torch="", threads=["main"], operators=operators, allocations=changes)
 
 
@@ -31,3 +33,11 @@ def test_recurrent_layers_may_take_as_much_again_until_their_backward_pass_is_do
     operators = [operator(forward, 10, 100), operator(forward, 20, 200), operator(backward, 30, 300), operator(backward, 40, 100)]
     found = peak(process(operators, [(5, 1000), (50, 1500)]))
     assert found == Peak(2500, 1000 + 400 + 800 + 1200, (forward, backward))
+
+
+def test_what_was_measured_of_a_recurrent_layer_is_not_added_again():
+    """By hand: the record has 300 bytes that the first layer took for itself and gave back; only the second, of 800, may take more."""
+    forward = "aten::mkldnn_rnn_layer"
+    found = process([operator(forward, 10, 100), operator(forward, 20, 200)], [(5, 1000)])
+    lent = [Allocation(12, 300, 0), Allocation(13, -300, 0)]
+    assert peak(msgspec.structs.replace(found, allocations=[*found.allocations, *lent])) == Peak(1300, 1000 + 800, (forward,))

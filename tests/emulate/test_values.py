@@ -130,6 +130,7 @@ def test_a_rank_draws_random_numbers_for_its_part_of_a_distributed_tensor(tmp_pa
     body = """
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
+os.environ.pop("MASTER_ADDR")  # which a mesh that makes the group of all ranks does without, as no rank is connected
 mesh = init_device_mesh("cuda", (2,))
 weight = nn.Parameter(distribute_tensor(torch.empty(8, 4, device="cuda"), mesh, [Shard(0)]))
 optimizer = torch.optim.SGD([weight], 0.1)
@@ -141,3 +142,32 @@ for _ in range(2):
     process = run(tmp_path, body, ranks=2)[0]
     drawn = [each for each in process.operators if each.leaf and each.name in ("aten::uniform_", "aten::normal_")]
     assert [getattr(each.inputs[0], "shape", None) for each in drawn] == [(4, 4)]
+
+
+def test_a_tensor_made_of_a_sequence_of_tensors_reads_each_of_them(tmp_path):
+    body = """
+for _ in range(2):
+    zeros = torch.zeros((), device="cuda")
+    norms = torch.tensor([[zeros, torch.rand((), device="cuda")], [zeros, 4.0]])
+    assert norms.device.type == "cpu" and norms.tolist() == [[0, 1], [0, 4]]
+    assert torch.as_tensor([zeros], device="cuda").max().item() == 0
+    like = zeros.new_tensor(7.5, device="cpu")
+    assert (like.item(), like.device.type, zeros.new_tensor([2, 2]).device.type) == (7.5, "cpu", "cuda")
+    step()
+"""
+    (process,) = run(tmp_path, STEPS + body)
+    assert leaves(process).count("aten::_local_scalar_dense") == 5
+
+
+def test_the_state_of_a_devices_generator_goes_where_it_came_from(tmp_path):
+    body = """
+assert "RANK" not in os.environ  # nobody launched this script
+(generator,) = torch.cuda.default_generators
+kept = torch.cuda.random.get_rng_state(device=torch.device("cuda"))  # by the part of torch.cuda that has the function
+assert kept.shape == generator.get_state().shape == generator.clone_state().get_state().shape == (16,)
+generator.set_state(kept)
+assert torch.Generator().get_state().shape[0] > 16 and generator.clone_state().device.type == "cuda"
+for _ in range(2):
+    step()
+"""
+    run(tmp_path, STEPS + body)

@@ -138,7 +138,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """Memory of the device taken (bytes > 0) or given back (bytes < 0, the same storage). bytes: as asked, before rounding."""
+    """Memory of the device taken (bytes > 0) or given back (bytes < 0, the same storage). bytes: as asked, before rounding.
+    storage: 0 for what a kernel takes for itself while it runs."""
 
     position: int
     bytes: int

@@ -45,6 +45,28 @@ def test_products_are_multiplications_of_their_factors():
     assert works("aten::linear", tensor(2, 32, 256), weight) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
 
 
+def test_an_inner_product_reads_both_vectors():
+    assert works("aten::vdot", tensor(256), tensor(256)) == works("aten::dot", tensor(256), tensor(256)) != []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "older"),
+    [
+        (tensor(64, 256), tensor(256, 128), False),
+        (tensor(64, 256), tensor(256, 100), True),  # rows of 200 bytes: of the second factor, and of the result
+        (tensor(64, 256), tensor(256, 100, stride=(1, 256)), True),  # of the result alone
+        (tensor(64, 100), tensor(100, 128), True),  # of the first factor
+        (tensor(64, 100, stride=(1, 64)), tensor(100, 128), False),  # k is odd, but no row begins at it
+        (tensor(64, 256, stride=(260, 1)), tensor(256, 128), True),  # rows of a wider matrix
+        (tensor(1, 255), tensor(255, 128), False),  # one row is no multiplication of matrices
+        (tensor(64, 100, dtype="float32"), tensor(100, 101, dtype="float32"), False),  # not on matrix units
+        (Tensor((64, 100), "float16", (), -1, "cuda"), tensor(100, 128, dtype="float16"), True),  # a recording without strides
+    ],
+)
+def test_matrices_whose_rows_begin_anywhere_are_multiplied_by_older_kernels(a, b, older):
+    assert works("aten::mm", a, b)[0].older is older
+
+
 def test_fp32_products_stay_fp32_and_an_empty_one_launches_nothing():
     assert works("aten::mm", tensor(4, 4, dtype="float32"), tensor(4, 4, dtype="float32"))[0].dtype is DType.FP32
     assert works("aten::mm", tensor(0, 4), tensor(4, 4)) == []
@@ -69,9 +91,19 @@ def test_few_channels_take_the_steps_and_tiles_of_many():
     # 3 channels: a step of k takes 64 bytes of one tap, so 32 channels in 16 bits, and a tile of what permutes has 32 channels.
     image, weight, out = tensor(2, 3, 10, 10), tensor(64, 3, 3, 3), tensor(2, 64, 8, 8)
     lists = ([0, 0], [1, 1], [1, 1], 1, False, False, True)
-    gemm = Gemm(128, 64, 9 * 32, DType.BF16, 1, 2, cast=False, taps=9)
-    expected = [Traffic(2 * 2 * 2 * 32 * 100), Traffic(2 * 2 * 64 * 32 * 9), gemm, Traffic(2 * 16_384)]
-    assert works("aten::cudnn_convolution", image, weight, *lists, outputs=[out]) == expected
+    # Zeros fill 3 channels up to 8, in memory that is cleared first, and a kernel of Ampere multiplies them without splitting k.
+    gemm = Gemm(128, 64, 9 * 32, DType.BF16, 1, 2, cast=False, taps=9, split=False, older=True)
+    inputs = [Traffic(2 * 2 * 8 * 100), Traffic(2 * 2 * 2 * 32 * 100), Traffic(2 * 64 * 8 * 9), Traffic(2 * 2 * 64 * 32 * 9)]
+    found = launched("aten::cudnn_convolution", image, weight, *lists, outputs=[out])
+    assert [launch.work for launch in found] == [*inputs, gemm, Traffic(2 * 16_384)]
+    fill, kernel = DeviceEngine.FILL, DeviceEngine.KERNEL
+    assert [launch.engine for launch in found] == [fill, kernel, fill, kernel, kernel, kernel]
+    # Backward, the image and the weight are filled up in the same way, and the gradient of the weight may be split.
+    after = ([64], [1, 1], [0, 0], [1, 1], False, [0, 0], 1, [True, True, False])
+    backward = launched("aten::convolution_backward", out, image, weight, *after)
+    products = [launch.work for launch in backward if isinstance(launch.work, Gemm)]
+    assert [(work.older, work.split) for work in products] == [(True, False), (True, True)]
+    assert [launch.engine for launch in backward].count(fill) == 2
     # In TF32 a step has 16 channels. Each of two groups walks through its own channels.
     single = [tensor(2, 20, 10, 10, dtype="float32"), tensor(64, 20, 3, 3, dtype="float32")]
     assert works("aten::cudnn_convolution", *single, *lists)[2].k == 9 * 32
@@ -112,6 +144,14 @@ def test_weight_gradients_in_tf32_are_turned_around_in_hoppers_shared_memory(cha
 
     assert gradient("float32") == 9 * 128 * of_a_position
     assert gradient("bfloat16") == gradient("float32", Kernels(load_cluster("a100-80gb").accelerator)) == 0
+
+
+def test_batch_normalisation_of_all_ranks_has_kernels_of_its_own_for_channels_last():
+    found = [tensor(16, dtype="float32") for _ in range(2)]
+    for strides, kernel in ((None, "statistics_kernel"), ((1600, 1, 160, 16), "statistics_channels_last_kernel")):
+        (launch,) = launched("aten::batch_norm_stats", tensor(2, 16, 10, 10, stride=strides), 1e-5, outputs=found)
+        assert launch.name == f"batch_norm_collect_{kernel} [batch_norm_stats]"
+        assert launch.work == Traffic(6400 + 128, 1, REDUCTION)
 
 
 def test_a_convolution_with_channels_last_permutes_nothing():
@@ -255,6 +295,8 @@ def test_reductions_normalisations_and_lookups_have_classes_and_bytes_of_their_o
     cleared, _, added = works("aten::embedding_dense_backward", x, indices, 50_000, -1, False, outputs=[table])
     assert cleared == Traffic(50_000 * 128, 1, POINTWISE)
     assert added == Traffic(2 * 2048 + 128 + 2048, 1, STRIDED)
+    bags = works("aten::_embedding_bag_backward", x, indices, 50_000, False, 0, False, outputs=[table])
+    assert [each.bytes for each in bags] == [50_000 * 128, 4 * 128 + 4 * 128, 2 * 2048 + 128 + 2048]
     weight = tensor(64)
     grads = [tensor(16, 64), tensor(64), tensor(64)]
     both = works("aten::native_layer_norm_backward", x, x, [64], row, row, weight, weight, [True] * 3, outputs=grads)
@@ -273,6 +315,27 @@ def test_copies_between_host_and_device_take_the_hosts_bus_and_others_a_kernel()
     assert works("aten::copy_", tensor(4, 8), tensor(4, 8, stride=(1, 4))) == [Traffic(128, 1, STRIDED, 32 * 44, 32)]
     assert works("aten::copy_", a, tensor(1000, dtype="float32")) == [Traffic(6000, 1, POINTWISE)]
     assert works("aten::_to_copy", a, outputs=[a]) == []
+
+
+def test_joining_computes_where_each_element_goes_and_moves_a_sector_for_each_small_piece():
+    def join(*inputs, dim, outputs=()):
+        return works("aten::cat", list(inputs), dim, outputs=list(outputs))
+
+    # Without gaps, and pieces of 16 elements of 2 bytes: copied several elements at once, as the table has it.
+    assert join(tensor(4, 16), tensor(4, 16), dim=1, outputs=[tensor(4, 32)]) == [Traffic(2 * 256, 1, POINTWISE)]
+    # One of them with gaps between its rows: 128 elements in two dimensions, 23 instructions each.
+    gaps = tensor(4, 16, stride=(64, 1))
+    assert join(tensor(4, 16), gaps, dim=-1) == [Traffic(2 * 256, 1, POINTWISE, 128 * 23, 128)]
+    # Pieces of two elements, 4 bytes of the 32 of a sector, are written each as a sector: 16 elements as 8 sectors.
+    assert join(tensor(4, 2), tensor(4, 2), dim=1) == [Traffic(32 + 8 * 32, 1, POINTWISE, 16 * 23, 16)]
+    # Where neighbours lie apart, each element is a sector that is read: 64 of the second tensor, in one piece of 128 bytes.
+    apart = tensor(1, 4, 16, stride=(64, 1, 4))
+    assert join(tensor(1, 1, 16), apart, dim=1) == [Traffic(32 + 64 * 32 + 32 + 128, 1, POINTWISE, 80 * 37, 80)]
+    # Nothing of an empty tensor is joined; other types and more dimensions are not joined by this kernel.
+    assert join(tensor(0), gaps, dim=0)[0].bytes == 256
+    wide = tensor(1, 1, 1, 4, 16, stride=(0, 0, 0, 64, 1))
+    assert join(wide, wide, dim=3, outputs=[tensor(1, 1, 1, 8, 16)])[0].instructions == 0
+    assert join(gaps, tensor(4, 16, dtype="float32"), dim=0, outputs=[tensor(8, 16, dtype="float32")])[0].instructions == 0
 
 
 def test_views_host_tensors_and_operators_that_only_call_others_launch_nothing():
@@ -308,7 +371,7 @@ def test_a_copy_runs_as_element_wise_work_does_where_rows_of_a_cache_line_stay_r
     whole, rows, columns = tensor(8, 128), tensor(8, 64, stride=(128, 1)), tensor(8, 64, stride=(1, 8))
     for part, kind in ((rows, POINTWISE), (columns, STRIDED), (tensor(8, 32, stride=(64, 1)), STRIDED)):
         size = 2 * (whole.shape[0] * whole.shape[1] + 2 * part.shape[0] * part.shape[1])
-        assert works("aten::cat", [part, part], 1, outputs=[whole]) == [Traffic(size, 1, kind)]
+        assert works("aten::_chunk_cat", [part, part], 1, 2, outputs=[whole]) == [Traffic(size, 1, kind)]
 
 
 @pytest.mark.parametrize(("tensors", "sizes", "expected"), [(100, 65_536, 2), (1, 65_536 * 320 * 3, 3), (0, 0, 0)])

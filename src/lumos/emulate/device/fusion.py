@@ -195,6 +195,8 @@ def _piece(operator: Operator, launches: Sequence[Launch]) -> _Piece | None:
     if operator.name.endswith("_") and name in _OVERWRITE:
         inputs = inputs[1:]
     kernel_class = min((work.kernel_class for work in traffic), key=_CLASSES.index)
+    if name == "cat":  # its own kernel counts what it moves for neighbours that lie apart, as no fused one does
+        kernel_class = STRIDED
     if kernel_class == STRIDED and in_lines((*inputs, *results)):
         kernel_class = POINTWISE
     return _Piece(name, kernel_class, _by_storage(inputs), _by_storage(results))

@@ -1,7 +1,7 @@
 """Which kernels an operator launches on an accelerator.
 
-Rules are asked from the most to the least particular: multiplications, attention, recurrent networks, copies, lists of tensors, then the
-table of operators bound by memory. What none of them knows is priced by what it touches, and named.
+Rules are asked from the most to the least particular: multiplications, attention, recurrent networks, copies, what joins tensors, lists
+of tensors, then the table of operators bound by memory. What none of them knows is priced by what it touches, and named.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumos.emulate.device.attention import fused_attention
 from lumos.emulate.device.copies import copy_kernels
+from lumos.emulate.device.joined import joined_kernels
 from lumos.emulate.device.launch import tensors_of
 from lumos.emulate.device.products import product_kernels
 from lumos.emulate.device.recurrent import recurrent_kernels
@@ -47,7 +48,7 @@ class Kernels:
         for priced in (product_kernels, fused_attention, recurrent_kernels):
             if (found := priced(name, operator, self.accelerator)) is not None:
                 return found
-        for moved in (copy_kernels, of_lists, table_kernels):
+        for moved in (copy_kernels, joined_kernels, of_lists, table_kernels):
             if (found := moved(name, operator)) is not None:
                 return found
         found = unlisted(name, operator)

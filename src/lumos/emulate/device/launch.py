@@ -18,8 +18,9 @@ if TYPE_CHECKING:
     from lumos.blocks.work import Work
     from lumos.emulate.record import Argument, Operator
 
-#: Bytes of a cache line of the device.
+#: Bytes of a cache line of the device, and of a sector of it: what memory moves at least.
 _LINE = 128
+SECTOR = 32
 #: Bytes of an element of a type that no part of Lumos knows, such as a quantised one of a user's own kernel.
 _UNKNOWN_BYTES = 4
 
@@ -96,6 +97,11 @@ def dense(tensor: Tensor) -> bool:
             return False
         expected *= size
     return True
+
+
+def has_channels_last(image: Tensor) -> bool:
+    """Whether the channels of one position lie beside each other. False where the strides are not known."""
+    return len(image.stride) == len(image.shape) > 1 and image.stride[1] == 1 and image.shape[1] > 1
 
 
 def same_layout(one: Tensor, other: Tensor) -> bool:

@@ -18,6 +18,11 @@ fp32 matrices are multiplied in fp32 and fp32 convolutions in TF32, as torch doe
 (`torch.backends.cuda.matmul.allow_tf32` is False, `torch.backends.cudnn.allow_tf32` True). Matrix units take TF32 only where the channels
 are a multiple of 16 bytes (NVIDIA, Convolutional Layers User's Guide); others are multiplied in fp32 by kernels that read them as they lie.
 
+Hopper's own kernels read and write matrices by its tensor memory accelerator, whose rows begin at multiples of 16 bytes (NVIDIA, CUDA
+driver API, cuTensorMapEncodeTiled). Matrices in 16 bits whose rows do not, such as the scores of a vocabulary of 50,257, are multiplied by
+kernels written for Ampere, with its instructions. So are images whose channels are no multiple of 16 bytes: cuDNN fills them up with zeros,
+in memory that it clears first, and its kernels for them split k among cores for the gradient of the weight alone.
+
 For a weight gradient neighbours along k are positions, which lie apart where channels are last. Hopper's matrix units read them from shared
 memory so in 16 bits alone (NVIDIA, PTX ISA, wgmma.mma_async), so that in TF32 both factors are turned around there first: each byte is
 written when it arrives, read and written back turned, and then read as often as a tile of C needs it (`_through_shared`).
@@ -33,7 +38,7 @@ import msgspec
 from lumos.blocks.work import Gemm, GroupedGemm, Traffic
 from lumos.cost.memory_bound import POINTWISE
 from lumos.emulate.accelerators import compute_capability
-from lumos.emulate.device.launch import Launch, nbytes, tensors_of, width
+from lumos.emulate.device.launch import DeviceEngine, Launch, has_channels_last, nbytes, tensors_of, width
 from lumos.emulate.record import Tensor
 from lumos.vocabulary import DType
 
@@ -64,6 +69,7 @@ _PRODUCTS = {
     "addbmm": _Factors(1, 2),
     "mv": _Factors(0, 1),
     "dot": _Factors(0, 1),
+    "vdot": _Factors(0, 1),
     "addmv": _Factors(1, 2),
     "linear": _Factors(0, 1, transposed=True),
 }
@@ -75,7 +81,7 @@ _CONVOLUTIONS = (
 #: Bytes of channels that a convolution multiplies in one step: the least of CUTLASS' tiles along k on matrix units, 32 elements of 16 bits
 #: or 16 of TF32 (NVIDIA, CUTLASS, Implicit GEMM Convolution, which says that a step stays within one tap).
 CHANNELS_AT_ONCE = 64
-#: Bytes that the channels of an image are a multiple of where matrix units take fp32 as TF32.
+#: Bytes that the channels of an image are a multiple of where matrix units take fp32 as TF32, and rows where Hopper's own kernels run.
 ALIGNED_BYTES = 16
 #: Channels of a tile of cuDNN's kernels that permute: its shared memory, 32 rows of 33 elements, is in the launch of each recorded one.
 PERMUTED_TILE = 32
@@ -127,8 +133,20 @@ def _product(name: str, operator: Operator, accelerator: Accelerator) -> list[La
     columns = (b.shape[-2] if places.transposed else b.shape[-1]) if len(b.shape) > 1 else 1
     batch = math.prod(b.shape[:-2])
     rows = math.prod(a.shape[:-1]) // max(1, batch)
-    out = max(2, DType(dtype).bytes)
-    return [Launch(f"gemm_{dtype}", Gemm(rows, columns, inner, dtype, batch, out, cast=False))] if rows * columns * inner * batch else []
+    if not rows * columns * inner * batch:
+        return []
+    out = max(2, dtype.bytes)
+    result = Tensor((rows, columns), dtype, (columns, 1), -1, a.device)
+    older = dtype.bytes == 2 and min(rows, columns, inner) > 1 and not all(map(_is_aligned, (a, b, result)))
+    return [Launch(f"gemm_{dtype}", Gemm(rows, columns, inner, dtype, batch, out, cast=False, older=older))]
+
+
+def _is_aligned(matrix: Tensor) -> bool:
+    """Whether every row, or every column where those lie one after the other, begins at a multiple of `ALIGNED_BYTES`."""
+    if len(matrix.stride) != len(matrix.shape):
+        return matrix.shape[-1] * width(matrix.dtype) % ALIGNED_BYTES == 0
+    steps = [step for size, step in zip(matrix.shape, matrix.stride, strict=True) if size > 1 and step > 1]
+    return all(step * width(matrix.dtype) % ALIGNED_BYTES == 0 for step in steps)
 
 
 def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
@@ -143,12 +161,13 @@ def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] |
     groups = max(1, image.shape[1] // weight.shape[1])
     rows = image.shape[0] * math.prod(out[2:])
     taps = math.prod(weight.shape[2:])
-    direct = dtype is DType.FP32 or groups > 1
+    direct, padded = dtype is DType.FP32 or groups > 1, _is_padded(image, weight)
     inner = taps * (weight.shape[1] if direct else _whole(weight.shape[1], CHANNELS_AT_ONCE // dtype.bytes))
-    gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
+    out_bytes = max(2, dtype.bytes)
+    gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, out_bytes, False, False, taps, split=not padded, older=padded)
     result = Tensor(tuple(out), image.dtype, (), -1, image.device)
     body = [Launch(f"convolution_implicit_gemm_{dtype}", gemm)]
-    return body if dtype is DType.FP32 else [*_permuted([image, weight], image), *body, *_permuted([result], image)]
+    return body if dtype is DType.FP32 else [*_brought([image, weight], image, padded), *body, *_permuted([result], image)]
 
 
 def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
@@ -161,13 +180,18 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
         return None
     masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
     to_image, to_weight, to_bias = masks[-1] if masks else (True, True, False)
+    padded = _is_padded(image, weight)
     out: list[Launch] = []
     if to_image:
-        data = Launch(f"dgrad_implicit_gemm_{dtype}", _data_gradient(gradient, image, weight, dtype))
-        out += [data] if dtype is DType.FP32 else [*_permuted([gradient, weight], image), data, *_permuted([image], image)]
+        data = Launch(
+            f"dgrad_implicit_gemm_{dtype}", _data_gradient(gradient, image, weight, dtype)._replace(split=not padded, older=padded)
+        )
+        out += [data] if dtype is DType.FP32 else [*_brought([gradient, weight], image, padded), data, *_permuted([image], image)]
     if to_weight:
-        weights = Launch(f"wgrad_implicit_gemm_{dtype}", _weight_gradient(gradient, image, weight, dtype, accelerator))
-        out += [weights] if dtype is DType.FP32 else [*_permuted([gradient, image], image), weights, *_permuted([weight], image)]
+        weights = Launch(
+            f"wgrad_implicit_gemm_{dtype}", _weight_gradient(gradient, image, weight, dtype, accelerator)._replace(older=padded)
+        )
+        out += [weights] if dtype is DType.FP32 else [*_brought([gradient, image], image, padded), weights, *_permuted([weight], image)]
     if to_bias:
         out.append(Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction")))
     return out
@@ -233,11 +257,19 @@ def _through_shared(m: int, n: int, k: int) -> int:
     return -(-m // rows) * -(-n // columns) * k * (turned + multiplied) * DType.TF32.bytes
 
 
+def _is_padded(image: Tensor, weight: Tensor) -> bool:
+    """Whether the channels, of one group, are filled up to a multiple of `ALIGNED_BYTES` with zeros."""
+    return DType.parse(image.dtype) in (DType.FP16, DType.BF16) and image.shape[1] == weight.shape[1] and _is_odd(image)
+
+
+def _is_odd(image: Tensor) -> bool:
+    return image.shape[1] * width(image.dtype) % ALIGNED_BYTES != 0
+
+
 def _convolved(image: Tensor, accelerator: Accelerator) -> DType | None:
     """The type in which a convolution of this image is multiplied; None for a type that is not multiplied."""
     dtype = arithmetic(image.dtype, accelerator, DType.TF32)
-    odd = image.shape[1] * width(image.dtype) % ALIGNED_BYTES != 0
-    return DType.FP32 if dtype is DType.TF32 and odd else dtype
+    return DType.FP32 if dtype is DType.TF32 and _is_odd(image) else dtype
 
 
 def _image_and_weight(operator: Operator, first: int) -> tuple[Tensor | None, Tensor | None]:
@@ -267,10 +299,22 @@ def _positions(operator: Operator, image: Tensor, weight: Tensor) -> tuple[int, 
     return (image.shape[0], weight.shape[0], *sizes)
 
 
+def _brought(tensors: list[Tensor], image: Tensor, padded: bool) -> list[Launch]:
+    """The kernels that bring a convolution's inputs into the order that matrix units read. padded: whether zeros fill up odd channels, for
+    which memory is cleared first."""
+    out: list[Launch] = []
+    for tensor in tensors:
+        permuted = _permuted([tensor], image)
+        if permuted and padded and _is_odd(tensor):
+            size = nbytes(tensor) // tensor.shape[1] * _whole(tensor.shape[1], ALIGNED_BYTES // width(tensor.dtype))
+            out.append(Launch("Memset (Device)", Traffic(size, 1, POINTWISE), DeviceEngine.FILL))
+        out += permuted
+    return out
+
+
 def _permuted(tensors: list[Tensor], image: Tensor) -> list[Launch]:
-    """The kernels that bring tensors into the order that matrix units read, where the image has its channels first."""
-    channels_last = len(image.stride) == len(image.shape) and image.stride[1] == 1 and image.shape[1] > 1
-    if channels_last or len(image.shape) < 4:
+    """The kernels that bring tensors into that order, or back, where the image has its channels first."""
+    if has_channels_last(image) or len(image.shape) < 4:
         return []
     return [
         Launch("nchwToNhwcKernel", Traffic(2 * nbytes(tensor) // tensor.shape[1] * _whole(tensor.shape[1], PERMUTED_TILE), 1, POINTWISE))

@@ -2,8 +2,8 @@
 
 Only distinct processes are run; each says which other ranks do the same work. A copy gets the tasks of the process that it copies,
 with the groups that it is itself a member of: of the groups that were made together, the one that holds the copy stands for the one that
-holds the original, and the rank in the same position of it for the original's peer. So collectives and messages of all ranks meet,
-and a rank that waits for another does so in the simulation.
+holds the original, and its peers are its own too. So collectives and messages of all ranks meet, and a rank that waits for another does
+so in the simulation.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.emulate.device.launch import width
+from lumos.emulate.peers import PeersOfCopies
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, offsets
@@ -156,6 +157,7 @@ class _Members:
 
     def __init__(self, program: DeviceProgram) -> None:
         self.original = program.process.rank
+        self.peers = PeersOfCopies(program.process)
         self.groups = {group.name: group for group in program.process.groups}
         self.holding: dict[tuple[int, int], list[Group]] = defaultdict(list)
         for group in program.process.groups:
@@ -185,8 +187,8 @@ def _facts(program: DeviceProgram, members: _Members, rank: int, first: int) -> 
     for number, task in enumerate(program.tasks):
         if task.exchange >= 0:
             exchange = program.process.exchanges[task.exchange]
-            group, own = mapped[exchange.group], members.groups[exchange.group].ranks
-            peer = group.ranks[own.index(exchange.peer)] if exchange.peer >= 0 and exchange.peer in own else -1
+            group = mapped[exchange.group]
+            peer = members.peers.of(rank, exchange, members.groups[exchange.group], group)
             out[number] = Fact(first + number, rank, exchange, group, peer)
     return out
 

@@ -17,7 +17,7 @@ import msgspec
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound import POINTWISE, REDUCTION, STRIDED
 from lumos.emulate.device.elementwise import elementwise
-from lumos.emulate.device.launch import Launch, in_lines, nbytes, results_of, tensors_of
+from lumos.emulate.device.launch import Launch, has_channels_last, in_lines, nbytes, results_of, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,11 +31,13 @@ _TERM = re.compile(r"(?:(?P<factor>\d+) )?(?P<side>in|out)(?:(?P<all>\*)|(?P<fir
 
 
 class TableEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"kernel_class": "class"}):
-    """One kernel of the listed operators; none where `kernel` is empty. reads, writes: terms as the file explains them. copies: it only
-    copies, and is as fast as element-wise work where rows stay rows."""
+    """One kernel of the listed operators; none where `kernel` is empty. channels_last: the kernel for images that lie so, where that has
+    another name. reads, writes: terms as the file explains them. copies: it only copies, and is as fast as element-wise work where rows
+    stay rows."""
 
     operators: tuple[str, ...]
     kernel: str = ""
+    channels_last: str = ""
     kernel_class: str = POINTWISE
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -89,7 +91,8 @@ def _launch(entry: TableEntry, name: str, operator: Operator, inputs: Sequence[T
     kernel_class = entry.kernel_class
     if entry.copies and in_lines((*inputs, *outputs)):
         kernel_class = POINTWISE
-    return Launch(f"{entry.kernel} [{name}]", Traffic(size, 1, kernel_class))
+    kernel = entry.channels_last if entry.channels_last and has_channels_last(inputs[0]) else entry.kernel
+    return Launch(f"{kernel} [{name}]", Traffic(size, 1, kernel_class))
 
 
 def _bytes(term: str, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> int:

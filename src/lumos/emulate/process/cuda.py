@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import importlib
+import sys
 import types
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from lumos.emulate.process import typed
+from lumos.emulate.process import device_memory, typed
 from lumos.emulate.process.operators.dispatcher import CUDNN, open_device
 from lumos.emulate.process.streams import Streams, functions
-from lumos.emulate.record import CallKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,7 +36,8 @@ _ACCELERATOR = {
 
 
 class Generator(torch.Generator):  # type: ignore[misc]
-    """A generator of random numbers for any device. No number is drawn on a device, so the one for CPUs serves."""
+    """A generator of random numbers for any device. No number is drawn on a device, so the one for CPUs serves, and of a device's state
+    only its size counts."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
         made = super().__new__(cls, "cpu")
@@ -46,9 +48,22 @@ class Generator(torch.Generator):  # type: ignore[misc]
     def device(self) -> Any:
         return self.shown
 
+    def get_state(self) -> Any:
+        return super().get_state() if self.shown.type == "cpu" else _device_state()
+
     def set_state(self, state: Any) -> Any:
-        """Take a state; one without data, such as another rank would have sent, changes nothing."""
-        return self if isinstance(state, FakeTensor) else super().set_state(state)
+        """Take a state; one without data, such as another rank would have sent, changes nothing, and neither does one of a device."""
+        return self if isinstance(state, FakeTensor) or self.shown.type != "cpu" else super().set_state(state)
+
+    def clone_state(self) -> Any:
+        cloned = Generator(self.shown)
+        cloned.set_state(self.get_state())
+        return cloned
+
+
+def _device_state() -> torch.Tensor:
+    """The state of a device's generator: a seed and how far it has come, of eight bytes each (ATen's CUDAGeneratorImpl)."""
+    return torch.ByteTensor(16).zero_()
 
 
 def _unless_without_data(set_state: Callable[[Any], None]) -> Callable[[Any], None]:
@@ -68,10 +83,10 @@ def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
     count = min(settings.world, device.per_node)
     open_device(count)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
-    answers = dict(functions(streams)) | _identity(device, count) | _memory(device, in_use, streams) | _random()
+    answers = dict(functions(streams)) | _identity(device, count) | device_memory.answers(device, in_use, streams) | _random()
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
-    for name, answer in (answers | _current(here)).items():
-        setattr(torch.cuda, name, answer)
+    for name, answer in (answers | _current(here) | _driver()).items():
+        _let_answer(name, answer)
     torch.Generator = Generator
     torch.set_rng_state = torch.random.set_rng_state = _unless_without_data(torch.set_rng_state)
     torch.cuda.default_generators = tuple(Generator("cuda") for _ in range(count))
@@ -87,6 +102,20 @@ def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
     cudnn.version = lambda: CUDNN
     cudnn.is_acceptable = lambda tensor: torch._C._get_cudnn_enabled() and tensor.is_cuda
     torch.version.cuda = torch.version.cuda or "12.8"
+    torch.backends.cuda.is_flash_attention_available = lambda: True
+    torch._C._scatter = _scatter
+    parallel: Any = importlib.import_module("torch.nn.parallel._functions")
+    parallel._get_stream = cache(lambda _: torch.cuda.Stream())
+
+
+def _let_answer(name: str, answer: Any) -> None:
+    """Let a function of torch.cuda answer so, also where a part of torch.cuda has it under the same name (`torch.cuda.random`), or has it
+    alone."""
+    asked = getattr(torch.cuda, name, None)
+    for part in [module for key, module in sys.modules.items() if key.startswith("torch.cuda.")]:
+        if hasattr(part, name) and asked in (None, getattr(part, name)):
+            setattr(part, name, answer)
+    setattr(torch.cuda, name, answer)
 
 
 def _one_device(device: Any) -> None:
@@ -126,14 +155,16 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
         "_is_in_bad_fork": lambda: False,
         "is_current_stream_capturing": lambda: False,
         "device_count": lambda: count,
-        "get_device_name": lambda *_: device.name,
-        "get_device_capability": lambda *_: device.capability,
-        "get_device_properties": lambda *_: properties,
+        "get_device_name": lambda *_, **__: device.name,
+        "get_device_capability": lambda *_, **__: device.capability,
+        "get_device_properties": lambda *_, **__: properties,
         "get_arch_list": lambda: [f"sm_{major}{minor}"],
         "is_bf16_supported": lambda *_, **__: major >= 8,
         "is_tf32_supported": lambda: major >= 8,
-        "can_device_access_peer": lambda *_: True,
-        **{name: lambda *_: 0 for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")},  # by its driver
+        "can_device_access_peer": lambda *_, **__: True,
+        **{
+            name: lambda *_, **__: 0 for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
+        },  # by its driver
     }
 
 
@@ -160,45 +191,56 @@ def _current(here: types.SimpleNamespace) -> dict[str, Any]:
     }
 
 
-def _memory(device: Device, in_use: Any, streams: Streams) -> dict[str, Any]:
-    def empty_cache() -> None:
-        streams.call(CallKind.EMPTY_CACHE)
+class SeveralDevicesError(RuntimeError):
+    """The script would use several devices in one process."""
 
-    def statistics(*_: Any) -> dict[str, int]:
-        now, peak = in_use()
-        return {
-            f"{kind}_bytes.all.{which}": value for kind in ("allocated", "reserved", "active") for which, value in
-            (("current", now), ("peak", peak), ("allocated", peak), ("freed", peak - now))
-        } | {"num_alloc_retries": 0, "num_ooms": 0}  # fmt: skip
 
+def _scatter(tensor: Any, devices: list[int], _: Any = None, __: int = 0, streams: Any = None) -> tuple[Any, ...]:
+    """What nn.DataParallel gives to each of its devices: all of it to the only one that a process has here, by a stream of its own."""
+    if len(devices) > 1:
+        raise SeveralDevicesError(f"nn.DataParallel uses {len(devices)} devices in one process")
+    with torch.cuda.stream(streams[0] if streams else None):
+        return (tensor.to(torch.device("cuda", devices[0])),)
+
+
+class _Runtime:
+    """The CUDA runtime, every function of which succeeds: the script asks it to start and stop a profiler of NVIDIA's."""
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: 0
+
+
+def _driver() -> dict[str, Any]:
     return {
-        "empty_cache": empty_cache,
-        "ipc_collect": lambda: None,
-        "mem_get_info": lambda *_: (device.memory - in_use()[0], device.memory),
-        "memory_allocated": lambda *_: in_use()[0],
-        "memory_reserved": lambda *_: in_use()[0],
-        "max_memory_allocated": lambda *_: in_use()[1],
-        "max_memory_reserved": lambda *_: in_use()[1],
-        "memory_stats": statistics,
-        "memory_summary": lambda *_, **__: "",
-        "memory_snapshot": lambda *_, **__: [],
-        "reset_peak_memory_stats": lambda *_: None,
-        "reset_max_memory_allocated": lambda *_: None,
-        "reset_accumulated_memory_stats": lambda *_: None,
-        "set_per_process_memory_fraction": lambda *_: None,
+        "cudart": _Runtime,
+        "check_error": lambda _: None,
+        "set_sync_debug_mode": lambda _: None,
+        "get_sync_debug_mode": lambda: 0,
+        "CUDAGraph": _Graph,
+        "graph_pool_handle": _Graph,
     }
 
 
+class CudaGraphError(RuntimeError):
+    """The script captures a CUDA graph."""
+
+
+class _Graph:
+    """What a script makes before it captures its work as a CUDA graph."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise CudaGraphError("CUDA graphs cannot be captured without a device")
+
+
 def _random() -> dict[str, Any]:
-    state = torch.ByteTensor(16).zero_()
     return {
-        "manual_seed": lambda *_: None,
-        "manual_seed_all": lambda *_: None,
+        "manual_seed": lambda *_, **__: None,
+        "manual_seed_all": lambda *_, **__: None,
         "seed": lambda: None,
         "seed_all": lambda: None,
         "initial_seed": lambda: 0,
-        "get_rng_state": lambda *_: state,
-        "get_rng_state_all": lambda: [state],
-        "set_rng_state": lambda *_: None,
-        "set_rng_state_all": lambda *_: None,
+        "get_rng_state": lambda *_, **__: _device_state(),
+        "get_rng_state_all": lambda: [_device_state()],
+        "set_rng_state": lambda *_, **__: None,
+        "set_rng_state_all": lambda *_, **__: None,
     }

@@ -22,7 +22,7 @@ from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
 from torch.utils._pytree import tree_leaves
 
 from lumos.emulate.process.loading import when_loaded
-from lumos.emulate.process.own_files import may_change
+from lumos.emulate.process.own_files import is_unwritten, leave_unwritten, may_change
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -100,6 +100,7 @@ class Cuts:
 
         def save_in_memory(content: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
             if not isinstance(file, io.BytesIO) or any(isinstance(each, FakeTensor) for each in tree_leaves(content)):
+                leave_unwritten(file)
                 return nothing()
             with unset_fake_temporarily():  # as when a tensor of the host is pickled
                 return save(content, file, *args, **kwargs)
@@ -145,11 +146,16 @@ def _of_this_machine(look_up: Callable[..., Any]) -> Callable[..., Any]:
 def _unless_others(function: Callable[..., Any]) -> Callable[..., Any]:
     """The function where all paths that it is given are the script's own, else one that does nothing.
 
-    Names in an open folder follow from a call for that folder.
+    Names in an open folder follow from a call for that folder. A file that was not written can be given another name, which is not written
+    either.
     """
 
     def cut(file: Any, *args: Any, **kwargs: Any) -> Any:
         paths = [file, *(each for each in args[:1] if isinstance(each, (str, bytes, os.PathLike)))]
+        if is_unwritten(file):
+            for path in paths:
+                leave_unwritten(path)
+            return None
         is_own = kwargs.get("dir_fd") is not None or all(map(may_change, paths))
         return function(file, *args, **kwargs) if is_own else None
 
@@ -160,7 +166,8 @@ def torch_parts(journal: Journal) -> None:
     """Profilers of the script's own, which would meet the emulation's."""
     torch.profiler.profile = _profile_class(journal)
     torch.autograd.profiler.profile = torch.profiler.profile
-    for name in ("range_push", "range_pop", "mark"):
+    torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(torch.cuda.nvtx, name, lambda *_: None)
 
 

@@ -9,6 +9,7 @@ from typing import Any
 _DEVICES = ("/dev", "/proc")
 _temporary = os.path.realpath(tempfile.gettempdir())
 _made: set[str] = set()
+_unwritten: set[str] = set()
 
 
 def may_change(file: Any) -> bool:
@@ -24,6 +25,20 @@ def may_change(file: Any) -> bool:
     if not os.path.lexists(path):
         _made.add(path)
     return _is_made(path)
+
+
+def is_unwritten(file: Any) -> bool:
+    """Whether the script wrote a file that is not there (`leave_unwritten`)."""
+    if not isinstance(file, (str, bytes, os.PathLike)):
+        return False
+    path = os.path.realpath(os.fsdecode(file))
+    return path in _unwritten and not os.path.lexists(path)
+
+
+def leave_unwritten(file: Any) -> None:
+    """Let a file count as written by the script that is not there, such as a checkpoint, so that the script may rename it."""
+    if isinstance(file, (str, bytes, os.PathLike)):
+        _unwritten.add(os.path.realpath(os.fsdecode(file)))
 
 
 def _is_made(path: str) -> bool:

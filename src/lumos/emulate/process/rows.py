@@ -215,7 +215,7 @@ def _lists(
     found.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
-    freed = {each.storage: each.position for each in found.allocations if each.bytes < 0}
+    freed = {each.storage: each.position for each in found.allocations if each.bytes < 0 and each.storage}
     return found._replace(operators=as_plain(found.operators, freed))
 
 

@@ -50,7 +50,10 @@ _REMEDIES = {
     "NotImplementedError": "it runs on a device only: leave it out while emulating, or declare its shape with torch.library.register_fake",
     "ConnectionRefusedError": "have what it loads on this machine, or leave it out while emulating",
     "EndlessReadsError": "a value is 1 here and a truth value False, so a loop that waits for another never ends: bound its rounds",
+    "SparseGradientError": "sparse matrices cannot be emulated: leave out sparse=True of an embedding, or use a dense matrix",
     "NestedTensor": "tensors of several lengths in one (torch.nested) cannot be emulated: pad them to one length",
+    "CudaGraphError": "leave the capture out while emulating, and call in each step what it captures",
+    "SeveralDevicesError": "use DistributedDataParallel, with a process for each device, or emulate one device with --ranks 1",
     "OutOfMemoryError": "it made tensors with data: make them on the device, or smaller",
 }
 #: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.

@@ -49,8 +49,9 @@ class EmulationSettings(msgspec.Struct, frozen=True):
     by_forward: bool = False
     patience_s: float = 300.0
 
-    def environment(self) -> dict[str, str]:
-        """The variables that a launcher would set for this rank, and the settings."""
+    def environment(self, *, launched: bool = False) -> dict[str, str]:
+        """The variables that a launcher sets for this rank, of a job with one rank where launched says that there is a launcher; and the
+        settings."""
         local = self.rank % self.device.per_node
         launcher = {
             "RANK": self.rank, "WORLD_SIZE": self.world, "LOCAL_RANK": local, "LOCAL_WORLD_SIZE": min(self.world, self.device.per_node),
@@ -64,7 +65,7 @@ class EmulationSettings(msgspec.Struct, frozen=True):
             "WANDB_MODE": "disabled",
             "KINETO_LOG_LEVEL": "5",
         }
-        return common | ({name: str(value) for name, value in launcher.items()} if self.world > 1 else {})
+        return common | ({name: str(value) for name, value in launcher.items()} if launched or self.world > 1 else {})
 
     @classmethod
     def here(cls) -> EmulationSettings:

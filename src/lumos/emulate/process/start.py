@@ -7,6 +7,7 @@ import contextlib
 import logging
 import os
 import sys
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -64,9 +65,10 @@ class _Emulation:
             cuda.pretend(self._settings, self._streams, lambda: (self._storages.in_use, self._storages.peak))
             library = torch.library.Library("aten", "IMPL")
             attention.install(library)
-            recurrent.install(library)
+            recurrent.install(library, self._mode)
             self._kept.append(library)
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is tried and done otherwise
+        warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # which frameworks do to compare tensors
         tensors.install(self._journal, self._mode)
         sharded.install(self._mode.hidden)
         higher_order.install(self._journal, Emulation)
@@ -75,8 +77,9 @@ class _Emulation:
         cuts.torch_parts(self._journal)
         cuts.loaders(self._journal, self._mode)
         self._cuts.install()
-        if self._settings.world > 1:
+        if torch.distributed.is_available():
             self._groups.install(self._mode.exchanges)
+        if self._settings.world > 1:
             pipelines.install(self._settings, self._journal)
         compiled.install(self._journal)
         modules.install(self._journal)

@@ -1,14 +1,19 @@
-"""When a training step ends: where its optimizer has stepped, as in a recording of the real script."""
+"""When a training step ends: where its optimizer has stepped, as in a recording of the real script.
+
+An optimizer that steps for one parameter after the other in hooks of the backward pass has stepped when that pass is done.
+"""
 
 from __future__ import annotations
 
 import functools
+import sys
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import FrameType
 
 
 #: A script that has called its outermost module so often and made no optimizer has none.
@@ -16,8 +21,9 @@ _CALLS_WITHOUT = 16
 
 
 def install(step: Callable[[], None], by_forward: bool, without_optimizer: Callable[[], None]) -> None:
-    """Call `step` at the end of each step of the first optimizer that steps; of a script without one, at the end of each call of an
-    outermost module. without_optimizer: called where the script turns out to have no optimizer, which it may never end to say."""
+    """Call `step` at the end of each step of the first optimizer that steps, or of the optimizer that holds it; of a script without one, at
+    the end of each call of an outermost module. without_optimizer: called where the script turns out to have no optimizer, which it may
+    never end to say."""
     if by_forward:
         _after_forward(step)
     else:
@@ -28,6 +34,7 @@ def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], N
     """The end of `Optimizer.step` itself, rather than its hook for it, so that the row of the call is complete."""
     from torch.optim.optimizer import Optimizer
 
+    step = _outside_backward(step)
     first: list[int] = []
     calls = 0
     profiled = Optimizer.profile_hook_step
@@ -49,12 +56,70 @@ def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], N
             out = stepped(optimizer, *args, **kwargs)
             first.append(id(optimizer))
             if first[0] == id(optimizer):
-                step()
+                holder = None if sys.getprofile() else _holder(sys._getframe(1))  # the script may measure its calls itself
+                step() if holder is None else _at_return(holder, step)
             return out
 
         return wrapper
 
     Optimizer.profile_hook_step = staticmethod(with_end)
+
+
+def _outside_backward(step: Callable[[], None]) -> Callable[[], None]:
+    """`step`, or where a backward pass runs, what lets it be called once that pass is done, on the thread that asked for it. There the
+    thread of the pass would otherwise begin and end what is recorded of all threads."""
+    run = torch.autograd._engine_run_backward
+    running, is_due = 0, False
+
+    def run_backward(*args: Any, **kwargs: Any) -> Any:
+        nonlocal running, is_due
+        running += 1
+        try:
+            out = run(*args, **kwargs)
+        finally:
+            running -= 1
+        if is_due and running == 0:
+            is_due = False
+            step()
+        return out
+
+    def later() -> None:
+        nonlocal is_due
+        if running:
+            is_due = True
+        else:
+            step()
+
+    torch.autograd._engine_run_backward = run_backward
+    return later
+
+
+def _holder(frame: FrameType | None) -> FrameType | None:
+    """The outermost call of `step` of an optimizer that has one of torch's inside, as those that keep parameters in two precisions have;
+    None where there is none. What it does once that one has stepped belongs to the same step. frame: of the caller of the one inside."""
+    found = None
+    while frame is not None:
+        held = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
+        if held is not None and not isinstance(held, torch.optim.Optimizer) and _has_parameters(held):
+            found = frame
+        frame = frame.f_back
+    return found
+
+
+def _at_return(frame: FrameType, call: Callable[[], None]) -> None:
+    """Make a call when a function that is running returns."""
+
+    def seen(other: FrameType, event: str, _: Any) -> None:
+        if event == "return" and other is frame:
+            sys.setprofile(None)
+            call()
+
+    sys.setprofile(seen)
+
+
+def _has_parameters(held: Any) -> bool:
+    """Whether an object is an optimizer, by what each of them has."""
+    return "param_groups" in vars(held) or hasattr(type(held), "param_groups")
 
 
 def _after_forward(step: Callable[[], None]) -> Callable[[], None]:

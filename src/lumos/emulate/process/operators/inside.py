@@ -209,6 +209,20 @@ def _embedding_dense_backward(_: Hidden, grad: Any, indices: Any, weights: int, 
     contiguous.view(indices.numel(), grad.shape[-1])
 
 
+def _by_mask(_: Hidden, __: Any, indices: Any, *___: Any, **____: Any) -> None:
+    """expandTensors: the positions that a mask selects, and a list of them for each of its dimensions. A device tells how many they are."""
+    for mask in (each for each in indices if each is not None and each.dtype in (torch.bool, torch.uint8)):
+        positions = mask.nonzero()
+        for dim in range(mask.dim()):
+            positions.select(1, dim)
+
+
+def _put_by_mask(hidden: Hidden, tensor: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any) -> None:
+    """One number is filled in where the mask holds, without its positions."""
+    if values.numel() > 1 or accumulate:
+        _by_mask(hidden, tensor, indices)
+
+
 def _pow(hidden: Hidden, tensor: Any, exponent: Any, *__: Any) -> None:
     tensor.to(torch.result_type(tensor, exponent))
     if exponent == 1:
@@ -247,26 +261,32 @@ def _relu(_: Hidden, tensor: Any) -> None:
     tensor.clamp_min(0)
 
 
-def _recurrent_layer(_: Hidden, tensor: Any, __: Any, ___: Any, bias: Any, other_bias: Any, *____: Any) -> None:
+def _recurrent_layer(hidden: Hidden, *given: Any) -> None:
     """mkldnn_rnn_layer: output, two final states, one bias, workspace."""
     for _place in range(3):
-        torch.empty(0, dtype=tensor.dtype)
-    bias.add(other_bias)
+        torch.empty(0, dtype=given[0].dtype)
+    _one_bias(hidden, given[3], given[4], given[12])
     torch.empty(0, dtype=torch.uint8)
+
+
+def _one_bias(hidden: Hidden, bias: Any, other: Any, has_biases: bool) -> Any:
+    """oneDNN adds one bias, which of a layer without any is zero; torch then gives the layer zeros of the weights' shapes for its own."""
+    return hidden(lambda: bias).add(other) if has_biases else torch.zeros(bias.shape[0], dtype=bias.dtype)
 
 
 def _recurrent_layer_backward(hidden: Hidden, *given: Any) -> None:
     """mkldnn_rnn_layer_backward: missing gradients are zeros, and each gradient has a buffer."""
     _, _, _, bias, other_bias, state, cell, _, _, _, *gradients = given
+    has_biases = given[17]
     for gradient, like in zip(gradients[:3], (None, state, cell), strict=False):
         if gradient is None:
             torch.zeros_like(like, memory_format=torch.contiguous_format)
         elif not gradient.is_contiguous():
             gradient.contiguous()
-    hidden(lambda: bias).add(other_bias)
+    added = _one_bias(hidden, bias, other_bias, has_biases)
     for _place in range(6):
         torch.empty(0, dtype=bias.dtype)
-    bias.clone()
+    added.clone()
 
 
 def _clamp(_: Hidden, tensor: Any, *__: Any) -> None:
@@ -299,46 +319,59 @@ def _flash_backward(_: Hidden, grad: Any, query: Any, key: Any, value: Any, out:
         each.transpose(1, 2)
 
 
-_ON_HOST: dict[str, Callable[..., Any]] = inside_images.ON_HOST | {
-    "aten.zero_.default": _zero_,
-    "aten.addmm.default": _addmm,
-    "aten.mm.default": _mm,
-    "aten.bmm.default": _bmm,
-    "aten.sum.dim_IntList": _sum,
-    "aten.sum.IntList_out": _sum,
-    "aten.linalg_vector_norm.default": _norm,
-    "aten.sum.default": _sum,
-    "aten.cumsum.default": _cumsum,
-    "aten._fused_adam_.default": _fused_optimizer,
-    "aten._fused_adamw_.default": _fused_optimizer,
-    "aten.div.Tensor": _divide,
-    "aten.amax.default": _largest,
-    "aten.amin.default": _largest,
-    "aten.all.dim": _all,
-    "aten.all.default": _all,
-    "aten.mean.dim": _mean,
-    "aten.native_layer_norm.default": _layer_norm,
-    "aten.native_layer_norm_backward.default": _layer_norm_backward,
-    "aten.nll_loss_backward.default": _nll_loss_backward,
-    "aten.index_select.default": _index_select,
-    "aten.embedding_dense_backward.default": _embedding_dense_backward,
-    "aten.pow.Tensor_Scalar": _pow,
-    "aten.where.self": _where,
-    "aten.cat.default": _cat,
-    "aten.arange.start_out": _arange,
-    "aten.clamp.default": _clamp,
-    "aten.isnan.default": _isnan,
-    "aten.relu.default": _relu,
-    "aten.mkldnn_rnn_layer.default": _recurrent_layer,
-    "aten.mkldnn_rnn_layer_backward.default": _recurrent_layer_backward,
-    "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash,
-    "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _flash_backward,
+#: What operators call on any device.
+_ANYWHERE: dict[str, Callable[..., Any]] = {
+    "aten.index.Tensor": _by_mask,
+    "aten._index_put_impl_.default": _put_by_mask,
 }
+_ON_HOST: dict[str, Callable[..., Any]] = (
+    inside_images.ON_HOST
+    | _ANYWHERE
+    | {
+        "aten.zero_.default": _zero_,
+        "aten.addmm.default": _addmm,
+        "aten.mm.default": _mm,
+        "aten.bmm.default": _bmm,
+        "aten.sum.dim_IntList": _sum,
+        "aten.sum.IntList_out": _sum,
+        "aten.linalg_vector_norm.default": _norm,
+        "aten.sum.default": _sum,
+        "aten.cumsum.default": _cumsum,
+        "aten._fused_adam_.default": _fused_optimizer,
+        "aten._fused_adamw_.default": _fused_optimizer,
+        "aten.div.Tensor": _divide,
+        "aten.amax.default": _largest,
+        "aten.amin.default": _largest,
+        "aten.all.dim": _all,
+        "aten.all.default": _all,
+        "aten.mean.dim": _mean,
+        "aten.native_layer_norm.default": _layer_norm,
+        "aten.native_layer_norm_backward.default": _layer_norm_backward,
+        "aten.nll_loss_backward.default": _nll_loss_backward,
+        "aten.index_select.default": _index_select,
+        "aten.embedding_dense_backward.default": _embedding_dense_backward,
+        "aten.pow.Tensor_Scalar": _pow,
+        "aten.where.self": _where,
+        "aten.cat.default": _cat,
+        "aten.arange.start_out": _arange,
+        "aten.clamp.default": _clamp,
+        "aten.isnan.default": _isnan,
+        "aten.relu.default": _relu,
+        "aten.mkldnn_rnn_layer.default": _recurrent_layer,
+        "aten.mkldnn_rnn_layer_backward.default": _recurrent_layer_backward,
+        "aten._scaled_dot_product_flash_attention_for_cpu.default": _flash,
+        "aten._scaled_dot_product_flash_attention_for_cpu_backward.default": _flash_backward,
+    }
+)
 
-_BESIDE_KERNEL: dict[str, Callable[..., Any]] = inside_device.BESIDE_KERNEL | {
-    "aten.pow.Tensor_Scalar": _pow,
-    "aten.arange.start_out": _arange,
-}
+_BESIDE_KERNEL: dict[str, Callable[..., Any]] = (
+    inside_device.BESIDE_KERNEL
+    | _ANYWHERE
+    | {
+        "aten.pow.Tensor_Scalar": _pow,
+        "aten.arange.start_out": _arange,
+    }
+)
 
 _ON_DEVICE: dict[str, Callable[..., Any]] = (
     _BESIDE_KERNEL

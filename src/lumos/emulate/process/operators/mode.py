@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, Unsupporte
 from torch.utils._pytree import tree_map_only
 
 from lumos.emulate.process.journal import OperatorNote
-from lumos.emulate.process.operators import attention, inside, real, values
+from lumos.emulate.process.operators import attention, inside, real, recurrent, values, workspaces
 from lumos.emulate.process.operators.composite import follows, has_kernel, implementation
 from lumos.emulate.process.ranks.exchanges import Exchanges
 from lumos.emulate.record import Tensor
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     from lumos.emulate.process.operators.storages import Storages
     from lumos.emulate.process.streams import Streams
     from lumos.emulate.record import Argument
+
+
+class SparseGradientError(RuntimeError):
+    """An operator would make a sparse matrix, of which nothing says how many elements it has."""
 
 
 #: Takes the lengths of sequences from a tensor of the host, and gives one back.
@@ -73,8 +77,10 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     def _with_data_of_host(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator by those that it calls, which read its tensors of the host."""
         note = self._note(func, args, kwargs)
+        sequences, given, batch_first = args
+        given = recurrent.lengths(self, given, sequences.shape[1 if batch_first else 0])
         with self.journal.around(note, opened=True), self, torch._C._AutoDispatchBelowAutograd():
-            return self._returned(note, func._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs))
+            return self._returned(note, func._op_dk(DispatchKey.CompositeExplicitAutograd, sequences, given, batch_first, **kwargs))
 
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
@@ -95,6 +101,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         for each in out if isinstance(out, (list, tuple)) else (out,):
             if isinstance(each, torch.Tensor):
                 self.storages.number_of(each)
+        self._pass(func, args)
         return out
 
     def _follows(self, func: Any, args: Any) -> bool:
@@ -146,7 +153,15 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             with self.journal.around(note):
                 out = self._result(func, types, args, kwargs)
         values.note_read(func, args, self.streams)
-        return self._returned(note, out)
+        returned = self._returned(note, out)
+        self._pass(func, args)
+        return returned
+
+    def _pass(self, func: Any, args: Any) -> None:
+        """Take what a kernel of the emulated host needs besides its results, and give it back."""
+        found = workspaces.taken(func, args) if self.kind == "cpu" else None
+        if found is not None:
+            self.storages.borrow(found.passing)
 
     def _returned(self, note: OperatorNote, out: Any) -> Any:
         """The result of an operator, which is noted."""
@@ -164,6 +179,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 if "aten::empty_strided" not in str(error):
                     raise
                 raise UnsupportedOperatorException(func) from error  # torch tried it on tensors with data, which the device has none of
+            if isinstance(out, torch.Tensor) and out.layout is torch.sparse_coo:
+                raise SparseGradientError(f"{func} makes a sparse matrix")
         values.pass_on(func, args, out)
         return out
 

@@ -1,10 +1,12 @@
-"""Recurrent networks on an NVIDIA device: the one call of cuDNN that torch makes of a whole network, and its backward."""
+"""Recurrent networks on an NVIDIA device: the one call of cuDNN that torch makes of a whole network, and its backward; and the lengths
+of their sequences, which the host must know."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -50,8 +52,34 @@ def backward(_: Any, __: Any, args: Any, ___: Any) -> Any:
     return torch.empty_like(given), torch.empty_like(hidden), None if cell is None else torch.empty_like(cell), gradients
 
 
-def install(library: Any) -> None:
-    """Let the operators call cuDNN where autograd would call their parts."""
+def lengths(mode: Any, given: Any, longest: int) -> Any:
+    """The lengths of a batch of sequences, as a tensor with data; where they come from the device, each is as long as the longest."""
+    if not isinstance(given, FakeTensor):
+        return given
+    mode.journal.assume("stand-in-lengths", "sequences whose lengths come from the device are all as long as the longest")
+    with mode.aside(hidden=True):
+        return torch.full(tuple(given.shape), longest, dtype=given.dtype)
+
+
+def _losses_by_lengths(mode: Any) -> None:
+    """Let the loss of connectionist temporal classification get the lengths as numbers, which torch makes of tensors where they have data:
+    of others it keeps tensors of the host, which do not go together with those of the device."""
+    loss = torch.ctc_loss
+
+    def ctc_loss(scores: Any, targets: Any, moments: Any, letters: Any, *rest: Any, **named: Any) -> Any:
+        if isinstance(moments, torch.Tensor) and isinstance(letters, torch.Tensor):
+            most = targets.shape[1] if targets.dim() == 2 else targets.shape[0] // max(letters.numel(), 1)
+            asked = lengths(mode, moments, scores.shape[0]), lengths(mode, letters, most)
+            with mode.aside(hidden=True):
+                moments, letters = (each.reshape(-1).tolist() for each in asked)
+        return loss(scores, targets, moments, letters, *rest, **named)
+
+    torch.ctc_loss = ctc_loss
+
+
+def install(library: Any, mode: Any) -> None:
+    """Let the operators call cuDNN where autograd would call their parts. mode: the mode that the script runs in."""
+    _losses_by_lengths(mode)
     for kind in _MODES:
         network = _network(kind)
         library.impl(f"{kind}.input", network, "AutogradCUDA")

@@ -4,6 +4,8 @@ A router chooses experts by values, which tensors do not have here. What follows
 `topk` chose have numbers below one that is known, so a comparison with one of them holds for one element in so many, and a count of
 them is the same for all. Selections and counts read that instead of a value.
 
+Where it is not known who chose, counts of elements by their value are equal all the same, since they add up to the number of elements.
+
 Limits: a choice that was not made by `topk`, `argmax` or `multinomial`, or was changed by arithmetic, is not followed: a selection by it
 takes every element. A class of its own for tokens that no expert takes counts as one more expert.
 """
@@ -68,8 +70,9 @@ def _compared(args: Any, out: Any) -> None:
 
 
 def _counted(args: Any, out: Any) -> None:
-    if hasattr(args[0], "classes"):
-        know(out, args[0].numel() // out.numel())
+    """Counts add up to the number of elements, and are equal."""
+    if hasattr(args[0], "classes") or not out.dtype.is_floating_point:
+        know(out, args[0].numel() // max(out.numel(), 1))
 
 
 def _scattered(args: Any, out: Any) -> None:
@@ -78,8 +81,12 @@ def _scattered(args: Any, out: Any) -> None:
 
 
 def _summed(args: Any, out: Any) -> None:
+    """Of a choice, how often it was made; of equal numbers, as when counts of experts are added up to those of a rank, their sum."""
+    added, value = args[0].numel() / max(out.numel(), 1), value_of(args[0])
     if hasattr(args[0], "share"):
-        know(out, round(args[0].numel() * args[0].share / max(out.numel(), 1)))
+        know(out, round(added * args[0].share))
+    elif isinstance(value, (bool, int, float)):
+        know(out, value * int(added))
 
 
 def _any(args: Any, out: Any) -> None:

@@ -86,15 +86,37 @@ def _ctc_loss(mode: Any, _: Any, args: Any, __: Any) -> Any:
         return scores.new_empty(sequences), scores.new_empty(sequences, moments, 2 * letters + 1)
 
 
-def _ctc_loss_backward(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    with mode:
-        return torch.empty_like(args[1])
-
-
 def _fake_quantized(mode: Any, _: Any, args: Any, __: Any) -> Any:
     """The result, and which elements were inside of the range."""
     with mode:
         return torch.empty_like(args[0]), torch.empty_like(args[0], dtype=torch.bool)
+
+
+def _batch_statistics(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """Mean and reciprocal deviation of each channel, in the precision that sums are made in. The tensor is the first argument, also where
+    the statistics of all ranks are joined."""
+    tensor = args[0]
+    wide = torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype
+    with mode:
+        return tensor.new_empty(tensor.shape[1], dtype=wide), tensor.new_empty(tensor.shape[1], dtype=wide)
+
+
+def _batch_norm_reduced(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    """Two sums for each channel, and the gradients of weight and bias, of those that are wanted."""
+    mean, weight, (of_input, of_weight, of_bias) = args[2], args[4], args[5:]
+    with mode:
+        sums = [torch.empty_like(mean) if of_input else None for _ in range(2)]
+        return *sums, *(torch.empty_like(weight) if wanted and weight is not None else None for wanted in (of_weight, of_bias))
+
+
+def _like_first(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    with mode:
+        return torch.empty_like(args[0])
+
+
+def _like_second(mode: Any, _: Any, args: Any, __: Any) -> Any:
+    with mode:
+        return torch.empty_like(args[1])
 
 
 #: By name and overload.
@@ -113,8 +135,13 @@ _BY_NAME: dict[str, StandIn] = {
     "_use_miopen_ctc_loss.Tensor": lambda *_: False,
     "_ctc_loss.default": _ctc_loss,
     "_ctc_loss.Tensor": _ctc_loss,
-    "_ctc_loss_backward.default": _ctc_loss_backward,
-    "_ctc_loss_backward.Tensor": _ctc_loss_backward,
+    "_ctc_loss_backward.default": _like_second,
+    "_ctc_loss_backward.Tensor": _like_second,
+    "batch_norm_stats.default": _batch_statistics,
+    "batch_norm_gather_stats_with_counts.default": _batch_statistics,
+    "batch_norm_elemt.default": _like_first,
+    "batch_norm_backward_reduce.default": _batch_norm_reduced,
+    "batch_norm_backward_elemt.default": _like_second,
     "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantized,
     "fake_quantize_per_channel_affine_cachemask.default": _fake_quantized,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantized,

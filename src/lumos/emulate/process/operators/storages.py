@@ -67,6 +67,11 @@ class Storages:
 
         torch.UntypedStorage.resize_ = resized
 
+    def borrow(self, size: int) -> None:
+        """Take memory for a kernel's own use, and give it back."""
+        self._take(size, 0)
+        self._take(-size, 0)
+
     def _take(self, size: int, number: int) -> None:
         if size:
             self.in_use += size

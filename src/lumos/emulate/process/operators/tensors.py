@@ -23,6 +23,7 @@ def install(journal: Journal, mode: Any) -> None:
     when_loaded("transformers.utils.import_utils", lambda loaded: setattr(loaded, "is_fake_tensor", lambda _: False))
     _parameters(mode)
     _arrays(journal)
+    _from_sequences()
     _finite()
     torch.backends.mha.set_fastpath_enabled(False)  # which packs padded sequences by the values of their mask
 
@@ -78,6 +79,29 @@ def _arrays(journal: Journal) -> None:
     torch.Tensor.numpy = as_array
     torch.Tensor.__array__ = lambda tensor, dtype=None: as_array(tensor) if dtype is None else as_array(tensor).astype(dtype)
     torch.Tensor.__format__ = formatted
+
+
+def _from_sequences() -> None:
+    """Tensors made of a sequence in which tensors stand, as of the losses of several batches: those are read one by one."""
+
+    def read(data: Any) -> Any:
+        if isinstance(data, FakeTensor):
+            return data.tolist()
+        nested = isinstance(data, (list, tuple)) and any(isinstance(each, (list, tuple, FakeTensor)) for each in data)
+        return [read(each) for each in data] if nested else data
+
+    def reading(make: Any) -> Any:
+        def made(data: Any, *args: Any, **kwargs: Any) -> Any:
+            return make(data if isinstance(data, torch.Tensor) else read(data), *args, **kwargs)
+
+        return made
+
+    def new_tensor(like: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+        """A tensor like another, whose values are as well known as those of any that a script makes."""
+        return torch.tensor(data, dtype=dtype or like.dtype, device=device or like.device, requires_grad=requires_grad)
+
+    torch.tensor, torch.as_tensor = reading(torch.tensor), reading(torch.as_tensor)
+    torch.Tensor.new_tensor = new_tensor
 
 
 def _finite() -> None:

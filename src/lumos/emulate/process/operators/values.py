@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulate.process.operators import recurrent, routing, shapes
+from lumos.emulate.process.operators import recurrent, routing, shapes, workspaces
 from lumos.emulate.process.operators.known import forget, know, value_of, written
 from lumos.emulate.record import CallKind
 
@@ -157,10 +157,14 @@ def _equal(mode: Any, _: Any, __: Any, ___: Any) -> bool:
 def _selected(mode: Any, mask: Any) -> int:
     if hasattr(mask, "share"):
         mode.journal.assume("balanced-experts", "experts get equal shares of the tokens: tensors have no data here to route them by")
-        share: float = mask.share
-        return round(int(mask.numel()) * share)
-    mode.journal.assume("stand-in-selection", "a selection by values takes every element")
-    return int(mask.numel())
+    else:
+        mode.journal.assume("stand-in-selection", "a selection by values takes every element")
+    return _count(mask)
+
+
+def _count(mask: Any) -> int:
+    """How many elements a mask selects."""
+    return round(int(mask.numel()) * float(getattr(mask, "share", 1)))
 
 
 def _nonzero(mode: Any, _: Any, args: Any, __: Any) -> Any:
@@ -177,13 +181,13 @@ def _masked_select(mode: Any, _: Any, args: Any, __: Any) -> Any:
 
 
 def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
-    """Indices that are masks are the positions that these select."""
+    """Indices that are masks are the positions that these select, which has been noted: `nonzero` is called for them."""
     tensor, indices, *rest = args
     positions: list[Any] = []
     with mode:
         for each in indices:
             if each is not None and each.dtype in (torch.bool, torch.uint8):
-                positions += [each.new_empty((_selected(mode, each),), dtype=torch.int64) for _ in range(each.dim())]
+                positions += [each.new_empty((_count(each),), dtype=torch.int64) for _ in range(each.dim())]
             else:
                 positions.append(each)
         return func(tensor, positions, *rest, **kwargs)
@@ -217,6 +221,8 @@ def _unique_consecutive(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 def _repeat_interleave(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
     counts = args[0]
     total = kwargs.get("output_size")
+    if total is None and value_of(counts) is not None:
+        total = int(value_of(counts)) * counts.numel()
     if total is None:
         mode.journal.assume("stand-in-repeats", "elements that are repeated as often as a tensor says are repeated once")
         total = counts.numel()
@@ -224,10 +230,16 @@ def _repeat_interleave(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
         return counts.new_empty((total,), dtype=torch.int64)
 
 
-def _bincount(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
+def _bincount(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    if not hasattr(args[0], "classes"):
+        mode.journal.assume("stand-in-counts", "elements that are counted by their values are equally frequent")
+    weights = args[1] if len(args) > 1 else kwargs.get("weights")
     length = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     with mode:
-        return args[0].new_empty((max(int(length), 1),), dtype=torch.int64)
+        out = args[0].new_empty((max(int(length), 1),), dtype=dtype)
+    routing.follow(func, args, out)
+    return out
 
 
 def pin(tensor: Any) -> Any:
@@ -251,6 +263,7 @@ STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = shapes.rules() | {
     aten.repeat_interleave.Tensor: _repeat_interleave,
     aten.bincount.default: _bincount,
     aten._cudnn_rnn_backward.default: recurrent.backward,
+    aten.mkldnn_rnn_layer.default: workspaces.layer,
     aten.record_stream.default: lambda *_: None,
     aten._pin_memory.default: lambda _, __, args, ___: pin(args[0]),
     aten.is_pinned.default: lambda _, __, args, ___: getattr(args[0], "pinned", False),

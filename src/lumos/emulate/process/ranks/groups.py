@@ -6,6 +6,7 @@ Objects that ranks would tell each other are this rank's own, as in a job whose 
 from __future__ import annotations
 
 import importlib
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +59,8 @@ class Groups:
             kwargs["device_id"] = None
             return make(size, rank, ranks, c10d.Backend("fake"), store, name, *args, **kwargs)
 
-        c10d.init_process_group = torch.distributed.init_process_group = init_process_group
+        meshes: Any = importlib.import_module("torch.distributed.device_mesh")  # which make the group of all ranks where there is none
+        c10d.init_process_group = torch.distributed.init_process_group = meshes.init_process_group = init_process_group
         c10d._new_process_group_helper = helper
 
     def _add(self, name: str, description: str, ranks: list[int]) -> None:
@@ -136,15 +138,14 @@ def _ddp() -> None:
     distributed: Any = importlib.import_module("torch.nn.parallel.distributed")
     distributed._verify_param_shape_across_processes = lambda *_, **__: None
     base, assign = torch.distributed.Reducer, torch.distributed._compute_bucket_assignment_by_size
-    first = torch.distributed._DEFAULT_FIRST_BUCKET_BYTES
 
     class Reducer(base):  # type: ignore[misc, valid-type]
         """DDP's reducer, without the parts that read values or time the device."""
 
-        def __init__(self, parameters: Any, _: Any, limits: Any, *args: Any, **kwargs: Any) -> None:
-            last = len(parameters) - 1
-            buckets, sizes = assign(list(reversed(parameters)), [first, max(limits)], [False] * len(parameters))
-            super().__init__(parameters, [[last - place for place in each] for each in buckets], sizes, *args, **kwargs)
+        def __init__(self, parameters: Any, buckets: Any, limits: Any, *args: Any, **kwargs: Any) -> None:
+            if max(limits) == sys.maxsize:  # one bucket for the first step, after which there are those of the sizes that were asked for
+                buckets, limits = _in_order_of_gradients(parameters, assign, args)
+            super().__init__(parameters, buckets, limits, *args, **kwargs)
 
         def prepare_for_forward(self) -> None:
             """It counts iterations, and in each that it has counted times the device where this build of torch can; so there it counts
@@ -160,6 +161,15 @@ def _ddp() -> None:
 
     torch.distributed.Reducer = Reducer
     torch.distributed.Logger = _Silent
+
+
+def _in_order_of_gradients(parameters: Any, assign: Any, args: Any) -> tuple[list[list[int]], list[int]]:
+    """The buckets of DDP's later steps, and their limits in bytes. args: what its reducer is told after those of its first step."""
+    _, _, most, _, _, _, first, *others = args
+    listed = next((each for each in others if isinstance(each, list) and each), None)
+    last = len(parameters) - 1
+    buckets, limits = assign(list(reversed(parameters)), listed or [first, most], [False] * len(parameters))
+    return [[last - place for place in each] for each in buckets], limits
 
 
 class _Silent:

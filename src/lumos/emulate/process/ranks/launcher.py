@@ -34,7 +34,7 @@ def install(settings: EmulationSettings) -> None:
         del config
 
         def start(*arguments: Any) -> None:
-            os.environ.update(settings.environment())
+            os.environ.update(settings.environment(launched=True))
             os.execvp(entrypoint, [entrypoint, *map(str, arguments)])
 
         return start
