@@ -56,6 +56,7 @@ def test_a_malformed_change_is_wrong_usage(lumos):
     ("words", "reason"),
     [
         (("--scale", "*=1e30"), "longer than a century"),
+        (("--scale", "*=1e300"), "longer than a century"),
         (("--rank-slowdown", "0=0"), "a factor above 0"),
     ],
 )

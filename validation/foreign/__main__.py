@@ -1,6 +1,7 @@
 """What `lumos whatif` says of changes of other people's scripts, against the changed scripts.
 
-python -m validation.foreign --record DIR [WORD…]        record the jobs (needs torch and transformers; some 20 minutes)
+python -m validation.foreign --record DIR [WORD…]        record the jobs (needs torch and transformers; some 20 minutes;
+                                                         megatron-core and torchtitan for their jobs)
 python -m validation.foreign DIR [WORD…]                 score the pairs that are not held out
 python -m validation.foreign DIR --held-out              score all of them; of those held out only sums are shown
 python -m validation.foreign DIR [--record] --drawn [--seed N]  the same with pairs that a generator draws: only sums are shown

@@ -12,7 +12,7 @@ from typing import Any
 
 from validation.foreign.exchanges import KINDS, MESSAGE, WAIT, is_asynchronous, posted, transfer
 from validation.foreign.kernels import launched
-from validation.foreign.nodes import AUTOGRAD, AWAIT, COMPUTE, MARK, MESSAGES, Node
+from validation.foreign.nodes import ALONE, AUTOGRAD, AWAIT, COMPUTE, MARK, MESSAGES, Node
 from validation.foreign.prices import BY_LAUNCH, Priced, Work, factor, price
 from validation.program import (
     Action,
@@ -137,7 +137,7 @@ class _Writer:
         if node.name.startswith(MARK):
             yield from self.marked(node.name.removeprefix(MARK).split())
             return
-        if node.name in KINDS:
+        if node.name in KINDS and node.group != ALONE:
             yield from self.exchanged(node)
             return
         if node.name == "backward":
@@ -282,7 +282,7 @@ class _Writer:
             outer = [self.row(Node(name, clone.facts)) for name in ("aten::to", "aten::_to_copy", "aten::copy_")]
             for number in outer[:-1]:
                 yield Operator(number, self.host("aten::to", BEFORE))
-            size = 8 if clone.types[0] == "long int" else 4
+            size = {"long int": 8, "bool": 1}.get(clone.types[0], 4)
             amount = float(size)
             for each in clone.dims[0]:
                 amount *= each

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,11 +15,15 @@ Batch = tuple[Tensor, ...]
 
 @dataclass(frozen=True)
 class Model:
-    """A module, and two functions: of the batch of one microbatch, and of the loss of the module, or what it is wrapped in, on a batch."""
+    """A module, and two functions: of the batch of one microbatch, and of the loss of the module, or what it is wrapped in, on a batch.
+
+    around: what its package needs while a step runs.
+    """
 
     module: nn.Module
     batch: Callable[[], Batch]
     loss: Callable[[Any, Batch], Tensor]
+    around: Callable[[], AbstractContextManager[Any]] = nullcontext
 
 
 def tokens(rows: int, length: int, vocabulary: int = 1000) -> Tensor:

@@ -14,7 +14,9 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 from validation.foreign.drawn_models import bart, deit, gemma, opt, qwen2, roberta
 from validation.foreign.handwritten import decoder, pictures
 from validation.foreign.later_models import convnext, falcon, gpt_neox, mamba2, qwen3_moe, unet, whisper
+from validation.foreign.megatron_core import megatron_gpt
 from validation.foreign.model import Model, language_model, tokens
+from validation.foreign.torchtitan_models import torchtitan_llama
 
 
 def gpt2(layers: int, hidden: int, heads: int, ffn: int, micro_batch: int, seq: int, vocabulary: int = 50257) -> Model:
@@ -210,4 +212,8 @@ MODELS: dict[str, Callable[..., Model]] = {
     "unet": unet,
     "decoder": decoder,
     "pictures": pictures,
+    "megatron": megatron_gpt,
+    "torchtitan": torchtitan_llama,
 }
+#: Families whose own package shares their layers among tensor-parallel ranks.
+SPREAD_BY_PACKAGE = ("megatron",)

@@ -16,6 +16,9 @@ MARK, COMPUTE = "stream: ", 7
 #: How the names of ranges begin around messages that are issued together, and where they are waited for; their number follows.
 MESSAGES, AWAIT = "messages", "await messages"
 
+#: What describes a process group of one rank, in which NCCL launches nothing for what is exchanged in place.
+ALONE = "alone"
+
 
 class TensorList(NamedTuple):
     """The tensors of one list. dtype: as the profiler writes it. size: bytes of an element."""

@@ -12,6 +12,7 @@ from hashlib import sha256
 from validation.foreign.drawn import drawn
 from validation.foreign.job import Job
 from validation.foreign.mixed import MIXED
+from validation.foreign.packages import PACKAGES
 
 #: What the words of `--set` mean to a job where they do not say it in its own.
 MEANS: dict[str, dict[str, tuple[str, str | bool]]] = {
@@ -250,7 +251,7 @@ BASES: dict[str, Job] = {
     "DLRM, tf32": Job(
         "dlrm", _sizes("tables 8 width 64 width_of_towers 1024 micro_batch 4096"), precision="tf32", clip=False, reads_loss=True
     ),
-    **{name: job for name, (job, _) in MIXED.items()},
+    **{name: job for name, (job, _) in (*MIXED.items(), *PACKAGES.items())},
 }
 
 CHANGES: dict[str, tuple[str, ...]] = {
@@ -334,6 +335,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
     ),
     "Llama, bf16, causal": ("cp=2", "cp=4", "cp=2,layers=8", "cp=2,seq=4096", "cp=4,micro_batch=4"),
     "GPT-2, bf16, causal, DDP of 2": ("cp=2", "cp=4", "cp=2,seq=4096"),
+    # without tp: DistributedDataParallel, which exchanges the gradients of ranks that share sequences, takes no distributed tensors
     "Llama, bf16, context 2": (
         "cp=4",
         "cp=1",
@@ -342,7 +344,6 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "cp=4,seq=8192",
         "microbatches=2",
         "recompute=full",
-        "tp=2",
         "seq=8192",
     ),
     "GPT-2, bf16, context 2 by a ring": ("cp=4", "cp=1", "layers=12"),
@@ -360,7 +361,7 @@ CHANGES: dict[str, tuple[str, ...]] = {
         "microbatches=2",
     ),
     "BERT, tf32, FSDP2 of 4": ("zero=2", "zero=1", "zero=0", "zero=0,layers=8", "zero=0,micro_batch=2"),
-    **{name: changes for name, (_, changes) in MIXED.items()},
+    **{name: changes for name, (_, changes) in (*MIXED.items(), *PACKAGES.items())},
 }
 
 PAIRS = tuple(Pair(base, change) for base, changes in CHANGES.items() for change in changes)

@@ -26,6 +26,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from validation.foreign.experts import expert_parallel
 from validation.foreign.handwritten import share_layers
 from validation.foreign.job import Job
+from validation.foreign.models import SPREAD_BY_PACKAGE
 from validation.foreign.streams import note
 
 #: Bytes of DDP's first bucket and of the others (torch.distributed, `_DEFAULT_FIRST_BUCKET_BYTES` and `bucket_cap_mb`).
@@ -34,8 +35,8 @@ BUCKETS = [1 << 20, 25 << 20]
 
 @contextmanager
 def process_group(job: Job, rank: int = 0) -> Iterator[None]:
-    """The process group of all ranks of a job, of which this is the one of that number; none for one rank."""
-    if not job.mesh:
+    """The process group of all ranks of a job, of which this is the one of that number; none for one rank whose package asks for none."""
+    if not job.mesh and job.family not in SPREAD_BY_PACKAGE:
         yield
         return
     dist.init_process_group("fake", rank=rank, world_size=prod(job.mesh.values()), store=FakeStore())
@@ -57,7 +58,7 @@ def meshes_of(job: Job) -> dict[str, DeviceMesh]:
 
 def distributed(module: nn.Module, job: Job, mesh: Mapping[str, DeviceMesh]) -> nn.Module:
     """The module, or a chunk of it, on this rank of the job."""
-    if job.tp > 1:
+    if job.tp > 1 and job.family not in SPREAD_BY_PACKAGE:
         tensor_parallel(module, mesh["tp"], job)
     if job.ep > 1:
         own = expert_parallel(module, mesh["ep"], mesh.get("dp"))

@@ -112,7 +112,8 @@ def schedule_of(job: Job, stage: int, chunks: Sequence[nn.Module], meshes: Mappi
     stages = []
     for place, chunk in zip(range(stage, places, job.pp), chunks, strict=True):
         last = place == places - 1
-        out = torch.empty(rows, length, vocabulary, dtype=dtype) if last else stream.clone().requires_grad_()
+        of_head = torch.bfloat16 if "amp" in job.precision else dtype
+        out = torch.empty(rows, length, vocabulary, dtype=of_head) if last else stream.clone().requires_grad_()
         into = tokens if place == 0 else stream.clone().requires_grad_()
         stages.append(pipelining.PipelineStage(chunk, place, places, torch.device("cpu"), input_args=into, output_args=out, group=group))
     of = SCHEDULES["interleaved" if job.vpp > 1 else job.schedule]
@@ -149,7 +150,7 @@ def pipeline_step(job: Job, stage: int, chunks: Sequence[nn.Module], meshes: Map
                     here = batch.clone()
                 given = (here,) if stage == 0 else ()
                 wanted = {"target": here, "losses": []} if stage == job.pp - 1 else {}
-            with torch.autocast("cpu", torch.bfloat16, enabled=job.precision == "amp"):
+            with torch.autocast("cpu", torch.bfloat16, enabled="amp" in job.precision):
                 schedule.step(*given, **wanted, return_outputs=False)
             optimizer.step()
             optimizer.zero_grad()

@@ -96,7 +96,7 @@ def proportional(target: Recorded, base: Recorded) -> Recorded:
             pick = same.get(wanted.work) or (
                 candidates[place] if len(candidates) == len(numbers) else min(candidates, key=lambda c: abs(_amount(c) - _amount(wanted)))
             )
-            grown = _amount(wanted) / max(_amount(pick), 1e-30)
+            grown = _amount(wanted) / _amount(pick) if _amount(pick) else 1.0  # of no work there is no proportion
             times[number] = least + max(0.0, pick.priced.us - least) * grown
     threads = tuple(tuple(_timed(action, times) for action in thread) for thread in target.rank.threads)
     return replace(target, rank=Rank(threads))

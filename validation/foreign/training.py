@@ -14,7 +14,7 @@ from torch.profiler import record_function
 from validation.foreign.context import shared_sequence
 from validation.foreign.job import Job
 from validation.foreign.model import Batch, Model
-from validation.foreign.models import MODELS
+from validation.foreign.models import MODELS, SPREAD_BY_PACKAGE
 from validation.foreign.parallel import distributed, meshes_of, optimizer_of, postponed
 from validation.foreign.pipeline import chunk_model, chunks_of, pipeline_step, recomputed
 
@@ -25,10 +25,15 @@ def fake_step(job: Job, stage: int = 0) -> Callable[[], None]:
         meshes = meshes_of(job)
         return pipeline_step(job, stage, chunks_of(job, stage, meshes, to_fake), meshes)
     with unset_fake_temporarily(), torch.device("meta"):
-        model = chunk_model(job) if job.chunked else MODELS[job.family](**job.own_sizes)
+        model = chunk_model(job) if job.chunked else MODELS[job.family](**job.own_sizes, **_born(job))
         model.module.to(torch.bfloat16 if job.precision == "bf16" else torch.float32)
     to_fake(model.module)
     return step_of(job, model)
+
+
+def _born(job: Job) -> dict[str, int]:
+    """What a model is told that its package itself spreads over ranks."""
+    return {"tensor": job.tp} if job.family in SPREAD_BY_PACKAGE else {}
 
 
 def step_of(job: Job, model: Model) -> Callable[[], None]:
@@ -53,7 +58,7 @@ def step_of(job: Job, model: Model) -> Callable[[], None]:
 
     def step() -> None:
         batches = [batch() for _ in range(job.microbatches)]
-        with record_function("recorded"), shared_sequence_of(job):
+        with record_function("recorded"), shared_sequence_of(job), model.around():
             for i, each in enumerate(batches):
                 microbatch(each, i == len(batches) - 1)
             if job.clip:

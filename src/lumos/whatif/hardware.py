@@ -1,28 +1,33 @@
 """The same job on other hardware or another network: measured × model(new) / model(old), kernel by kernel.
 
 Kernels of operators with shapes, and collectives, are scaled by the ratio of their cost models. Kernels without shapes are scaled
-by what bounds their class: multiplications, convolutions and attention by peak arithmetic, the rest by memory bandwidth. What
+by what bounds their class: multiplications, convolutions and attention by peak arithmetic in the type that their name states, else in the
+one in which the job multiplies, the rest by memory bandwidth. A small multiplication is bound by memory, too, which only shapes would show:
+its interval reaches from the one ratio to the other. What
 the new machine's host does to the CPU's work is for the user to say; unless he does, it is unknown within HOST_INTERVAL.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from math import sqrt
 from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
 
+from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.collective import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.signatures import in_tf32, rounds_to_tf32
-from lumos.trace.table import ABSENT, Job
+from lumos.segment.signatures import in_tf32, rounds_to_tf32, type_by_name
+from lumos.trace.table import ABSENT, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, DType
 from lumos.whatif.durations import number
+from lumos.whatif.layout.precision import Ratio, at_lower_rate, computing
 from lumos.whatif.layout.recurrent import recurrent_ns
 from lumos.whatif.layout.rescale import modelled, operator_rows
 
@@ -163,12 +168,44 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
     rest = owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE)
     arithmetic = rest & bound_by_arithmetic(graph)
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
-    for of_kind, longer in (
-        (arithmetic & of_tf32, float(old.peak_flops[single(old)]) / float(new.peak_flops[single(new)])),
-        (arithmetic & ~of_tf32, _rates(old, new, (DType.BF16, DType.FP16, DType.FP32))),
-        (rest & ~arithmetic, memory),
-    ):
-        _apply(columns, np.flatnonzero(of_kind), longer, 1 + DATASHEET_INTERVAL)
+    _apply(columns, np.flatnonzero(rest & ~arithmetic), memory, 1 + DATASHEET_INTERVAL)
+    usual = computing(layout, job)
+    for name in np.unique(graph.name[arithmetic]).tolist():
+        rates = _by_rate(type_by_name(graph.names[name]) or usual, old, new)
+        within = min(*rates, memory) / (1 + DATASHEET_INTERVAL), max(*rates, memory) * (1 + DATASHEET_INTERVAL)
+        tasks = arithmetic & (graph.name == name)
+        for column, longer in zip(columns, (sqrt(rates[0] * rates[1]), *within), strict=True):
+            column[tasks] *= longer
+    for position, trace in enumerate(job.traces):
+        tasks, rows = operator_rows(segmentation, position, trace)
+        _convolutions(layout, trace, tasks[arithmetic[tasks]], rows[arithmetic[tasks]], usual, old, columns)
+
+
+def _convolutions(
+    layout: MeasuredLayout,
+    trace: Trace,
+    tasks: Int64,
+    rows: Int64,
+    usual: DType | None,
+    old: Accelerator,
+    columns: tuple[np.ndarray, ...],
+) -> None:
+    """Let the convolutions of a rank keep a part only of what they took beyond their arithmetic, where the rate falls (`at_lower_rate`), in
+    place. tasks: kernels that multiply; rows: the operator of each. usual: the type in which the job multiplies."""
+    graph, flops = layout.segmentation.graph, counted_operators(trace)
+    order = np.argsort(rows, kind="stable")
+    for same in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
+        row = int(rows[same[0]]) if len(same) else -1
+        if "conv" not in trace.strings[trace.name[row]] or row not in flops:
+            continue
+        kernels = tasks[same]
+        dtype = type_by_name(graph.names[graph.name[kernels[np.argmax(graph.duration[kernels])]]]) or usual
+        if dtype not in old.peak_flops:
+            continue
+        measured_ns, by = float(graph.duration[kernels].sum()), columns[0][kernels] / layout.factor[kernels]
+        longer = float((graph.duration[kernels] * by).sum()) / measured_ns if measured_ns else 1.0
+        kept = at_lower_rate(Ratio(longer, longer, longer), 1e9 * flops[row][1] / float(old.peak_flops[dtype]), measured_ns)
+        columns[0][kernels] *= kept.best / longer
 
 
 def _change(o: ShapedOperator, old: Accelerator, new: Accelerator, *, rounded: bool) -> tuple[float, float] | None:
@@ -187,9 +224,15 @@ def single(accelerator: Accelerator) -> DType:
     return DType.TF32 if DType.TF32 in accelerator.peak_flops else DType.FP32
 
 
-def _rates(old: Accelerator, new: Accelerator, dtypes: Iterable[DType]) -> float:
-    """How much longer arithmetic takes on the new accelerator, by the peak rates; of several types, for the one that gains least."""
-    return max((old.peak_flops[d] / new.peak_flops[d] for d in dtypes if d in old.peak_flops and d in new.peak_flops), default=1.0)
+def _by_rate(dtype: DType | None, old: Accelerator, new: Accelerator) -> tuple[float, float]:
+    """How much longer arithmetic in a type takes on the new accelerator, by the peak rates: at least and at most. Where the type is not
+    known, or one of the two lacks it, it may be any that both have."""
+    if dtype is DType.TF32:
+        ratios = [old.peak_flops[single(old)] / new.peak_flops[single(new)]]
+    else:
+        shared = [d for d in (DType.BF16, DType.FP16, DType.FP32) if d in old.peak_flops and d in new.peak_flops]
+        ratios = [old.peak_flops[d] / new.peak_flops[d] for d in ([dtype] if dtype in shared else shared)] or [1.0]
+    return min(ratios), max(ratios)
 
 
 def _apply(columns: tuple[np.ndarray, ...], tasks: np.ndarray, ratio: Floats, spread: Floats) -> None:
@@ -215,7 +258,7 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, c
             left_out += 1
             continue
         before, after = (collective(kind, size, kind.buffer_bytes(nbytes, size), cluster) for cluster in (old, new))
-        if int(before.time):
+        if int(before.time) and int(after.time) != int(before.time):
             _apply(columns, np.array([task]), int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1))
     if not left_out:
         return []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from lumos.errors import LumosError
 from lumos.vocabulary import DType, Recompute
 from lumos.whatif.hardware import check_links_matter, on_cluster, on_host
+from lumos.whatif.layout.accumulate import shows_gradients
 from lumos.whatif.layout.activations import exchanged, stream_ratio
 from lumos.whatif.layout.change import layers, microbatches, pipeline_stages, recompute
 from lumos.whatif.layout.exchange import replicas
@@ -16,10 +17,11 @@ from lumos.whatif.layout.number_format import in_precision
 from lumos.whatif.layout.parallel.context import context_parallel, sequence_ranks
 from lumos.whatif.layout.parallel.experts import expert_parallel
 from lumos.whatif.layout.parallel.tensor import tensor_parallel
-from lumos.whatif.layout.pipeline.recut import recut_as
+from lumos.whatif.layout.pipeline.recut import KEYS, recut_as
 from lumos.whatif.layout.pipeline.stages import pipelined, wanted_pipeline
 from lumos.whatif.layout.precision import computing
 from lumos.whatif.layout.rates import rates_of
+from lumos.whatif.layout.reshaped import reshaped
 from lumos.whatif.layout.resize import SIZE_KEYS, resize
 from lumos.whatif.layout.sharding.exchanged import gathers_once
 from lumos.whatif.layout.sharding.sharded import sharded
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from lumos.trace.table import Job
     from lumos.whatif.changes import Changes
     from lumos.whatif.layout.measured_layout import MeasuredLayout
+    from lumos.whatif.layout.rates import Rates
     from lumos.whatif.machine import Machine
 
 
@@ -43,46 +46,63 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     shared = sequence_ranks(layout, job) if resized or "cp" in wanted else 1
     stages = pipeline_stages(layout.segmentation.graph, job)
     keys = {"tp", "cp", "ep", "zero", "precision"}
-    needs_costs = bool(resized) or bool(keys & set(settings)) or ("microbatches" in settings and stages == 1)
+    accumulates = "microbatches" in settings and stages == 1 and shows_gradients(layout, job)
+    needs_costs = bool(resized) or bool(keys & set(settings)) or accumulates
     accelerator = machine.accelerator if needs_costs else None
     layout = _on_hardware(layout, job, changes, machine)
-    exchanges, links = shared > 1 or not {"cp", "ep", "zero"}.isdisjoint(wanted), machine.links
+    exchanges, links = shared > 1 or not {"tp", "cp", "ep", "zero"}.isdisjoint(wanted), machine.links
     rates = None if not exchanges or accelerator is None or links is None else rates_of(layout, job.traces, accelerator, links)
     if shared > 1 or wanted.get("cp", 1) > 1:
         layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
     elif resized:
         layout = resize(layout, job, accelerator, **resized)
-        layout = exchanged(layout, job, machine.links, stream_ratio(job, resized), {})
+        layout = exchanged(layout, job, machine.links, resized, {})
     if "tp" in wanted:
-        layout = opened(layout, tensor_parallel(layout, job, accelerator, wanted["tp"], machine.links, stream_ratio(job, resized)))
+        layout = opened(layout, tensor_parallel(layout, job, accelerator, wanted["tp"], machine.links, stream_ratio(job, resized), rates))
     if ("dp" in wanted or wanted.get("cp", shared) != shared) and not machine.alone:
         layout = replicas(layout, job, wanted.get("dp"), machine.fabric, (shared, wanted.get("cp", shared)))
     if "ep" in wanted:
         layout = opened(layout, expert_parallel(layout, job, rates, wanted["ep"], resized))
-    if "zero" in wanted:
-        copies = wanted.get("dp", 1) * wanted.get("cp", 1) if machine.alone else 1
-        whole, layout = layout, opened(layout, sharded(layout, job, rates, wanted["zero"], copies))
-        if copies > 1 and "dp" in wanted and wanted["zero"] >= 2:
-            layout = replace(layout, changes=(*layout.changes, f"dp = {wanted['dp']} (measured: 1)"))
-        if len(layout.assumed) > len(whole.assumed) and stages == 1 and wanted_pipeline(settings) is not None:
-            raise LumosError(
-                f"--set zero={wanted['zero']}: its exchanges lie between the recorded passes, which the other keys of this change put on"
-                " several stages, and a stage would exchange for its own layers alone; ask for zero and for the pipeline one by one"
-            )
     if "precision" in settings:
         layout = in_precision(layout, job, accelerator, settings["precision"], machine.recorded.accelerator if accelerator else None)
     if "recompute" in settings:
         layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
+    of_weights = {"layers", "microbatches", "zero"} & set(wanted)
+    shaped = reshaped(job, layout) if of_weights else job
     if "layers" in wanted:
-        layout = layers(layout, job, wanted["layers"])
+        layout = layers(layout, shaped, wanted["layers"])
+    if "microbatches" in wanted and stages == 1:
+        layout = microbatches(layout, job, accelerator, wanted["microbatches"], shaped)
+    if "zero" in wanted:  # the last, since what it adds is placed between the instances of all blocks
+        layout = _sharing_states(layout, (job, shaped), changes, machine, rates, stages)
     if stages > 1:
         return recut_as(layout, job, settings, stages)
-    if "microbatches" in wanted:
-        layout = microbatches(layout, job, accelerator, wanted["microbatches"])
     pipeline = wanted_pipeline(settings)
     if pipeline is not None:
         layout = pipelined(layout, job, pipeline, machine.link("pp"), stream_ratio(job, resized))
     return layout
+
+
+def _sharing_states(
+    layout: MeasuredLayout, jobs: tuple[Job, Job], changes: Changes, machine: Machine, rates: Rates | None, stages: int
+) -> MeasuredLayout:
+    """The layout of replicas with another stage of ZeRO. jobs: the recorded one, and the same with the shapes that the changed one has.
+    stages: of the recorded pipeline.
+
+    Raises LumosError as `sharded` does, and where its exchanges would have to be spread over new stages.
+    """
+    wanted = counts(changes.settings)
+    copies = wanted.get("dp", 1) * wanted.get("cp", 1) if machine.alone else 1
+    out = opened(layout, sharded(layout, *jobs, rates, wanted["zero"], copies))
+    if copies > 1 and "dp" in wanted and wanted["zero"] >= 2:
+        out = replace(out, changes=(*out.changes, f"dp = {wanted['dp']} (measured: 1)"))
+    rearranged = wanted_pipeline(changes.settings) is not None if stages == 1 else any(key in changes.settings for key in KEYS)
+    if len(out.assumed) > len(layout.assumed) and rearranged:
+        raise LumosError(
+            f"--set zero={wanted['zero']}: its exchanges lie between the recorded passes, which the other keys of this change put on other"
+            " stages or in another order, and a stage would exchange for its own layers alone; ask for zero and for the pipeline one by one"
+        )
+    return out
 
 
 def _on_hardware(layout: MeasuredLayout, job: Job, changes: Changes, machine: Machine) -> MeasuredLayout:

@@ -16,7 +16,7 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError
+from lumos.errors import LumosError, UnknownDeviceError
 from lumos.simulate import simulate
 from lumos.simulate.durations import scale
 from lumos.stages import stage
@@ -59,6 +59,10 @@ if TYPE_CHECKING:
     from lumos.whatif.changes import Changes
 
 
+#: A device for asking whether a change is possible on any.
+_ANY = "h100"
+
+
 @stage("answering the what-if")
 def answer_changes(
     job: Job, graph: Graph, changes: Changes, plan: Identification | None = None, *, trust: Trust | None = None, force: bool = False
@@ -71,7 +75,7 @@ def answer_changes(
     grounds = with_evidence(trust_in(graph) if trust is None else trust, other_device(job, graph, changes.base_cluster))
     check_sound(grounds, "whatif", force=force)
     found = unchecked_answer(job, graph, changes, plan)
-    if not changes.structural and not changes.repeat:
+    if not changes.repeat:
         grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
     unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
@@ -80,7 +84,17 @@ def answer_changes(
 
 
 def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
-    """The same without a look at the evidence."""
+    """The same without a look at the evidence. Where the change needs to know a device that is not known, but is refused whatever that is,
+    the error is the refusal and not the question for the device."""
+    try:
+        return _changed_job(job, graph, changes, plan)
+    except UnknownDeviceError:
+        _changed_job(job, graph, replace(changes, base_cluster=_ANY), plan)
+        raise
+
+
+def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification | None) -> Answer:
+    """The answer for one set of changes."""
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         check_altered(graph, altered, job, changes.durations)
@@ -106,7 +120,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     resized = {key: value for key, value in counts(changes.settings).items() if key in SIZE_KEYS}
     layout = changed_layout(measured, job, changes)
     same = as_recorded_cut(segmentation, job, changes.settings)
-    shaped = reshaped(job, layout)
+    shaped = reshaped(job, replace(layout, segmentation=segmentation))  # the traces are of the recorded ranks, not of their copies
     new = replace(job, traces=_of_ranks(job, layout))
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
@@ -116,7 +130,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
     copies = counts(changes.settings).get("dp", 1), counts(changes.settings).get("cp", 1)
     if machine.alone and max(copies) > 1 and counts(changes.settings).get("zero", 0) < 2:
-        replicated = replicate(placed, layout, job.traces[0], copies, machine.link("dp"), machine.accelerator)
+        replicated = replicate(placed, layout, job.traces[0], shaped.traces[0], copies, machine.link("dp"), machine.accelerator)
         placed, layout = replicated.placed, replicated.layout
     launching = _launching(measured, job, layout) if has_device(graph) and same is None else ()
     recorded = placed
@@ -124,7 +138,7 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
         placed = add_work(placed, tuple(assumed(placed)), launching)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
     left_open = added_range(recorded, placed)
-    left_open[: len(recorded.source)] |= np.isin(recorded.source % max(len(segmentation.graph), 1), np.array(sorted(layout.open), np.int64))
+    left_open[: len(recorded.source)] |= np.isin(recorded.recorded, np.array(sorted(layout.open), np.int64))
     altered = changes.durations.apply(placed.graph, new, (layout.segmentation.graph, placed.source))
     before = placed.graph.duration
     factor = np.divide(altered.duration, before, out=np.ones(len(before)), where=before > 0)  # what is left out may remain at the high end

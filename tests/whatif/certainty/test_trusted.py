@@ -19,6 +19,7 @@ from lumos.whatif.certainty.trusted import widened
 from lumos.whatif.changes import Changes
 from lumos.whatif.durations import Durations
 from lumos.whatif.grid import evaluate
+from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
@@ -106,6 +107,9 @@ def test_one_training_step_does_not_show_who_sets_the_pace(tmp_path):
     assert "changes by -14.7%; a loop of that step would change by +0.0%" in reason.message
     assert found.trust.unknown == pytest.approx(250 / 1705)
     assert found.outcome.step_time_high_s > 1705e-6  # that of the loop is within the interval
+
+    (reason,) = answer_changes(job, graph, Changes(parse_settings(["cuda_graphs=on"]))).trust.reasons
+    assert reason.code == "one-step" and reason.message.endswith("--repeat compares the loop")
 
     loop = answer_changes(job, graph, Changes(durations=sorting, repeat=True))
     assert loop.trust == SOUND

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from lumos.errors import LumosError
@@ -11,16 +13,19 @@ from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
 from lumos.predict.predict import predict_job
 from lumos.report.export.kineto import write_kineto
+from lumos.segment.dimensions import sizes
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif import whatif
 from lumos.whatif.changes import Changes
-from lumos.whatif.layout.activations import exchanged, in_forward, of_stream
+from lumos.whatif.layout.activations import exchanged, in_embedding, in_forward, of_stream
 from lumos.whatif.layout.change import pipeline_stages
 from lumos.whatif.layout.measured_layout import measured_layout
+from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.plan.planned import with_settings
 from lumos.whatif.settings import parse_settings
+from lumos.whatif.structure import changed_layout
 from lumos.whatif.whatif import answer_changes
 
 
@@ -80,7 +85,7 @@ def test_exchanges_of_the_stream_are_told_from_those_of_gradients_and_weights(te
 
 def test_a_group_of_one_exchanges_nothing(tensor):
     stream = of_stream(tensor.layout, tensor.traces)
-    alone = exchanged(tensor.layout, tensor.traces, tensor.job.cluster, 1.0, {2: 1})
+    alone = exchanged(tensor.layout, tensor.traces, tensor.job.cluster, {}, {2: 1})
     tasks = tensor.graph.collectives.task[stream]
     assert (alone.factor[tasks] == 0).all()
     assert alone.factor.sum() == len(alone.factor) - len(tasks)
@@ -88,7 +93,7 @@ def test_a_group_of_one_exchanges_nothing(tensor):
 
 def test_unknown_links_take_time_as_their_bytes(tensor):
     stream = of_stream(tensor.layout, tensor.traces)
-    wider = exchanged(tensor.layout, tensor.traces, None, 2.0, {})
+    wider = exchanged(tensor.layout, tensor.traces, None, {"seq": 2 * sizes(tensor.traces.traces[0]).seq}, {})
     assert (wider.factor[tensor.graph.collectives.task[stream]] == 2).all()
     assert [d.code for d in wider.diagnostics] == ["exchange-in-proportion"]
 
@@ -97,12 +102,56 @@ def test_the_layers_of_a_pipeline_are_those_of_all_stages(tmp_path, on_blocks):
     pipeline = Recorded(tmp_path, gpus=2, pp=2)
     assert pipeline_stages(pipeline.graph, pipeline.traces) == 2
     assert pipeline.layout.segmentation.layers == 2
+    messages = of_stream(pipeline.layout, pipeline.traces)
+    pieces = pipeline.layout.segmentation.piece[pipeline.graph.collectives.task[messages]]
+    assert "embedding" in {pipeline.layout.pieces[piece].label.name for piece in pieces}
+    assert not in_embedding(pipeline.layout, messages)  # they arrive before the first layer, and say nothing of the vocabulary
     same, more = (answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings([f"layers={n}"])), force=True) for n in (4, 8))
     assert same.outcome.step_time_s == same.base.step_time_s
     assert more.changes == ("layers = 8 (measured: 4)",)
     assert more.outcome.step_time_s > 1.3 * more.base.step_time_s
     with pytest.raises(LumosError, match="multiple of the 2 pipeline stages"):
         answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings(["layers=5"])), force=True)
+
+
+def test_the_replicas_of_a_stage_are_fewer_than_the_ranks(tmp_path, on_blocks):
+    """Two stages of two replicas each, which become four: their gradients then take longer to exchange."""
+    pipeline = Recorded(tmp_path, gpus=4, pp=2)
+    layout = changed_layout(pipeline.layout, pipeline.traces, Changes(parse_settings(["dp=4"])))
+    assert layout.changes == ("dp = 4 (measured: 2)",)
+    facts = pipeline.graph.collectives
+    messages = np.array([kind.is_transfer for kind in facts.kinds], bool)[facts.kind]
+    assert (layout.factor[facts.task[messages]] == 1).all()
+    assert (layout.factor[facts.task[~messages]] > 1).any()
+
+
+def test_the_exchanges_that_new_ranks_add_follow_the_recorded_work_into_other_stages(tmp_path):
+    """Two stages of two layers and eight microbatches: the stage that has a layer sums the stream four times in it for a microbatch."""
+    pipeline = Recorded(tmp_path, gpus=2, pp=2)
+
+    def sums(*words):
+        layout = changed_layout(pipeline.layout, pipeline.traces, Changes(parse_settings(["tp=2", *words])))
+        placed = assemble_pieces(layout)
+        labels = [layout.pieces[p].label for p in layout.segmentation.piece]
+        found = [a for assumed in layout.assumed for a in assumed(placed) if a.name == "exchange of activations (assumed)"]
+        return Counter(a.rank for a in found if labels[placed.source[a.after[0]]].layer >= 0)
+
+    assert sums() == {0: 64, 1: 64}
+    assert sums("microbatches=4") == {0: 32, 1: 32}
+    assert sums("pp=4") == {0: 32, 1: 32, 2: 32, 3: 32}
+    assert sums("pp=1") == {0: 128}
+
+
+def test_stages_that_become_one_rank_sum_the_norm_of_their_gradients_alone(tmp_path, on_blocks):
+    """The two stages exchange the norm of their gradients, which one rank has of itself; the model says the same of one stage."""
+    pipeline, wanted = Recorded(tmp_path, gpus=2, pp=2), parse_settings(["pp=1"])
+    facts = pipeline.graph.collectives
+    assert CollectiveKind.ALL_REDUCE in {facts.kinds[k] for k in facts.kind[facts.size == 2]}
+    answer = answer_changes(pipeline.traces, pipeline.graph, Changes(wanted), force=True)
+    truth = predict_job(with_settings(pipeline.job, wanted, None), coarse=False).time.time_s
+    assert answer.outcome.step_time_s == pytest.approx(truth, rel=0.03)
+    shared = answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings(["pp=1", "tp=2"])), force=True)
+    assert 0.4 * truth < shared.outcome.step_time_s < 0.8 * truth
 
 
 def test_a_recording_of_one_rank_a_layer_is_shared_by_two(tmp_path, tensor, on_blocks):

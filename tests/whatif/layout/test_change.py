@@ -25,7 +25,7 @@ from lumos.whatif.durations import Durations
 from lumos.whatif.layout.accumulate import accumulation
 from lumos.whatif.layout.change import copied, layers, microbatches, recompute
 from lumos.whatif.layout.measured_layout import measured_layout
-from lumos.whatif.layout.place import assemble_pieces
+from lumos.whatif.layout.place import assemble_pieces, before_the_step
 from lumos.whatif.layout.resize import resize
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.whatif import answer_changes
@@ -113,20 +113,47 @@ def test_each_layer_adds_its_gradients_once_however_many_pieces_its_backward_pas
     assert sorted((layer, more) for layer, more in extra if more.cpu) == sorted(added.items())
 
 
-def test_of_repeated_microbatches_all_but_the_first_add_their_gradients():
-    """Two recorded steps, without their updates, as two microbatches of one: the first of them is repeated, and adds its gradients then."""
-    job, _, layout = base()
+def two_microbatches():
+    """Two recorded steps, without their updates, as two microbatches of one."""
+    _, _, layout = base()
     pieces = [replace(p, step=p.step // 2, label=p.label._replace(microbatch=p.step % 2)) if p.step >= 0 else p for p in layout.pieces]
     ranks = [
         tuple(i for i in items if pieces[i.piece].label.phase <= Phase.BACKWARD and pieces[i.piece].step == 0) for items in layout.ranks
     ]
     kept = {i.piece for items in ranks for i in items}
     pieces = [p if i in kept else replace(p, label=p.label._replace(phase=Phase.OTHER)) for i, p in enumerate(pieces)]
-    two = replace(layout, ranks=tuple(ranks), segmentation=replace(layout.segmentation, pieces=tuple(pieces)))
+    return replace(layout, ranks=tuple(ranks), segmentation=replace(layout.segmentation, pieces=tuple(pieces)))
+
+
+def test_of_repeated_microbatches_all_but_the_first_add_their_gradients():
+    """The second exchanges gradients, so the first is repeated, and adds its gradients then."""
+    job, _, layout = base()
+    two = two_microbatches()
     added = sum(extra.cpu for extra in accumulation(layout, 0, job.traces[0], None).values())
     more = [sum(i.extra.cpu for i in microbatches(two, job, None, count).ranks[0]) for count in (2, 3, 4)]
     assert added > 0
     assert more == [0, added, 2 * added]
+
+
+def test_the_pause_before_a_step_is_not_repeated_with_its_first_microbatch():
+    """Every forward pass of an embedding once more, as that of a later microbatch."""
+    _, _, layout = base()
+    embeds = [p.label.phase == Phase.FORWARD and p.label.part == "embedding" for p in layout.pieces]
+    ranks = tuple(tuple(j for i in items for j in ((i, replace(i, later=True)) if embeds[i.piece] else (i,))) for items in layout.ranks)
+    times = np.bincount(assemble_pieces(replace(layout, ranks=ranks)).source)
+    pauses = before_the_step(layout)
+    others = np.array(embeds)[layout.segmentation.piece] & ~pauses
+    assert pauses.any()
+    assert set(times[pauses].tolist()) == {1}
+    assert set(times[others].tolist()) == {2}
+
+
+def test_where_nothing_is_exchanged_the_microbatch_that_added_its_gradients_is_repeated(tmp_path):
+    """Of two microbatches the second takes 30 us more in its backward pass, so each further one takes 230 us."""
+    node = "autograd::engine::evaluate_function: LinearBackward0"
+    rows = [("aten::linear", 1, 0, 100, 7), (node, 2, 100, 100, 7), ("aten::linear", 1, 200, 100, 8), (node, 2, 300, 130, 8)]
+    layout, job = recorded(tmp_path, [*rows, ("aten::add_", 1, 430, 50, -1)], 430)
+    assert step(microbatches(layout, job, None, 4)) - step(layout) == pytest.approx(460_000, abs=3_000)
 
 
 def test_unequal_forward_and_backward_passes_are_refused():
@@ -236,6 +263,11 @@ def training_step(tmp_path, pause, *more):
     one before. more: further rows, as category, name, thread, start and duration in us."""
     node = "autograd::engine::evaluate_function: LinearBackward0"
     rows = [("aten::linear", 1, 0, 100, 7), (node, 2, 100 + pause, 100, 7), ("aten::add_", 1, 200 + 2 * pause, 50, -1)]
+    return recorded(tmp_path, rows, 200 + 2 * pause, *more)
+
+
+def recorded(tmp_path, rows, update, *more):
+    """A step of operators (name, thread, start, duration, autograd's number), us, which are updating weights from `update`."""
     events = [
         {"ph": "X", "cat": "cpu_op", "name": name, "pid": 1, "tid": tid, "ts": 1000 + ts, "dur": dur,
          "args": {"Sequence number": number} if number >= 0 else {}}
@@ -244,8 +276,8 @@ def training_step(tmp_path, pause, *more):
     events += [{"ph": "X", "cat": c, "name": n, "pid": 1, "tid": t, "ts": 1000 + at, "dur": us, "args": {}} for c, n, t, at, us in more]
     mark = {"ph": "X", "cat": "user_annotation", "pid": 1, "tid": 1}
     events += [
-        {**mark, "name": "Optimizer.step#SGD.step", "ts": 1199.5 + 2 * pause, "dur": 51},
-        {**mark, "name": "ProfilerStep#1", "ts": 1000, "dur": 251 + 2 * pause},
+        {**mark, "name": "Optimizer.step#SGD.step", "ts": 999.5 + update, "dur": 51},
+        {**mark, "name": "ProfilerStep#1", "ts": 1000, "dur": 51 + update},
     ]
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"traceEvents": events}))
@@ -256,6 +288,18 @@ def training_step(tmp_path, pause, *more):
 def test_a_repeated_forward_pass_waits_for_the_backward_pass_before_it(tmp_path):
     layout, job = training_step(tmp_path, 1)
     assert step(microbatches(layout, job, None, 2)) - step(layout) == pytest.approx(200_000, abs=3_000)
+
+
+def test_steps_without_marks_are_no_microbatches(tmp_path):
+    """The same step twice, without the mark: an update lies between the two forward passes, which another number would not change."""
+    training_step(tmp_path, 1)
+    path = tmp_path / "rank0.json"
+    once = [e for e in json.loads(path.read_text())["traceEvents"] if "ProfilerStep" not in e["name"]]
+    again = [{**e, "ts": e["ts"] + 300, "args": {k: v + 1 for k, v in e.get("args", {}).items()}} for e in once]
+    path.write_text(json.dumps({"traceEvents": once + again}))
+    job = read(str(path))
+    with pytest.raises(LumosError, match=r"--set microbatches=4: .* 2 microbatches, but not one after the other: updates of the weights"):
+        microbatches(measured_layout(segment(build(job), job)), job, None, 4)
 
 
 def test_what_a_thread_does_before_it_hands_over_is_repeated_with_the_pass(tmp_path):

@@ -78,6 +78,40 @@ def test_kernels_that_say_so_multiply_in_tf32(tmp_path):
     assert found.precision == "tf32"
 
 
+#: A convolution of 1.95 GFLOP in half of 100 us: 12.5 us at an A100's 156 TFLOP/s in tf32. The other half brings its input into order.
+CONVOLUTION = (
+    "aten::cudnn_convolution",
+    ((4, 256, 61, 61), (256, 256, 1, 1)),
+    SINGLE,
+    ["", "", "[0, 0]", "[1, 1]", "[1, 1]", "1", "False", "False", "True"],
+    1,
+    ("void cudnn::ops::nchwToNhwcKernel<float, float>", "sm80_xmma_fprop_implicit_gemm_tf32f32_tf32f32_f32_nhwckrsc_nhwc"),
+)
+
+
+def test_a_convolution_keeps_a_part_of_what_it_took_beyond_its_arithmetic(tmp_path):
+    """It took 4 times its arithmetic. At an eighth of the rate it takes 4 ** (log 4 / log 8) = 2.52 times that, 8 · 2.52 / 4 = 5.04 times
+    as long; the interval reaches from 4 ** 0.33 = 1.59 times to all 4, and 30 % beyond. Its other kernel multiplies nothing."""
+    layout, job = layout_of(tmp_path, CONVOLUTION)
+    found = in_precision(layout, job, A100, "fp32")
+    assert factors(found) == [1.0, pytest.approx(5.04, rel=1e-3)]
+    kernel = layout.segmentation.graph.on_device.nonzero()[0][1]
+    assert [float(found.low[kernel]), float(found.high[kernel])] == pytest.approx([8 * 1.59 / 4 / 1.3, 8 * 1.3], rel=2e-3)
+
+
+def test_a_kernel_that_computes_in_the_wanted_type_stays(tmp_path):
+    fp32 = (*CONVOLUTION[:-1], ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw",))
+    layout, job = layout_of(tmp_path, (*FORWARD[:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"), (*FORWARD[:-1], "s1688gemm"), fp32)
+    assert factors(in_precision(layout, job, A100, "fp32"))[2] == 1.0
+
+
+def test_a_convolution_that_took_its_arithmetic_follows_the_rate(tmp_path):
+    """Of 16 times the multiplications, more than the peak rate allows in 50 us."""
+    (n, c, h, w), filters = CONVOLUTION[1]
+    layout, job = layout_of(tmp_path, (CONVOLUTION[0], ((16 * n, c, h, w), filters), *CONVOLUTION[2:]))
+    assert factors(in_precision(layout, job, A100, "fp32")) == [1.0, pytest.approx(8.0)]
+
+
 def test_under_autocast_inputs_are_cast_and_activations_shrink(tmp_path):
     """The multiplication reads an activation and a weight in fp32, so it casts both; what it makes has 16 bits, so GELU moves half the
     bytes, and the norm, which stays in fp32, casts what it reads."""

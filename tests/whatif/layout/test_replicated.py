@@ -94,10 +94,19 @@ def test_only_the_last_microbatch_exchanges(tmp_path):
     assert both - longer(found, "microbatches=3")[0] == pytest.approx(exchange(BYTES[SMALL], 8) + copies(SMALL, LARGE), abs=5_000)
 
 
+def test_a_layer_of_other_sizes_exchanges_gradients_of_other_sizes(tmp_path):
+    """A layer from 512 to 512 that becomes one from 1024 to 1024."""
+    found = job_of(tmp_path, (512, 512))
+    wider = longer(found, "dp=8", "hidden=1024")[0] - longer(found, "hidden=1024")[0]
+    h100 = load_cluster("h100").accelerator
+    nbytes = 4 * (1024 * 1024 + 1024)
+    assert wider == pytest.approx(exchange(nbytes, 8) + 2 * int(moved(2 * nbytes, h100, "pointwise").time), abs=5_000)
+
+
 def test_the_graph_with_exchanges_is_one(tmp_path):
     job, graph = job_of(tmp_path, SMALL, LARGE)
     layout = measured_layout(segment(graph, job))
-    placed = replicate(assemble_pieces(layout), layout, job.traces[0], (4, 1), load_cluster("h100"), None).placed
+    placed = replicate(assemble_pieces(layout), layout, job.traces[0], job.traces[0], (4, 1), load_cluster("h100"), None).placed
     check_graph(placed.graph)
     assert len(placed.graph) == len(graph) + 2
     assert (placed.source[-2:] == -1).all()

@@ -88,3 +88,13 @@ def test_a_much_larger_kernel_is_half_way_between_the_model_and_its_proportion()
 def test_more_work_never_takes_less_time(slower):
     times = [Factor(ratio, ratio, ratio, 0.0, 1000.0).carried(1000 * slower).ratio for ratio in (0.01, 0.1, 0.3, 1, 3, 5, 10, 30, 300)]
     assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("blocks", "rows", "ratio"), [(16, 4, 1.0), (27, 4, 1.0), (54, 2, 1.0), (54, 8, 4.0)])
+def test_more_attention_takes_no_more_time_as_long_as_cores_are_idle(blocks, rows, ratio):
+    """An A100 has 108. In `blocks` blocks of one sequence, `rows` sequences have as many times that; what does not fit runs after it."""
+    a100 = load_cluster("a100-40gb").accelerator
+    o = ShapedOperator("aten::_efficient_attention_forward", ((1, 1024, 16, 64),) * 3, ("c10::BFloat16",) * 3)
+    resize = Resize(Sizes(micro_batch=1, seq=1024, heads=16), Sizes(micro_batch=rows, seq=1024, heads=16))
+    factor = Rescale(resize, a100, None, {o: blocks})(o, True, False)
+    assert factor.ratio == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)

@@ -27,9 +27,9 @@ FOREIGN = ("other::mix", [], 2_000)
 
 
 def recording(tmp_path, *kernels, shapes=True):
-    """Operators of 10 us, each with a launch of 5 us and a kernel (name, shapes, us), one after the other on one stream."""
+    """Operators of 10 us, each with a launch of 5 us and a kernel (name, shapes, us, its own name), one after the other on a stream."""
     events, at, free = [], 1000, 1000
-    for i, (name, dims, us) in enumerate(kernels, 1):
+    for i, (name, dims, us, *kernel) in enumerate(kernels, 1):
         kind = "TensorList" if "_foreach_" in name else "float"
         known = {"Input Dims": dims, "Input type": [kind] * len(dims)} if shapes and dims else {}
         call = {"correlation": i, "External id": i}
@@ -37,7 +37,7 @@ def recording(tmp_path, *kernels, shapes=True):
         for cat, event, thread, start, length, args in (
             ("cpu_op", name, 1, at, 10, {"External id": i, **known}),
             ("cuda_runtime", "cudaLaunchKernel", 1, at + 2, 5, call),
-            ("kernel", f"kernel of {name}", 7, free, us, {**call, "device": 0, "stream": 7}),
+            ("kernel", kernel[0] if kernel else f"kernel of {name}", 7, free, us, {**call, "device": 0, "stream": 7}),
         ):
             row = {"ph": "X", "cat": cat, "name": event, "pid": thread % 7, "tid": thread, "ts": start, "dur": length, "args": args}
             events.append(row)
@@ -80,12 +80,14 @@ def test_the_width_of_linear_layers_alone_is_that_which_most_of_them_pass_on(tmp
 
 
 def test_the_width_may_equal_the_batch(tmp_path):
-    """Rows, columns and depth of 4096: twice the width makes the multiplication four and its function two times as long."""
+    """Rows, columns and depth of 4096: twice the width makes the multiplication, here as long as modelled, four and its function two times
+    as long."""
     size = 4096
-    layer = ("aten::addmm", [[size], [size, size], [size, size]], 10_000)
-    found = recording(tmp_path, layer, layer, ("aten::relu", [[size, size]], 10_000))
+    modelled_us = int(gemm(size, size, size, load_cluster("h100").accelerator, "fp32").time) / 1000
+    layer = ("aten::addmm", [[size], [size, size], [size, size]], modelled_us)
+    found = recording(tmp_path, layer, layer, ("aten::relu", [[size, size]], 2 * modelled_us))
     answer = ask(found, f"hidden={2 * size}")
-    assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx((2 * 4 + 2) / 3, rel=0.05)
+    assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx((2 * 4 + 2 * 2) / 4, rel=0.05)
 
 
 def test_copies_of_weights_do_not_grow_with_the_batch(tmp_path):
@@ -174,3 +176,14 @@ def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
 
     assert types("a100") == {"aten::mm": {"tf32"}, "aten::bmm": {"float"}}
     assert types("v100") == types("a100", graph) == {"aten::mm": {"float"}, "aten::bmm": {"float"}}
+
+
+def test_the_gradient_of_a_table_is_as_large_for_any_batch_and_grows_with_the_width(tmp_path):
+    """The kernel that clears it, 4 ms; the kernel that adds the rows, 1 ms, has twice the rows, or rows of twice the width."""
+    backward = "aten::embedding_dense_backward"
+    layers = [("aten::addmm", [[512], [64, 512], [512, 512]], 10)] * 3
+    clears = (backward, [[64, 512], [64]], 4_000, "vectorized_elementwise_kernel<4, FillFunctor<float>>")
+    found = recording(tmp_path, *layers, clears, (backward, [[64, 512], [64]], 1_000))
+    grown = [answer.outcome.step_time_s - answer.base.step_time_s for answer in (ask(found, "micro_batch=128"), ask(found, "hidden=1024"))]
+    assert grown[0] == pytest.approx(1.0e-3, rel=0.03)
+    assert grown[1] == pytest.approx(5.0e-3, rel=0.03)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
@@ -115,6 +117,14 @@ def test_any_pipeline_has_a_schedule(tmp_path):
 def test_a_change_that_passes_do_not_support_is_refused(recording, words, error, text):
     with pytest.raises(error, match=text):
         _step(recording, *words)
+
+
+@pytest.mark.skipif("LUMOS_TRACES" not in os.environ, reason="LUMOS_TRACES is not set: the public traces are not here")
+def test_where_passes_cannot_be_rearranged_only_durations_can_change():
+    """The public recording has transfers and collectives besides its passes."""
+    job = read(str(Path(os.environ["LUMOS_TRACES"]) / "straggler-8gpu"))
+    with pytest.raises(LumosError, match="so that only durations can change"):
+        answer_changes(job, build(job), Changes(parse_settings(["layers=2"])))
 
 
 def test_a_network_cannot_change_passes(recording):

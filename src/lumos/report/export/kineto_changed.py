@@ -52,6 +52,10 @@ _WORDS = {CollectiveKind.ALL_REDUCE: "allreduce", CollectiveKind.RECEIVE: "recv"
 _ON_CPU = ("gloo:", "mpi:", "ucc:")
 
 
+#: How the calls that launch a whole graph are named, after the letters of the runtime.
+_GRAPH_LAUNCH = "GraphLaunch"
+
+
 class _Meeting(NamedTuple):
     """What a collective says of itself: the ranks that meet, and its number among the collectives of these ranks."""
 
@@ -64,7 +68,8 @@ def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None) 
 
     recorded: the traces whose rows the graph's `event` names, where the work still has their shapes: then operators are nested as there.
 
-    Raises LumosError for a recording of whole operations, whose steps have no common clock, and where the folder cannot be written;
+    Raises LumosError for a recording of whole operations, whose steps have no common clock, for captured passes of several
+    streams that wait for each other, and where the folder cannot be written;
     UsageError where it holds other traces.
     """
     if timeline.graph.steps_alone or not any(not p.is_stream for p in timeline.graph.processors):
@@ -132,6 +137,7 @@ class _Sheet:
         self.returns: dict[int, list[int]] = defaultdict(list)
         self.launch: dict[int, int] = {}
         self._sort_dependencies()
+        self._check_launches()
         #: The ids of added work, which no call of the recording launched: it has one of its own behind that of the work beside it.
         self.added = {d: next(self.fresh) for work in self.work.values() if len(work) > 1 for d in work if self.graph.event[d] < 0}
         #: The ids of the calls that record an event behind device work.
@@ -150,6 +156,17 @@ class _Sheet:
                     self.returns[task].append(before)
                 elif kind == Dependency.STREAM_WAIT and on_device[task] and graph.processor[before] != graph.processor[task]:
                     self.awaits[task].append(before)
+
+    def _check_launches(self) -> None:
+        """Raise LumosError where a stream waits for another within what one call launches: a wait is a row before or behind a call."""
+        for task, found in self.awaits.items():
+            call = self.launch.get(task, -1)
+            recorded = [before for before in found if min(self.graph.event[task], self.graph.event[before]) >= 0]
+            if call >= 0 and call in map(self.launch.get, recorded):
+                raise LumosError(
+                    "--kineto: in a captured pass one stream waits for another, and a profiler's rows show no wait inside what one call"
+                    " launches; use --chakra"
+                )
 
     def rows(self) -> Iterator[str]:
         """All rows."""
@@ -211,10 +228,14 @@ class _Sheet:
         if kind == Kind.COLLECTIVE:
             shown = name if name.startswith(_ON_CPU) else f"gloo:{self._kind(task).value.replace('-', '_')}"
             yield complete("user_annotation", shown, begin, end, f"{_NO_ID},{self._stated(task)}", thread=thread)
+        elif kind == Kind.LAUNCH and begin == end and task not in self.work:
+            return  # a captured pass does not make this call
         elif kind in (Kind.LAUNCH, Kind.RUNTIME, Kind.SYNC):
             ends = following >= 0 and self.graph.kind[following] == Kind.RETURN and not self._begins(following)
             back = following if ends else -1
-            yield from self._calls(task, name, begin, end if back < 0 else self.end[back], thread)
+            captured = _GRAPH_LAUNCH not in name and sum(d not in self.added for d in self.work[task]) > 1
+            call = f"cuda{_GRAPH_LAUNCH}" if captured else name
+            yield from self._calls(task, call, begin, end if back < 0 else self.end[back], thread)
             if back >= 0:
                 yield from self._awaited(task, back)
         elif flat and kind not in (Kind.HOST, Kind.RETURN):

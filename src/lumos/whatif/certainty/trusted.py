@@ -14,6 +14,7 @@ from lumos.analyze.evidence import MOST_ERROR
 from lumos.analyze.loop.steps import is_operation_level
 from lumos.analyze.trust import Trust, grade
 from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence, Graph
 from lumos.vocabulary import Basis, Grade
@@ -72,7 +73,11 @@ def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], Answer]) -> tu
     step. repeated: gives the answer for the loop."""
     if found.base.basis is not Basis.LATENCY or is_operation_level(graph) or not any(w in name for name in graph.names for w in TRAINING):
         return ()
-    once, again = (a.outcome.step_time_s / a.base.step_time_s - 1 if a.base.step_time_s else 0.0 for a in (found, repeated()))
+    try:
+        looped = repeated()
+    except LumosError:  # what a change adds may not fit between copies of a step: then there is no loop to compare with
+        return ()
+    once, again = (a.outcome.step_time_s / a.base.step_time_s - 1 if a.base.step_time_s else 0.0 for a in (found, looped))
     if abs(once - again) <= NEGLIGIBLE:
         return ()
     message = (

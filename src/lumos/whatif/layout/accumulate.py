@@ -18,13 +18,14 @@ from lumos.cost.operators import elements
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import Gradient, gradients, weights
+from lumos.vocabulary import Phase
 from lumos.whatif.layout.measured_layout import Extra
 from lumos.whatif.layout.rescale import operator_rows
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator
     from lumos.segment.products import ShapedOperator
-    from lumos.trace.table import Trace
+    from lumos.trace.table import Job, Trace
     from lumos.whatif.layout.measured_layout import MeasuredLayout
 
 #: Bytes of a value of a gradient where the trace does not show its type.
@@ -36,14 +37,19 @@ LARGE = 16_384
 
 
 def accumulation(
-    layout: MeasuredLayout, position: int, trace: Trace, accelerator: Accelerator | None, passes: int = PASSES
+    layout: MeasuredLayout,
+    position: int,
+    trace: Trace,
+    accelerator: Accelerator | None,
+    passes: int = PASSES,
+    after: Trace | None = None,
 ) -> dict[int, Extra]:
     """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers). passes: how often
-    each is read or written; a copy does so twice."""
+    each is read or written; a copy does so twice. after: the trace with the shapes that the changed job has; None for the recorded ones."""
     total: dict[int, Extra] = defaultdict(Extra)
     each = operator_ns(layout, position, trace) if accelerator is not None else 0.0
     rate = _access_rate(trace) if accelerator is None else 0.0
-    for gradient in _gathered(layout, position, trace):
+    for gradient in _gathered(layout, position, after or trace):
         n = elements(gradient.shape)
         if accelerator is None:
             total[gradient.layer] += Extra(cpu=round(rate * n * passes))
@@ -53,13 +59,30 @@ def accumulation(
     return dict(total)
 
 
+def shows_gradients(layout: MeasuredLayout, job: Job) -> bool:
+    """Whether the traces show any gradients, or weights, whose accumulation takes time."""
+    return any(_gathered(layout, position, trace) for position, trace in enumerate(job.traces))
+
+
 def accumulation_ns(layout: MeasuredLayout) -> int:
-    """What the accumulations of a step take in all, on the CPU and on the device one after the other: the most over ranks and steps, ns."""
-    total: dict[tuple[int, int], int] = defaultdict(int)
+    """What the accumulations of a step take in all, on CPU and device one after the other, beyond those that were recorded in
+    proportion: the most over ranks and steps, ns. Where a microbatch that adds its gradients is repeated, that is how much longer it takes
+    than the recorded ones in the mean."""
+    duration = layout.segmentation.graph.duration * layout.factor
+    cost = np.bincount(layout.segmentation.piece, duration, minlength=len(layout.pieces))
+    passes = [p.label.phase in (Phase.FORWARD, Phase.BACKWARD) for p in layout.pieces]
+    total: dict[tuple[int, int], float] = defaultdict(float)
+    runs: dict[tuple[int, int], list[int]] = defaultdict(list)
     for rank, items in enumerate(layout.ranks):
         for item in items:
-            total[rank, layout.pieces[item.piece].step] += sum(item.extra)
-    return max(total.values(), default=0)
+            step = rank, layout.pieces[item.piece].step
+            total[step] += sum(item.extra)
+            if passes[item.piece] and item.thread_of < 0:
+                runs[step].append(item.piece)
+    for step, pieces in runs.items():
+        recorded = np.unique(pieces)
+        total[step] += max(0.0, cost[pieces].sum() - len(pieces) / len(recorded) * cost[recorded].sum())
+    return round(max(total.values(), default=0.0))
 
 
 def _gathered(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Gradient, ...]:

@@ -56,8 +56,37 @@ def in_forward(segmentation: Segmentation) -> NDArray[np.bool_]:
 
 
 def of_stream(layout: MeasuredLayout, job: Job) -> Int64:
-    """The rows of the graph's facts that exchange the residual stream: whole, or in the parts that ranks gather and scatter; and all
-    exchanges of tokens between experts."""
+    """The rows of the graph's facts that exchange activations: the residual stream, whole or in the parts that ranks gather and scatter,
+    what the head makes of it (`of_head`), messages between stages, and all exchanges of tokens between experts."""
+    return np.union1d(_moving(layout, job), of_head(layout, job))
+
+
+def of_head(layout: MeasuredLayout, job: Job) -> Int64:
+    """The rows of the graph's facts that gather the results of a head of which every rank has a part of the vocabulary. That is done in the
+    groups that exchange the residual stream; gathered weights, which may have as many bytes, are not."""
+    graph = layout.segmentation.graph
+    facts, stream = graph.collectives, _moving(layout, job)
+    if facts is None or facts.size is None or not len(stream):
+        return np.empty(0, np.int64)
+    reduced = stream[np.array([kind in _OF_STREAM for kind in facts.kinds], bool)[facts.kind[stream]]]
+    gathers = np.array([kind is CollectiveKind.ALL_GATHER for kind in facts.kinds], bool)[facts.kind]
+    within = (
+        gathers
+        & (facts.size == measured_ranks(layout, stream))
+        & np.isin(facts.group, facts.group[reduced])
+        & in_forward(layout.segmentation)
+    )
+    rank = graph.position_of_task[facts.task]
+    out = []
+    for position, trace in enumerate(job.traces):
+        s = sizes(trace)
+        results = [width * s.micro_batch * s.seq * s.vocab for width in WIDTHS]
+        out.append(np.flatnonzero(within & (rank == position) & (facts.nbytes > 0) & np.isin(facts.nbytes, results)))
+    return np.setdiff1d(np.concatenate(out), stream)
+
+
+def _moving(layout: MeasuredLayout, job: Job) -> Int64:
+    """The rows of the graph's facts that exchange the residual stream, messages and exchanges of tokens."""
     graph = layout.segmentation.graph
     facts = graph.collectives
     if facts is None:
@@ -69,10 +98,11 @@ def of_stream(layout: MeasuredLayout, job: Job) -> Int64:
     return np.array(chosen, np.int64)
 
 
-def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int]) -> Int64:
+def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int], stream: Int64) -> Int64:
     """The tasks of a rank that gather the weights of a layer in the passes (FSDP): all-gathers of as many values as a layer has weights.
 
     by_layer: the number of weights of each layer. What is gathered may be longer by a few values, so that it can be shared equally.
+    stream: the rows of the graph's facts that exchange activations (`of_stream`).
     """
     graph = layout.segmentation.graph
     facts = graph.collectives
@@ -80,6 +110,7 @@ def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int])
         return np.empty(0, np.int64)
     gathers = np.array([kind is CollectiveKind.ALL_GATHER for kind in facts.kinds], bool)[facts.kind]
     mine = gathers & (graph.position_of_task[facts.task] == position) & (facts.size > 1) & in_forward(layout.segmentation)
+    mine[stream] = False
     values = facts.nbytes * facts.size
     sizes_of = np.array([width * count for count in set(by_layer.values()) if count for width in WIDTHS] or [1], np.float64)
     same = (np.abs(values[:, None] / sizes_of[None, :] - 1) < PADDED).any(axis=1)
@@ -96,10 +127,12 @@ def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:
 
 
 def in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
-    """Whether the ranks exchange the residual stream before the first layer, because they share the vocabulary too."""
+    """Whether the ranks exchange the residual stream before the first layer, because they share the vocabulary too. Messages between the
+    stages of a pipeline, which arrive there as well, say nothing of it."""
     facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
     if facts is None:
         return False
+    rows = rows[np.array([kind in _OF_STREAM for kind in facts.kinds] or [False], bool)[facts.kind[rows]]]
     parts = {segmentation.pieces[p].label.name for p in np.unique(segmentation.piece[facts.task[rows]]).tolist()}
     return "embedding" in parts
 
@@ -113,6 +146,13 @@ def stream_ratio(job: Job, wanted: Mapping[str, int]) -> float:
     """By what the bytes of the residual stream are multiplied under other sizes."""
     old = sizes(job.traces[0])._asdict()
     return float(prod(wanted[key] / old[key] for key in STREAM_KEYS if key in wanted and old[key]))
+
+
+def _head_ratio(job: Job, wanted: Mapping[str, int], ranks: int) -> float:
+    """By what the bytes of a head's results are multiplied under other sizes. ranks: that share the vocabulary."""
+    old = sizes(job.traces[0])._asdict()
+    old["vocab"] *= max(ranks, 1)
+    return float(prod(wanted[key] / old[key] for key in ("micro_batch", "seq", "vocab") if key in wanted and old[key]))
 
 
 def _stream(job: Job, position: int) -> int:
@@ -132,11 +172,13 @@ def _moves_stream(facts: Collectives, row: int, elements: int) -> bool:
     return elements > 0 and whole in [width * elements for width in WIDTHS]
 
 
-def exchanged(layout: MeasuredLayout, job: Job, cluster: Cluster | None, ratio: float, ranks: Mapping[int, int]) -> MeasuredLayout:
-    """The layout whose exchanges of activations move `ratio` times the bytes between groups of other sizes.
+def exchanged(
+    layout: MeasuredLayout, job: Job, cluster: Cluster | None, wanted: Mapping[str, int], ranks: Mapping[int, int]
+) -> MeasuredLayout:
+    """The layout whose exchanges of activations are those of other sizes, between groups of other sizes.
 
-    cluster: where the job ran; None where that is not known, so that times are taken in proportion to the bytes. ranks: the new size by
-    the old size of a group; other groups stay. A group of one exchanges nothing.
+    wanted: sizes of the model. cluster: where the job ran; None where that is not known, so that times are taken in proportion to the
+    bytes. ranks: the new size by the old size of a group; other groups stay. A group of one exchanges nothing.
     """
     graph = layout.segmentation.graph
     facts = graph.collectives
@@ -144,13 +186,15 @@ def exchanged(layout: MeasuredLayout, job: Job, cluster: Cluster | None, ratio: 
     if facts is None or not len(rows):
         return layout
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    of_results = set(of_head(layout, job).tolist())
+    ratios = {False: stream_ratio(job, wanted), True: _head_ratio(job, wanted, measured_ranks(layout, rows))}
     known: dict[tuple[int, ...], tuple[float, float, float]] = {}
     for row in rows.tolist():
         size = int(facts.size[row]) if facts.size is not None and facts.size[row] > 0 else 2
         kind, task = facts.kinds[facts.kind[row]], facts.task[row]
-        key = int(facts.kind[row]), int(facts.nbytes[row]), size
+        key = int(facts.kind[row]), int(facts.nbytes[row]), size, row in of_results
         if key not in known:
-            known[key] = _factors(kind, key[1], size, ranks.get(size, size), ratio, cluster)
+            known[key] = _factors(kind, key[1], size, ranks.get(size, size), ratios[key[3]], cluster)
         for column, factor in zip(columns, known[key], strict=True):
             column[task] *= factor
     text = "the job's links are not known: exchanges of activations take time as their bytes"

@@ -21,7 +21,9 @@ from lumos.segment.pass_layers import RECURRENT, REPETITION
 from lumos.segment.weights import gradients, weights
 from lumos.vocabulary import Phase, Recompute
 from lumos.whatif.layout.accumulate import accumulation
+from lumos.whatif.layout.activations import in_forward
 from lumos.whatif.layout.measured_layout import NOTHING, Extra
+from lumos.whatif.layout.pipeline.recorded import recorded_pipeline
 from lumos.whatif.layout.rescale import multiply
 from lumos.whatif.ranges import inside
 from lumos.whatif.settings import SETTINGS, Way
@@ -56,8 +58,11 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     if count < 1:
         raise UsageError(f"--set layers={count}: must be at least 1")
     if stages > 1:
+        stages *= _chunks(layout, job, stages)
         if count % stages:
-            raise LumosError(f"--set layers={count}: must be a multiple of the {stages} pipeline stages, each of which has as many")
+            raise LumosError(
+                f"--set layers={count}: must be a multiple of the {stages} pipeline stages or chunks, each of which has as many"
+            )
         count //= stages
     if not measured or segmentation.evidence.get("forward") not in (REPETITION, RECURRENT):
         raise LumosError("--set layers: the trace shows no layers that repeat, so none can be added or left out (lumos inspect --blocks)")
@@ -107,6 +112,14 @@ def pipeline_stages(graph: Graph, job: Job) -> int:
     distance = distance[distance > 0]
     world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
     return max(world // int(distance.min()), 1) if len(distance) else 1
+
+
+def _chunks(layout: MeasuredLayout, job: Job, stages: int) -> int:
+    """How many chunks of layers each stage of the job's pipeline has: 1 where the order of its passes does not say it."""
+    try:
+        return recorded_pipeline(layout, job, stages).pipeline.chunks
+    except LumosError:
+        return 1
 
 
 def copied(measured: int, count: int) -> list[int]:
@@ -179,8 +192,11 @@ def whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
 # ---------------------------------------------------------------- microbatches
 
 
-def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int) -> MeasuredLayout:
-    """The layout with `count` microbatches in a step (gradient accumulation).
+def microbatches(
+    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int, shaped: Job | None = None
+) -> MeasuredLayout:
+    """The layout with `count` microbatches in a step (gradient accumulation). shaped: the traces with the shapes that the changed job has;
+    None where they are the recorded ones.
 
     All but the last run without exchanging gradients, and all but the first add their gradients to those that are there. Raises
     LumosError where the trace has no backward pass, or a step has other forward than backward passes.
@@ -191,18 +207,23 @@ def microbatches(layout: MeasuredLayout, job: Job, accelerator: Accelerator | No
     if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
     measured = _paired(layout)
-    added = [accumulation(layout, position, trace, accelerator) for position, trace in enumerate(job.traces)]
-    working = _working(segmentation)
+    after = (shaped or job).traces
+    added = [accumulation(layout, position, trace, accelerator, after=after[position]) for position, trace in enumerate(job.traces)]
+    last = layout.last | set(np.flatnonzero(inside(segmentation.graph, job, _BUCKETS.match)).tolist())
+    working, exchanging = _working(segmentation), _exchanging(segmentation, last)
     ranks = []
     for position, items in enumerate(layout.ranks):
         out: list[Instance] = []
         for (_, passes), group in groupby(items, key=lambda i: (layout.pieces[i.piece].step, _is_pass(layout, i))):
             of_step = list(group)
-            out += _repeated(layout, of_step, measured, count, added[position], working) if passes else of_step
+            out += _repeated(layout, of_step, measured, count, added[position], working, exchanging) if passes else of_step
         ranks.append(tuple(out))
+    if count != measured and tuple(ranks) == layout.ranks:
+        raise LumosError(
+            f"--set microbatches={count}: a step of the recording shows {measured} microbatches, but not one after the other: updates of"
+            " the weights lie between their passes, so it holds several steps; mark each (profiler.step() in the loop) and record again"
+        )
     change = f"microbatches = {count} (measured: {measured})"
-    copies = inside(segmentation.graph, job, _BUCKETS.match)
-    last = layout.last | set(np.flatnonzero(copies).tolist())
     return replace(layout, ranks=tuple(ranks), last=last, changes=(*layout.changes, change))
 
 
@@ -239,17 +260,32 @@ def _working(segmentation: Segmentation) -> set[int]:
     return set(np.unique(segmentation.piece[computes]).tolist())
 
 
+def _exchanging(segmentation: Segmentation, last: frozenset[int]) -> set[int]:
+    """The pieces that exchange gradients, or copy them for that. last: tasks that do so beside the collectives."""
+    facts = segmentation.graph.collectives
+    exchanges = facts.task[~in_forward(segmentation)].tolist() if facts is not None else []
+    return set(segmentation.piece[[*exchanges, *last]].tolist())
+
+
 def _repeated(
-    layout: MeasuredLayout, of_step: list[Instance], measured: int, count: int, added: dict[int, Extra], working: set[int]
+    layout: MeasuredLayout,
+    of_step: list[Instance],
+    measured: int,
+    count: int,
+    added: dict[int, Extra],
+    working: set[int],
+    exchanging: set[int],
 ) -> list[Instance]:
-    """The passes of one step for `count` microbatches: the last as the last measured one, those before it as the earlier measured ones.
-    working: the pieces that compute."""
+    """The passes of one step for `count` microbatches: the first and the last as recorded, those between as the last recorded one that
+    exchanges nothing. working: the pieces that compute. exchanging: those that exchange gradients."""
     by_microbatch: dict[int, list[Instance]] = {}
     for item in of_step:
         by_microbatch.setdefault(layout.pieces[item.piece].label.microbatch, []).append(item)
     if len(by_microbatch) != measured:
         return of_step  # the window cut this step
     early = [by_microbatch[m] for m in range(measured - 1)] or [[replace(i, inner=True) for i in by_microbatch[0]]]
+    if measured == 2 and not any(item.piece in exchanging for item in by_microbatch[1]):
+        early.append(by_microbatch[1])  # it shows how gradients are added to earlier ones
     out: list[Instance] = []
     for m in range(count):
         number = measured - 1 if m == count - 1 else min(m, len(early) - 1)
@@ -259,8 +295,8 @@ def _repeated(
 
 
 def _accumulating(layout: MeasuredLayout, items: list[Instance], added: dict[int, Extra], working: set[int]) -> list[Instance]:
-    """The instances of a microbatch, of which each layer adds its gradients at the end of its backward pass."""
-    out = list(items)
+    """The instances of the first microbatch as a later one, of which each layer adds its gradients at the end of its backward pass."""
+    out = [replace(item, later=True) for item in items]
     last: dict[int, int] = {}
     for i, item in enumerate(items):
         label = layout.pieces[item.piece].label

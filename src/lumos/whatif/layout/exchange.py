@@ -20,6 +20,7 @@ from lumos.graph.table import Collectives, Kind
 from lumos.trace.table import ABSENT, Int32, Int64, Job
 from lumos.vocabulary import CollectiveKind, Phase
 from lumos.whatif.layout.activations import measured_ranks, of_stream
+from lumos.whatif.layout.change import pipeline_stages
 from lumos.whatif.layout.sharding.exchanged import updates_of_parts
 
 if TYPE_CHECKING:
@@ -41,8 +42,9 @@ def replicas(
 
     sharing: how many ranks of a replica share its sequences, as measured and as they are to (`context`): they exchange gradients too.
 
-    Collectives over the whole job are taken for the data-parallel ones; where tensor-parallel ranks share the layers, those of other groups
-    of as many ranks as the job has replicas then. Where replicas share their parameters, each updates a part, as large as there are few.
+    Collectives over the whole job are taken for the data-parallel ones; where stages or tensor-parallel ranks share the layers, those of
+    other groups of as many ranks as the job has replicas then. Where replicas share their parameters, each updates a part, as large as
+    there are few.
     A job of one process shows when gradients are exchanged
     and how many bytes, but not how long that takes: `cluster` then describes the link between the processes. Raises LumosError
     where a link is needed and `cluster` is None, and where the trace does not show which collectives exchange gradients.
@@ -51,7 +53,7 @@ def replicas(
     if count is not None and count < 1:
         raise UsageError(f"--set dp={count}: must be at least 1")
     worlds = {t.world_size for t in job.traces if t.world_size}
-    world = worlds.pop() if len(worlds) == 1 else len(job.traces)
+    world = (worlds.pop() if len(worlds) == 1 else len(job.traces)) // pipeline_stages(graph, job)
     facts = graph.collectives
     if facts is None or not len(facts.task):
         raise LumosError(
@@ -119,7 +121,7 @@ def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
     phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
     size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
     size = np.where(size == ABSENT, world, size)
-    known = np.array([kind is not CollectiveKind.UNKNOWN for kind in facts.kinds], bool)[facts.kind]
+    known = np.array([kind is not CollectiveKind.UNKNOWN and not kind.is_transfer for kind in facts.kinds], bool)[facts.kind]
     exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
     return np.flatnonzero((size == world) & known & exchanging & (facts.nbytes > 0))
 

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -46,7 +46,8 @@ NOTHING = Extra()
 class Instance:
     """One run of a measured piece.
 
-    inner: it is not the last microbatch of its step (or is recomputation), so it neither exchanges gradients nor begins the step.
+    inner: it is not the last microbatch of its step (or is recomputation), so it exchanges no gradients.
+    later: it repeats the first microbatch of its step later in it, so it does not begin the step.
     thread_of: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own thread.
     extra: time added to its last operator and its last kernel (for adding its gradients to those of earlier microbatches).
     """
@@ -55,6 +56,7 @@ class Instance:
     inner: bool = False
     thread_of: int = -1
     extra: Extra = NOTHING
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +69,8 @@ class MeasuredLayout:
     the work that is added once the pieces are placed, such as exchanges that the recording does not have. shared: how many ranks do what
     one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat. last: tasks of
     which only the last microbatch of a step has its like. recorded: of which recorded rank, by position, each is a copy; () where all are
-    the recorded ones. dropped: tasks that no instance runs. open: tasks whose interval holds what the recording leaves open. sizes: of the
+    the recorded ones. origin: of which task of the recording each task of `segmentation` is a copy; None where these are the recorded ones.
+    dropped: tasks that no instance runs. open: recorded tasks whose interval holds what the recording leaves open. sizes: of the
     part of the model that each recorded rank has after the change; () where as recorded. rewritten: what becomes of the inputs of
     operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
     """
@@ -84,6 +87,7 @@ class MeasuredLayout:
     once: frozenset[int] = frozenset()
     last: frozenset[int] = frozenset()
     recorded: tuple[int, ...] = ()
+    origin: NDArray[np.int64] | None = None
     dropped: frozenset[int] = frozenset()
     open: frozenset[int] = frozenset()
     sizes: tuple[Sizes, ...] = ()
@@ -103,6 +107,21 @@ def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
         ranks[piece.rank].append(Instance(i))
     ones = np.ones(len(segmentation.graph))
     return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), ones, ones, ones)
+
+
+def by_repetition(numbered: Iterable[tuple[int, Instance]]) -> Iterator[list[tuple[int, Instance]]]:
+    """Instances that run over one measured layer, with their numbers, by how often it is repeated: a piece that runs for the second time
+    begins the layer again."""
+    mine: list[tuple[int, Instance]] = []
+    ran: set[int] = set()
+    for number, item in numbered:
+        if item.piece in ran:
+            yield mine
+            mine, ran = [], set()
+        mine.append((number, item))
+        ran.add(item.piece)
+    if mine:
+        yield mine
 
 
 def opened(before: MeasuredLayout, after: MeasuredLayout) -> MeasuredLayout:

@@ -23,6 +23,7 @@ from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
 from lumos.graph.table import Collectives, Dependency, Kind, Occupancy, Waits
 from lumos.whatif.layout.activations import in_forward
+from lumos.whatif.layout.measured_layout import NOTHING
 from lumos.whatif.layout.placed import Placed
 
 if TYPE_CHECKING:
@@ -77,7 +78,8 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
         steps=(),
     )
     step = owners.step[source]
-    return Placed(graph, assigned(graph, owners.steps, step, owners.apart), low, high, source, copies.instance)
+    recorded = source if layout.origin is None else layout.origin[source]
+    return Placed(graph, assigned(graph, owners.steps, step, owners.apart), low, high, source, recorded, copies.instance)
 
 
 class _Copies:
@@ -94,7 +96,7 @@ class _Copies:
         piece = layout.segmentation.piece
         begin, order = grouped(piece, len(layout.pieces))
         self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
-        left_out = _left_out(layout)
+        pauses, left_out = before_the_step(layout), _exchanges(layout)
         left_out[list(layout.last)] = True
         recomputed = left_out.copy()
         recomputed[list(layout.once)] = True
@@ -105,16 +107,17 @@ class _Copies:
         absent: list[NDArray[np.bool_] | None] = []
         for number, (_, item) in enumerate(self.instances):
             tasks = order[begin[item.piece] : begin[item.piece + 1]]
-            absent.append((left_out if item.thread_of < 0 else recomputed)[tasks] if item.inner else None)
+            masks = [recomputed if item.thread_of >= 0 else left_out] * item.inner + [pauses] * item.later
+            absent.append(np.logical_or.reduce([mask[tasks] for mask in masks]) if masks else None)
             parts.append(tasks)
             numbers.append(np.full(len(tasks), number, np.int64))
             self.start[number + 1] = self.start[number] + len(tasks)
         flat = np.concatenate(parts) if parts else np.empty(0, np.int64)
         instance = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
         present = ~np.isin(flat, np.fromiter(layout.dropped, np.int64, len(layout.dropped)))
-        for number, missing in enumerate(absent):
-            if missing is not None:
-                present[self.start[number] : self.start[number + 1]] &= ~missing
+        for number, without in enumerate(absent):
+            if without is not None:
+                present[self.start[number] : self.start[number + 1]] &= ~without
         processor = _threads(layout, owners, flat, instance, self.instances)
         device = owners.on_device[flat]
         rank = np.array([r for r, _ in self.instances], np.int64)[instance]
@@ -258,14 +261,15 @@ class _Copies:
         return [copy] if copy >= 0 else []
 
     def add_extra(self, duration: Int64, share: float) -> None:
-        """Add a share of the extra time of every instance to its last operator and its last kernel, in place."""
+        """Add a share of the extra time of every instance to the last operator and the last kernel that it runs, in place."""
         for number, (_, item) in enumerate(self.instances):
-            tasks = self.order[self.begin[item.piece] : self.begin[item.piece + 1]]
+            if item.extra == NOTHING:
+                continue
+            new = self.new[self.start[number] : self.start[number + 1]]
+            new = new[new >= 0]
+            kinds = self.base.kind[self.source[new]]
             for kind, extra in ((Kind.OPERATOR, item.extra.cpu), (Kind.KERNEL, item.extra.device)):
-                for task in tasks[self.base.kind[tasks] == kind][-1:].tolist() if extra else ():
-                    copy = self.copy(task, number)
-                    if copy >= 0:
-                        duration[copy] += round(share * extra)
+                duration[new[kinds == kind][-1:]] += round(share * extra)
 
     def all_of(self, tasks: Int32) -> Int32:
         """All copies of the tasks, ascending."""
@@ -331,15 +335,21 @@ def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
     return np.flatnonzero(listed).astype(np.int32), order[at[listed]]
 
 
-def _left_out(layout: MeasuredLayout) -> NDArray[np.bool_]:
-    """Tasks that inner instances leave out: exchanges of gradients and their launches, and the pause before the step."""
+def _exchanges(layout: MeasuredLayout) -> NDArray[np.bool_]:
+    """Exchanges of gradients and their launches, which only the last microbatch of a step has."""
     base = layout.segmentation.graph
-    exchanged = base.kind == Kind.COLLECTIVE
+    out = base.kind == Kind.COLLECTIVE
     if base.collectives is not None:
-        exchanged[base.collectives.task[in_forward(layout.segmentation)]] = False
+        out[base.collectives.task[in_forward(layout.segmentation)]] = False
     launch = launches(base)
-    out: NDArray[np.bool_] = exchanged.copy()
-    out[launch[exchanged & (launch >= 0)]] = True
+    out[launch[out & (launch >= 0)]] = True
+    return np.asarray(out, bool)
+
+
+def before_the_step(layout: MeasuredLayout) -> NDArray[np.bool_]:
+    """The pauses before a step, which only its first microbatch has: they come before anything else that embeds."""
+    base = layout.segmentation.graph
+    out = np.zeros(len(base), bool)
     first = np.full(len(layout.pieces), -1, np.int64)
     tasks = np.flatnonzero(base.kind != Kind.HOST)
     piece = layout.segmentation.piece[tasks]

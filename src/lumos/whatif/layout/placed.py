@@ -33,14 +33,15 @@ if TYPE_CHECKING:
 EXCHANGE_CALLS = 8
 #: Factor to either side within which the time of such work lies.
 SPREAD = 2.0
-#: The number of the first stream on which assumed work of a device runs; recorded ones are far below.
+#: The number of the first stream on which added work of a device runs; recorded ones are far below.
 _STREAMS = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
     """An assembled graph of n tasks. owners: its steps. low, high: int64[n], durations at the ends of the 80 % interval, ns. source:
-    int64[n], the task of the measured graph of which each is a copy; -1 for tasks that were added. instance: int64[n], the instance of
+    int64[n], the task of the layout's graph of which each is a copy, and recorded: that of the recording, where the layout is of copies of
+    ranks (`multiplied`); -1 for tasks that were added. instance: int64[n], the instance of
     the layout, numbered through over its ranks, that each belongs to; of an added task the one after which it runs."""
 
     graph: Graph
@@ -48,6 +49,7 @@ class Placed:
     low: Int64
     high: Int64
     source: Int64
+    recorded: Int64
     instance: Int64
 
 
@@ -146,6 +148,7 @@ def add_work(placed: Placed, additions: Sequence[Addition], operator_ns: Sequenc
         low=np.concatenate((placed.low, np.minimum(times[:, 1], times[:, 0]))),
         high=np.concatenate((placed.high, np.maximum(times[:, 2], times[:, 0]))),
         source=np.concatenate((placed.source, np.full(len(new), -1))),
+        recorded=np.concatenate((placed.recorded, np.full(len(new), -1))),
         instance=np.concatenate((placed.instance, np.array([a.instance for a in additions], np.int64))),
     )
 
@@ -202,7 +205,8 @@ def _lane(placed: Placed, rank: int, lane: str, number: int) -> Processor:
     global_rank = graph.ranks[rank]
     device = next((p.device for p in graph.processors if p.rank == global_rank and p.is_stream), -1)
     on_device = any(p.rank == global_rank and p.is_stream for p in graph.processors)
-    return Processor(global_rank, on_device, lane, device=device if on_device else -1, stream=_STREAMS + number if on_device else -1)
+    first = max(_STREAMS, *(p.stream + 1 for p in graph.processors))  # behind those of work that was added before
+    return Processor(global_rank, on_device, lane, device=device if on_device else -1, stream=first + number if on_device else -1)
 
 
 def _edges(placed: Placed, additions: Sequence[Addition]) -> Edges:

@@ -8,8 +8,12 @@ Three changes are told apart by the types in which the recording multiplies and 
                                 have 16 bits as well, so do the optimizer's work and the exchanges
 
 Multiplications, attention and recurrent layers take measured × model(new type) / model(old type); convolutions and multiplications of
-groups, which no model covers, the ratio of the device's rates. Everything else takes time as the bytes that it moves. Limits: kernels that
-exist for one type only (flash attention) keep their kind; memory that a smaller type sets free is not used.
+groups, which no model covers, the ratio of the device's rates. A convolution that took longer than its arithmetic at the peak rate waited
+for memory, too, which it does less where the rate falls: where it falls to less than a quarter, the new time keeps only a part of what was
+beyond (`at_lower_rate`), and the interval reaches from the arithmetic alone to the ratio. Everything else takes time as the bytes that it
+moves, also the kernels of a library that bring the tensors of a convolution into another order.
+
+Limits: kernels that exist for one type only (flash attention) keep their kind; memory that a smaller type sets free is not used.
 """
 
 from __future__ import annotations
@@ -22,6 +26,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.flops import counted_operators
+from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.operators import elements
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
@@ -29,15 +35,17 @@ from lumos.segment.batch import convolution_work
 from lumos.segment.dimensions import Shapes, is_attention, shapes_of
 from lumos.segment.products import grouped_product, product
 from lumos.segment.recurrence import is_recurrent
-from lumos.segment.signatures import rounds_to_tf32
+from lumos.segment.signatures import rounds_to_tf32, type_by_name
 from lumos.segment.weights import gradients
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
 from lumos.whatif.layout.measured_layout import rewriting
 from lumos.whatif.layout.recurrent import recurrent_ns
-from lumos.whatif.layout.rescale import KERNEL_FLOOR, modelled, multiply, operator_rows
+from lumos.whatif.layout.rescale import KERNEL_FLOOR, Factor, modelled, multiply, operator_rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumos.cost.cluster import Accelerator
     from lumos.segment.products import ShapedOperator
     from lumos.simulate.durations import Mask
@@ -66,7 +74,9 @@ class Ratio(NamedTuple):
 def computing(layout: MeasuredLayout, job: Job) -> DType | None:
     """The type in which most of the time of multiplications, convolutions and attention is spent; None where shapes do not show it."""
     graph = layout.segmentation.graph
+    arithmetic = bound_by_arithmetic(graph)
     spent: Counter[DType] = Counter()
+    beside: Counter[DType] = Counter()  # of kernels whose names do not say that they multiply
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         for task, row in zip(*map(np.ndarray.tolist, operator_rows(layout.segmentation, position, trace)), strict=True):
@@ -74,8 +84,8 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
             dtype = type_of(o) if o is not None and has_rate(o) else None
             if dtype is not None:
                 rounded = dtype is DType.FP32 and rounds_to_tf32(graph.names[graph.name[task]])
-                spent[DType.TF32 if rounded else dtype] += int(graph.duration[task])
-    return spent.most_common(1)[0][0] if spent else None
+                (spent if arithmetic[task] else beside)[DType.TF32 if rounded else dtype] += int(graph.duration[task])
+    return next((found.most_common(1)[0][0] for found in (spent, beside) if found), None)
 
 
 def type_of(o: ShapedOperator) -> DType | None:
@@ -124,15 +134,55 @@ def _in_type(o: ShapedOperator, dtype: DType) -> ShapedOperator:
 def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout whose multiplications, convolutions and attention are in another type of as many bits."""
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    graph, products = layout.segmentation.graph, _Products(layout, old, new, accelerator)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(layout.segmentation, position, trace)
+        flops = counted_operators(trace)
         for i, o in enumerate(shapes.operators):
             if has_rate(o) and type_of(o) is not None and type_of(o) in (HALF if old in HALF else SINGLE):
-                ratio = heavy_ratio(o, old, new, accelerator)
-                multiply(columns, tasks[shapes.of_row[rows] == i], layout.segmentation.graph.duration, ratio, 0.0)
+                same = shapes.of_row[rows] == i
+                multiplying, _ = products.of(tasks[same])
+                multiply(columns, multiplying, graph.duration, products.ratio(o, flops, multiplying, rows[same]), 0.0)
         layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, old, new))
     return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
+
+
+class _Products:
+    """The kernels of a job that multiply in one type and are to do so in another, and by what their time is multiplied."""
+
+    def __init__(self, layout: MeasuredLayout, old: DType, new: DType, accelerator: Accelerator) -> None:
+        graph = layout.segmentation.graph
+        self.old, self.new, self.accelerator, self.duration = old, new, accelerator, graph.duration
+        self.arithmetic = bound_by_arithmetic(graph)
+        self.as_wanted = np.array([type_by_name(name) is new for name in graph.names], bool)[graph.name]
+
+    def of(self, kernels: Int64) -> tuple[Int64, Int64]:
+        """Of the kernels of an operator those that multiply in the old type, and those that do not multiply, such as a library's that
+        bring a tensor into another order. Where no name says that a kernel multiplies, all may."""
+        multiplies = self.arithmetic[kernels]
+        if not multiplies.any():
+            return kernels, kernels[:0]
+        return kernels[multiplies & ~self.as_wanted[kernels]], kernels[~multiplies]
+
+    def ratio(self, o: ShapedOperator, flops: Mapping[int, tuple[str, float]], kernels: Int64, rows: Int64) -> Ratio:
+        """By what the time of an operator's kernels is multiplied. flops: of calls, by row, as `counted_operators` gives them. rows: of
+        the operator's calls."""
+        ratio, calls = heavy_ratio(o, self.old, self.new, self.accelerator), np.unique(rows).tolist()
+        known = [flops[row][1] for row in calls if row in flops]
+        if not convolution_work(o) or not known:
+            return ratio
+        least_ns = 1e9 * sum(known) / len(known) / float(self.accelerator.peak_flops[self.old])
+        return at_lower_rate(ratio, least_ns, float(self.duration[kernels].sum()) / len(calls))
+
+
+def at_lower_rate(ratio: Ratio, least_ns: float, measured_ns: float) -> Ratio:
+    """By what the time of a convolution is multiplied where the peak rate falls by `ratio`. least_ns: its arithmetic at the peak rate
+    before, ns; measured_ns: what it took. The rule is that of kernels far from any that was measured (`Factor.carried`)."""
+    if ratio.best <= 1 or not 0 < least_ns < measured_ns:
+        return ratio
+    best, low, high, *_ = Factor(*ratio, fixed=0.0, modelled=least_ns).carried(measured_ns)
+    return Ratio(best, low, high)
 
 
 def _retyped(old: DType, new: DType, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
@@ -151,14 +201,17 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     owners = segmentation.owners
     update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
+    products = _Products(layout, old, new, accelerator)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(segmentation, position, trace)
+        flops = counted_operators(trace)
         for i, o in enumerate(shapes.operators):
-            same = tasks[shapes.of_row[rows] == i]
+            same, calls = tasks[shapes.of_row[rows] == i], rows[shapes.of_row[rows] == i]
             if has_rate(o) and type_of(o) in HALF:
-                multiply(columns, same, graph.duration, heavy_ratio(o, old, new, accelerator), 0.0)
-            elif (by := _wider(o)) != 1:
+                multiplying, same = products.of(same)
+                multiply(columns, multiplying, graph.duration, products.ratio(o, flops, multiplying, calls), 0.0)
+            if (by := _wider(o)) != 1:
                 multiply(columns, same, graph.duration, _around(by, BYTES_INTERVAL), KERNEL_FLOOR)
         mine = owners.of_rank(position)
         if any(g.width < DType.FP32.bytes for g in gradients(segmentation, position, trace)):

@@ -28,15 +28,16 @@ from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted
 from lumos.vocabulary import CollectiveKind, DType, Phase
 from lumos.whatif.layout.accumulate import accumulation, operator_ns
-from lumos.whatif.layout.measured_layout import NOTHING, Extra
+from lumos.whatif.layout.measured_layout import NOTHING, Extra, by_repetition
 from lumos.whatif.layout.placed import AddedTimes, Addition, add_work, added_work, longer, roughly, times_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.segment import Label
     from lumos.trace.table import Int8, Int64, Trace
-    from lumos.whatif.layout.measured_layout import MeasuredLayout
+    from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
 
 #: Bytes of gradients that DistributedDataParallel exchanges at once, the first time and later (torch 2: bucket_cap_mb=25 and a first
@@ -63,14 +64,20 @@ class Replicated(NamedTuple):
 
 
 def replicate(
-    placed: Placed, layout: MeasuredLayout, trace: Trace, copies: tuple[int, int], cluster: Cluster, accelerator: Accelerator | None
+    placed: Placed,
+    layout: MeasuredLayout,
+    trace: Trace,
+    after: Trace,
+    copies: tuple[int, int],
+    cluster: Cluster,
+    accelerator: Accelerator | None,
 ) -> Replicated:
-    """The placed job of one process as one of several. copies: the replicas, and the ranks of each that share its sequences; all of them
-    exchange gradients. accelerator: on which it ran; None for a CPU.
+    """The placed job of one process as one of several. after: its trace with the shapes that the changed job has. copies: the replicas, and
+    the ranks of each that share its sequences; all of them exchange gradients. accelerator: on which it ran; None for a CPU.
 
     Raises LumosError where the recording does not show the weights or the backward pass.
     """
-    buckets = list(buckets_of(layout, ready_bytes(layout, trace)))
+    buckets = list(buckets_of(layout, ready_bytes(layout, after)))
     if not buckets:
         raise LumosError(
             f"--set dp: {trace.path} shows no backward pass with the shapes of its weights, so it is not known how many gradients its"
@@ -79,7 +86,7 @@ def replicate(
     replicas, sharing = copies
     times = [collective(CollectiveKind.ALL_REDUCE, replicas * sharing, b.nbytes, cluster) for b in buckets]
     each = operator_ns(layout, 0, trace) if accelerator is not None else 0.0
-    copied = longer(placed, _copies(placed, layout, trace, accelerator))
+    copied = longer(placed, _copies(placed, layout, accumulation(layout, 0, trace, accelerator, passes=2, after=after)))
     added = add_work(copied, list(_exchanges(placed, buckets, [times_of(t) for t in times])), [each])
     steps = sum(b.last for b in buckets)
     megabytes = sum(b.nbytes for b in buckets) / steps / 1e6
@@ -114,6 +121,13 @@ def gradient_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> d
     return {layer: each * n for layer, n in weights(layout.segmentation, position, trace).items() if n}
 
 
+def times_ready(layout: MeasuredLayout, position: int = 0) -> Counter[int]:
+    """How often a step of the rank at a position has the gradients of every recorded layer, and of what is outside (-1)."""
+    found = next((sum(step.ready.values(), Counter[int]()) for step in backward_ends(layout, position)), Counter[int]())
+    found[-1] = 1
+    return found
+
+
 def ready_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict[int, int]:
     """The same, with those that are gathered before any layer's (an output layer's own) under HEAD."""
     total = gradient_bytes(layout, trace, position)
@@ -125,10 +139,10 @@ def ready_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict
     return total
 
 
-def _copies(placed: Placed, layout: MeasuredLayout, trace: Trace, accelerator: Accelerator | None) -> dict[int, AddedTimes]:
+def _copies(placed: Placed, layout: MeasuredLayout, of_layer: dict[int, Extra]) -> dict[int, AddedTimes]:
     """What copying the gradients into the buckets and back adds to tasks of the placed job: to the last ones of the layer whose gradients
-    they are, and for the way back to the last operator of the backward pass and to the first kernel after it."""
-    of_layer = accumulation(layout, 0, trace, accelerator, passes=2)
+    they are, and for the way back to the last operator of the backward pass and to the first kernel after it. of_layer: what copying the
+    gradients of each layer takes."""
     of_instance, kind = placed.instance, placed.graph.kind
     more: Counter[int] = Counter()
     for step in backward_ends(layout):
@@ -152,7 +166,7 @@ def _lengthen(more: Counter[int], tasks: Int64, kind: Int8, extra: Extra) -> Non
 
 class BackwardEnd(NamedTuple):
     """The end of a step's backward pass. ready: the instances after which gradients are ready, and the layers whose they are (-1: outside
-    the layers, HEAD: before them), each as often as it is repeated there. end: the last instance."""
+    the layers, HEAD: before them). end: the last instance."""
 
     ready: dict[int, Counter[int]]
     end: int
@@ -162,22 +176,25 @@ def backward_ends(layout: MeasuredLayout, position: int = 0) -> Iterator[Backwar
     """The ends of the backward passes of the rank at a position. The gradients of a layer are ready after the last of its pieces, those
     outside the layers where the layers begin or at the end of the backward pass."""
     first = sum(map(len, layout.ranks[:position]))
-    items = [(number, item, layout.pieces[item.piece]) for number, item in enumerate(layout.ranks[position], first)]
-    backward = [e for e in items if e[2].label.phase == Phase.BACKWARD and not e[1].inner and e[1].thread_of < 0]
-    for _, group in groupby(backward, key=lambda e: e[2].step):
+    numbered = enumerate(layout.ranks[position], first)
+    backward = [e for e in numbered if _label(layout, e).phase == Phase.BACKWARD and not e[1].inner and e[1].thread_of < 0]
+    for _, group in groupby(backward, key=lambda e: layout.pieces[e[1].piece].step):
         of_step = list(group)
-        last_pass = [e for e in of_step if e[2].label.microbatch == of_step[-1][2].label.microbatch]
-        runs = [list(run) for _, run in groupby(last_pass, key=lambda e: e[2].label.layer)]
+        last_pass = [e for e in of_step if _label(layout, e).microbatch == _label(layout, of_step[-1]).microbatch]
         ready: dict[int, Counter[int]] = defaultdict(Counter)
-        for run in runs:
-            layer = run[0][2].label.layer
+        for layer, run in groupby(last_pass, key=lambda e: _label(layout, e).layer):
             if layer >= 0:
-                ready[run[-1][0]][layer] += Counter(item.piece for _, item, _ in run).most_common(1)[0][1]
-        if runs[0][0][2].label.layer < 0:
-            ready[runs[0][-1][0]][HEAD] += 1
+                for once in by_repetition(run):
+                    ready[once[-1][0]][layer] += 1
+            elif not ready:
+                ready[list(run)[-1][0]][HEAD] += 1
         end = last_pass[-1][0]
         ready[end][-1] += 1
         yield BackwardEnd(ready, end)
+
+
+def _label(layout: MeasuredLayout, numbered: tuple[int, Instance]) -> Label:
+    return layout.pieces[numbered[1].piece].label
 
 
 def buckets_of(layout: MeasuredLayout, gradients: dict[int, int], position: int = 0) -> Iterator[Bucket]:

@@ -17,7 +17,8 @@ taken twice its modelled time for what a large one does not do (`Factor.carried`
 
 from __future__ import annotations
 
-from math import exp, log, sqrt
+from math import exp, log, prod, sqrt
+from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -30,6 +31,7 @@ from lumos.cost.memory_bound import moved
 from lumos.cost.operators import OperatorTime, elements
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
+from lumos.graph.occupancy import launch_size
 from lumos.graph.table import Kind
 from lumos.segment.batch import convolution_work
 from lumos.segment.dimensions import Shapes, Sizes, is_attention, positions_first
@@ -39,10 +41,11 @@ from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumos.cost.estimate import Estimate
     from lumos.cost.operators import Shape
+    from lumos.graph.table import Graph
     from lumos.segment.resized import Resize
     from lumos.segment.segment import Segmentation
     from lumos.whatif.layout.measured_layout import Factors
@@ -141,10 +144,17 @@ class Core(NamedTuple):
 
 
 class Rescale:
-    """The factors for the operators of one rank under a `resize`. Either `accelerator` is given, or `core` for a job on CPUs."""
+    """The factors for the operators of one rank under a `resize`. Either `accelerator` is given, or `core` for a job on CPUs. blocks: in
+    how many blocks the kernels of attention run, where the trace shows it (`attention_blocks`)."""
 
-    def __init__(self, resize: Resize, accelerator: Accelerator | None, core: Core | None) -> None:
-        self.resize, self.accelerator, self.core = resize, accelerator, core
+    def __init__(
+        self,
+        resize: Resize,
+        accelerator: Accelerator | None,
+        core: Core | None,
+        blocks: Mapping[ShapedOperator, int] = MappingProxyType({}),
+    ) -> None:
+        self.resize, self.accelerator, self.core, self.blocks = resize, accelerator, core, blocks
 
     def __call__(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
         """The factor of an operator."""
@@ -158,12 +168,23 @@ class Rescale:
                 return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
             return whole if product(o) is None else _between(whole, o, new)
         if self.accelerator is not None:
-            before, after = (modelled(each, self.accelerator, s) for each, s in ((o, self.resize.old), (new, self.resize.new)))
+            sizes = self.resize.old, self.resize.new
+            before, after = (modelled(each, self.accelerator, s, self._idle(o, each)) for each, s in zip((o, new), sizes, strict=True))
             if before is not None and after is not None and int(before.time) > 0:
                 ratio = int(after.time) / int(before.time)
                 spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
                 return factor_within(ratio, spread, 0.0)._replace(modelled=float(int(before.time)))
+            launch = float(int(moved(1.0, self.accelerator).time))
+            return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, launch)
         return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+
+    def _idle(self, recorded: ShapedOperator, o: ShapedOperator) -> float:
+        """How many times the blocks of an attention, which is `recorded` after the change or before it, have room on the device at once;
+        1 where they fill it. As long as they do not, more blocks take no more time: each has a core of its own."""
+        blocks = self.blocks.get(recorded, 0)
+        if not blocks or self.accelerator is None:
+            return 1.0
+        return max(1.0, float(self.accelerator.require("cores")) / (blocks * queries(o) / max(queries(recorded), 1)))
 
     def around(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
         """The factor of an autograd node on a CPU whose largest inner operator is `o`."""
@@ -221,8 +242,27 @@ def touched(o: ShapedOperator) -> int:
     return sum(elements(s) for s in o.shapes if s)
 
 
-def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN) -> Estimate | None:
-    """The cost model's time of an operator on an accelerator; None where no model covers it. known: the sizes of its model."""
+def queries(o: ShapedOperator) -> int:
+    """The queries of all heads of an attention; 0 where its shapes do not say."""
+    tensors = [s for s in o.shapes if len(s) == 4]
+    return prod(tensors["backward" in o.name][:3]) if len(tensors) > 1 else 0
+
+
+def attention_blocks(
+    graph: Graph, trace: Trace, tasks: Int64, operator: Int64, operators: Sequence[ShapedOperator]
+) -> dict[ShapedOperator, int]:
+    """In how many blocks attention runs, by its operator: those of the longest kernel that it launched, where the trace shows a grid.
+    tasks: kernels of a rank. operator: of each the position in `operators`."""
+    attends = np.array([is_attention(o.name) for o in operators] or [False], bool)[operator]
+    tasks, operator = tasks[attends], operator[attends]
+    blocks = launch_size(trace, "grid")[graph.event[tasks]]
+    shortest_first = np.argsort(graph.duration[tasks], kind="stable").tolist()
+    return {operators[operator[i]]: int(blocks[i]) for i in shortest_first if blocks[i] > 0}
+
+
+def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN, times: float = 1.0) -> Estimate | None:
+    """The cost model's time of an operator on an accelerator; None where no model covers it. known: the sizes of its model. times: an
+    attention is modelled as that of so many batches at once."""
     sizes = product(o) or grouped_product(o)
     if sizes is not None:
         m, n, k, batch = sizes
@@ -237,7 +277,7 @@ def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN
         query, key = tensors[1 if backward else 0], tensors[2 if backward and len(tensors) > 2 else 1]
         heads, length = _heads_and_length(o.name, query, known)
         return attention(
-            query[0],
+            query[0] * times,
             query[length],
             query[heads],
             query[3],

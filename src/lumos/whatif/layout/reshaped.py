@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.segment.batch import shapes_of_weights
+from lumos.segment.chunks import chunks_of
 from lumos.segment.dimensions import Sizes, shapes_of, sizes
 from lumos.segment.products import routed
 from lumos.segment.resized import Resize
 from lumos.segment.segment import unit_at
+from lumos.segment.weights import GATHERED
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
@@ -47,8 +49,9 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
         return trace
     shapes, old = shapes_of(trace), sizes(trace)
     tokens = frozenset(map(routed, shapes.operators)) - {0}
-    change = Resize(old, layout.sizes[position] if layout.sizes else old, shapes_of_weights(shapes.counted()), tokens)
-    in_layer, update = _places(layout, position, trace, column.rows.astype(np.int64))
+    after = layout.sizes[position] if layout.sizes else old
+    change = Resize(old, after, shapes_of_weights(shapes.counted()), tokens, chunks_of(shapes.counted(), old))
+    in_layer, of_weights = _places(layout, position, trace, column.rows.astype(np.int64))
     strings, values = list(trace.strings), column.values.copy()
     place = {text: i for i, text in enumerate(strings)}
     known: dict[tuple[int, int, bool, bool, tuple[Rewrite, ...]], tuple[str, ShapedOperator]] = {}
@@ -62,7 +65,7 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
 
     for i, row in enumerate(column.rows.tolist()):
         o, rewrites = shapes.operators[int(shapes.of_row[row])], layout.rewritten.get((position, row), ())
-        key = int(shapes.of_row[row]), int(column.values[i]), bool(in_layer[i]), bool(update[i]), rewrites
+        key = int(shapes.of_row[row]), int(column.values[i]), bool(in_layer[i]), bool(of_weights[i]), rewrites
         if key not in known:
             new = change.operator(o, key[2], key[3])
             for rewrite in rewrites:
@@ -79,14 +82,14 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
 
 
 def _places(layout: MeasuredLayout, position: int, trace: Trace, rows: Int64) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each row is in a layer, and whether in the optimizer."""
+    """Whether each row is in a layer, and whether it works on weights alone: in the optimizer, or where autograd gathers a gradient."""
     labels = layout.segmentation.unit_labels[position]
     if not labels:
         return np.zeros(len(rows), bool), np.zeros(len(rows), bool)
     unit = unit_at(trace, layout.segmentation.units[position], rows)
     in_layer = np.array([label.layer >= 0 for label in labels], bool)
     update = np.array([label.phase == Phase.OPTIMIZER for label in labels], bool)
-    return in_layer[unit], update[unit]
+    return in_layer[unit], update[unit] | trace.named(GATHERED.match)[rows]
 
 
 def _text(dims: str, shapes: Iterator[Shape]) -> str:

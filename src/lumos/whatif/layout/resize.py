@@ -17,6 +17,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.batch import shapes_of_weights
+from lumos.segment.chunks import chunks_of
 from lumos.segment.dimensions import Shapes, Sizes, shapes_of, sizes
 from lumos.segment.products import routed
 from lumos.segment.resized import Resize
@@ -26,11 +27,13 @@ from lumos.units import count as counted
 from lumos.vocabulary import DType, Phase
 from lumos.whatif.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.whatif.layout.averaged import average
+from lumos.whatif.layout.misfit import Usual, usual
 from lumos.whatif.layout.reach import not_reached, unchanged_work, widen
 from lumos.whatif.layout.recurrent import resize_recurrent
-from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, core_of, largest_inside, multiply, operator_rows
+from lumos.whatif.layout.rescale import VIEWS, Factor, Rescale, attention_blocks, core_of, largest_inside, multiply, operator_rows
 from lumos.whatif.layout.reshaped import after_both
 from lumos.whatif.layout.sharding.exchanged import exchanged_by_rank
+from lumos.whatif.layout.tables import clears_table, resize_tables
 from lumos.whatif.settings import SETTINGS
 
 if TYPE_CHECKING:
@@ -96,38 +99,51 @@ def to_sizes(
     far: list[Int64] = []
     after_change: list[Sizes] = []
     changes_sizes = False
-    exchanges = exchanged_by_rank(layout, job)
+    exchanges, stream = exchanged_by_rank(layout, job), of_stream(layout, job)
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
         shapes = shapes_of(trace)
         new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
-        change = Resize(old, new, of_weights, frozenset(map(routed, shapes.operators)) - {0})
+        chunks = chunks_of(shapes.counted(), old)
+        change = Resize(old, new, of_weights, frozenset(map(routed, shapes.operators)) - {0}, chunks)
         changes_sizes |= new != old
         after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))
         tasks, rows = operator_rows(segmentation, position, trace)
-        rescale = Rescale(change, accelerator, core_of(segmentation, tasks, rows, shapes) if accelerator is None else None)
         shaped = shapes.of_row[rows] >= 0
-        apart, operators = np.zeros(len(tasks), bool), shapes.operators
-        if accelerator is not None:
+        copies = exchanges[position].copies
+        parts = np.union1d(copies, exchanges[position].updates_of_parts) if exchanges[position].stage >= 2 else copies[:0]
+        shaped &= ~np.isin(tasks, parts)
+        operator = shapes.of_row[rows].astype(np.int64)
+        apart, clears = np.zeros((2, len(tasks)), bool)
+        operators, known = shapes.operators, Usual({})
+        if accelerator is None:
+            rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes))
+        else:
             operators = as_computed(graph, tasks, shapes, rows, accelerator)
+            rescale = Rescale(change, accelerator, None, attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators))
+            known = usual(operators, shapes, tasks[shaped], rows[shaped], graph.duration * layout.factor, accelerator)
             apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator, operators)
-        far += _rescaled(columns, graph, tasks[shaped & ~apart], shapes, rows[shaped & ~apart], rescale, in_layer, update, operators)
+            clears = clears_table(graph, tasks, operator, operators) & shaped
+            resize_tables(columns, graph, tasks[clears], operator[clears], operators, change)
+        chosen = shaped & ~apart & ~clears
+        far += _rescaled(columns, graph, tasks[chosen], shapes, rows[chosen], rescale, change, in_layer, update, operators, known)
         if accelerator is not None:
-            alike = np.where(apart, 0, shapes.of_row[rows] + 1)
+            alike = np.where(apart, 0, operator + 1)
             average(columns, (layout.factor, layout.low, layout.high), tasks, alike, graph.duration)
         else:
             inner = largest_inside(trace, rows[~shaped], shapes)
-            _rescaled(columns, graph, tasks[~shaped][inner >= 0], shapes, inner[inner >= 0], rescale.around, in_layer, update, operators)
+            nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
+            _rescaled(columns, graph, nodes, shapes, inside, rescale.around, change, in_layer, update, operators)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
-        copies = exchanges[position].copies
         if before and after != before:
-            unshaped = _of_weights(layout, position, tasks[shaped][~flat[shapes.of_row[rows[shaped]]]])
-            copied = copies[columns[0][copies] == layout.factor[copies]]
-            moved = np.concatenate((unshaped, copied, gathered(layout, position, by_layer)))
+            shown = tasks[shaped & ~flat[operator]]
+            unshaped = _of_weights(layout, position, shown)
+            copied = np.setdiff1d(copies[columns[0][copies] == layout.factor[copies]], shown)
+            moved = np.concatenate((unshaped, copied, parts, gathered(layout, position, by_layer, stream)))
             multiply(columns, np.unique(moved), graph.duration, (after / before,) * 3, 0.0)
-        same = np.append(copies, tasks[shaped][_rightly_unchanged(shapes, of_weights, sure)[shapes.of_row[rows[shaped]]]])
+        same = np.append(copies, tasks[shaped & (clears | _rightly_unchanged(shapes, of_weights, sure)[operator])])
         left = unchanged_work(layout, position, columns[0], same) if new != old else tasks[:0]
         widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)
@@ -234,25 +250,29 @@ def _rescaled(
     shapes: Shapes,
     rows: Int64,
     factor: Callable[[ShapedOperator, bool, bool], Factor],
+    change: Resize,
     in_layer: Mask,
     update: Mask,
     operators: Sequence[ShapedOperator],
+    known: Usual = Usual({}),
 ) -> list[Int64]:
     """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
 
     `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer. operators: those of
-    `shapes`, in the types in which they are computed. Returns the tasks that become so much longer or shorter that their measured time says
-    less of it (`Factor.far`).
+    `shapes`, in the types in which they are computed. known: what multiplications usually take. Returns the tasks that become so much
+    longer or shorter that their measured time says less of it (`Factor.far`).
     """
     far = []
     key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
     order = np.argsort(key, kind="stable")
     kinds, first = np.unique(key[order], return_index=True)
     for kind, same, calls in zip(kinds.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
-        f = factor(operators[kind >> 2], bool(kind & 2), bool(kind & 1))
+        o, where = operators[kind >> 2], (bool(kind & 2), bool(kind & 1))
+        f = factor(o, *where)
+        measured_ns = float((graph.duration[same] * columns[0][same]).sum()) / len(np.unique(calls))
         if f.far:
             far.append(same)
-            f = f.carried(float((graph.duration[same] * columns[0][same]).sum()) / len(np.unique(calls)))
+        f = known.fitted(o, change.operator(o, *where), f, measured_ns) or f.carried(measured_ns)
         if f.ratio != 1.0:
             multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
     return far

@@ -17,7 +17,7 @@ import numpy as np
 from lumos.analyze.loop.steps import members
 from lumos.errors import LumosError, UsageError
 from lumos.graph.operations.graph import rearranged_graph
-from lumos.graph.operations.table import OPERATION_COLUMNS, Operations
+from lumos.graph.operations.table import OPERATION_COLUMNS, Operations, recorded
 from lumos.graph.table import Kind
 from lumos.plan.schedules import Pass, schedule
 from lumos.trace.operations import LANE_OF, LANES
@@ -39,9 +39,9 @@ def rearranged(job: Job, settings: Mapping[str, str]) -> Changed:
     valid = keys_for(Way.PASSES)
     other = [key for key in settings if key not in valid]
     if other:
+        changeable = "durations" if _besides(recorded(job)) else f"{', '.join(valid)} and durations"
         raise LumosError(
-            f"--set {other[0]}: {job.traces[0].path} records passes, not what they consist of, so that only {', '.join(valid)} and"
-            " durations can change"
+            f"--set {other[0]}: {job.traces[0].path} records passes, not what they consist of, so that only {changeable} can change"
         )
     graph = rearranged_graph(job, lambda ops: _arranged(ops, settings))
     owners = members(graph)  # decided by the new start times of the passes, which are removed next
@@ -114,9 +114,14 @@ def _parts(old: int, new: int) -> np.ndarray:
     return parts
 
 
+def _besides(ops: Operations) -> list[str]:
+    """The operations of a recording that are no passes."""
+    return [name for name in ops.names if name not in _NAMES.values()]
+
+
 def _check(ops: Operations) -> None:
     """Raise LumosError where the recording has more than the passes of one replica."""
-    others = [name for name in ops.names if name not in _NAMES.values()]
+    others = _besides(ops)
     if others:
         raise LumosError(
             f"the recording has {', '.join(others[:3])} besides its passes, and does not show where they belong in another pipeline; only"

@@ -19,6 +19,7 @@ from lumos.whatif.hardware import network
 from lumos.whatif.layout.measured_layout import measured_layout
 from lumos.whatif.layout.place import assemble_pieces
 from lumos.whatif.layout.placed import add_work
+from lumos.whatif.layout.rates import rates_of
 from lumos.whatif.settings import parse_settings
 from lumos.whatif.structure import changed_layout
 from lumos.whatif.whatif import answer_changes
@@ -40,15 +41,18 @@ LAYERS = 3
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
-def work(vocabulary=0, tables=0):
+def work(vocabulary=0, tables=0, head=True, adds=(), loss=False):
     """The operators of a step: name, input shapes, sequence number, whether on the thread of the backward pass. vocabulary: of an embedding
-    and a head, with a table for both or one each."""
+    and a head, with a table for both or one each. head: whether there is one. adds: shapes of gradients that autograd adds to earlier
+    ones, after the backward pass of every `up`. loss: whether one is computed of the head's result."""
     if vocabulary:
-        head = [TOKENS, 512], [vocabulary, 512]
         yield "aten::embedding", [[vocabulary, 512], [2, 8]], 1, False
         yield from work()
-        yield "aten::linear", list(head), 99, False
-        yield "aten::mm", [[TOKENS, vocabulary], [vocabulary, 512]], 99, True
+        if head:
+            yield "aten::linear", [[TOKENS, 512], [vocabulary, 512]], 99, False
+            if loss:
+                yield "aten::_log_softmax", [[TOKENS, vocabulary], [], []], 100, False
+            yield "aten::mm", [[TOKENS, vocabulary], [vocabulary, 512]], 99, True
         for _ in range(tables):
             yield "torch::autograd::AccumulateGrad", [[vocabulary, 512]], 1, True
         return
@@ -63,6 +67,8 @@ def work(vocabulary=0, tables=0):
             yield "aten::_scaled_dot_product_flash_attention_backward", [QUERY] * 4, number, True
         else:
             yield "aten::mm", [[TOKENS, each[1]], [each[1], each[2]]], number, True
+        for shape in adds if each and each[0] == "up" else ():
+            yield "aten::add_", [shape, shape], number, True
     yield "aten::add_", [[512, 512]], -1, False
 
 
@@ -74,6 +80,8 @@ def recorded(tmp_path, **outside):
         shown = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)}
         numbered = {"Sequence number": number} if number >= 0 and not behind else {}
         rows = [("cpu_op", NODE, thread, at - 1, 14, {"External id": 1000 + i, "Sequence number": number})] if behind else []
+        if name == "aten::add_" and behind:
+            rows.append(("cpu_op", "torch::autograd::AccumulateGrad", thread, at - 0.5, 12, {"External id": 2000 + i, **shown}))
         rows += [
             ("cpu_op", name, thread, at, 10, {**ids, **shown, **numbered}),
             ("cuda_runtime", "cudaLaunchKernel", thread, at + 1, 3, {**ids, "correlation": i}),
@@ -103,6 +111,18 @@ def test_every_layer_sums_the_stream_after_attention_and_feed_forward_in_both_pa
     before, after = (p.graph.duration[: len(placed.source)] for p in (placed, launched))
     assert sorted(after[before != after] - before[before != after]) == [8000] * len(found)
     assert not placed.graph.on_device[before != after].any()
+
+
+def test_work_that_is_added_later_has_streams_of_its_own(tmp_path):
+    """Else what was added first would be on one stream with it, and in order, in files of the job."""
+    job, graph = recorded(tmp_path)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    placed = assemble_pieces(layout)
+    found = [addition for assumed in layout.assumed for addition in assumed(placed)]
+    twice = add_work(add_work(placed, found), [addition._replace(lane="later") for addition in found])
+    streams = [p.stream for p in twice.graph.processors if p.is_stream]
+    assert len(streams) > 2
+    assert len(set(streams)) == len(streams)
 
 
 @pytest.mark.parametrize(
@@ -148,6 +168,55 @@ def test_a_table_that_embedding_and_head_have_in_common_stays_whole(tmp_path, vo
     head = [i for i, name in enumerate(names) if name == "kernel of aten::linear"][-1]
     assert bool(layout.factor[head] < 1) is shared
     assert bool(layout.low[head] < 1) is (vocabulary != 1001)  # odd ones cannot be shared at all
+
+
+def outside_layers(found, layout, placed):
+    """The times of the additions that do not follow work of a layer, in their order."""
+    segmentation = layout.segmentation
+    layer = [segmentation.pieces[segmentation.piece[placed.source[a.after[0]]]].label.layer for a in found]
+    return [a.times.best for a, each in zip(found, layer, strict=True) if each < 0]
+
+
+def test_ranks_that_share_the_vocabulary_sum_what_they_look_up_and_gather_results_in_order(tmp_path):
+    """The sum after the embedding, the gather of the head's results with a copy that puts them in order, and in the backward pass a copy of
+    a rank's part of their gradient and the sum of the stream's."""
+    job, graph = recorded(tmp_path, vocabulary=1000, tables=2)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    placed = assemble_pieces(layout)
+    found = [addition for assumed in layout.assumed for addition in assumed(placed)]
+    h100, results = load_cluster("h100"), TOKENS * 1000 * 2
+    stream, gather = (
+        int(collective(kind, 2, nbytes, h100).time)
+        for kind, nbytes in ((CollectiveKind.ALL_REDUCE, TOKENS * 512 * 2), (CollectiveKind.ALL_GATHER, results))
+    )
+    rates = rates_of(measured_layout(segment(graph, job)), job.traces, h100.accelerator, h100)
+    copies = [rates.copy(nbytes).best for nbytes in (results, results // 2)]
+    assert outside_layers(found, layout, placed) == [stream, gather + copies[0], stream + copies[1]]
+
+
+def test_a_stage_with_an_embedding_alone_shares_its_table(tmp_path):
+    """The only gradient of the table's shape is the embedding's own, not one that it has in common with a head."""
+    job, graph = recorded(tmp_path, vocabulary=1000, tables=1, head=False)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    placed = assemble_pieces(layout)
+    found = [addition for assumed in layout.assumed for addition in assumed(placed)]
+    assert len(outside_layers(found, layout, placed)) == 1
+
+
+def test_autograd_adds_the_gradients_of_a_ranks_part(tmp_path):
+    """Of a narrow matrix no size of the model shows that ranks share it; a vector for the whole stream each of them has."""
+    job, graph = recorded(tmp_path, adds=([64, 512], [512]))
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    added = [i for i, name in enumerate(graph.name.tolist()) if graph.names[name] == "kernel of aten::add_"]
+    assert layout.factor[added].tolist() == [0.5, 1.0] * LAYERS + [0.5]
+
+
+@pytest.mark.parametrize(("vocabulary", "low"), [(1000, 0.5), (1001, 1)])
+def test_ranks_may_compute_the_loss_from_parts_of_the_vocabulary(tmp_path, vocabulary, low):
+    job, graph = recorded(tmp_path, vocabulary=vocabulary, tables=2, loss=True)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    (loss,) = (i for i, name in enumerate(graph.name.tolist()) if graph.names[name] == "kernel of aten::_log_softmax")
+    assert (layout.factor[loss], layout.low[loss], layout.high[loss]) == (1, low, 1)
 
 
 def test_heads_that_ranks_cannot_share_are_refused(tmp_path):

@@ -128,6 +128,11 @@ def test_chunks_become_one(tmp_path):
     assert step_ms(found, "vpp=1", "pp=4") == pytest.approx(7 * 60, rel=0.01)
 
 
+def test_every_chunk_has_its_part_of_other_layers(tmp_path):
+    """Eight layers in chunks of two; sixteen are chunks of four, which take twice as long."""
+    assert step_ms(pipeline(tmp_path, INTERLEAVED), "layers=16") == pytest.approx(2 * 4.5 * 120, rel=0.01)
+
+
 def test_fewer_stages_have_more_layers_each(tmp_path):
     found = pipeline(tmp_path, ["FFFFBBBB"] * 4)
     assert step_ms(found, "pp=2") == pytest.approx(5 * 120, rel=0.01)

@@ -149,7 +149,7 @@ def context_parallel(
     )
     return replace(
         out,
-        assumed=(*out.assumed, partial(_assumed, of_task, len(layout.segmentation.graph), count, ratio, rates)),
+        assumed=(*out.assumed, partial(_assumed, of_task, count, ratio, rates)),
         diagnostics=(*out.diagnostics, Diagnostic("sequence-assumed", text)),
     )
 
@@ -302,13 +302,12 @@ def _between(processor: np.ndarray, first: int, end: int) -> Int64:
     return same
 
 
-def _assumed(calls: Mapping[int, _Call], recorded: int, ranks: int, ratio: float, rates: Rates, placed: Placed) -> Iterator[Addition]:
-    """The exchanges and the merging after every copy of a call of attention. calls: by the last task of each. recorded: the number of
-    measured tasks. ratio: of a rank's tokens to those of the recording."""
+def _assumed(calls: Mapping[int, _Call], ranks: int, ratio: float, rates: Rates, placed: Placed) -> Iterator[Addition]:
+    """The exchanges and the merging after every copy of a call of attention. calls: by the last task of each. ratio: of a rank's tokens to
+    those of the recording."""
     following, rank = next_on_processor(placed), placed.graph.position_of_task
-    source = np.where(placed.source >= 0, placed.source % max(recorded, 1), -1)
-    for task in np.flatnonzero(np.isin(source, np.array(sorted(calls), np.int64))).tolist():
-        call = calls[int(source[task])]
+    for task in np.flatnonzero(np.isin(placed.recorded, np.array(sorted(calls), np.int64))).tolist():
+        call = calls[int(placed.recorded[task])]
         waiting = (int(following[task]),) if following[task] >= 0 else ()
         keys, outputs = round(call.keys * ratio), call.outputs * ratio
         part = int(placed.graph.duration[task]) // ranks

@@ -127,7 +127,7 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
         f" {rates.cluster.name}, and tokens that are spread as they were"
     )
     times = {nbytes: _times(nbytes, count, rates) for nbytes in {place.nbytes for place in sites.values()}}
-    assumed = partial(_assumed, sites, times, len(layout.segmentation.graph), count)
+    assumed = partial(_assumed, sites, times, count)
     return replace(out, assumed=(*out.assumed, assumed), diagnostics=(*out.diagnostics, Diagnostic("experts-assumed", text)))
 
 
@@ -336,17 +336,16 @@ def _times(nbytes: int, ranks: int, rates: Rates) -> tuple[AddedTimes, AddedTime
 
 
 def _assumed(
-    sites: Mapping[int, _Site], times: Mapping[int, tuple[AddedTimes, AddedTimes]], recorded: int, ranks: int, placed: Placed
+    sites: Mapping[int, _Site], times: Mapping[int, tuple[AddedTimes, AddedTimes]], ranks: int, placed: Placed
 ) -> Iterator[Addition]:
     """The exchanges and copies around every copy of the experts' multiplications. times: of both, by the bytes that are exchanged."""
     following, position = next_on_processor(placed), placed.graph.position_of_task
     before = np.full(len(following), -1, np.int64)
     known = np.flatnonzero(following >= 0)
     before[following[known]] = known
-    source = np.where(placed.source >= 0, placed.source % max(recorded, 1), -1)
-    tasks = np.flatnonzero(np.isin(source, np.array(sorted(sites), np.int64)))
+    tasks = np.flatnonzero(np.isin(placed.recorded, np.array(sorted(sites), np.int64)))
     for task in tasks.tolist():
-        site, rank = sites[int(source[task])], int(position[task])
+        site, rank = sites[int(placed.recorded[task])], int(position[task])
         earlier, later = (int(before[task]), task) if site.before else (task, int(following[task]))
         after, waiting = (tuple(t for t in (each,) if t >= 0) for each in (earlier, later))
         exchange, copied = times[site.nbytes]

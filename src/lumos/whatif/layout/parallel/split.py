@@ -3,12 +3,14 @@
 The multiplications that read the residual stream are cut by columns, those that write it by rows, so that each rank holds a part of the
 heads and of the feed-forward width. The ranks then sum the residual stream four times in a layer: in the forward pass after the attention's
 output projection and after the feed-forward part, in the backward pass after the gradients of the input of each. The table of the
-embedding and the multiplication of the head are cut by the vocabulary if the ranks can have equal parts of it, and the head's result is
-gathered; a table that the two have in common stays whole unless its vocabulary is padded. Exchanges take the time of the model of a
-collective over the stated or usual link, and the work around them waits.
+embedding and the multiplication of the head are cut by the vocabulary if the ranks can have equal parts of it: the ranks sum what
+each looked up, gather the head's results, put them in order, and take each its part of their gradient. A table that the two have in common
+stays whole unless its vocabulary is padded. What exchanges and copies take follows the recording's own, else their models over the stated
+or usual link, and the work around them waits.
 
 Frameworks differ. PyTorch's DTensor, by modules, sums the gradient of every multiplication that reads the stream, and Megatron the sum of
-them; some plans leave embedding and head whole. The interval reaches from one to the other.
+them; some plans leave embedding and head whole, and others compute the loss from parts of the head's result. The interval reaches from
+one to the other.
 """
 
 from __future__ import annotations
@@ -25,28 +27,33 @@ from lumos.cost.gemm import gemm
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.graph.table import Kind
 from lumos.segment.dimensions import Sizes, shapes_of, sizes
 from lumos.segment.products import Product, factors, product
-from lumos.segment.weights import gradients, weights
+from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind, DType, Phase
 from lumos.whatif.layout.measured_layout import rewriting
+from lumos.whatif.layout.parallel.split_weights import share_weights
 from lumos.whatif.layout.placed import AddedTimes, Addition, next_on_processor, times_of
 from lumos.whatif.layout.rescale import CPU_INTERVAL, operator_rows
+from lumos.whatif.layout.sharding.exchanged import exchanged_by_rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.cost.operators import Shape
     from lumos.segment.products import ShapedOperator
     from lumos.segment.segment import Label
     from lumos.trace.table import Job, Trace
     from lumos.whatif.layout.measured_layout import Factors, MeasuredLayout
     from lumos.whatif.layout.placed import Placed
+    from lumos.whatif.layout.rates import Rates
 
 #: Megatron-LM shares a table that embedding and head have in common, and pads its vocabulary to a multiple of this for each rank
 #: (its option make-vocab-size-divisible-by).
 PADDED_TO = 128
+#: Operators that look up rows of a table, the one called in the other.
+_LOOKUPS = ("aten::embedding", "aten::index_select")
 _NAME, _LANE = "exchange of activations (assumed)", "assumed exchange of activations"
 
 
@@ -66,24 +73,36 @@ class _Place(NamedTuple):
 
 
 def split_over_ranks(
-    before: MeasuredLayout, after: MeasuredLayout, job: Job, accelerator: Accelerator | None, ranks: int, cluster: Cluster, ratio: float
+    before: MeasuredLayout,
+    after: MeasuredLayout,
+    job: Job,
+    accelerator: Accelerator | None,
+    ranks: int,
+    cluster: Cluster,
+    ratio: float,
+    rates: Rates | None = None,
 ) -> MeasuredLayout:
     """The layout in which `ranks` ranks share the layers, and sum the residual stream of each.
 
     before, after: the layout before and after heads and feed-forward width became those of a rank's part. ratio: by which the stream is
-    larger than recorded. Raises LumosError where the layers do not show the multiplications around which ranks exchange.
+    larger than recorded. rates: what exchanges and copies take; None for those of the models of `cluster`, and no copies. Raises LumosError
+    where the layers do not show the multiplications around which ranks exchange.
     """
     sites: list[_Site] = []
     columns = after.factor.copy(), after.low.copy(), after.high.copy()
+    exchanges = exchanged_by_rank(before, job)
     for position, trace in enumerate(job.traces):
         places = _multiplications(before, position, trace)
         shown = sizes(trace)
         could = shown.vocab if shown.vocab % ranks == 0 else 0
-        shown = shown._replace(vocab=could if _has_two_tables(before, position, trace, shown) or not could % (PADDED_TO * ranks) else 0)
-        sites += _sites(places, shown)
+        looked_up = _lookups(before, position, trace, (shown.vocab, shown.hidden))
+        apart = _has_two_tables(before, position, trace, shown, places, looked_up)
+        shown = shown._replace(vocab=could if apart or not could % (PADDED_TO * ranks) else 0)
+        sites += [*_sites(places, shown), *(_Site(task, inside=False) for task in looked_up if shown.vocab)]
         for dimension, rows in _share(columns, before, places, shown, could, accelerator, ranks).items():
             after = rewriting(after, position, rows, partial(_cut, dimension, ranks))
-        _share_updates(columns, before, position, trace, ranks, outside=shown.vocab > 0)
+        _share_loss(columns[1], before, position, trace, could, ranks)
+        share_weights(columns, before, exchanges[position], position, trace, ranks, cluster, outside=shown.vocab > 0)
     if not any(site.inside for site in sites):
         raise LumosError(
             f"--set tp: the layers of {job.traces[0].path} show no multiplications that read and write the residual stream, so they cannot"
@@ -91,45 +110,85 @@ def split_over_ranks(
         )
     shown, width = sizes(job.traces[0]), stream_width(job.traces[0])
     tokens = shown.micro_batch * shown.seq * ratio * width
-    stream = times_of(collective(CollectiveKind.ALL_REDUCE, ranks, round(tokens * shown.hidden), cluster))
-    logits = times_of(collective(CollectiveKind.ALL_GATHER, ranks, round(tokens * max(shown.vocab, 1)), cluster))
+    vocab = max(1, *(sizes(trace).vocab for trace in job.traces))
+    times = _times(round(tokens * shown.hidden), round(tokens * vocab), ranks, cluster, rates)
     outside = ", and around the shared embedding and head," if any(not site.inside for site in sites) else ","
     text = (
         f"tp = {ranks}: the recording is of one rank a layer and shows no exchange inside it; assumed are sums of the residual stream"
         f" ({tokens * shown.hidden / 1e6:,.1f} MB) twice in a layer's forward pass and twice in its backward pass{outside}"
         f" over the links of {cluster.name}"
     )
-    times = {site.task: _time(site, stream, logits) for site in sites}
+    of_site = {site.task: _time(site, times) for site in sites}
     return replace(
         after,
         factor=columns[0],
         low=columns[1],
         high=columns[2],
-        assumed=(*after.assumed, partial(_exchanges, times, len(after.segmentation.graph))),
+        assumed=(*after.assumed, partial(_exchanges, of_site)),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
     )
 
 
-def _has_two_tables(layout: MeasuredLayout, position: int, trace: Trace, shown: Sizes) -> bool:
+def _has_two_tables(
+    layout: MeasuredLayout, position: int, trace: Trace, shown: Sizes, places: Sequence[_Place], looked_up: Sequence[int]
+) -> bool:
     """Whether embedding and head have a table each, as far as the gradients show. Of a single one for both (tied), PyTorch's
-    `parallelize_module` would give each of the two modules a parameter of its own, so its plans leave it whole."""
+    `parallelize_module` would give each of the two modules a parameter of its own, so its plans leave it whole. A stage of a pipeline that
+    has but one of the two has its table alone."""
     table = (shown.vocab, shown.hidden)
-    return [gradient.shape for gradient in gradients(layout.segmentation, position, trace)].count(table) != 1
+    multiplied = any(not place.inside and {place.sizes.n, place.sizes.k} == set(table) for place in places)
+    found = [gradient.shape for gradient in gradients(layout.segmentation, position, trace)].count(table)
+    return found != 1 or not (looked_up and multiplied)
+
+
+def _lookups(layout: MeasuredLayout, position: int, trace: Trace, table: Shape) -> list[int]:
+    """The last task of every piece of a rank that looks tokens up in a table."""
+    shapes, segmentation = shapes_of(trace), layout.segmentation
+    tasks, rows = operator_rows(segmentation, position, trace)
+    reads = [o.name in _LOOKUPS and o.shapes[:1] == (table,) for o in shapes.operators]
+    tasks = np.sort(tasks[(shapes.of_row[rows] >= 0) & np.array(reads or [False], bool)[shapes.of_row[rows]]])
+    return sorted({int(segmentation.piece[task]): task for task in tasks.tolist()}.values())
 
 
 class _Site(NamedTuple):
-    """Where ranks exchange: after a task. most: the most exchanges that a framework makes there. gathers: whether the head's result."""
+    """Where ranks exchange: after a task. most: the most exchanges that a framework makes there. gathers: whether the head's result; takes:
+    whether each first takes its part of that result's gradient."""
 
     task: int
     inside: bool
     most: int = 1
     gathers: bool = False
+    takes: bool = False
 
 
-def _time(site: _Site, stream: AddedTimes, logits: AddedTimes) -> AddedTimes:
-    """What the exchange takes. Outside the layers there may be none."""
-    time = logits if site.gathers else stream
-    return AddedTimes(time.best, time.low if site.inside else 0, time.high * site.most)
+class _Times(NamedTuple):
+    """What ranks do for one microbatch: a sum of the stream; a gather of the head's results, which puts them in order as well; a copy of a
+    rank's part of them."""
+
+    stream: AddedTimes
+    results: AddedTimes
+    part: AddedTimes
+
+
+def _times(stream: int, results: int, ranks: int, cluster: Cluster, rates: Rates | None) -> _Times:
+    """The times of exchanges and copies of so many bytes."""
+    if rates is None:
+        summed = times_of(collective(CollectiveKind.ALL_REDUCE, ranks, stream, cluster))
+        return _Times(summed, times_of(collective(CollectiveKind.ALL_GATHER, ranks, results, cluster)), AddedTimes(0, 0, 0))
+    gather, ordered = rates.exchange(CollectiveKind.ALL_GATHER, ranks, results), rates.copy(results)
+    return _Times(rates.exchange(CollectiveKind.ALL_REDUCE, ranks, stream), _together(gather, ordered), rates.copy(results // ranks))
+
+
+def _together(one: AddedTimes, other: AddedTimes) -> AddedTimes:
+    return AddedTimes(*(a + b for a, b in zip(one, other, strict=True)))
+
+
+def _time(site: _Site, times: _Times) -> AddedTimes:
+    """What the ranks do at a site takes. Outside the layers there may be nothing."""
+    if site.inside:
+        return times.stream._replace(high=times.stream.high * site.most)
+    time = times.results if site.gathers else _together(times.stream, times.part) if site.takes else times.stream
+    return time._replace(low=0)
 
 
 def _share(
@@ -181,18 +240,18 @@ def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> Sh
     return o._replace(shapes=tuple(out))
 
 
-def _share_updates(columns: Sequence[Factors], before: MeasuredLayout, position: int, trace: Trace, ranks: int, *, outside: bool) -> None:
-    """Let the optimizer's work be that on a rank's part of all weights, in place; at most, on a part of those of the layers. outside:
-    whether ranks share the weights outside the layers."""
-    segmentation = before.segmentation
-    mine = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
-    tasks = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
-    by_layer = weights(segmentation, position, trace)
-    inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
-    whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
-    best = 1 / ranks if outside else whole
-    for column, was, share in zip(columns, (before.factor, before.low, before.high), (best, 1 / ranks, whole), strict=True):
-        column[tasks] = was[tasks] * share
+def _share_loss(low: Factors, before: MeasuredLayout, position: int, trace: Trace, could: int, ranks: int) -> None:
+    """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
+    the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`). could: the vocabulary that ranks
+    could share; 0 for none."""
+    segmentation, shapes = before.segmentation, shapes_of(trace)
+    over = [product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes) for o in shapes.operators]
+    tasks, rows = operator_rows(segmentation, position, trace)
+    for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
+        label = segmentation.pieces[int(segmentation.piece[task])].label
+        outside = label.layer < 0 and label.phase in (Phase.FORWARD, Phase.BACKWARD)
+        if could and outside and shapes.of_row[row] >= 0 and over[shapes.of_row[row]]:
+            low[task] /= ranks
 
 
 def stream_bytes(trace: Trace) -> int:
@@ -217,15 +276,13 @@ def stream_width(trace: Trace) -> int:
     return (dtype or DType.FP32).bytes
 
 
-def _exchanges(times: Mapping[int, AddedTimes], recorded: int, placed: Placed) -> Iterator[Addition]:
-    """An exchange after every copy of the tasks in `times`. recorded: the number of measured tasks; where ranks were copied, those of each
-    copy follow those of the one before (`multiplied`)."""
+def _exchanges(times: Mapping[int, AddedTimes], placed: Placed) -> Iterator[Addition]:
+    """An exchange after every copy of the tasks in `times`."""
     following = next_on_processor(placed)
     rank = placed.graph.position_of_task
-    source = np.where(placed.source >= 0, placed.source % max(recorded, 1), -1)
-    for task in np.flatnonzero(np.isin(source, np.array(sorted(times), np.int64))).tolist():
+    for task in np.flatnonzero(np.isin(placed.recorded, np.array(sorted(times), np.int64))).tolist():
         waiting = (int(following[task]),) if following[task] >= 0 else ()
-        yield Addition(_NAME, int(rank[task]), _LANE, times[int(source[task])], (task,), waiting, int(placed.instance[task]))
+        yield Addition(_NAME, int(rank[task]), _LANE, times[int(placed.recorded[task])], (task,), waiting, int(placed.instance[task]))
 
 
 def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
@@ -240,7 +297,7 @@ def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
         elif not place.inside and (n, k) == (shown.vocab, shown.hidden):
             yield _Site(place.task, inside=False, gathers=True)
         elif not place.inside and (n, k) == (shown.hidden, shown.vocab):
-            yield _Site(place.task, inside=False)
+            yield _Site(place.task, inside=False, takes=True)
     for found in of_piece.values():
         inner = [p for p in found if p.sizes.k in (shown.ffn, 2 * shown.ffn)]
         attended = [p for p in found if p not in inner]

@@ -13,25 +13,36 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.cost.operators import elements
 from lumos.errors import LumosError
+from lumos.segment.dimensions import shapes_of, sizes
 from lumos.vocabulary import CollectiveKind
-from lumos.whatif.layout.activations import exchanged, in_embedding, measured_ranks, of_stream, shared_keys
+from lumos.whatif.layout.activations import exchanged, in_embedding, measured_ranks, of_head, of_stream, shared_keys
 from lumos.whatif.layout.parallel.split import split_over_ranks
 from lumos.whatif.layout.reach import unchanged_work
+from lumos.whatif.layout.rescale import operator_rows
 from lumos.whatif.layout.resize import to_sizes, unknown_size
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.segment.dimensions import Sizes
+    from lumos.segment.products import ShapedOperator
     from lumos.trace.table import Int64, Job, Trace
     from lumos.whatif.layout.measured_layout import MeasuredLayout
+    from lumos.whatif.layout.rates import Rates
 
 
 def tensor_parallel(
-    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int, cluster: Cluster | None, ratio: float = 1.0
+    layout: MeasuredLayout,
+    job: Job,
+    accelerator: Accelerator | None,
+    count: int,
+    cluster: Cluster | None,
+    ratio: float = 1.0,
+    rates: Rates | None = None,
 ) -> MeasuredLayout:
     """The layout with `count` tensor-parallel ranks. cluster: where the job ran; None if that is not known. ratio: by which other changes
-    made the residual stream larger.
+    made the residual stream larger. rates: what exchanges and copies take that the recording does not have; None if that is not known.
 
     Raises LumosError where heads or feed-forward width cannot be shared by `count`, and where the links are not known.
     """
@@ -52,10 +63,10 @@ def tensor_parallel(
     shared = to_sizes(layout, job, accelerator, share, ("heads",), described, sure=not gathers)
     shared = replace(shared, shared=layout.shared * count / measured)
     if alone and cluster is not None:
-        return split_over_ranks(layout, shared, job, accelerator, count, cluster, ratio)
+        return split_over_ranks(layout, shared, job, accelerator, count, cluster, ratio, rates)
     if gathers:
         shared = _rest_shared(layout, shared, measured / count, outside=embedding)
-    return exchanged(shared, job, cluster, 1.0, {measured: count})
+    return _rejoined(layout, exchanged(shared, job, cluster, {}, {measured: count}), job, (measured, count))
 
 
 def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
@@ -73,6 +84,32 @@ def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, ratio: float, *,
         left = unchanged_work(before, position, after.factor, np.empty(0, np.int64))
         factor[left[in_layer[left]]] *= ratio
     return replace(after, factor=factor)
+
+
+def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tuple[int, int]) -> MeasuredLayout:
+    """The layout in which what ranks gather of a head's results is joined to the whole, as before, and each takes its part of the gradient;
+    one rank alone does neither. ranks: how many there were, and how many there are to be."""
+    measured, count = ranks
+    if not len(of_head(before, job)):
+        return after
+    columns = after.factor.copy(), after.low.copy(), after.high.copy()
+    for position, trace in enumerate(job.traces):
+        old, shapes = sizes(trace), shapes_of(trace)
+        part = old.micro_batch * old.seq, old.vocab
+        tasks, operators = operator_rows(before.segmentation, position, trace)
+        for name, parts, kept in (("aten::cat", measured, True), ("aten::clone", 1, False)):
+            of_parts = [o.name == name and _parts(o, *part) == parts for o in shapes.operators]
+            chosen = tasks[(shapes.of_row[operators] >= 0) & np.array(of_parts or [False], bool)[shapes.of_row[operators]]]
+            for column, was in zip(columns, (before.factor, before.low, before.high), strict=True):
+                if kept or count == 1:
+                    column[chosen] = was[chosen] * (count > 1)
+    return replace(after, factor=columns[0], low=columns[1], high=columns[2])
+
+
+def _parts(o: ShapedOperator, tokens: int, vocab: int) -> int:
+    """Of how many ranks' results of a head an operator's inputs consist; 0 where of anything else."""
+    found = [(s[-1], elements(s)) for s in o.shapes if s]
+    return len(found) if set(found) == {(vocab, tokens * vocab)} else 0
 
 
 def _shared(old: Sizes, measured: int, count: int, vocabulary: bool, trace: Trace) -> Sizes:

@@ -2,18 +2,20 @@
 
 The threads that run forward passes become one thread, and so do those that run backward passes; streams of one number become one stream.
 Every other thread or stream stays beside. What a rank alone has (constants of dependencies, marks of steps, the delay of its start) is that
-of the first of the ranks.
+of the first of the ranks. Collectives among them alone go.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.loop.steps import members
+from lumos.graph.lists import Lists, end_to_end
 from lumos.graph.table import Graph, Waits
 from lumos.vocabulary import Phase
 
@@ -33,7 +35,8 @@ def ranks_joined(layout: MeasuredLayout, groups: Sequence[Sequence[int]]) -> Mea
     order, is for the caller to say. Rows of the other ranks' traces are not known of their tasks any more.
     """
     s, firsts = layout.segmentation, [group[0] for group in groups]
-    owners = members(_graph(s, groups))
+    meetings, alone = _met(s.graph, groups)
+    owners = members(_graph(s, groups, meetings))
     graph = owners.graph
     named = [step.name for step in s.owners.steps]
     number = {(step.rank, step.name): i for i, step in enumerate(owners.steps)}
@@ -55,11 +58,32 @@ def ranks_joined(layout: MeasuredLayout, groups: Sequence[Sequence[int]]) -> Mea
         segmentation=segmentation,
         ranks=tuple(layout.ranks[first] for first in firsts),
         recorded=tuple(layout.recorded[first] if layout.recorded else first for first in firsts),
+        dropped=layout.dropped | alone,
     )
 
 
-def _graph(s: Segmentation, groups: Sequence[Sequence[int]]) -> Graph:
-    """The graph of the ranks that are several recorded ones each."""
+def _met(graph: Graph, groups: Sequence[Sequence[int]]) -> tuple[Lists, frozenset[int]]:
+    """The tasks that still transfer together, and those of collectives that need not be: of the ranks that become one, the first takes part
+    for all of them, and where that leaves it alone, there is nothing to exchange (as the norm of all stages' gradients)."""
+    new_rank = np.zeros(len(graph.ranks), np.int64)
+    for new, group in enumerate(groups):
+        new_rank[list(group)] = new
+    position = graph.position_of_task
+    kept: list[list[int]] = []
+    gone: set[int] = set()
+    for low, high in pairwise(graph.rendezvous_offset.tolist()):
+        tasks = sorted(graph.rendezvous_task[low:high].tolist(), key=lambda task: int(position[task]))
+        one_each = {int(new_rank[position[task]]): task for task in reversed(tasks)}
+        if len(one_each) > 1:
+            kept.append(sorted(one_each.values()))
+            gone |= set(tasks) - set(one_each.values())
+        else:
+            gone |= set(tasks)
+    return end_to_end(kept), frozenset(gone)
+
+
+def _graph(s: Segmentation, groups: Sequence[Sequence[int]], meetings: Lists) -> Graph:
+    """The graph of the ranks that are several recorded ones each. meetings: the tasks that transfer together."""
     graph, firsts = s.graph, [group[0] for group in groups]
     numbers = [graph.ranks[first] for first in firsts]
     processors, processor = _processors(s, groups)
@@ -76,6 +100,8 @@ def _graph(s: Segmentation, groups: Sequence[Sequence[int]]) -> Graph:
         lag=graph.lag[firsts],
         gap_range=None if graph.gap_range is None else graph.gap_range[firsts],
         queue_depth=None if graph.queue_depth is None else graph.queue_depth[firsts],
+        rendezvous_offset=meetings.offset,
+        rendezvous_task=meetings.flat.astype(np.int32),
         release_task=graph.release_task[released],
         release_time=graph.release_time[released],
         waits=None if waits is None else Waits(waits.task, target[waits.target].astype(waits.target.dtype)),

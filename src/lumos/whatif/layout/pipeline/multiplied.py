@@ -55,6 +55,7 @@ def of_ranks(layout: MeasuredLayout, copies: Sequence[Sequence[int]]) -> Measure
         awaited=tuple(
             (int(task[a]), int(task[b])) for task in made.task for a, b in layout.awaited if min(int(task[a]), int(task[b])) >= 0
         ),
+        origin=made.taken if layout.origin is None else layout.origin[made.taken],
         recorded=tuple(layout.recorded[rank] if layout.recorded else rank for rank in made.ranks),
     )
 

@@ -114,14 +114,8 @@ def wanted_of(settings: Mapping[str, str], recorded: RecordedStages) -> Wanted:
 def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wanted) -> MeasuredLayout:
     """The layout of the recorded pipeline as the wanted one.
 
-    Raises LumosError where a recorded pass shows no layers, or other changes add work to recorded ranks, and UsageError where there are
-    fewer layers than chunks.
+    Raises LumosError where a recorded pass shows no layers, and UsageError where there are fewer layers than chunks.
     """
-    if layout.assumed:
-        raise LumosError(
-            "--set pp: another key of this change adds exchanges between the recorded ranks, which are not known for the new ones; ask for"
-            " one after the other"
-        )
     time = _message_time(layout)
     cut = _Cut(layout, recorded, wanted)
     whole = of_ranks(layout, [recorded.ranks[stage] for stage in cut.sources])
@@ -254,7 +248,7 @@ class _Cut:
                 )
                 repeated = of_chunk[-1] == microbatch
                 if repeated and ends[action.chunk, action.step] != action.microbatch:
-                    mine = [replace(i, inner=True) for i in mine]
+                    mine = [replace(i, inner=True, later=True) for i in mine]
                 first = len(out.items)
                 out.items += mine
                 out.runs.append(PassRun(0, 0, number, backward, action.microbatch, place, first, first + len(mine) - 1))

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError, UsageError
+from lumos.errors import UsageError
 from lumos.units import count as counted
 from lumos.vocabulary import Phase
 from lumos.whatif.layout.pipeline.divided import divisions, without_divisions
@@ -33,14 +33,11 @@ if TYPE_CHECKING:
 def on_one_rank(layout: MeasuredLayout, job: Job, recorded: RecordedStages, settings: Mapping[str, str]) -> MeasuredLayout:
     """The layout of a recorded pipeline as that of one stage, with the microbatches of the settings.
 
-    Raises UsageError where the settings ask for several chunks or an order, which one stage does not have, and LumosError where other
-    changes add work to recorded ranks.
+    Raises UsageError where the settings ask for several chunks or an order, which one stage does not have.
     """
     numbers, old = counts(settings), recorded.pipeline
     if numbers.get("vpp", 1) > 1 or "schedule" in settings:
         raise UsageError("--set pp=1: one stage has no order of passes and no chunks; leave out schedule and vpp")
-    if layout.assumed:
-        raise LumosError("--set pp=1: another key of this change adds exchanges between the recorded stages; ask for one after the other")
     wanted = numbers.get("microbatches", recorded.microbatches)
     groups = [[own[replica] for own in recorded.ranks] for replica in range(len(recorded.ranks[0]))]
     names = [step.name for step in layout.segmentation.owners.steps]
@@ -112,6 +109,6 @@ def _together(layout: MeasuredLayout, recorded: RecordedStages, wanted: int, ste
                 chunk, stage = divmod(place, recorded.pipeline.stages)
                 parts = PassParts(layout, by_stage[stage][source, chunk, backward].items, backward=backward)
                 mine = parts.of(len(parts.layers), lead=place == 0, tail=place == places[-1])
-                yield from (replace(i, inner=True) for i in mine) if inner else mine
+                yield from (replace(i, inner=True, later=True) for i in mine) if inner else mine
     for stage, step in enumerate(shown):
         yield from (i for i in step.after if stage == 0 or layout.pieces[i.piece].label.phase == Phase.OPTIMIZER)

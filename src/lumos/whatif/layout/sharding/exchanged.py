@@ -10,7 +10,7 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.graph.table import Kind
 from lumos.segment.weights import weights
-from lumos.trace.table import Category
+from lumos.trace.table import ABSENT, Category
 from lumos.vocabulary import CollectiveKind, Phase
 from lumos.whatif.layout.activations import gathered, of_stream
 
@@ -35,7 +35,8 @@ class Exchanged:
     gathers: all-gathers of parameters in the passes; again: those of them in backward passes. gradients: other exchanges of backward passes
     that move no activations. copies: the kernels that copy around the exchanges; unpacked: those of them in backward passes that belong to
     gathers. updated: exchanges of parameters between replicas that each update a part of them. updates: the optimizer's kernels.
-    replicas: the size of the groups; 0 where there are none.
+    replicas: the size of the groups; 0 where there are none. of_unknown_size: whether backward passes reduce something in groups of which
+    the recording does not say how large they are.
     """
 
     def __init__(self, layout: MeasuredLayout, job: Job, position: int, stream: Int64) -> None:
@@ -44,17 +45,20 @@ class Exchanged:
         rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
         phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
         none = np.empty(0, np.int64)
-        self.gathers = gathered(layout, position, weights(segmentation, position, trace))
+        self.gathers = gathered(layout, position, weights(segmentation, position, trace), stream)
         self.again = self.gradients = self.copies = self.unpacked = self.updated = none
         self.updates = np.flatnonzero((rank == position) & (phase == Phase.OPTIMIZER) & (graph.kind == Kind.KERNEL))
         facts = graph.collectives
-        self.replicas = 0
+        self.replicas, self.of_unknown_size = 0, False
         if facts is None or facts.size is None:
             return
         activations = np.isin(np.arange(len(facts.task)), stream)
         reduces = np.array([k in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER) for k in facts.kinds], bool)[facts.kind]
-        mine = (rank[facts.task] == position) & (facts.size > 1) & ~activations
-        chosen = mine & reduces & (phase[facts.task] == Phase.BACKWARD)
+        own = (rank[facts.task] == position) & ~activations
+        mine = own & (facts.size > 1)
+        reducing = reduces & (phase[facts.task] == Phase.BACKWARD)
+        self.of_unknown_size = bool((own & reducing & (facts.size == ABSENT)).any())
+        chosen = mine & reducing
         if len(self.gathers):  # what is outside the layers is gathered, too
             gathers = np.array([k is CollectiveKind.ALL_GATHER for k in facts.kinds], bool)[facts.kind]
             self.gathers = np.sort(facts.task[mine & gathers & np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD))]).astype(
@@ -80,11 +84,21 @@ class Exchanged:
             return 3 if len(self.again) else 2
         return int(len(self.updated) > 0)
 
+    @property
+    def updates_of_parts(self) -> Int64:
+        """The optimizer's kernels where each replica updates its part of every parameter (stages 2 and 3): their shapes are of parts."""
+        return np.setdiff1d(self.updates, self.copies) if self.stage >= 2 else self.updates[:0]
+
 
 def _inside(graph: Graph, trace: Trace, calls: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
     """Whether each launch is inside an operator or range of such a name."""
+    return within_rows(trace, graph.event[calls].astype(np.int64), pattern)
+
+
+def within_rows(trace: Trace, rows: Int64, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
+    """Whether each of a trace's rows is inside an operator or range of such a name."""
     named = np.flatnonzero(trace.named(pattern.match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION))
-    return innermost(trace, named, graph.event[calls].astype(np.int64)) >= 0
+    return innermost(trace, named, rows) >= 0
 
 
 def exchanged_by_rank(layout: MeasuredLayout, job: Job) -> tuple[Exchanged, ...]:
@@ -107,5 +121,4 @@ def gathers_once(layout: MeasuredLayout, job: Job) -> frozenset[int]:
 
 def updates_of_parts(layout: MeasuredLayout, job: Job) -> Int64:
     """The optimizer's kernels of the ranks whose replicas share their parameters (ZeRO stages 2 and 3), each of which updates its part."""
-    updates = [np.setdiff1d(each.updates, each.copies) for each in exchanged_by_rank(layout, job) if each.stage >= 2]
-    return np.concatenate(updates) if updates else np.empty(0, np.int64)
+    return np.concatenate([each.updates_of_parts for each in exchanged_by_rank(layout, job)])

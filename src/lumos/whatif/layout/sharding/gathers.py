@@ -10,11 +10,12 @@ import numpy as np
 
 from lumos.graph.table import Kind
 from lumos.vocabulary import CollectiveKind, Phase
+from lumos.whatif.layout.measured_layout import by_repetition
 from lumos.whatif.layout.placed import AddedTimes, Addition
 from lumos.whatif.layout.replicated import gradient_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from lumos.trace.table import Job
     from lumos.whatif.layout.measured_layout import Instance, MeasuredLayout
@@ -126,18 +127,32 @@ def _runs(layout: MeasuredLayout, placed: Placed) -> list[list[_Run]]:
         numbered = list(enumerate(items, number))
         number += len(items)
         runs: list[_Run] = []
-        for (_, phase, layer, _, _), group in groupby(numbered, key=lambda e: _key(layout, e[1])):
-            mine = list(group)
+        for key, mine in _over_layers(layout, numbered):
             found = [task for n, _ in mine for task in tasks[n]]
             if found:
-                runs.append(_Run(layer, Phase(phase), mine[-1][1].inner, found[0], found[-1], mine[-1][0]))
+                runs.append(_Run(key.layer, key.phase, mine[-1][1].inner, found[0], found[-1], mine[-1][0]))
         out.append(runs)
     return out
 
 
-def _key(layout: MeasuredLayout, item: Instance) -> tuple[int, int, int, int, bool]:
-    """What the instances of one pass over one layer share: step, phase, layer and microbatch, and whether it runs for the second time."""
+class _Key(NamedTuple):
+    """What the instances of one pass over one layer share. Recomputation is part of the backward pass, which has gathered for it."""
+
+    step: int
+    phase: Phase
+    layer: int
+    microbatch: int
+
+
+def _over_layers(layout: MeasuredLayout, numbered: Iterable[tuple[int, Instance]]) -> Iterator[tuple[_Key, list[tuple[int, Instance]]]]:
+    """The numbered instances of a rank by the passes over single layers, in order."""
+    for key, group in groupby(numbered, key=lambda e: _key(layout, e[1])):
+        for mine in by_repetition(group) if key.layer >= 0 else [list(group)]:
+            yield key, mine
+
+
+def _key(layout: MeasuredLayout, item: Instance) -> _Key:
     piece = layout.pieces[item.piece]
     label = piece.label
-    phase = Phase.BACKWARD if label.phase == Phase.RECOMPUTE else label.phase
-    return piece.step, int(phase), label.layer, label.microbatch, item.thread_of >= 0
+    again = label.phase == Phase.RECOMPUTE or item.thread_of >= 0
+    return _Key(piece.step, Phase.BACKWARD if again else label.phase, label.layer, label.microbatch)

@@ -52,15 +52,22 @@ _EXCHANGES = {
 }
 
 
-def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int, copies: int = 1) -> MeasuredLayout:
-    """The layout of replicas with a stage of ZeRO, 0 to 3, in place of the recorded one. copies: of how many replicas a process that was
-    recorded alone becomes one.
+def sharded(layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, stage: int, copies: int = 1) -> MeasuredLayout:
+    """The layout of replicas with a stage of ZeRO, 0 to 3, in place of the recorded one. shaped: the traces with the shapes of the changed
+    job. copies: of how many replicas a process that was recorded alone becomes one.
 
-    Raises LumosError where the recording has no replicas, and where device or links are not known.
+    What is added has its place among the instances of the layout, so every change of these comes before.
+
+    Raises LumosError where the recording has no replicas, where it does not show their weights, and where device or links are not known.
     """
     found = exchanged_by_rank(layout, job)
     replicas = max(copies, *(f.replicas for f in found))
     if replicas < 2:
+        if any(f.of_unknown_size for f in found):
+            raise LumosError(
+                f"--set zero={stage}: the recording does not say how many ranks its exchanges of gradients join, so it is unknown which of"
+                " them share their parameters; record with a current PyTorch, which writes the group of every collective"
+            )
         raise LumosError(
             f"--set zero={stage}: the recording shows no replicas that exchange gradients or gather parameters in their passes; record two"
             " of them or more, with record_shapes=True, or say of how many one process becomes one, with --set dp=N"
@@ -72,7 +79,13 @@ def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int, c
     if rates is None:
         raise LumosError(f"--set zero={stage}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
-    parameters = [parameters_of(layout, trace, position) for position, trace in enumerate(job.traces)]
+    parameters = [parameters_of(layout, trace, position) for position, trace in enumerate(shaped.traces)]
+    for trace, own in zip(job.traces, parameters, strict=True):
+        if not own and (stage == 1 or max(measured, stage) >= 2):
+            raise LumosError(
+                f"--set zero={stage}: {trace.path} does not show the shapes of the weights, so it is not known how many bytes its replicas"
+                " would exchange; record with record_shapes=True"
+            )
     for each, own in zip(found, parameters, strict=True):
         for column in columns:
             column[_gone(each, measured, stage)] = 0.0
@@ -89,7 +102,7 @@ def sharded(layout: MeasuredLayout, job: Job, rates: Rates | None, stage: int, c
         high=columns[2],
         assumed=(
             *layout.assumed,
-            *_exchanges_of_passes(layout, job, replicas, rates, measured, stage),
+            *_exchanges_of_passes(layout, shaped, replicas, rates, measured, stage),
             *([partial(sent, [f.updates for f in found], [sending(own, replicas, rates) for own in parameters])] if stage == 1 else []),
         ),
         changes=(*layout.changes, change),

@@ -17,7 +17,7 @@ from lumos.cost.operators import elements
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind
 from lumos.whatif.layout.placed import AddedTimes, Addition
-from lumos.whatif.layout.replicated import gradient_bytes
+from lumos.whatif.layout.replicated import gradient_bytes, times_ready
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,9 +29,12 @@ if TYPE_CHECKING:
 
 
 def parameters_of(layout: MeasuredLayout, trace: Trace, position: int) -> list[int]:
-    """The bytes of every parameter of a rank; of all of a layer together where the trace shows no more."""
-    found = [g.width * elements(g.shape) for g in gradients(layout.segmentation, position, trace)]
-    return found or [n for n in gradient_bytes(layout, trace, position).values() if n]
+    """The bytes of every parameter of a rank; of all of a layer together where the trace shows no more. trace: with the shapes that the
+    changed job has."""
+    times = times_ready(layout, position)
+    found = [(g.layer, g.width * elements(g.shape)) for g in gradients(layout.segmentation, position, trace)]
+    found = found or list(gradient_bytes(layout, trace, position).items())
+    return [nbytes for layer, nbytes in found if nbytes for _ in range(times[layer])]
 
 
 def largest_part(parameters: Sequence[int], replicas: int) -> float:
@@ -64,7 +67,7 @@ def sent(updates: Sequence[Int64], times: Sequence[AddedTimes], placed: Placed) 
 
 def _ends(placed: Placed, updates: Int64) -> list[tuple[int, tuple[int, ...]]]:
     """The last update of every step on the stream that has most of them, and the task behind it there, if there is one."""
-    tasks = np.flatnonzero(np.isin(placed.source, updates))
+    tasks = np.flatnonzero(np.isin(placed.recorded, updates))
     if not len(tasks):
         return []
     stream = int(np.bincount(placed.graph.processor[tasks]).argmax())
