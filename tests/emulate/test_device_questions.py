@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tests.emulate.test_process import leaves, run
-from tests.emulate.test_values import STEPS
+import pytest
+from tests.emulate.emulated_scripts import STEPS, leaves, run
 
 from lumos.emulate.record import Tensor
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
 
 def test_a_script_may_ask_for_memory_profilers_and_settings_of_the_driver_in_every_way(tmp_path):

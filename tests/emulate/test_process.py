@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 from itertools import accumulate
 
 import pytest
+from tests.emulate.emulated_scripts import HEAD, leaves, run
 
 from lumos.emulate.accelerators import emulated_device
 from lumos.emulate.processes import Launched
@@ -16,22 +16,6 @@ from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
-
-HEAD = """
-import os, torch
-from torch import nn
-"""
-
-
-def run(folder, body, *, cluster="h100", ranks=1, warmup=1, limit_s=120.0):
-    script = folder / "train.py"
-    script.write_text(HEAD + textwrap.dedent(body))
-    return records(Launched([sys.executable, str(script)], emulated_device(cluster), ranks, 1, warmup, folder, limit_s))
-
-
-def leaves(process):
-    return [each.name for each in sorted(process.operators, key=lambda each: each.begin) if each.leaf]
-
 
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from tests.emulate.test_process import leaves, run
+from tests.emulate.emulated_scripts import leaves, run
 
 from lumos.cost.cluster import load_cluster
 from lumos.emulate.device.kernels import Kernels
 from lumos.emulate.record import CallKind
 from lumos.vocabulary import CollectiveKind
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
 #: 2 images of 16 channels, 8 x 8, in 16 bits: 4,096 bytes. Two numbers of fp32 for each channel: 128 bytes.
 BODY = """
