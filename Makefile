@@ -5,6 +5,7 @@
 #                  the lowest and the newest packages, and a short share of the fuzzers
 #   make test-lowest, make test-newest  the tests of the command line with the lowest and the newest packages allowed (part of test-all)
 #   make docs      the documentation as a site, in build/site (part of test-all)
+#   make consequences  compare the answers to a fixed list of questions with the frozen ones (all of them with LUMOS_TRACES set)
 #   make mutants   put faults into a copy of the code, one at a time, and write which ones the tests notice
 #   make fuzz      mutate traces, graphs and every kind of input for an hour; `make test-all` runs a short share of it
 #   make sanitize  fuzz the native code under the address and undefined-behaviour sanitizers
@@ -13,7 +14,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 NATIVE := CMakeLists.txt pyproject.toml $(wildcard native/*)
 
-.PHONY: demo test test-all test-lowest test-newest docs mutants fuzz fuzz-short sanitize lint clean
+.PHONY: demo test test-all test-lowest test-newest docs mutants consequences fuzz fuzz-short sanitize lint clean
 
 demo: $(VENV)/.installed
 	@$(BIN)/python -m tools.demo
@@ -59,6 +60,9 @@ fuzz: $(VENV)/.dev
 fuzz-short: $(VENV)/.dev
 	$(BIN)/python tools/fuzz_scan.py --bytes 2e7 --seed $(SEED) $(FUZZED)
 	$(BIN)/python -m tools.fuzz_verbs --seconds 120 --seed $(SEED)
+
+consequences: $(VENV)/.dev
+	$(BIN)/python -m validation.consequences
 
 mutants: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check cmake nanobind
