@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -16,6 +17,11 @@ checked_builders.install()
 
 # Tests run in one process a core, and so do the processes that they start: more threads would wait for each other in a busy loop.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# What is started in the background of a script, or by nohup, ignores these signals, and so do the processes that it starts.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) == signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Examples have no deadline, because their time depends on what else the machine does. In CI the examples are always the same.
 settings.register_profile("quick", deadline=None, max_examples=50, derandomize="CI" in os.environ, print_blob=True)
