@@ -14,6 +14,8 @@ from tools.session import recorded, sessions, timeless
 SESSIONS = sessions()
 COMPARED = [session for session in SESSIONS if not session.measured]
 MEASURED = [session for session in SESSIONS if session.measured]
+#: Sessions that learn from several large sets. tests/chakra/synthesize/test_family.py runs their verb on small ones.
+LONG = {"session-chakra-family"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -35,7 +37,11 @@ def test_most_consoles_are_sessions():
     assert len(SESSIONS) > 25
 
 
-@pytest.mark.parametrize("session", [s for s in COMPARED if s.folder == ROOT], ids=named)
+def marked(session):
+    return pytest.param(session, marks=[pytest.mark.slow] if session.name in LONG else [], id=named(session))
+
+
+@pytest.mark.parametrize("session", [marked(s) for s in COMPARED if s.folder == ROOT])
 def test_a_session_is_what_its_commands_print(session):
     assert session.commands
     assert timeless(recorded(session.commands)) == timeless(session.text)

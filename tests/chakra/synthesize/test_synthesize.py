@@ -115,9 +115,10 @@ def test_more_layers_take_longer_in_proportion(tmp_path: Path) -> None:
     assert int((shallow.kind == Kind.COLLECTIVE).sum()) == 4 * 3
 
 
-def test_layers_of_a_job_whose_cpu_runs_ahead(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "seq"), [("gpt3-126m", 4096), pytest.param("gpt3-1.3b", 512, marks=pytest.mark.slow)])
+def test_layers_of_a_job_whose_cpu_runs_ahead(tmp_path: Path, name: str, seq: int) -> None:
     """Two tensor-parallel and two data-parallel ranks; kernels start long after their launches, so that layers overlap by start."""
-    prediction = lumos.predict(model="gpt3-1.3b", cluster="h100", gpus=4, global_batch=4, seq=512, tp=2, blocks=False)
+    prediction = lumos.predict(model=name, cluster="h100", gpus=4, global_batch=4, seq=seq, tp=2, blocks=False)
     lumos.export(prediction, chakra=tmp_path / "source")
     source = gather(lumos.read(tmp_path / "source"))
     steps = {}

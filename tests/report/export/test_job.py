@@ -14,7 +14,9 @@ from lumos.predict.ranks import MOST_TASKS
 from lumos.report.export.kineto_changed import write_changed
 from lumos.simulate import simulate
 
-EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+#: A small recorded job, and one with five times as many tasks.
+JOBS = ["faults/plain", pytest.param("gpt-2rank-cpu", marks=pytest.mark.slow)]
 SMALL = {"model": "llama3.2-1b", "cluster": "h100", "gpus": 4, "global_batch": 4, "seq": 128}
 
 
@@ -24,17 +26,19 @@ def replayed_s(path):
     return lumos.replay(graph, simulate(graph)).step_time_ns * 1e-9
 
 
+@pytest.mark.parametrize("job", JOBS)
 @pytest.mark.parametrize(
     "changes",
     [{"scale": {"operator:aten::addmm": 2.0}}, {"rank_slowdown": {1: 1.5}}, {"layers": 3}, {"scale": {"*": 0.5}, "repeat": True}],
 )
-def test_a_changed_job_replays_to_the_answer(tmp_path, changes):
-    answer = lumos.whatif(EXAMPLE, **changes)
+def test_a_changed_job_replays_to_the_answer(tmp_path, changes, job):
+    answer = lumos.whatif(EXAMPLES / job, **changes)
     lumos.export(answer, chakra=tmp_path / "set", kineto=tmp_path / "traces", perfetto=tmp_path / "run.json.gz")
     for written in ("set", "traces"):
         assert replayed_s(tmp_path / written) == pytest.approx(answer.outcome.step_time_s, rel=0.001)
     assert step_times(answer.timeline, members(answer.graph)).headline.step_time_ns * 1e-9 == pytest.approx(answer.outcome.step_time_s)
-    assert {p.rank for p in answer.graph.processors} == {0, 1}
+    ranks = range(len(list((EXAMPLES / job).glob("rank*.json.gz"))))
+    assert {p.rank for p in answer.graph.processors} == {*ranks}
     assert len(lumos.read(tmp_path / "run.json.gz").traces[0])
 
 
