@@ -4,8 +4,11 @@
 
 The recordings are those of `h100-inference`: one call of each model, by torch 2.6.0 and transformers 4.49.0. Which operators call others
 differs between versions, so this is to be run with the same: in an environment of its own, `pip install torch==2.6.0
-transformers==4.49.0 'numpy<2'` and this project (`pip install -e .`). The table says which versions were used. Operators are compared as
-`validation.emulate` compares them: all rows, and those that launched work in the recording.
+transformers==4.49.0 'numpy<2'` and this project (`pip install -e .`). The table says which versions were used.
+
+Two operators are the same where name and shapes of the inputs are. Counted is the longest common subsequence of the thread with most
+operators, of all rows and of those that launched work in the recording; the fraction is of the longer of the two lists, so that an operator
+too many counts like one that is missing.
 """
 
 from __future__ import annotations
@@ -16,24 +19,30 @@ import json
 import os
 import sys
 import tempfile
+from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tools.document import markdown_table, write_section
-from validation.emulate import FOLDER, LIMIT_S, common, of_record, recorded
 
 from lumos.emulate.accelerators import emulated_device
 from lumos.emulate.processes import Launched
+from lumos.emulate.record import Process, Tensor
 from lumos.emulate.run import records
 
-if TYPE_CHECKING:
-    from validation.emulate import Operator
-
+SCRIPT = Path(__file__).parent / "emulated" / "inference.py"
+LIMIT_S = 300.0
 RECORDINGS = {"bert": "bert-small", "vit": "vit-nsfw", "qwen": "qwen1.5-0.5b"}
 TARGET = 0.98
 
 #: What decides which operators call others.
 PACKAGES = ("torch", "transformers")
+
+#: torch's profiler leaves out the shapes of longer lists of tensors (TENSOR_LIST_DISPLAY_LENGTH_LIMIT).
+LONGEST_LIST = 30
+
+#: An operator: its name, and the shapes of its inputs that have dimensions.
+Operator = tuple[str, tuple[tuple[int, ...], ...]]
 
 
 class Agreement(NamedTuple):
@@ -58,10 +67,10 @@ def main() -> int:
 def agreement(name: str) -> Agreement:
     """One model, emulated, against its recording."""
     path = _recording(name)
-    command = [sys.executable, str(FOLDER / "inference.py"), name]
+    command = [sys.executable, str(SCRIPT), name]
     with tempfile.TemporaryDirectory() as folder:
         (process,) = records(Launched(command, emulated_device("h100"), 1, 1, 1, Path(folder), LIMIT_S))
-    real, emulated = recorded(path)[0], of_record(process)[0]
+    real, emulated = recorded(path), of_record(process)
     names = launching(path)
     some, others = ([each for each in rows if each[0] in names] for rows in (real, emulated))
     return Agreement(name, len(real), _fraction(real, emulated), len(some), _fraction(some, others))
@@ -88,6 +97,48 @@ def launching(path: Path) -> set[str]:
         if row.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset") and "External id" in row["args"]
     }
     return {row["name"] for row in rows if row.get("cat") == "cpu_op" and row["args"].get("External id") in worked}
+
+
+def common(one: list[Operator], other: list[Operator]) -> int:
+    """The length of the longest common subsequence, by the bit-parallel algorithm of Hyyrö (2004): a bit for each place of `one`."""
+    places: dict[Operator, int] = defaultdict(int)
+    for place, each in enumerate(one):
+        places[each] |= 1 << place
+    every = (1 << len(one)) - 1
+    unmatched = every
+    for each in other:
+        found = unmatched & places.get(each, 0)
+        unmatched = ((unmatched + found) | (unmatched - found)) & every
+    return len(one) - unmatched.bit_count()
+
+
+def recorded(path: Path) -> list[Operator]:
+    """The operators of a Kineto file on the thread with most of them."""
+    threads = defaultdict(list)
+    with gzip.open(path) as file:
+        rows = [row for row in json.load(file)["traceEvents"] if row.get("cat") == "cpu_op"]
+    for row in sorted(rows, key=lambda row: (row["ts"], -row["dur"])):
+        threads[row["tid"]].append((row["name"], tuple(_shapes(row["args"].get("Input Dims", [])))))
+    return max(threads.values(), key=len)
+
+
+def of_record(process: Process) -> list[Operator]:
+    """The operators of an emulated process, in the same way."""
+    threads = defaultdict(list)
+    for each in sorted(process.operators, key=lambda operator: operator.begin):
+        lists = [value if isinstance(value, list) else [value] for value in each.inputs]
+        given = [tensor for value in lists if len(value) <= LONGEST_LIST for tensor in value]
+        shapes = tuple(tensor.shape for tensor in given if isinstance(tensor, Tensor) and tensor.shape)
+        threads[each.thread].append((each.name, shapes))
+    return max(threads.values(), key=len)
+
+
+def _shapes(dims: list) -> list[tuple[int, ...]]:
+    """The shapes in a row's "Input Dims", where an input is a shape or a list of shapes."""
+    found = []
+    for each in dims:
+        found += [tuple(shape) for shape in each if shape] if each and isinstance(each[0], list) else [tuple(each)] if each else []
+    return found
 
 
 def _fraction(real: list[Operator], emulated: list[Operator]) -> float:

@@ -7,7 +7,6 @@ import sys
 import torch
 from torch import nn
 from torch.nn import functional
-from torch.utils.checkpoint import checkpoint
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 BATCH, TOKENS, WORDS, WIDTH = 2, 32, 500, 64
@@ -59,17 +58,6 @@ class Autoencoder(nn.Module):
         return self.up(self.down(images)).amax((2, 3))
 
 
-class Encoder(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.words = nn.Embedding(WORDS, WIDTH)
-        self.layers = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 4, 128, batch_first=True), 2)
-        self.head = nn.Linear(WIDTH, WORDS)
-
-    def forward(self, tokens):
-        return self.head(self.layers(self.words(tokens), mask=nn.Transformer.generate_square_subsequent_mask(TOKENS), is_causal=True))
-
-
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
@@ -84,17 +72,16 @@ class Layer(nn.Module):
 
 
 class Transformer(nn.Module):
-    def __init__(self, recompute=False):
+    def __init__(self):
         super().__init__()
         self.words = nn.Embedding(WORDS, WIDTH)
         self.layers = nn.ModuleList(Layer() for _ in range(3))
         self.head = nn.Linear(WIDTH, WORDS, bias=False)
-        self.recompute = recompute
 
     def forward(self, tokens):
         x = self.words(tokens)
         for layer in self.layers:
-            x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
+            x = layer(x)
         return self.head(x)
 
 
@@ -118,43 +105,23 @@ OWN = {
     "transformer": (Transformer, words),
     "gru": (Gated, words),
     "autoencoder": (Autoencoder, images_and_classes),
-    "encoder": (Encoder, words),
-    "checkpointing": (lambda: Transformer(recompute=True), words),
-    "autocast": (Transformer, words),
 }
 
 
 def hugging_face(name):
     import transformers as t
 
-    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
     if name == "gpt2":
         return t.GPT2LMHeadModel(t.GPT2Config(n_layer=2, n_embd=WIDTH, n_head=4, vocab_size=WORDS, n_positions=WIDTH))
-    if name == "llama":
-        return t.LlamaForCausalLM(t.LlamaConfig(**sizes, num_key_value_heads=2, vocab_size=WORDS))
-    if name == "bert":
-        return t.BertForMaskedLM(t.BertConfig(**sizes, vocab_size=WORDS))
-    if name == "t5":
-        config = t.T5Config(d_model=WIDTH, d_kv=16, d_ff=128, num_layers=2, num_heads=4, vocab_size=WORDS, decoder_start_token_id=0)
-        return t.T5ForConditionalGeneration(config)
-    return t.ViTForImageClassification(t.ViTConfig(**sizes, image_size=32, patch_size=8, num_labels=10))
-
-
-def batch(name):
-    if name == "vit":
-        images, classes = images_and_classes()
-        return {"pixel_values": images, "labels": classes}
-    tokens, _ = words()
-    return {"input_ids": tokens, "labels": tokens.clone()}
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 128}
+    return t.BertForMaskedLM(t.BertConfig(**sizes, vocab_size=WORDS))
 
 
 def loss_of(name, model):
+    given, wanted = (each.to(DEVICE) for each in (OWN[name][1] if name in OWN else words)())
     if name not in OWN:
-        return model(**{key: value.to(DEVICE) for key, value in batch(name).items()}).loss
-    given, wanted = (each.to(DEVICE) for each in OWN[name][1]())
-    with torch.autocast(DEVICE, torch.bfloat16, enabled=name == "autocast"):
-        out = model(given)
-        return functional.cross_entropy(out.flatten(0, -2), wanted.flatten())
+        return model(input_ids=given, labels=wanted.clone()).loss
+    return functional.cross_entropy(model(given).flatten(0, -2), wanted.flatten())
 
 
 def main(name):
