@@ -3,7 +3,8 @@
 The record has what PyTorch's allocator gave. On the CPU, oneDNN's recurrent layers take memory for themselves: weights in another
 layout, scratch, and what a layer keeps for its backward pass. The emulation measured it, and the record has it, except of layers that
 were too large to be run for it. With those the peak has an interval: its upper end lets each such call take as much again as all its
-operands and results, a layer's until its backward pass is done. What convolutions take for a moment has not moved a peak.
+operands and results, a layer's until its backward pass is done. The
+copies of sums and of convolutions, which follow from shapes, are in the record too; what other kernels take for a moment is not.
 """
 
 from __future__ import annotations

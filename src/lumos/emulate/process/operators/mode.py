@@ -127,11 +127,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             out = None  # it reads data after all
         if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
             with self.journal.closed():
-                out = self._result(func, types, args, kwargs)
-            if self.journal.recording and _device_of(args, self.kind) == "cpu":
-                with self, torch._C._AutoDispatchBelowAutograd():
-                    inside.after_the_data(func, self.hidden, args, out)
-            return out
+                return self._result(func, types, args, kwargs)
         values.pass_on(func, args, out)
         return out
 
@@ -170,6 +166,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         stand_in = values.STAND_INS.get(func)
+        if self.kind == "cpu":
+            self.storages.borrow(workspaces.in_passing(func, args))
         with self._closed():
             if stand_in is not None:
                 return stand_in(self, func, args, kwargs)

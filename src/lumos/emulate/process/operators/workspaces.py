@@ -1,9 +1,12 @@
-"""What oneDNN's recurrent layers on the host take beyond their results: what a layer keeps for its backward pass (its workspace), and
-what a call takes until it returns (weights in another layout, scratch).
+"""What kernels of the host take beyond their results.
 
-How much depends on the kernel that oneDNN chooses for the processor and its threads, and torch's rule for shapes gives a workspace of
-no bytes. So a call of a size not met before is made once for real, on zeros, and torch's own account of its allocator is read. It is
-made on a thread of its own, since a thread has one profiler, and the emulation's is on.
+Copies that a call makes in passing, whose sizes follow from the shapes: numbers that are added up in a wider type, and gradients of images
+that oneDNN lays out otherwise. And what oneDNN's recurrent layers take: what a layer keeps for its backward pass (its workspace), and what
+a call takes until it returns (weights in another layout, scratch).
+
+How much those take depends on the kernel that oneDNN chooses for the processor and its threads, and torch's rule for shapes gives a
+workspace of no bytes. So a call of a size not met before is made once for real, on zeros, and torch's own account of its allocator is
+read. It is made on a thread of its own, since a thread has one profiler, and the emulation's is on.
 """
 
 from __future__ import annotations
@@ -20,6 +23,9 @@ if TYPE_CHECKING:
 
 _FORWARD, _BACKWARD = torch.ops.aten.mkldnn_rnn_layer.default, torch.ops.aten.mkldnn_rnn_layer_backward.default
 
+_SUMS = frozenset({torch.ops.aten.sum.default, torch.ops.aten.sum.dim_IntList, torch.ops.aten.cumsum.default})
+_CONVOLUTION_BACKWARD = torch.ops.aten.convolution_backward.default
+
 #: Larger calls are not made: products of two elements in one, which a core does in a second or less, and bytes of its operands.
 _MOST_PRODUCTS, _MOST_BYTES = 1 << 33, 1 << 28
 
@@ -29,6 +35,17 @@ class Taken(NamedTuple):
 
     workspace: int
     passing: int
+
+
+def in_passing(func: Any, args: Sequence[Any]) -> int:
+    """Bytes of the copies that a call makes and gives back before its results are there."""
+    if func in _SUMS and not args[0].dtype.is_floating_point and not args[0].dtype.is_complex and args[0].dtype != torch.int64:
+        return 8 * int(args[0].numel())  # integers and truth values are added up in 64 bits
+    if func is _CONVOLUTION_BACKWARD:
+        given, stride, is_transposed, wanted = args[1], args[4], args[7], args[10]
+        if wanted[0] and not is_transposed and len(stride) == 2 and max(stride) > 1:
+            return 3 * int(given.nbytes)  # under a stride: as oneDNN has it, with its channels last, and with its channels first
+    return 0
 
 
 def taken(func: Any, args: Sequence[Any]) -> Taken | None:
