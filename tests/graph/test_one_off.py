@@ -1,4 +1,4 @@
-"""Time that a job takes once: loading of code, and trying out kernels; times in µs."""
+"""Time that a job takes once: loading of code, compilation, and trying out kernels; times in µs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Kind
-from lumos.simulate.durations import with_durations
+from lumos.simulate.durations import scale, with_durations
 
 US = 1000
 
@@ -87,6 +87,10 @@ def test_a_stream_that_was_held_up_starts_earlier_without_what_its_thread_took_o
     graph = build(job(drawing))
     assert graph.release_time.max() == 24_010 * US
     assert recurring(graph).release_time.max() == 4010 * US
+    # What the thread took once is read from the recording, also where its work takes half as long …
+    assert recurring(scale(graph, ~graph.on_device, 0.5)).release_time.max() == 4010 * US
+    # … and where everything does, the unknown reason too.
+    assert recurring(scale(graph, np.ones(len(graph), bool), 0.5)).release_time.max() == 2005 * US
 
 
 def test_autotuning_is_left_out_with_its_kernels(draw, job):
@@ -99,6 +103,46 @@ def test_autotuning_is_left_out_with_its_kernels(draw, job):
     left = recurring(graph)
     assert [int(d) // US for d, k in zip(left.duration, graph.kind, strict=True) if k == Kind.KERNEL] == [0, 0, 20]
     assert int(left.duration[graph.kind == Kind.LAUNCH].sum()) == 10 * US
+
+
+def compiled_at(draw, *starts, name="_compile.compile_inner (dynamo_timed)"):
+    """Three steps of 1000 with a launch of 10 and a kernel of 50 each; ranges of 300 compile, 100 after the starts of some steps."""
+    drawing = draw()
+    for number in range(3):
+        begin = 1000 * number
+        drawing.step(number, begin, 1000).row("cpu_op", "TorchDynamo Cache Lookup", begin, 40)
+        if begin in starts:
+            drawing.row("cpu_op", name, begin + 100, 300).op("aten::empty", begin + 200, 20)
+        drawing.launch((begin + 500, 10), (begin + 510, 50)).op("last", begin + 600, 300)
+    return drawing
+
+
+@pytest.mark.parametrize("name", ["_compile.compile_inner (dynamo_timed)", "/site-packages/triton/compiler/compiler.py(226): compile"])
+def test_compilation_is_left_out(job, draw, name):
+    """A step that compiles for 300 does so once; what looks up compiled code in every step stays."""
+    graph = build(job(compiled_at(draw, 0, name=name)))
+    assert "compiling takes 300.0 µs in 3 pieces of work, most of it 220.0 µs after the first work" in codes(graph)["compilation"]
+    assert recurring(graph).duration.sum() == graph.duration.sum() - 300 * US
+
+
+def test_what_every_step_does_is_no_compilation(job, draw):
+    """A job that compiles in each of three steps keeps that."""
+    graph = build(job(compiled_at(draw, 0, 1000, 2000)))
+    assert graph.one_off is None and "compilation" not in codes(graph)
+
+
+def test_ranks_that_ask_each_other_whether_to_compile_do_not_compile(job, draw):
+    assert build(job(compiled_at(draw, 1000, name="guard_collective (dynamo_timed)"))).one_off is None
+
+
+def test_kernels_tried_out_while_compiling_are_told_apart(draw, job):
+    """Of 400 µs of compilation, 100 try out kernels, with one of 50 µs."""
+    drawing = draw().row("user_annotation", "_compile.compile_inner (dynamo_timed)", 0, 400).op("trace", 0, 100)
+    drawing.row("user_annotation", "benchmark_all_configs (dynamo_timed)", 200, 100).launch((200, 100), (210, 50), name="a")
+    drawing.op("codegen", 300, 100).launch((400, 10), (410, 20), name="b").op("last", 420, 10)
+    graph = build(job(drawing))
+    assert "takes 150.0 µs" in codes(graph)["autotuning"] and "takes 300.0 µs" in codes(graph)["compilation"]
+    assert recurring(graph).duration.sum() == graph.duration.sum() - 450 * US
 
 
 def test_what_the_loop_takes_has_no_loading_in_it(launches):

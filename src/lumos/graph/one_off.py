@@ -1,4 +1,4 @@
-"""Time that a job takes once and not in every step: starting the driver, loading code onto the device, and trying out kernels.
+"""Time that a job takes once and not in every step: starting the driver, loading code onto the device, compiling, and trying out kernels.
 
 *Starting*: the first call that needs the driver starts it, and the first calls of a library its part of it (the CUDA C++ Programming Guide,
 "Initialization": the runtime starts when one of its functions is first called). A runtime call that launches, copies and awaits nothing is
@@ -9,6 +9,10 @@ median later call of its name takes is left to it.
 seconds; a later launch of the kernel does not. A call that launches the first kernel of its name in the recording is loading beyond
 the usual time of a launch, where it takes both LONG and TIMES the usual time, without what it waited for a place in the queue. Calls
 that load modules by name are loading throughout.
+
+*Compilation*: ranges that torch's compiler leaves while it compiles, with all that they run. They are named "… (dynamo_timed)", such as
+"_compile.compile_inner (dynamo_timed)". A recording with Python functions has those of Dynamo and Triton that compile. A job of several
+marked steps that compiles in each of them does not do so once, and keeps it.
 
 *Autotuning*: ranges whose names say so (Inductor's and Triton's, MIOpen's search), with all that they run. A library that searches
 inside an operator without a range of its own (cuDNN's benchmark mode) is not recognised.
@@ -24,12 +28,15 @@ import numpy as np
 
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import of_graph_launches
+from lumos.graph.steps import steps
 from lumos.graph.table import Kind, OneOff
 from lumos.intervals import covered, union, within
 from lumos.trace.table import Category
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumos.graph.host import HostPlan, HostTasks
     from lumos.graph.launches import DeviceWork
     from lumos.graph.table import Graph
@@ -50,6 +57,14 @@ _LOADS = re.compile(r"(cu|cuda|hip)(Module|Library)(Load|GetFunction|GetKernel|G
 #: Ranges in which kernels are tried out.
 _TUNES = re.compile(r"(?i)auto_?tun(e|ing)|benchmark_all_configs|miopen\w*find\w*conv|find_?best_?(config|algorithm)")
 
+#: Ranges in which torch compiles (torch 2.13: `dynamo_timed` in torch/_dynamo/utils.py; in 2.0 it was the decorator of the same functions).
+#: One range of that kind is no compilation: with guard collectives, ranks ask each other in every step whether to compile. Inductor's call
+#: of Triton's compiler, and Triton's of its own, leave Python functions.
+_COMPILES = re.compile(
+    r"(?!guard_collective ).*\(dynamo_timed\)|.*torch/_dynamo/convert_frame\.py\(\d+\): (_compile|compile_inner)"
+    r"|.*triton/compiler/compiler\.py\(\d+\): compile"
+)
+
 
 class _Part(NamedTuple):
     """Tasks, and how much of each is of one cause, ns."""
@@ -60,15 +75,18 @@ class _Part(NamedTuple):
 
 def one_off(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork) -> tuple[OneOff | None, list[Diagnostic]]:
     """The time of a rank's tasks that no later step takes, and what is said of it; None where there is none."""
-    tuning = _tuning(trace, tasks, work)
-    loading = _loading(trace, planned, tasks, work, tuning.task)
-    starting = _starting(trace, tasks, work, np.concatenate((tuning.task, loading.task)))
+    tuning = _inside(trace, _ranges(trace, _TUNES.search), tasks, work)
+    compiling = _without(_inside(trace, _compiling(trace), tasks, work), tuning.task)
+    taken = np.concatenate((tuning.task, compiling.task))
+    loading = _without(_loading(trace, planned, tasks, work), taken)
+    starting = _starting(trace, tasks, work, np.concatenate((taken, loading.task)))
     found = [
         _said(trace, "driver-start", "starting the driver and its libraries", starting, tasks, work),
         _said(trace, "module-loading", "loading of code onto the device", loading, tasks, work),
+        _said(trace, "compilation", "compiling", compiling, tasks, work),
         _said(trace, "autotuning", "trying out kernels", tuning, tasks, work),
     ]
-    task, time = (np.concatenate(column) for column in zip(tuning, loading, starting, strict=True))
+    task, time = (np.concatenate(column) for column in zip(tuning, compiling, loading, starting, strict=True))
     if not time.sum():
         return None, []
     whole = np.concatenate((tasks.duration, work.end - work.start))[task]
@@ -77,23 +95,27 @@ def one_off(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork)
 
 def recurring(graph: Graph) -> Graph:
     """The graph without the time that is taken once; the same graph where there is none. What begins at a time of the recording that no
-    dependency explains begins earlier by as much as its rank's threads took before, once."""
+    dependency explains begins earlier by as much as its rank's threads took before, once. That is read from the recorded times, also where
+    the graph has other durations; where it has other times of that kind, the same share of them is left."""
     if graph.one_off is None:
         return graph
     durations = graph.duration.copy()
     durations[graph.one_off.task] = np.rint(durations[graph.one_off.task] * (1 - graph.one_off.share)).astype(np.int64)
-    if graph.measured_start is None:
+    if graph.measured_start is None or graph.measured_end is None:
         return replace(graph, duration=durations, one_off=None)
-    task, rank, release = graph.one_off.task, graph.rank_of_task, graph.release_time.copy()
-    gone, host = graph.duration - durations, task[~graph.on_device[task]]
-    for each in np.unique(rank[host]).tolist():
-        own, of_rank = host[rank[host] == each], rank[graph.release_task] == each
-        once = union(graph.measured_start[own], graph.measured_start[own] + gone[own])
-        release[of_rank] -= covered(once, release[of_rank])
+    rank, release, recorded = graph.rank_of_task, graph.release_time.copy(), graph.measured_start[graph.release_task]
+    host = ~graph.on_device[graph.one_off.task]
+    task, share = graph.one_off.task[host], graph.one_off.share[host]
+    start, lasted = graph.measured_start[task], graph.measured_end[task] - graph.measured_start[task]
+    for each in np.unique(rank[task]).tolist():
+        own, of_rank = rank[task] == each, rank[graph.release_task] == each
+        once = union(start[own], start[own] + np.rint(share[own] * lasted[own]).astype(np.int64))
+        gone = covered(once, recorded[of_rank]) / np.maximum(recorded[of_rank], 1)
+        release[of_rank] = np.rint(release[of_rank] * (1 - gone)).astype(np.int64)
     return replace(graph, duration=durations, release_time=release, one_off=None)
 
 
-def _loading(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork, tuned: Int64) -> _Part:
+def _loading(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork) -> _Part:
     by_name = np.flatnonzero((tasks.kind == Kind.RUNTIME) & (tasks.row >= 0))
     by_name = by_name[trace.named(_LOADS.fullmatch)[tasks.row[by_name]]]
     launches = np.flatnonzero((work.call >= 0) & (trace.category[work.row] == Category.KERNEL) & ~of_graph_launches(trace, work))
@@ -104,9 +126,13 @@ def _loading(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork
     usual = int(np.median(every)) if len(every) else 0
     calls = calls[tasks.duration[calls] >= max(LONG, TIMES * usual)]
     task = np.concatenate((by_name, calls))
-    time = np.concatenate((tasks.duration[by_name], tasks.duration[calls] - usual))
-    fresh = ~np.isin(task, tuned)
-    return _Part(task[fresh], time[fresh])
+    return _Part(task, np.concatenate((tasks.duration[by_name], tasks.duration[calls] - usual)))
+
+
+def _without(part: _Part, taken: Int64) -> _Part:
+    """The part less the tasks that are of another cause already."""
+    fresh = ~np.isin(part.task, taken)
+    return _Part(part.task[fresh], part.time[fresh])
 
 
 def _starting(trace: Trace, tasks: HostTasks, work: DeviceWork, taken: Int64) -> _Part:
@@ -123,9 +149,21 @@ def _starting(trace: Trace, tasks: HostTasks, work: DeviceWork, taken: Int64) ->
     return _Part(columns[:, 0], columns[:, 1])
 
 
-def _tuning(trace: Trace, tasks: HostTasks, work: DeviceWork) -> _Part:
-    """All tasks inside ranges that try out kernels, and the device work that they launch."""
-    ranges = np.flatnonzero(trace.named(_TUNES.search) & trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.PYTHON))
+def _ranges(trace: Trace, matches: Callable[[str], object]) -> Int64:
+    """The rows of operators, ranges and Python functions whose names match."""
+    return np.flatnonzero(trace.named(matches) & trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.PYTHON))
+
+
+def _compiling(trace: Trace) -> Int64:
+    """The ranges in which torch compiles; none where there are some in each of several marked steps."""
+    rows = _ranges(trace, _COMPILES.fullmatch)
+    marks = steps(trace)
+    step = np.searchsorted([mark.start for mark in marks], trace.start[rows], "right")
+    return rows[:0] if len(marks) > 2 and len(np.unique(step[step > 0])) == len(marks) else rows
+
+
+def _inside(trace: Trace, ranges: Int64, tasks: HostTasks, work: DeviceWork) -> _Part:
+    """All tasks inside the ranges, and the device work that they launch."""
     inside = np.zeros(len(tasks), bool)
     for lane in np.unique(trace.lane[ranges]):
         rows = ranges[trace.lane[ranges] == lane]
