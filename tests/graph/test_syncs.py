@@ -1,15 +1,14 @@
-"""Synchronisations, blocking copies and full queues: calls that wait for the device."""
+"""Synchronisations and blocking copies: calls that wait for the device."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
-from lumos.graph.waits.syncs import queue_depth, synchronisations
+from lumos.graph.waits.syncs import synchronisations
 from lumos.simulate import simulate
 
 US = 1000
@@ -219,109 +218,6 @@ def test_of_two_streams_the_one_whose_end_let_the_call_return_is_awaited(draw, t
     graph = rank_graph(trace(drawing))
     source = graph.pred[graph.pred_kind == Dependency.SYNC]
     assert [graph.names[i] for i in graph.name[source]] == ["awaited"]
-
-
-def test_a_full_queue_shows_as_many_launches_at_one_count(draw, trace):
-    # 1,100 launches 1 us apart of kernels of 10 us: outstanding grows by 9 in 10 until 1,000 are queued, then each call
-    # waits for a kernel to end
-    drawing = draw()
-    begin = 0.0
-    ends: list[float] = []
-    for i in range(1500):
-        outstanding = i - sum(1 for e in ends if e <= begin) if i > 900 else 0
-        call = 1.0
-        start = max(ends[-1] if ends else 0, begin + 1)
-        if i >= 1000 and outstanding >= 1000:
-            call = ends[i - 1000] - begin + 1
-        drawing.launch((begin, call), (max(start, begin + call), 10.0))
-        ends.append(max(start, begin + call) + 10.0)
-        begin += call
-    found = trace(drawing)
-    depth, _, outstanding_seen, _ = queue_depth(found, device_work(found))
-    assert depth == outstanding_seen.max() >= 999
-    graph = rank_graph(found)
-    blocked = graph.duration[graph.kind == Kind.LAUNCH][-100:]
-    assert (blocked == 1 * US).all()  # a blocked call keeps the cost of a free one, not its wait
-    timeline = simulate(graph)
-    kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
-    error = abs(timeline.end[kernels].max() - graph.measured_end[kernels].max())
-    assert error / (graph.measured_end.max() - graph.measured_start.min()) < 0.001
-
-
-@pytest.mark.parametrize(("launches", "depth"), [(99, 0), (100, 1000)])
-def test_a_queue_is_full_where_a_hundred_launches_begin_at_one_count(draw, trace, launches, depth):
-    # 1,000 kernels of 10 us were launched before the recording, and every recorded launch begins when one of them has ended
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
-    for i in range(launches):
-        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
-    found = trace(drawing)
-    assert queue_depth(found, device_work(found)).depth == depth
-
-
-@pytest.mark.parametrize(("waits", "returns", "depth"), [(4, 1, 0), (5, 1, 1000), (5, -1, 0), (5, 61, 0)])
-def test_a_queue_is_full_where_long_launches_return_when_a_place_is_free(draw, trace, waits, returns, depth):
-    # 1,000 kernels of 150 us were launched before the recording. Every call begins 1 us after one of them has begun, at 1,000 outstanding
-    # launches, and returns so long (us) after its end: `waits` such calls are too few to be a cluster, but all wait for the place.
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 150.0 * i, 150.0, 7, drawing.correlate())
-    for i in range(waits):
-        drawing.launch((300.0 * i + 1, 149.0 + returns), (150_000 + 10.0 * i, 10.0))
-        if i < waits - 1:
-            drawing.launch((300.0 * i + 220, 4.0), (150_005 + 10.0 * i, 1.0))
-    found = trace(drawing)
-    assert queue_depth(found, device_work(found)).depth == depth
-
-
-def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
-    # 1,000 kernels of 10 us were launched before the recording. Every recorded call waits until one of them, or of those after
-    # them, ends, and returns 1 us later: it costs 1 us, not 10.
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
-    for i in range(300):
-        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
-    found = trace(drawing)
-    depth, _, outstanding, freed = queue_depth(found, device_work(found))
-    assert depth == 1000
-    assert (outstanding == 1000).all()
-    assert freed.tolist() == list(range(300))
-    graph = rank_graph(found)
-    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
-    assert (graph.duration[launches] == 1 * US).all()
-    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
-
-
-def test_launches_that_take_no_place_leave_the_queue_as_deep_as_it_is(draw, trace):
-    # as above, and every tenth call is followed by one whose kernel is still running when the next call begins
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
-    for i in range(300):
-        drawing.launch((10.0 * i + 1, 9.5), (10_000 + 10.0 * i, 10.0))
-        if i % 10 == 0:
-            drawing.launch((10.0 * i + 10.6, 0.2), (10.0 * i + 12, 1.0), 9, "added", **{"Queue place": 0})
-    found = trace(drawing)
-    depth, order, outstanding, _ = queue_depth(found, device_work(found))
-    assert (depth, len(order)) == (1000, 300)
-    assert (outstanding == 1000).all()
-    graph = rank_graph(found)
-    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
-    assert len(launches) == 300
-    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
-    added = np.flatnonzero(graph.on_device & (graph.name == graph.names.index("added")))
-    assert len(added) == 30
-    assert np.isin(graph.pred[graph.pred_kind == Dependency.LAUNCH], launches).sum() == 300
-
-
-def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
-    drawing = draw()
-    for i in range(300):
-        drawing.launch((10 * i, 5), (10 * i + 40, 9))
-    found = trace(drawing)
-    assert queue_depth(found, device_work(found)).depth == 0
 
 
 def test_names_of_calls(draw, trace):

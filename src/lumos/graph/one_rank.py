@@ -31,9 +31,10 @@ from lumos.graph.occupancy import occupancy
 from lumos.graph.one_off import one_off
 from lumos.graph.steps import steps
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Waits
+from lumos.graph.waits.full_queue import FullQueue, full_queue
 from lumos.graph.waits.graph_launches import graph_order
 from lumos.graph.waits.streams import StreamWaits, stream_waits
-from lumos.graph.waits.syncs import NONE, USUAL_QUEUE, BlockingCopies, Synchronisations, blocking_copies, queue_depth, synchronisations
+from lumos.graph.waits.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, synchronisations
 from lumos.graph.waits.window import held_up_at_begin, launched_before, stalled_at_begin
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
@@ -52,8 +53,7 @@ class _Device(NamedTuple):
     """The device work of a rank, and what it and the CPU wait for.
 
     calls: the `Call` of every row of the trace. held_up: first work of streams that earlier work kept busy, and stalled: work whose launch
-    waited for work from before the recording. depth: of the launch queue, 0 where the trace shows no limit; full: work whose launch waited
-    for a place in it, and freed: the work whose end made that place.
+    waited for work from before the recording.
     """
 
     calls: Int8
@@ -64,9 +64,7 @@ class _Device(NamedTuple):
     dispatched: Dispatches
     held_up: Int64
     stalled: Int64
-    depth: int
-    full: Int64
-    freed: Int64
+    queue: FullQueue
 
 
 class _Host(NamedTuple):
@@ -107,7 +105,7 @@ def rank_graph(trace: Trace) -> Graph:
         gap_range=None if delays.gap_range is None else np.array([delays.gap_range], np.int64),
         release_task=release_task,
         release_time=release_time,
-        queue_depth=np.array([device.depth], np.int32) if device.depth else None,
+        queue_depth=np.array([device.queue.depth], np.int32) if device.queue.depth else None,
         waits=_waits(host, syncs, len(lanes)),
         occupancy=occupancy(trace, work, len(tasks)),
         collectives=_collectives(trace, tasks, work),
@@ -122,7 +120,7 @@ def rank_graph(trace: Trace) -> Graph:
             *trace.diagnostics,
             *once_said,
             *inferred_waits(trace, work, syncs, device.waits, device.held_up),
-            *inferred_queue(trace, device.depth, device.stalled),
+            *inferred_queue(trace, device.queue.depth, device.stalled),
         ),
         evidence=row_evidence(trace, device.calls, host.slices, awaited, work, device.waits),
     )
@@ -143,7 +141,7 @@ def _device(trace: Trace) -> _Device:
         dispatches(work, waits),
         held_up,
         stalled,
-        *_full_queue(trace, work, stalled),
+        full_queue(trace, work, stalled),
     )
 
 
@@ -172,16 +170,6 @@ def _without_work(trace: Trace) -> str:
     return f"{trace.path}: rank {trace.rank} has neither operators nor device work; record with CPU and CUDA activities on"
 
 
-def _full_queue(trace: Trace, work: DeviceWork, stalled: Int64) -> tuple[int, Int64, Int64]:
-    """The depth of the launch queue (0 where the trace shows no limit), the work whose launch had to wait for a place in it, and the
-    work whose end made that place. stalled: work whose launch waited for work from before the recording."""
-    depth, order, outstanding, freed = queue_depth(trace, work)
-    if not depth and len(stalled):
-        return max(USUAL_QUEUE, int(outstanding.max())), order[:0], freed[:0]
-    blocked = np.flatnonzero(outstanding >= depth) if depth else order[:0]
-    return depth, order[blocked], freed[blocked]
-
-
 def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     """Launch calls keep their measured time, except those that waited inside, for their copy or for a place in the queue.
 
@@ -192,11 +180,11 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     at = planned.last_of_row[work.call[(work.call >= 0) & work.placed]]
     planned.kind[at] = Kind.LAUNCH
     planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
-    waited = np.union1d(device.full, device.stalled)
+    waited = np.union1d(device.queue.waited, device.stalled)
     if len(waited):
         blocked = planned.last_of_row[work.call[waited]]
         free = np.setdiff1d(at, blocked)
-        made = planned.finish[planned.last_of_row[work.call[device.full]]] - work.end[device.freed]
+        made = planned.finish[planned.last_of_row[work.call[device.queue.waited]]] - work.end[device.queue.freed]
         usual = int(np.median(planned.duration[free] if len(free) else np.maximum(made, 0)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
@@ -218,9 +206,9 @@ def _edges(trace: Trace, host: _Host, device: _Device) -> Edges:
     edges.add(first_work + copies.work, _returns(planned, tasks, work.call[copies.work]), Dependency.COPY)
     on_event = np.flatnonzero(syncs.event >= 0)
     edges.add(first_work + syncs.event[on_event].astype(np.int64), _returns(planned, tasks, syncs.row[on_event]), Dependency.SYNC)
-    early = work.call[device.freed] < 0
-    blocked = tasks.of_slice[planned.last_of_row[work.call[device.full[early]]]]
-    edges.add(first_work + device.freed[early], blocked, Dependency.QUEUE_DEPTH)
+    early = work.call[device.queue.freed] < 0
+    blocked = tasks.of_slice[planned.last_of_row[work.call[device.queue.waited[early]]]]
+    edges.add(first_work + device.queue.freed[early], blocked, Dependency.QUEUE_DEPTH)
     edges.add(tasks.hand_off_source, tasks.hand_off_task, Dependency.HAND_OFF)
     earlier, later = graph_order(trace, work)
     edges.add(first_work + earlier, first_work + later, Dependency.STREAM_WAIT)

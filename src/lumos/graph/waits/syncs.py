@@ -1,4 +1,4 @@
-"""Calls that wait for the device: synchronisations, blocking copies, and launches into a full queue.
+"""Calls that wait for the device: synchronisations and blocking copies.
 
 Each becomes two tasks: the call's own cost, and its return, which depends on the work that the call waits for. Which work
 that is comes from the profiler's `cuda_sync` rows where the trace has them, else from the order of calls, for all repetitions of a
@@ -246,59 +246,3 @@ def _says(trace: Trace, rows: Int32, *words: str) -> NDArray[np.bool_]:
     """Which rows have one of the words in their name, bool[rows]."""
     found = [i for i in trace.names_of(rows) if any(word in trace.strings[i] for word in words)]
     return np.isin(trace.name[rows], found)
-
-
-#: So many launches must begin at the largest count of outstanding launches before that count is taken for the queue's depth;
-#: by chance there would be fewer.
-FULL_QUEUE_SIGHTINGS = 100
-#: A launch that begins there, takes at least LONG_STALL (ns), and returns within WAKE_UP after the end that made place has waited for that
-#: place; so many of them show a full queue too, unless another launch so long returned without place.
-FEWEST_FULL, LONG_STALL = 5, 100_000
-#: A smaller count is not taken for the queue's depth (launches): CUDA's queue holds about 1,024, and loops in a program make
-#: launches begin at smaller counts again and again.
-SHALLOWEST_QUEUE = 900
-#: The depth of a queue that was full without showing how deep it is (launches): that of CUDA's queue in the public traces, 1,020 to 1,022.
-USUAL_QUEUE = 1022
-
-
-class QueueDepth(NamedTuple):
-    """depth: launches of the rank that may be outstanding, 0 where the trace shows no limit. order: launched work (indices into
-    DeviceWork) in the order of the calls. outstanding: for each of these, the launches that had not ended when its call began, with those
-    from before the recording. freed: where these were as many as the depth, the work (an index into DeviceWork) whose end made place;
-    ABSENT elsewhere."""
-
-    depth: int
-    order: Int64
-    outstanding: Int64
-    freed: Int64
-
-
-def queue_depth(trace: Trace, work: DeviceWork) -> QueueDepth:
-    """How many launches may be outstanding. There is a limit where many launches begin at the largest count that occurs, or where some of
-    them wait there until work ends: a rank that waits long for others fills its queue only a few times a step. Launches that take no place
-    are not counted."""
-    launched = np.flatnonzero((work.call >= 0) & work.placed)
-    order = launched[np.argsort(work.issued[launched], kind="stable")]
-    early = np.flatnonzero((work.call < 0) & (work.issued == np.iinfo(np.int64).min))
-    every = np.concatenate((early, order))
-    by_end = every[np.argsort(work.end[every], kind="stable")]
-    before = len(early) + np.arange(len(order))
-    outstanding = before - np.searchsorted(work.end[by_end], work.issued[order], "left")
-    freed = np.full(len(order), ABSENT, np.int64)
-    if not len(order):
-        return QueueDepth(0, order, outstanding, freed)
-    most = int(outstanding.max())
-    blocked = np.flatnonzero(outstanding >= most)
-    by_whom = by_end[before[blocked] - most]
-    often = (outstanding >= most - 1).sum() >= FULL_QUEUE_SIGHTINGS
-    if most < SHALLOWEST_QUEUE or not (often or _waited_for_place(trace, work.call[order[blocked]], work.end[by_whom])):
-        return QueueDepth(0, order, outstanding, freed)
-    freed[blocked] = by_whom
-    return QueueDepth(most, order, outstanding, freed)
-
-
-def _waited_for_place(trace: Trace, call: Int32, freed: Int64) -> bool:
-    """Whether the long ones among launch calls, enough of them, returned just after a place became free. freed: when, for each call."""
-    after = trace.start[call] + trace.duration[call] - freed
-    after = after[trace.duration[call] >= LONG_STALL]
-    return len(after) >= FEWEST_FULL and bool(((after >= 0) & (after <= WAKE_UP)).all())

@@ -1,0 +1,104 @@
+"""Launches that wait for a place in the queue of launches.
+
+A launch into a full queue returns when a place in it has become free, which is when the next piece of device work ends. So such a launch
+takes longer than is usual for its call, and returns just after the first end of device work since it began, while about as many launches
+are outstanding as there are places. About as many, because a recording may lack rows: where it lacks the launches or the kernels of some
+places, fewer launches seem to be outstanding than there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.graph.waits.syncs import WAKE_UP
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.graph.launches import DeviceWork
+    from lumos.trace.table import Int64, Trace
+
+#: So many launches must begin at the largest count of outstanding launches before that count is taken for the queue's depth;
+#: by chance there would be fewer.
+FULL_QUEUE_SIGHTINGS = 100
+#: So many launches that waited for a place for at least LONG_STALL (ns) show a full queue too, unless as many that took so long did not.
+FEWEST_FULL, LONG_STALL = 5, 100_000
+#: A smaller count is not taken for the queue's depth (launches): CUDA's queue holds about 1,024, and loops in a program make
+#: launches begin at smaller counts again and again.
+SHALLOWEST_QUEUE = 900
+#: The depth of a queue that was full without showing how deep it is (launches): that of CUDA's queue in the public traces, 1,020 to 1,022.
+USUAL_QUEUE = 1022
+#: The queue may be full where as large a share of its places seems to be free: a recording that lacks more rows is not worth asking.
+LOST_PLACES = 0.05
+#: A launch that takes no more than so many times what is usual for its call is not said to have waited. Of the launches that wait in
+#: resnet-v100, 98 % take longer.
+USUAL_SPREAD = 1.5
+
+
+class FullQueue(NamedTuple):
+    """depth: launches of the rank that may be outstanding, 0 where the trace shows no limit. waited: the work whose launch waited for a
+    place, in the order of the launches, and freed: the work whose end made that place; indices into DeviceWork."""
+
+    depth: int
+    waited: Int64
+    freed: Int64
+
+
+class Outstanding(NamedTuple):
+    """launched: work whose launch takes a place in the queue, in the order of the launches. ahead: for each, the launches that had not
+    ended when its call began, with those from before the recording. next_end: for each, the first work to end from then on. Indices into
+    DeviceWork."""
+
+    launched: Int64
+    ahead: Int64
+    next_end: Int64
+
+
+def outstanding(work: DeviceWork) -> Outstanding:
+    """How many launches are outstanding when each launch begins."""
+    launched = np.flatnonzero((work.call >= 0) & work.placed)
+    launched = launched[np.argsort(work.issued[launched], kind="stable")]
+    early = np.flatnonzero((work.call < 0) & (work.issued == np.iinfo(np.int64).min))
+    every = np.concatenate((early, launched))
+    by_end = every[np.argsort(work.end[every], kind="stable")]
+    ended = np.searchsorted(work.end[by_end], work.issued[launched], "left")
+    return Outstanding(launched, len(early) + np.arange(len(launched)) - ended, by_end[np.minimum(ended, len(by_end) - 1)])
+
+
+def full_queue(trace: Trace, work: DeviceWork, stalled: Int64) -> FullQueue:
+    """How many launches may be outstanding, and which launches waited for a place. stalled: work whose launch waited for work from before
+    the recording, which shows that the queue was full even where nothing else does."""
+    launched, ahead, next_end = outstanding(work)
+    most = int(ahead.max(initial=0))
+    near = ahead >= (1 - LOST_PLACES) * most
+    waited = near & _returned_at(trace, work, launched, next_end) & _long(trace, work, launched, near)
+    often = (ahead >= most - 1).sum() >= FULL_QUEUE_SIGHTINGS
+    if most >= SHALLOWEST_QUEUE and (often or _stalls(trace.duration[work.call[launched[near]]], waited[near])):
+        return FullQueue(most, launched[waited], next_end[waited])
+    return FullQueue(max(USUAL_QUEUE, most) if len(stalled) else 0, launched[:0], launched[:0])
+
+
+def _returned_at(trace: Trace, work: DeviceWork, launched: Int64, next_end: Int64) -> NDArray[np.bool_]:
+    """Whether each launch returned when the next work had ended."""
+    call = work.call[launched]
+    after = trace.start[call] + trace.duration[call] - work.end[next_end]
+    return (after >= 0) & (after <= WAKE_UP)
+
+
+def _long(trace: Trace, work: DeviceWork, launched: Int64, near: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Whether each launch took longer than the calls of its name did with places free; true where there are no such calls."""
+    call = work.call[launched]
+    name, took = trace.name[call], trace.duration[call]
+    out = np.ones(len(launched), bool)
+    for each in np.unique(name[~near]):
+        of_name = name == each
+        out[of_name] = took[of_name] > USUAL_SPREAD * np.median(took[of_name & ~near])
+    return out
+
+
+def _stalls(took: Int64, waited: NDArray[np.bool_]) -> bool:
+    """Whether the launches that took long, enough of them, did so because they waited."""
+    long = took >= LONG_STALL
+    return bool((long & waited).sum() >= max(FEWEST_FULL, (long & ~waited).sum()))

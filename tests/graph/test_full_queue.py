@@ -1,0 +1,137 @@
+"""Launches that wait for a place in the queue of launches."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from lumos.graph.launches import device_work
+from lumos.graph.one_rank import rank_graph
+from lumos.graph.table import Dependency, Kind
+from lumos.graph.waits.full_queue import full_queue, outstanding
+from lumos.simulate import simulate
+
+US = 1000
+NONE_STALLED = np.empty(0, np.int64)
+
+
+def depth_of(found):
+    return full_queue(found, device_work(found), NONE_STALLED).depth
+
+
+def filled(draw, lost=()):
+    """1,500 launches of 1 us, of kernels of 10 us: outstanding grows by 9 in 10 until 1,000 are queued, then each call waits for a kernel
+    to end, and returns 1 us later. lost: the numbers of launches that the recording lacks, with their kernels."""
+    drawing = draw()
+    begin = 0.0
+    ends: list[float] = []
+    for i in range(1500):
+        call = 1.0
+        if i >= 1000 and ends[i - 1000] > begin:
+            call = ends[i - 1000] - begin + 1
+        start = max(ends[-1] if ends else 0, begin + call)
+        if i not in lost:
+            drawing.launch((begin, call), (start, 10.0))
+        ends.append(start + 10.0)
+        begin += call
+    return drawing
+
+
+# The end of kernel 300 made place for launch 1300, which waited for nothing that is recorded: so much of its time stays its own.
+@pytest.mark.parametrize(("lost", "kept"), [((), 1), ((1100,), 1), ((1100, 1101, 1150), 1), ((300,), 10), (range(0, 1500, 100), 1)])
+def test_a_launch_into_a_full_queue_costs_what_others_cost_also_where_rows_are_lost(draw, trace, lost, kept):
+    found = trace(filled(draw, lost))
+    graph = rank_graph(found)
+    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
+    assert (found.duration[graph.event[launches]] == 10 * US).sum() > 350  # the calls waited for most of a kernel
+    assert sorted(graph.duration[launches])[-2:] == [1 * US, kept * US]
+    base, faster = (simulate(graph, np.where(graph.kind == Kind.KERNEL, graph.duration // of, graph.duration)) for of in (1, 2))
+    assert faster.end.max() / base.end.max() == pytest.approx(0.5, abs=0.01)
+
+
+# Call 1400 returns ten kernels after its place was free. Call 1090 finds the queue nearly full, and a kernel ends during it, but it takes
+# little longer than the usual 1 us.
+@pytest.mark.parametrize(("number", "longer", "own"), [(1400, 100, 110), (1090, 0.4, 1.4)])
+def test_other_long_launches_near_a_full_queue_keep_their_time(draw, trace, number, longer, own):
+    drawing = filled(draw)
+    call = drawing.rows[2 * number]
+    call["dur"] += longer
+    for row in drawing.rows[2 * number + 1 :]:
+        row["ts"] += longer
+    graph = rank_graph(trace(drawing))
+    assert sorted(graph.duration[graph.kind == Kind.LAUNCH])[-2:] == [1 * US, own * US]
+
+
+@pytest.mark.parametrize(("launches", "depth"), [(99, 0), (100, 1000)])
+def test_a_queue_is_full_where_a_hundred_launches_begin_at_one_count(draw, trace, launches, depth):
+    # 1,000 kernels of 10 us were launched before the recording, and every recorded launch begins when one of them has ended
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    for i in range(launches):
+        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
+    found = trace(drawing)
+    assert depth_of(found) == depth
+
+
+@pytest.mark.parametrize(("waits", "returns", "depth"), [(4, 1, 0), (5, 1, 1000), (5, -1, 0), (5, 61, 0)])
+def test_a_queue_is_full_where_long_launches_return_when_a_place_is_free(draw, trace, waits, returns, depth):
+    # 1,000 kernels of 150 us were launched before the recording. Every call begins 1 us after one of them has begun, at 1,000 outstanding
+    # launches, and returns so long (us) after its end: `waits` such calls are too few to be a cluster, but all wait for the place.
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 150.0 * i, 150.0, 7, drawing.correlate())
+    for i in range(waits):
+        drawing.launch((300.0 * i + 1, 149.0 + returns), (150_000 + 10.0 * i, 10.0))
+        if i < waits - 1:
+            drawing.launch((300.0 * i + 220, 4.0), (150_005 + 10.0 * i, 1.0))
+    found = trace(drawing)
+    assert depth_of(found) == depth
+
+
+def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
+    # 1,000 kernels of 10 us were launched before the recording. Every recorded call waits until one of them, or of those after
+    # them, ends, and returns 1 us later: it costs 1 us, not 10.
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    for i in range(300):
+        drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
+    found = trace(drawing)
+    work = device_work(found)
+    assert (outstanding(work).ahead == 1000).all()
+    depth, waited, freed = full_queue(found, work, NONE_STALLED)
+    assert (depth, len(waited), freed.tolist()) == (1000, 300, list(range(300)))
+    graph = rank_graph(found)
+    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
+    assert (graph.duration[launches] == 1 * US).all()
+    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
+
+
+def test_launches_that_take_no_place_leave_the_queue_as_deep_as_it_is(draw, trace):
+    # as above, and every tenth call is followed by one whose kernel is still running when the next call begins
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    for i in range(300):
+        drawing.launch((10.0 * i + 1, 9.5), (10_000 + 10.0 * i, 10.0))
+        if i % 10 == 0:
+            drawing.launch((10.0 * i + 10.6, 0.2), (10.0 * i + 12, 1.0), 9, "added", **{"Queue place": 0})
+    found = trace(drawing)
+    assert depth_of(found) == 1000
+    assert outstanding(device_work(found)).ahead.tolist() == [1000] * 300
+    graph = rank_graph(found)
+    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
+    assert len(launches) == 300
+    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
+    added = np.flatnonzero(graph.on_device & (graph.name == graph.names.index("added")))
+    assert len(added) == 30
+    assert np.isin(graph.pred[graph.pred_kind == Dependency.LAUNCH], launches).sum() == 300
+
+
+def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
+    drawing = draw()
+    for i in range(300):
+        drawing.launch((10 * i, 5), (10 * i + 40, 9))
+    found = trace(drawing)
+    assert depth_of(found) == 0
