@@ -24,6 +24,7 @@ class Call(IntEnum):
     BLOCKING_COPY = 7  # copies that return only when they have ended, whatever the memory
     LAUNCH = 8  # launches one kernel
     GRAPH_LAUNCH = 9  # launches all kernels of a graph
+    MAY_WAIT = 10  # allocates, registers or frees memory, for which drivers may wait for all device work
 
 
 _PATTERNS = (
@@ -36,6 +37,8 @@ _PATTERNS = (
     (Call.BLOCKING_COPY, re.compile(r"(cuda|hip)Memcpy(2D|3D)?|hipMemcpy(WithStream|DtoH|HtoD|DtoD)|cuMemcpy(DtoH|HtoD|DtoD)(_v2)?")),
     (Call.LAUNCH, re.compile(r"(cuda|hip|cu)(Ext)?(Module)?Launch(Cooperative)?Kernel(ExC|Ex)?(_ptsz|_spt)?")),
     (Call.GRAPH_LAUNCH, re.compile(r"(cuda|hip|cu)GraphLaunch(_ptsz)?")),
+    (Call.MAY_WAIT, re.compile(r"(cuda|hip)(Free|Malloc)(Host|Array|Pitch|Managed)?|(cuda|hip)Host(Alloc|Malloc|Free|(Unr|R)egister)")),
+    (Call.MAY_WAIT, re.compile(r"hipExtMallocWithFlags|cuMem(Alloc|Free)(Host)?(_v2)?|cuMemHost(Alloc|(Unr|R)egister(_v2)?)")),
 )
 
 

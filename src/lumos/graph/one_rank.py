@@ -35,6 +35,7 @@ from lumos.graph.waits.full_queue import FullQueue, full_queue
 from lumos.graph.waits.graph_launches import graph_order
 from lumos.graph.waits.streams import StreamWaits, stream_waits
 from lumos.graph.waits.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, synchronisations
+from lumos.graph.waits.unsaid import with_unsaid_waits
 from lumos.graph.waits.window import held_up_at_begin, launched_before, stalled_at_begin
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
@@ -127,8 +128,8 @@ def rank_graph(trace: Trace) -> Graph:
 
 
 def _device(trace: Trace) -> _Device:
-    calls = classify(trace)
     work = device_work(trace)
+    calls = with_unsaid_waits(trace, classify(trace), work)
     waits = stream_waits(trace, calls, work)
     held_up = held_up_at_begin(trace, work, waits)
     stalled = stalled_at_begin(trace, work, held_up)

@@ -101,7 +101,7 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
         else:
             event[of_kind] = found.work
     awaited_end = np.where(awaited >= 0, work.end[awaited], ABSENT) if len(work) else np.full(count, ABSENT, np.int64)
-    own, unclaimed, waited = _own_costs(trace, calls, rows, awaited_end, resolved)
+    own, unclaimed, waited = _own_costs(trace, rows, awaited_end, resolved)
     return Synchronisations(rows, target, event, own, unclaimed, waited, awaited_end)
 
 
@@ -187,18 +187,18 @@ class _OwnCosts(NamedTuple):
     waited: NDArray[np.bool_]
 
 
-def _own_costs(trace: Trace, calls: Int8, rows: Int32, awaited_end: Int64, resolved: NDArray[np.bool_]) -> _OwnCosts:
+def _own_costs(trace: Trace, rows: Int32, awaited_end: Int64, resolved: NDArray[np.bool_]) -> _OwnCosts:
     """What the calls themselves cost.
 
-    A call that waited costs the median of the calls of its kind that had nothing to wait for. Where there are none, it costs as much
+    A call that waited costs the median of the calls of its name that had nothing to wait for. Where there are none, it costs as much
     as the shortest call of which that is not known (not `resolved`), unless that is long too, or nothing. Any other call costs its
     measured time, and where that exceeds the usual cost by LONG_CALL, it contains a wait.
     """
     begin, duration = trace.start[rows], trace.duration[rows]
     waited = awaited_end > begin
     own, unclaimed = duration.copy(), np.zeros(len(rows), np.int64)
-    for kind in np.unique(calls[rows]):
-        of_kind = calls[rows] == kind
+    for name in trace.names_of(rows):
+        of_kind = trace.name[rows] == name
         idle, short = of_kind & ~waited & resolved, of_kind & ~resolved & (duration < LONG_CALL)
         costs = duration[idle] if idle.any() else np.sort(duration[short])[:1]
         usual = int(np.median(costs)) if len(costs) else 0

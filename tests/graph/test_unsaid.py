@@ -1,0 +1,81 @@
+"""Calls that wait for all device work although their names do not say so."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.graph.calls import Call, classify
+from lumos.graph.launches import device_work
+from lumos.graph.waits.unsaid import with_unsaid_waits
+
+
+def steps(draw, name, frees, *, kernel=100, wait=True, late=10):
+    """Steps of 1,000 us: five kernels of `kernel` us follow one another, launched within 30 us, and then a call frees memory in each of the
+    numbered steps. It begins at 40 us and returns `late` us after the last kernel, or after 5 us where it does not `wait`."""
+    drawing = draw()
+    for number in range(4):
+        at = 1000 * number
+        drawing.step(number, at, 990)
+        for i in range(5):
+            drawing.launch((at + 6 * i, 5), (at + 7 + kernel * i, kernel))
+        if number in frees:
+            drawing.call(name, at + 40, 5 * kernel + 7 + late - 40 if wait else 5)
+        drawing.op("python", at + 5 * kernel + 20, 480)
+    return drawing
+
+
+def waiting(found):
+    return int((with_unsaid_waits(found, classify(found), device_work(found)) == Call.DEVICE_SYNC).sum())
+
+
+NAMES = (
+    "hipFree",
+    "cudaFree",
+    "hipMalloc",
+    "cudaMalloc",
+    "cudaHostAlloc",
+    "cudaMallocHost",
+    "cudaHostRegister",
+    "hipHostMalloc",
+    "cuMemFree_v2",
+)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_call_that_returns_with_the_last_work_in_every_step_waits_for_it(draw, trace, loop_time, name):
+    found = trace(steps(draw, name, range(4)))
+    assert waiting(found) == 4
+    assert loop_time(found, 1) == pytest.approx(1000, abs=1)
+    assert loop_time(found, 2) == pytest.approx(1500, abs=1)  # five kernels are 500 us longer, and the call with them
+    assert loop_time(found, 0.5) == pytest.approx(750, abs=1)
+
+
+@pytest.mark.parametrize(
+    ("drawn", "calls"),
+    [
+        ({"frees": (1, 2)}, 2),
+        ({"frees": (1,)}, 0),  # one call of 0.5 ms may end with the device by chance
+        ({"frees": (1,), "kernel": 190}, 0),  # 0.93 ms
+        ({"frees": range(4), "wait": False}, 0),
+        ({"frees": range(4), "late": 70}, 0),  # what it did until then is not known
+    ],
+)
+def test_what_shows_that_a_call_waits(draw, trace, drawn, calls):
+    assert waiting(trace(steps(draw, "hipFree", **drawn))) == calls
+
+
+def test_one_long_call_that_ends_with_the_device_waits(draw, trace):
+    drawing = draw().launch((0, 5), (7, 1200)).launch((6, 5), (1207, 100), 8).call("hipFree", 20, 1290)
+    assert waiting(trace(drawing)) == 1
+
+
+def test_a_call_that_returns_before_the_work_has_ended_waits_at_no_repetition(draw, trace):
+    drawing = steps(draw, "hipFree", range(4))
+    second = [row for row in drawing.rows if row["name"] == "hipFree"][1]
+    second["dur"] = 300
+    assert waiting(trace(drawing)) == 0
+
+
+def test_calls_of_the_stream_and_of_other_kinds_never_wait(draw, trace):
+    assert waiting(trace(steps(draw, "cudaFreeAsync", range(4)))) == 0
+    assert waiting(trace(steps(draw, "cudaMallocAsync", range(4)))) == 0
