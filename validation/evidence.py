@@ -221,6 +221,13 @@ def negative_durations(rows: Rows) -> Rows:
     return rows
 
 
+def one_of_a_day(rows: Rows) -> Rows:
+    """Let one kernel in the middle last for a day."""
+    kernels = [row for row in rows if category(row) in KERNEL]
+    kernels[len(kernels) // 2]["dur"] = 86_400e6
+    return rows
+
+
 def rename_steps(rows: Rows) -> Rows:
     for row in rows:
         if str(row.get("name", "")).startswith("ProfilerStep"):
@@ -335,6 +342,8 @@ CORRUPTIONS = (
     Corruption("kernels with the id of the next launch", ONE, each(shift_ids), ("ids-disagree",)),
     Corruption("the device's clock 200 ms behind", ONE, move_device(-200_000), CLOCK),
     Corruption("the device's clock 1 ms behind", DDP, move_device(-1_000), CLOCK),
+    Corruption("the device's clock 10 ms behind", VGG, move_device(-10_000), CLOCK),
+    Corruption("one kernel lasts a day", ONE, each(one_of_a_day), ("duration-implausible",)),
     Corruption("kernels threefold as long", ONE, stretch(3, *KERNEL), OVERLAP),
     Corruption("kernels threefold as long, 8 ranks", EIGHT, stretch(3, *KERNEL), OVERLAP),
     Corruption("all streams written as one", EIGHT, each(one_stream), OVERLAP),

@@ -41,7 +41,7 @@ NEGLIGIBLE = 0.01
 #: because their ids are of another kind.
 _MOST_NAMES = 0.5
 
-#: Findings of the reader that leave the times or the links of some rows unknown.
+#: Findings of the reader, and of `graph.implausible`, that leave the times or the links of some rows unknown.
 UNREADABLE = (
     "truncated",
     "missing-start",
@@ -52,6 +52,7 @@ UNREADABLE = (
     "base-time-unreadable",
     "far-start",
     "stream-implausible",
+    "duration-implausible",
 )
 
 #: The code of evidence that a job's times are not measured, so that there is nothing to compare its replay with.

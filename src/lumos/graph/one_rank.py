@@ -24,6 +24,7 @@ from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
 from lumos.graph.hand_offs.timers import timers
 from lumos.graph.hand_offs.unclaimed_waits import unclaimed_calls, unclaimed_gaps
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
+from lumos.graph.implausible import plausible
 from lumos.graph.inferred import inferred_queue, inferred_waits
 from lumos.graph.joined.collectives import collectives
 from lumos.graph.launches import DeviceWork, device_work
@@ -80,6 +81,7 @@ class _Host(NamedTuple):
 
 def rank_graph(trace: Trace) -> Graph:
     """The dependency graph of one rank's trace, on its own. Raises GraphError where it contains no work."""
+    trace = plausible(trace)
     device = _device(trace)
     work, syncs = device.work, device.syncs
     delays = rank_constants(trace, work, device.waits, syncs, device.copies, device.dispatched)

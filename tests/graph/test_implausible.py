@@ -1,0 +1,47 @@
+"""Rows that last longer than any work can."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.graph.build import build
+from lumos.graph.implausible import plausible
+from lumos.trace.table import Job
+from lumos.vocabulary import Grade
+
+DAY, HOUR = 86_400_000_000, 3_600_000_000
+
+
+def drawn(draw):
+    """Ten operators of 90 us, 100 us apart; each launches a kernel of 50 us."""
+    drawing = draw()
+    for i in range(10):
+        drawing.op("op", 100 * i, 90).launch((100 * i + 10, 10), (100 * i + 30, 50))
+    return drawing
+
+
+@pytest.mark.parametrize("category", ["cpu_op", "cuda_runtime", "kernel"])
+def test_a_row_of_a_day_lasts_as_the_others_of_its_name(draw, trace, category):
+    whole = build(Job((trace(drawn(draw)),)))
+    drawing = drawn(draw)
+    [row for row in drawing.rows if row["cat"] == category][4]["dur"] = DAY
+    graph = build(Job((trace(drawing),)))
+    assert (graph.duration == whole.duration).all()
+    assert (graph.measured_end == whole.measured_end).all()
+    assert [(e.code, e.grade) for e in graph.evidence] == [("duration-implausible", Grade.LIMITED)]
+    (said,) = (d.message for d in graph.diagnostics if d.code == "duration-implausible")
+    assert "1 row cannot have lasted" in said
+    assert "1.00 d, while all work begins within 930.0 µs" in said
+
+
+def test_a_row_without_others_of_its_name_is_left_without_time(draw, trace):
+    assert plausible(trace(drawn(draw).op("alone", 1000, DAY))).duration[-1] == 0
+
+
+@pytest.mark.parametrize(
+    ("dur", "last", "kept"), [(HOUR, 1000, True), (HOUR + 1, 1000, False), (2 * HOUR, HOUR / 50, True), (3 * HOUR, HOUR / 50, False)]
+)
+def test_long_work_of_long_recordings_is_kept(draw, trace, dur, last, kept):
+    # all work begins within `last` us: of an hour, the 50th part is exceeded a hundredfold by more than two hours
+    found = plausible(trace(drawn(draw).op("long", 500, dur).op("last", last, 10)))
+    assert (found.duration.max() == dur * 1000) == kept
