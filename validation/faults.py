@@ -163,14 +163,11 @@ def finding_names(fault: Fault, finding: StragglerFinding) -> bool:
     return str(finding.cause) in fault.named and finding.where.rank == RANK and part in where
 
 
-def by_stragglers(fault: Fault, result: Stragglers, lengths_ms: dict[str, float]) -> tuple[str, bool, float | None]:
+def by_stragglers(fault: Fault, result: Stragglers) -> tuple[str, bool, float | None]:
     """What `stragglers` says first, whether that names the cause, and its worth, ms.
 
-    lengths_ms: of the job's steps. An outlier is worth what it adds to its own step, and a step left out as standing apart is named.
+    An outlier is worth what it adds to its own step.
     """
-    apart = [d.message for d in result.diagnostics if d.code == "step-left-out" and HIT in d.message]
-    if fault.cause in ONCE and apart:
-        return f"{HIT} left out", True, lengths_ms[HIT] - result.step_time_ns / 1e6
     if not result.findings:
         return "nothing", False, None
     finding = result.findings[0]
@@ -255,12 +252,10 @@ def answers(fault: Fault, plain: Path, recorded: Path) -> Answers:
     """What the verbs say to one recording, whose folder has one file a rank."""
     job = read(str(recorded))
     graph = build(job)
-    times = step_times(measured(graph), members(graph))
-    lengths = {time.name: time.length_ns / 1e6 for time in times.job}
-    first, named, worth = by_stragglers(fault, stragglers(graph, job), lengths)
+    first, named, worth = by_stragglers(fault, stragglers(graph, job))
     grown = growth(build(read(str(plain))), graph)
     group = max(grown, key=lambda g: grown[g])
-    said = by_diagnose(fault, diagnose(job, graph=graph, force=True), len(times.job) - 1)
+    said = by_diagnose(fault, diagnose(job, graph=graph, force=True), len(members(graph).job) - 1)
     return Answers(first, named, worth, *said, group in GROUPS.get(fault.cause, ("operators",)), grown[group], by_whatif(fault, job, graph))
 
 

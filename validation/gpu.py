@@ -52,7 +52,7 @@ def replay(lumos: str, folder: Path, row: dict[str, str]) -> Replayed:
     if done.returncode != 0:
         return Replayed(row, (), (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1])
     answer = json.loads(done.stdout)
-    return Replayed(row, tuple(step for step in answer["steps"] if step["basis"] == answer["basis"] and not step["apart"]))
+    return Replayed(row, tuple(step for step in answer["steps"] if step["counts"]))
 
 
 def section(folder: Path, replays: list[Replayed]) -> str:

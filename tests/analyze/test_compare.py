@@ -109,11 +109,11 @@ def not_adjoining(two_steps):
 
 def test_figures_are_means_over_steps(not_adjoining, job, shifted):
     """Both steps against the first alone, with k2 25 µs longer, so that the steps take 80 and 70: B is in one of two steps, and the steps
-    vary by 5 of 75. The time of A's step is that of the typical one, the lower of two."""
+    vary by 5 of 75. The time of A's step is their mean."""
     longer = shifted(not_adjoining, {9: (0, 25)})
     graph = replace(not_adjoining, measured_end=longer.end)
     result = compare_timelines((job, graph), (job, graph), None, "ProfilerStep#0")
-    assert (result.a.rank_steps, result.a.step_time_ns, result.a.basis) == (2, 70 * US, "latency")
+    assert (result.a.rank_steps, result.a.step_time_ns, result.a.basis) == (2, 75 * US, "latency")
     assert result.a.variation == pytest.approx(5 / 75)
     operators = {row.name: (row.before, row.after, row.cost_ns) for row in result.operators}
     assert operators["B"] == ((0.5, 0, 5 * US, None), (1, 0, 10 * US, None), 5 * US)

@@ -7,10 +7,10 @@ import pytest
 
 from lumos.analyze.loop.steps import members
 from lumos.analyze.replay import dependencies, replay, start_error, start_error_by_class, start_error_by_stream, start_errors
-from lumos.analyze.waiting.unexplained import APART, NO_PERIOD
+from lumos.analyze.waiting.unexplained import NO_PERIOD, NOT_COUNTED
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.table import Dependency, Kind, Processor, Step
+from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
 from lumos.simulate.timeline import measured
 
 US = 1000
@@ -47,12 +47,13 @@ def test_the_step_of_the_job_is_its_typical_one(cpu_ahead, shifted):
 
 
 def test_steps_that_do_not_count_are_listed_and_not_scored(cpu_ahead):
-    """Of periods of 90, 30 and 30 the first stands apart; the first step has none."""
+    """Something in step 1 happens once; the first step has no period, and step 2 only shows when step 3 begins."""
     graph = cpu_ahead((30, 90, 30, 30))
+    graph = replace(graph, one_off=OneOff(np.array([2], np.int32), np.ones(1), np.zeros(1, np.int8)))
     result = replay(graph, measured(graph))
-    assert [s.unscored_reason for s in result.steps[:2]] == [NO_PERIOD, APART]
-    assert all("fewer than 50" in s.unscored_reason for s in result.steps[2:])
-    assert [s.apart for s in result.steps] == [False, True, False, False]
+    assert [s.unscored_reason for s in result.steps[:3]] == [NO_PERIOD, NOT_COUNTED, NOT_COUNTED]
+    assert "fewer than 50" in result.steps[3].unscored_reason
+    assert [s.counts for s in result.steps] == [False, False, False, True]
     assert [d.code for d in result.diagnostics] == ["step-left-out"]
 
 

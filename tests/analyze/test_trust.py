@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members
-from lumos.analyze.trust import check_sound, grade, trust
+from lumos.analyze.trust import check_sound, grade, together, trust
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.table import Evidence, Kind
@@ -131,3 +131,9 @@ def test_times_that_were_never_measured_have_no_replay_to_judge(job):
     graph = job(EVEN)
     assert [r.code for r in trust(replace(graph, evidence=(found(NEVER_MEASURED, Grade.LIMITED),))).reasons] == [NEVER_MEASURED]
     assert trust(replace(graph, measured_start=None, measured_end=None)).grade is Grade.SOUND
+
+
+def test_of_two_trusts_the_reason_of_the_graver_comes_first():
+    limited, unsound = (grade([Evidence(code, code, of, 0.1)]) for code, of in (("gaps", Grade.LIMITED), ("lost", Grade.UNSOUND)))
+    for both in (together(limited, unsound), together(unsound, limited)):
+        assert (both.grade, both.why, both.unknown) == (Grade.UNSOUND, "lost", 0.2)

@@ -15,7 +15,7 @@ def test_the_parts_and_the_idle_time(lumos, trace, of):
     for step in (first, second):
         assert sum(step["breakdown"].values()) == sum(step["parts"].values()) == step["duration_ns"]
         assert sum(step["idle"].values()) == step["breakdown"]["other_ns"]
-    assert (answer["typical_step"], answer["parts"]) == ("ProfilerStep#1", second["parts"])
+    assert (answer["steps_counted"], answer["median_ns"], answer["parts"]) == (1, 1_000_000, second["parts"])
     assert {key: ns for key, ns in second["parts"].items() if ns} == {
         "compute_ns": 354_000,
         "communication_ns": 6_000,
@@ -57,20 +57,26 @@ def test_text_fits_80_columns(lumos, trace, by):
     done = lumos("breakdown", trace(), "--by", by)
     said = "rank 0: 2 steps, 1.00 ms a step (period; latency 601.0 µs) as measured; 40 % is host between operators"
     assert " ".join(done.out.split()).startswith(said)
-    assert "Where the typical step goes (ProfilerStep#1)" in done.out
+    assert "Where the step goes\n" in done.out
     assert "ProfilerStep#0 *" in done.out and "* latency, as the recording lacks the step before it" in done.out
     assert "data loading" not in done.out
     assert max(map(len, done.out.splitlines())) <= 80
     assert f"By {by}" in done.out
 
 
-def test_a_step_that_stands_apart_is_listed_and_counts_nowhere(lumos, interrupted):
-    """Devices are idle for 640 of 1000 µs in the three steps that count, and for 2640 of 3000 in the one that stands apart."""
+def test_a_longer_step_counts_and_is_said(lumos, interrupted):
+    """Devices are idle for 640 of 1000 µs in three of the steps that count, and for 2640 of 3000 in the fourth: 1140 of 1500 on average."""
     done = lumos("breakdown", interrupted)
-    assert "1.00 ms a step (period; latency 601.0 µs)" in " ".join(done.out.split())
-    assert "rank 0: 3 steps of 1.00 ms to 1.00 ms" in done.out
-    assert "ProfilerStep#3 †" in done.out and "† much longer or shorter than the other steps" in done.out
-    assert ["host-bound", "640.0", "µs", "64.0", "%"] in [line.split() for line in done.out.splitlines()]
-    answer = lumos("breakdown", interrupted, "--json").json
-    assert [step["apart"] for step in answer["steps"]] == [False, False, False, True, False]
-    assert "step-left-out" in [finding["code"] for finding in answer["diagnostics"]]
+    assert "1.50 ms a step (period; latency 601.0 µs)" in " ".join(done.out.split())
+    assert "rank 0: 4 steps of 1.00 ms to 3.00 ms" in done.out
+    assert "steps-uneven: the median of the 4 steps that count is 1.00 ms, their mean" in " ".join(done.out.split())
+    assert ["host-bound", "1.14", "ms", "76.0", "%"] in [line.split() for line in done.out.splitlines()]
+
+
+def test_one_step_can_be_asked_for(lumos, interrupted):
+    answer = lumos("breakdown", interrupted, "--step", "3", "--json").json
+    assert (answer["step_time_ns"], answer["steps_counted"]) == (3_000_000, 1)
+    assert [step["name"] for step in answer["steps"]] == ["ProfilerStep#3"]
+    assert sum(answer["parts"].values()) == 3_000_000
+    done = lumos("breakdown", interrupted, "--step", "9")
+    assert done.status == 2 and "'9' is not a step" in done.err

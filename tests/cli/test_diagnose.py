@@ -21,7 +21,7 @@ def test_the_keys_of_json(lumos, trace):
 def test_the_text_says_the_answer_first_and_fits_80_columns(lumos, monkeypatch):
     monkeypatch.chdir(FAULTS.parents[1])
     out = lumos("diagnose", "examples/faults/extra-work").out
-    assert out.startswith("3 ranks: 86.10 ms a step (period; latency 86.38 ms); 1 thing to fix, worth 38.24\nms (44.4 %)\n  trust: sound\n")
+    assert out.startswith("3 ranks: 86.75 ms a step (period; latency 87.18 ms); 1 thing to fix, worth 38.24\nms (44.1 %)\n  trust: sound\n")
     assert "\n1. rank 1 does work that its peers do not: aten::bmm\n" in out
     assert "  show   lumos stragglers examples/faults/extra-work\n" in out
     assert max(map(len, out.splitlines())) <= 80

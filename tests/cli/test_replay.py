@@ -13,7 +13,7 @@ STEP_KEYS = {
     "measured_ns",
     "replayed_ns",
     "latency_ns",
-    "apart",
+    "counts",
     "error",
     "breakdown",
     "utilization_error",

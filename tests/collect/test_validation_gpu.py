@@ -11,17 +11,17 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-STEP = {"basis": "period", "apart": False, "kernel_start_error": {"median": 0.0, "p95": 0.002}, "kept_wait": 0.001, "unexplained_idle": 0.0}
+STEP = {"basis": "period", "counts": True, "kernel_start_error": {"median": 0.0, "p95": 0.002}, "kept_wait": 0.001, "unexplained_idle": 0.0}
 PAGE = "# Accuracy\n\n<!-- gpu -->\nold\n<!-- /gpu -->\n\nafter\n"
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[[], str]:
     """A stand-in for the command: it fails on a trace named broken, and answers two scored steps and one unscored, and two that do not
-    count: the first, and one that stands apart."""
+    count: the first, and one in which something happens once."""
     steps = [{**STEP, "error": e, "scored": s} for e, s in ((0.01, True), (-0.03, True), (0.9, False))]
     others = [
-        {**STEP, **other, "error": 0.9, "scored": False, "unexplained_idle": 0.5} for other in ({"basis": "latency"}, {"apart": True})
+        {**STEP, **other, "counts": False, "error": 0.9, "scored": False, "unexplained_idle": 0.5} for other in ({"basis": "latency"}, {})
     ]
     answer = {"basis": "period", "steps": [*others, *steps]}
     lumos = tmp_path / "lumos"

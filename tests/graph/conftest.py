@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from lumos.analyze.loop.steady import steady, typical_position
+from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
@@ -98,6 +98,6 @@ def loop_time() -> Callable[[Trace, float], float]:
     def of(trace: Trace, factor: float) -> float:
         graph = rank_graph(trace)
         owners = members(scale(graph, graph.kind == Kind.KERNEL, factor))
-        return steady(owners, typical_position(members(graph))).step_time_ns / 1000
+        return steady(owners).step_time_ns / 1000
 
     return of

@@ -152,10 +152,10 @@ def test_what_the_loop_takes_has_no_loading_in_it(launches):
     """
     graph = build(launches(*[("add", 10)] * 5, ("gemm", 3000), *[("gemm", 10)] * 5))
     owners = members(graph)
-    base = steady(owners, 0)
+    base = steady(owners)
     assert base.step_time_ns == 115 * US
     twice = members(with_durations(graph, 2 * graph.duration))
-    assert altered(base, twice, 0).step_time_ns == 230 * US
+    assert altered(base, twice).step_time_ns == 230 * US
 
 
 def test_ranks_keep_their_own(draw, job):

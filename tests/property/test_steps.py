@@ -14,8 +14,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from tests.property.test_engine import jobs
 
+from lumos.analyze.loop.identity import SAME, identity
 from lumos.analyze.loop.repeat import Loop, repeated
-from lumos.analyze.loop.steady import AGREE, Steady, altered, steady, typical_position
+from lumos.analyze.loop.steady import AGREE, Steady, altered, steady
 from lumos.analyze.loop.steps import Members, assigned, members, step_times
 from lumos.errors import GraphError, LumosError
 from lumos.graph.build import build
@@ -56,7 +57,7 @@ def loop_of(graph: Graph, copies: int = 8) -> tuple[Loop, Timeline]:
     """The step repeated, and its schedule; jobs without one are drawn again."""
     owners = one_step(graph)
     assume(owners.job)
-    loop = repeated(owners, 0, copies)
+    loop = repeated(owners, [0], copies)
     try:
         return loop, simulate(loop.graph)
     except GraphError:
@@ -75,7 +76,7 @@ def steady_in_fixed_order(graph: Graph) -> Steady:
     owners = one_step(graph)
     assume(owners.job)
     try:
-        return steady(owners, 0, in_fixed_order, repeat=True)
+        return steady(owners, in_fixed_order, repeat=True)
     except GraphError:
         assume(False)
         raise
@@ -94,7 +95,7 @@ def test_periods_add_up_to_the_time_between_completions(graph):
 def test_the_parts_of_a_step_add_up_to_it(graph):
     loop, timeline = loop_of(graph)
     for step in step_times(timeline, loop.owners).job:
-        parts = parts_within(timeline, working_tasks(loop.owners), (step.since_ns, step.completion_ns))
+        parts = parts_within(timeline, working_tasks(loop.owners), [(step.since_ns, step.completion_ns)], 1)
         assert sum(parts) == pytest.approx(step.length_ns * 1e-9, abs=1e-15)
 
 
@@ -140,11 +141,11 @@ def test_the_same_durations_give_the_same_loop(graph):
     owners = one_step(graph)
     assume(owners.job)
     try:
-        base = steady(owners, 0, repeat=True)
+        base = steady(owners, repeat=True)
     except GraphError:
         assume(False)
         raise
-    again = altered(base, replace(owners, graph=scale(graph, np.ones(len(graph), bool), 1)), 0)
+    again = altered(base, replace(owners, graph=scale(graph, np.ones(len(graph), bool), 1)))
     assert (again.step_time_ns, again.cycle) == (base.step_time_ns, base.cycle)
 
 
@@ -167,7 +168,7 @@ def without_sharing(graph: Graph) -> Graph:
 def loop_under(graph: Graph, tasks: Mask, factor: float) -> Steady:
     owners = members(graph)
     changed = replace(owners, graph=scale(graph, tasks, factor))
-    found = steady(changed, typical_position(owners), in_fixed_order)
+    found = steady(changed, in_fixed_order)
     assert found.settled
     return found
 
@@ -241,3 +242,22 @@ def test_k_microbatches_take_at_most_k_times_as_long(name):
             pytest.skip(f"the trace does not support more microbatches: {error}")
         assert answer.outcome.step_time_s <= k * answer.base.step_time_s * (1 + AGREE)
         assert answer.outcome.step_time_s >= answer.base.step_time_s * (1 - AGREE)
+
+
+@traces
+@pytest.mark.parametrize("words", ["device:*=0.5", "device:*=3", "cpu:*=0.5", "cpu:*=2"])
+def test_an_answer_stays_within_what_physics_allows_and_devices_matter(name, words):
+    """No answer is beyond its bounds, and the step reacts to devices where they alone set the pace; the base is the recorded job."""
+    found = answer_to(name, Changes(durations=Durations.parse([words], (), (), ())))
+    assert not {"beyond-bounds", "device-unreactive", "base-off"} & {reason.code for reason in found.trust.reasons}
+    assert found.base.step_time_s == pytest.approx(found.measured_step_s, rel=SAME)
+
+
+@traces
+def test_the_base_of_a_recording_takes_what_its_steps_took(name):
+    _, graph = recording(name)
+    owners = members(graph)
+    base = steady(owners)
+    assert base.settled and base.loop.dropped == 0
+    off, evidence = identity(graph, base, step_times(measured(graph), owners))
+    assert abs(off) < SAME and evidence == ()

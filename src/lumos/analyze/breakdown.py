@@ -47,7 +47,7 @@ class StepBreakdown(Shown):
     """Where the time of one step of the job went on one rank.
 
     duration_ns: the step of the job, or of the rank where the others did not record it. basis: whether that is a period or a latency.
-    latency_ns: from the first work of the step to its completion. apart: whether the step stands apart from the others. breakdown, parts:
+    latency_ns: from the first work of the step to its completion. counts: whether it counts in the figures of the job. breakdown, parts:
     each sums to duration_ns. idle: the time in which no device worked, by cause; None without device work.
     """
 
@@ -56,7 +56,7 @@ class StepBreakdown(Shown):
     basis: Basis
     duration_ns: int
     latency_ns: int
-    apart: bool
+    counts: bool
     breakdown: FourWay
     parts: NamedParts
     idle: Idle | None
@@ -85,18 +85,18 @@ def breakdown(timeline: Timeline, owners: Members | None = None, job: Job | None
             time.basis,
             time.length_ns,
             time.latency_ns,
-            apart,
+            counts,
             four[i],
             parts[i],
             None if each is None else each.by_cause(),
         )
-        for i, (step, (time, apart), each) in enumerate(zip(owners.steps, times.of_ranks(), idle, strict=True))
+        for i, (step, (time, counts), each) in enumerate(zip(owners.steps, times.of_ranks(), idle, strict=True))
     )
 
 
-def mean_parts(steps: Sequence[StepBreakdown], name: str) -> dict[str, float]:
-    """The named parts of the job's step `name`, ns, the mean over the ranks; they sum to the step."""
-    rows = [step.parts for step in steps if step.name == name]
+def mean_parts(steps: Sequence[StepBreakdown]) -> dict[str, float]:
+    """The named parts of the job's step, ns, the mean over the ranks and the steps that count; they sum to the step."""
+    rows = [step.parts for step in steps if step.counts]
     return {key: float(np.mean([getattr(row, key) for row in rows])) for key in NamedParts._fields}
 
 

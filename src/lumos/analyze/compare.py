@@ -9,6 +9,7 @@ order does not matter, so that one that moved is not reported as two changes. Th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from statistics import mean
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
@@ -95,14 +96,14 @@ class Comparison(Shown):
 
 class _Run(NamedTuple):
     """One of the two jobs as measured. owners: its members, where only the tasks of the chosen steps belong to a step. chosen: bool[steps],
-    these steps of the ranks. step: the step of the job whose time is compared."""
+    these steps of the ranks. steps: those of the job, whose mean times are compared."""
 
     job: Job
     timeline: Timeline
     owners: Members
     times: StepTimes
     chosen: NDArray[np.bool_]
-    step: StepTime
+    steps: tuple[StepTime, ...]
 
     @property
     def number(self) -> int:
@@ -151,12 +152,12 @@ def _run(job: Job, graph: Graph, step: str | None) -> _Run:
     timeline = measured(graph)
     times = step_times(timeline, owners)
     if step is None:
-        chosen, compared = times.rank_steps_counted(), times.typical
+        chosen, compared = times.rank_steps_counted(), times.counted
     else:
         parts = {each.name: each.parts for each in owners.job}
         if step not in parts:
             raise GraphError(f"{where}: there is no step {step!r}; it has {', '.join(parts)}")
-        chosen, compared = np.zeros(len(owners.steps), bool), times.named(step)
+        chosen, compared = np.zeros(len(owners.steps), bool), (times.named(step),)
         chosen[list(parts[step])] = True
     owned = np.append(chosen, False)[owners.step]  # the last is what index -1 finds
     return _Run(job, timeline, replace(owners, step=np.where(owned, owners.step, -1).astype(np.int32)), times, chosen, compared)
@@ -166,8 +167,7 @@ def _side(run: _Run) -> Side:
     owners = run.owners
     start, end = run.times.job_intervals()
     parts = np.array(four_way(run.timeline, owners, (start, end)), np.float64)
-    typical = next(step.parts for step in owners.job if step.name == run.step.name)
-    breakdown = dict(zip(FourWay._fields, parts[list(typical)].mean(axis=0).tolist(), strict=True))
+    breakdown = dict(zip(FourWay._fields, parts[run.chosen].mean(axis=0).tolist(), strict=True))
     length = end - start
     step_rank = np.where(run.chosen, owners.step_rank(), -1)
     by_rank = [length[step_rank == rank] for rank in np.unique(step_rank[run.chosen])]
@@ -175,9 +175,9 @@ def _side(run: _Run) -> Side:
     variation = float(np.mean(spread)) if spread else None
     others = parts[:, :3].sum(axis=1) - _own_work(run, start, end)
     return Side(
-        step_time_ns=run.step.length_ns,
-        latency_ns=run.step.latency_ns,
-        basis=run.step.basis,
+        step_time_ns=round(mean(step.length_ns for step in run.steps)),
+        latency_ns=round(mean(step.latency_ns for step in run.steps)),
+        basis=run.steps[0].basis,
         ranks=len(run.timeline.graph.ranks),
         steps=tuple(dict.fromkeys(owners.steps[i].name for i in np.flatnonzero(run.chosen))),
         rank_steps=run.number,

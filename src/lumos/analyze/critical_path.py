@@ -95,7 +95,8 @@ class CriticalPath(Shown):
     """The path of one step of the job (all ranks).
 
     basis: whether the time of the step is a period or a latency. start_ns: when the step before was complete or, for a latency, the
-    earliest start of the step on any rank. duration_ns: from there to the step's completion. apart: whether the step stands apart.
+    earliest start of the step on any rank. duration_ns: from there to the step's completion. counts: whether the step counts in the
+    figures of the job.
     by_class: ns by class of work or delay, the largest first; sums to duration_ns. by_group: the same by PATH_GROUPS. links: in time order.
     """
 
@@ -103,7 +104,7 @@ class CriticalPath(Shown):
     basis: Basis
     start_ns: int
     duration_ns: int
-    apart: bool
+    counts: bool
     by_group: dict[str, int]
     by_class: dict[str, int]
     by_rank: tuple[RankOnPath, ...]
@@ -134,14 +135,14 @@ def critical_paths(
 def _path_of(
     step: JobStep, time: StepTime, timeline: Timeline, owners: Members, latest: Causes, labels: tuple[list[str], Int32]
 ) -> CriticalPath:
-    links = _walk(timeline, owners, latest, labels, _last(step, time.completion_ns, timeline, owners), time.since_ns)
+    links = _walk(timeline, owners, latest, labels, _last(step, timeline, owners), time.since_ns)
     by_class = attribute(links)
     return CriticalPath(
         name=step.name,
         basis=time.basis,
         start_ns=time.since_ns,
         duration_ns=time.length_ns,
-        apart=step.apart,
+        counts=step.counts,
         by_group={group: total for group, names in PATH_GROUPS.items() if (total := sum(by_class.get(n, 0) for n in names))},
         by_class=by_class,
         by_rank=_by_rank(timeline, owners, latest.waiting, step.parts, links),
@@ -149,12 +150,10 @@ def _path_of(
     )
 
 
-def _last(step: JobStep, completion: int, timeline: Timeline, owners: Members) -> int:
-    """The task with whose end the step is complete: the last of its own or, where that ends earlier, of the steps before it."""
+def _last(step: JobStep, timeline: Timeline, owners: Members) -> int:
+    """The task with whose end the step is complete."""
     tasks = np.concatenate([owners.tasks(part) for part in step.parts])
     tasks = tasks[owners.completes[tasks]]
-    if timeline.end[tasks].max() < completion:
-        tasks = np.flatnonzero(owners.completes & (owners.step >= 0) & (timeline.end == completion))
     return int(tasks[np.argmax(timeline.end[tasks])])
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.steps import step_times
-from lumos.analyze.waiting.unexplained import MOST_KEPT_WAIT, MOST_UNEXPLAINED, UnexplainedTime, unexplained_times
+from lumos.analyze.waiting.unexplained import MOST_KEPT_WAIT, UnexplainedTime, unexplained_times
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.intervals import union, within
@@ -47,32 +47,25 @@ def replay_evidence(truth: Timeline, replayed: Timeline, owners: Members) -> tup
 
 def _off(times: StepTimes, replayed: StepTimes) -> Iterator[Evidence]:
     """The replayed step takes another time than the measured one."""
-    step = times.typical
-    again = replayed.named(step.name).length_ns
-    error = again / step.length_ns - 1 if step.length_ns else 0.0
+    step, again = times.mean_ns, replayed.mean_ns
+    error = again / step - 1 if step else 0.0
     if abs(error) > MOST_ERROR:
         why = "dependencies are ignored" if times.owners.graph.ignored else "what sets its time is not in the recording"
-        message = f"the replay of {step.name} takes {duration(again)} instead of {duration(step.length_ns)} ({error:+.1%})"
+        message = f"the replayed step takes {duration(again)} instead of {duration(step)} ({error:+.1%})"
         yield Evidence("replay-off", f"{message}: {why}", Grade.UNSOUND)
 
 
 def _unscored(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
     """No step is explained well enough to judge the replay by."""
-    if not any(_explained(figure) for figure in figures):
-        first = figures[0]
-        why = f"{first.kept_wait:.1%} is waiting that no rule explains, {first.unexplained_idle:.1%} is idle without a known cause"
-        yield Evidence("no-step-scored", f"too little of any step is explained; of the first, {why}", Grade.UNSOUND)
+    if all(figure.kept_wait > MOST_KEPT_WAIT for figure in figures):
+        message = f"too little of any step is explained; of the first, {figures[0].kept_wait:.1%} is waiting that no rule explains"
+        yield Evidence("no-step-scored", message, Grade.UNSOUND)
 
 
 def _too_few(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
     """The steps of every rank have so few rows that their times agree by chance, or none that say what the CPU did."""
     if all(figure.too_few for figure in figures):
         yield Evidence("too-few-rows", f"the recording holds too little to judge the replay by: {figures[0].too_few}", Grade.LIMITED)
-
-
-def _explained(figure: UnexplainedTime) -> bool:
-    """Whether the replay explains the step, but for work launched before the window, whose start is known."""
-    return figure.kept_wait <= MOST_KEPT_WAIT and figure.unexplained_idle <= MOST_UNEXPLAINED
 
 
 def _unexplained(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:

@@ -4,7 +4,7 @@ Suppose that a replay copied its waits from the trace. Then its steps would keep
 nothing; they would double with the CPU's time although the GPU sets the pace; and when the CPU of one rank is slower, no other
 rank would be.
 
-Steps are those of the typical step's loop in the long run (`analyze.loop.steady`), with each change as without it.
+Steps are those of the job's loop in the long run (`analyze.loop.steady`), with each change as without it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steady import Steady, altered, steady, typical_position
+from lumos.analyze.loop.steady import Steady, altered, steady
 from lumos.analyze.loop.steps import Members, members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
@@ -44,15 +44,14 @@ class Probes(Shown):
 
 @stage("probing")
 def probes(graph: Graph) -> Probes:
-    """Replay the typical step of a measured graph with device work that takes no time, with CPU work that takes twice as long, and with
+    """Replay the loop of a measured graph with device work that takes no time, with CPU work that takes twice as long, and with
     each rank slowed in turn. Raises GraphError where no step contains any work."""
     owners = members(graph)
-    at = typical_position(owners)
-    base = steady(owners, at)
+    base = steady(owners)
     device, cpu = owners.on_device, _cpu_work(owners)
 
     def stretched(tasks: NDArray[np.bool_], factor: float) -> Steady:
-        return altered(base, replace(owners, graph=scale(graph, tasks, factor)), at)
+        return altered(base, replace(owners, graph=scale(graph, tasks, factor)))
 
     def others(rank: int) -> float | None:
         slowed = stretched(cpu & (owners.rank == rank), SLOW)

@@ -73,9 +73,9 @@ class BothRuns:
 class StepReplay:
     """One step of one rank.
 
-    basis: whether measured_ns and replayed_ns are the step's period or its latency. latency_ns: as measured. apart: whether the step
-    stands apart from the others (`analyze.loop.steps`). error: (replayed − measured) / measured, None where the measured step takes no
-    time. utilization_error: mean absolute difference of the busy fractions per millisecond, None where both are empty. kept_wait,
+    basis: whether measured_ns and replayed_ns are the step's period or its latency. latency_ns: as measured. counts: whether the
+    step counts in the figures of the job (`analyze.loop.window`). error: (replayed − measured) / measured, None where the measured step
+    takes no time. utilization_error: mean absolute difference of the busy fractions per millisecond, None where both are empty. kept_wait,
     unexplained_idle, prefix, scored, unscored_reason: see `analyze.waiting.unexplained`.
     """
 
@@ -85,7 +85,7 @@ class StepReplay:
     measured_ns: int
     replayed_ns: int
     latency_ns: int
-    apart: bool
+    counts: bool
     error: float | None
     breakdown: BothRuns
     utilization_error: float | None
@@ -101,13 +101,15 @@ class StepReplay:
 class ReplayResult(Shown):
     """A replayed job compared with its measurement; field names are those of `lumos replay --json`.
 
-    step_time_ns, latency_ns, basis: of the job's step as measured. replayed_step_time_ns: the same step as replayed.
+    step_time_ns, latency_ns, basis: of the job's step as measured, the mean over the steps that count. median_ns: of these steps.
+    replayed_step_time_ns: the same as replayed.
     mean_abs_error, max_abs_error, exposed_communication_error: over scored steps, None where there are none.
     collective_start_error: over the collectives in the steps of all ranks. constants: by name, one value per rank, in the
     order of rank_numbers. trust: how far answers about the job can be trusted.
     """
 
     step_time_ns: int
+    median_ns: int
     latency_ns: int
     basis: Basis
     replayed_step_time_ns: int
@@ -129,8 +131,8 @@ class ReplayResult(Shown):
 
     @property
     def counted(self) -> tuple[StepReplay, ...]:
-        """The steps that count in means: those that do not stand apart, by their periods where there are any."""
-        return tuple(s for s in self.steps if s.basis is self.basis and not s.apart)
+        """The steps that count in means."""
+        return tuple(s for s in self.steps if s.counts)
 
 
 @stage("comparing with the recording")
@@ -152,9 +154,10 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
     times = step_times(truth, owners)
     return ReplayResult(
         step_time_ns=times.headline.step_time_ns,
+        median_ns=times.headline.median_ns,
         latency_ns=times.headline.latency_ns,
         basis=times.basis,
-        replayed_step_time_ns=step_times(timeline, owners).named(times.headline.step).length_ns,
+        replayed_step_time_ns=step_times(timeline, owners).headline.step_time_ns,
         ranks=len(graph.ranks),
         rank_numbers=graph.ranks,
         tasks=len(graph),
@@ -216,7 +219,7 @@ def _steps(truth: Timeline, timeline: Timeline, owners: Members, starts: NDArray
                 measured_ns=actual,
                 replayed_ns=predicted,
                 latency_ns=times[0].ranks[i].latency_ns,
-                apart=of_job[i][1],
+                counts=of_job[i][1],
                 error=relative(predicted, actual),
                 breakdown=BothRuns(parts[0][i], parts[1][i]),
                 utilization_error=busy_difference(*(run.steps[i] for run in curves)),

@@ -77,6 +77,17 @@ def _more(others: int) -> str:
     return f" (and {others} more like it)" if others else ""
 
 
+def with_evidence(trust: Trust, evidence: tuple[Evidence, ...]) -> Trust:
+    """The trust with further findings."""
+    return together(trust, grade(evidence))
+
+
+def together(trust: Trust, more: Trust) -> Trust:
+    """The trust for the reasons of both, those of the graver first."""
+    graver, other = sorted((trust, more), key=lambda each: _WORST_FIRST.index(each.grade))
+    return Trust(graver.grade, (*graver.reasons, *other.reasons), min(trust.unknown + more.unknown, 1.0))
+
+
 def check_sound(found: Trust, what: str, *, force: bool = False) -> None:
     """Raise LumosError where the evidence is unsound, unless `force`. what: the question, such as "whatif"."""
     if found.grade is Grade.UNSOUND and not force:

@@ -178,7 +178,7 @@ def link_ranks(
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Imported(Shown):
-    """A set that was read as a job, its graph, the simulated timeline, and the time of its typical step in it."""
+    """A set that was read as a job, its graph, the simulated timeline, and the time of its step in it."""
 
     job: Job
     graph: Graph

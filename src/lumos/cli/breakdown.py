@@ -29,12 +29,13 @@ def command(
         str, typer.Option(metavar="NAME", help="kernel, operator, module, stream or rank.", autocompletion=_groupings)
     ] = "kernel",
     of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=_runs)] = "measured",
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")] = None,
     repair: Repair = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     json: Json = False,
 ) -> None:
-    """Show where the time goes: what the typical step is spent on, what devices do in each step, why they are idle, and then the
+    """Show where the time goes: what the step is spent on, what devices do in each step, why they are idle, and then the
     time by kernel, operator, module, stream or rank."""
     check_choice(of, RUNS, "a run (--of)")
     check_choice(by, _groupings(), "a grouping (--by)")
@@ -51,21 +52,23 @@ def command(
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
-    membership = members(graph)
+    everything = members(graph)
+    membership = everything if step is None else everything.only(step)
     times = step_times(timeline, membership)
     headline, findings = times.headline, (*graph.diagnostics, *times.findings())
-    steps = breakdown(timeline, membership, job)
-    parts = mean_parts(steps, headline.step)
+    steps = tuple(each for each in breakdown(timeline, membership, job) if step is None or each.counts)
+    parts = mean_parts(steps)
     rows = tabulate(timeline, membership, by, job)
     achieved = achieved_flops(timeline, membership, job)
     spread = variability(timeline, membership)
-    grounds = trust(graph, None if of == "measured" else timeline, membership)
+    grounds = trust(graph, None if of == "measured" else timeline, everything)
     if json:
         answer = {
             "step_time_ns": headline.step_time_ns,
             "latency_ns": headline.latency_ns,
             "basis": headline.basis,
-            "typical_step": headline.step,
+            "median_ns": headline.median_ns,
+            "steps_counted": headline.steps,
             "parts": parts,
             "ranks": len(graph.ranks),
             "of": of,

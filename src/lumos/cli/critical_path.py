@@ -60,6 +60,7 @@ def command(
     if json:
         answer = {
             "step_time_ns": headline.step_time_ns,
+            "median_ns": headline.median_ns,
             "latency_ns": headline.latency_ns,
             "basis": headline.basis,
             "ranks": len(graph.ranks),

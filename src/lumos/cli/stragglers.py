@@ -14,6 +14,7 @@ from lumos.cli.progress import progress
 def command(
     paths: Paths,
     ideal: Annotated[str, typer.Option(metavar="RULE", help="peer-median or pooled-mean.")] = "peer-median",
+    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")] = None,
     force: Force = False,
     repair: Repair = False,
     engine: Engine = "local",
@@ -34,7 +35,7 @@ def command(
     from lumos.trace import read
 
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
-    result = stragglers(build(job), job, ideal, force=force)
+    result = stragglers(build(job), job, ideal, step=step, force=force)
     if json:
         write_json(result)
         return

@@ -1,6 +1,6 @@
 """The job under examination, and the price of a change to it.
 
-A change is a graph with other durations, or with fewer dependencies. It is simulated in the loop of the typical step
+A change is a graph with other durations, or with fewer dependencies. It is simulated in the loop of the recorded steps
 (`analyze.loop.steady`), as `lumos whatif` does, and its worth is what the loop's step becomes shorter by. Base and change are replayed by
 the same rules, so that the error of the replay is in both; what remains is how much the job's steps differ, and what its recording leaves
 unknown. Both widen the interval of a worth.
@@ -15,15 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.breakdown import breakdown
-from lumos.analyze.loop.steady import altered, steady, typical_position
+from lumos.analyze.loop.bounds import beyond_bounds, worth_bound
+from lumos.analyze.loop.identity import identity
+from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import is_operation_level, members, step_times
 from lumos.analyze.ranks.straggler_causes import described
-from lumos.analyze.trust import trust
+from lumos.analyze.trust import trust, with_evidence
 from lumos.diagnose.finding import Finding, FindingCode, FindingPlace
 from lumos.simulate import measured, simulate
 from lumos.simulate.durations import with_durations
 from lumos.vocabulary import Basis
 from lumos.whatif.certainty.noise import spread
+from lumos.whatif.certainty.probe import probe_of_base
 from lumos.whatif.plan.identify import Identification
 
 if TYPE_CHECKING:
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steady import Steady
     from lumos.analyze.loop.steps import Members, StepTimes
     from lumos.analyze.trust import Trust
-    from lumos.graph.table import Graph
+    from lumos.graph.table import Evidence, Graph
     from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int64, Job
 
@@ -46,9 +49,10 @@ LEAST_WORTH = 0.02
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
-    """A measured job. paths: its files as a shell has them. at: the position of its typical step in `owners.job`. base: the loop of that
-    step. truth: the measured run, and times: of its steps. parts: where the time of every step that counts went, on each rank. noise:
-    half-width of the interval of a step, as a share of it. plan: what several prices need of the job's plan and its cut, found once."""
+    """A measured job. paths: its files as a shell has them. at: the position in `owners.job` of the step of median time. base: the loop of
+    the steps. truth: the measured run, and times: of its steps. parts: where the time of every step that counts went, on each rank. noise:
+    half-width of the interval of a step, as a share of it. plan: what several prices need of the job's plan and its cut, found once.
+    beyond: the prices so far that cannot be."""
 
     job: Job
     graph: Graph
@@ -62,11 +66,12 @@ class Case:
     parts: tuple[StepBreakdown, ...]
     noise: float
     plan: Identification
+    beyond: list[Evidence]
 
     @property
     def step_ns(self) -> float:
         """The time of the job's step, as measured."""
-        return float(self.times.typical.length_ns)
+        return self.times.mean_ns
 
     @property
     def has_device(self) -> bool:
@@ -87,9 +92,11 @@ class Case:
         """How much shorter the loop's step is in a changed graph with the same tasks, ns."""
         owners = replace(self.owners, graph=changed)
         if changed.ignored == self.graph.ignored:
-            after = altered(self.base, owners, self.at)
+            after = altered(self.base, owners)
+            self.beyond.extend(beyond_bounds(self.base, after))
         else:
-            after = steady(owners, self.at, repeat=self.base.basis is Basis.PERIOD)
+            after = steady(owners, repeat=self.base.basis is Basis.PERIOD)
+            self.beyond.extend(worth_bound(self.base.step_time_ns - after.step_time_ns, self.base.step_time_ns))
         return self.base.step_time_ns - after.step_time_ns
 
     def saved_without_ns(self, tasks: NDArray[np.bool_]) -> float:
@@ -119,7 +126,7 @@ class Case:
         time = self.graph.duration if time is None else time
         worst = int(chosen[np.argmax(time[chosen])])
         owner = int(self.owners.step[worst])
-        step = self.times.of_ranks()[owner][0] if owner >= 0 else self.times.typical
+        step = self.times.of_ranks()[owner][0] if owner >= 0 else self.times.middle
         concerned = np.unique(self.owners.rank[chosen]).tolist() if ranks is None else None
         of = tuple(self.graph.ranks[i] for i in concerned) if concerned is not None else tuple(ranks or ())
         return FindingPlace(of, step.name, int(self.truth.start[worst]) - step.begin_ns, described(self.graph, worst))
@@ -159,10 +166,10 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:
     """The examination of a measured job. paths: its files, as the user named them. Raises GraphError where no step owns any work, or where
     the graph was not measured or has no schedule."""
     owners, truth = members(graph), measured(graph)
-    times = step_times(truth, owners)
-    at = typical_position(owners)
+    times, base = step_times(truth, owners), steady(owners)
+    off, grounds = identity(graph, base, times)
     replayed = simulate(graph)
-    counted = {time.name for time in times.counted}
+    lengths = sorted((times.job[i].length_ns, i) for i in owners.counted)
     return Case(
         job=job,
         graph=graph,
@@ -170,10 +177,11 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:
         owners=owners,
         truth=truth,
         times=times,
-        trust=trust(graph, replayed, owners),
-        at=at,
-        base=steady(owners, at),
-        parts=tuple(each for each in breakdown(truth, owners, job) if each.name in counted),
-        noise=spread(times, step_times(replayed, owners)),
+        trust=with_evidence(trust(graph, replayed, owners), (*grounds, *probe_of_base(job, base))),
+        at=lengths[(len(lengths) - 1) // 2][1],
+        base=base,
+        parts=tuple(each for each in breakdown(truth, owners, job) if each.counts),
+        noise=spread(times, off),
         plan=Identification(job, graph),
+        beyond=[],
     )

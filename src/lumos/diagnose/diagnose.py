@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumos.analyze.trust import check_sound
+from lumos.analyze.loop.bounds import worth_bound
+from lumos.analyze.trust import check_sound, with_evidence
 from lumos.diagnose.case import case_of
 from lumos.diagnose.communication import communication_findings
 from lumos.diagnose.finding import Diagnosis, FindingCode
@@ -73,12 +74,15 @@ def diagnose_paths(
         *plan_findings(case, uneven_ns),
     ]
     headline = case.times.headline
+    worths = (evidence for finding in found for evidence in worth_bound(1e9 * finding.worth_s, case.step_ns))
+    grounds = with_evidence(case.trust, (*case.beyond, *worths))
+    check_sound(grounds, "diagnose", force=force)
     return Diagnosis(
         ranks=len(built.ranks),
         step_time_s=headline.step_time_ns * 1e-9,
         latency_s=headline.latency_ns * 1e-9,
         basis=headline.basis,
-        trust=case.trust,
+        trust=grounds,
         findings=tuple(sorted(found, key=lambda finding: -finding.worth_s)),
         lacks=lacks(case),
         diagnostics=(*built.diagnostics, *case.times.findings(), *case.base.findings("the job")),

@@ -156,7 +156,7 @@ def _other_shapes(case: Case, position: int) -> _Shapes | None:
 
 
 def _shapes(case: Case, position: int) -> dict[str, tuple[str, ...]]:
-    """The operators of a rank in the typical step, most time first, and their input shapes, in order."""
+    """The operators of a rank in the step of median time, most time first, and their input shapes, in order."""
     trace, graph = case.job.traces[position], case.graph
     column = trace.args.get("Input Dims")
     if column is None:

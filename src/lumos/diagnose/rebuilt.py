@@ -39,7 +39,7 @@ def saved_by(case: Case, settings: Mapping[str, str]) -> Saved:
         placed = capture(placed, segmentation).placed
     same = np.zeros(len(placed.graph), bool)
     changed = Changed(placed.graph, placed.owners, placed.low, placed.high, same, same)
-    loop = changed_loop(case.base, case.owners, changed, case.at)
+    loop = changed_loop(case.base, case.owners, changed)
     saved = [case.base.step_time_ns - with_other_durations(loop, each).step_time_ns for each in (placed.high, placed.low)]
     worth = case.base.step_time_ns - loop.step_time_ns
     return Saved(worth, min(worth, *saved), max(worth, *saved))

@@ -1,7 +1,7 @@
-"""Steps that take much longer than the others: warm-up, a recompilation, a checkpoint.
+"""Steps that take much longer than the others: a compilation, a checkpoint, a stall.
 
-They are left out of the job's step in every verb, so their worth is not simulated: it is what they add to the mean of the recorded
-steps. In a longer run they may come more or less often.
+They are part of the job's step in every verb, so their worth is what they add to the mean of the recorded steps; it is not simulated. In a
+longer run they may come more or less often.
 """
 
 from __future__ import annotations
@@ -21,40 +21,42 @@ if TYPE_CHECKING:
     from lumos.diagnose.case import Case
     from lumos.diagnose.finding import Finding
 
+#: A step is much longer than the others where it takes so many times the median step.
+MUCH_LONGER = 1.5
+
 #: Parts of the names of ranges and operators in which a compiler works.
 _COMPILES = ("dynamo", "inductor", "torch.compile", "compile_fx", "aot_")
 
 
 def slow_step_findings(case: Case) -> Iterator[Finding]:
-    """The finding that steps stand apart because they are longer."""
-    typical = case.times.typical
-    pairs = list(zip(case.owners.job, case.times.job, strict=True))
-    slow = [i for i, (step, time) in enumerate(pairs) if step.apart and time.length_ns > typical.length_ns]
-    recorded = [time for _, time in pairs if time.basis is case.times.basis]
+    """The finding that some steps are longer than the others."""
+    times, counted = case.times.job, case.owners.counted
+    usual = times[case.at]
+    slow = [i for i in counted if times[i].length_ns > MUCH_LONGER * usual.length_ns]
     if not slow:
         return
-    more = {i: pairs[i][1].length_ns - typical.length_ns for i in slow}
-    worth = sum(more.values()) / len(recorded)
+    more = {i: times[i].length_ns - usual.length_ns for i in slow}
+    worth = sum(more.values()) / len(counted)
     if not case.matters(worth, mean=True):
         return
     worst = max(slow, key=lambda i: more[i])
-    time, (task, extra) = pairs[worst][1], _grown(case, worst)
+    time, (task, extra) = times[worst], _grown(case, worst)
     place = _place(case, time, task)
     others = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
     grew = f", {duration(extra)} of it {where_words(place.task)} on rank {place.ranks[0]}" if extra > 0 else ""
     compiled = any(any(part in name.lower() for part in _COMPILES) for name in _names(case, worst))
     yield case.finding(
         FindingCode.SLOW_STEPS,
-        f"{time.name}{others} took {duration(time.length_ns)} instead of {duration(typical.length_ns)}",
+        f"{time.name}{others} took {duration(time.length_ns)} instead of {duration(usual.length_ns)}",
         place,
         worth,
-        evidence=f"{time.name} takes {duration(more[worst])} longer than the typical step{grew}",
+        evidence=f"{time.name} takes {duration(more[worst])} longer than the median step{grew}",
         fix=(
             "it compiles: keep shapes constant (mark them dynamic, pad to a few sizes), and look at TORCH_LOGS=recompiles"
             if compiled
             else "if it recurs, find what this step does besides: compilation of a new shape, a checkpoint, logging, garbage collection"
         ),
-        command=f"compare --step {typical.name} --step {time.name}",
+        command=f"compare --step {usual.name} --step {time.name}",
         mean=True,
     )
 
@@ -66,7 +68,7 @@ def _names(case: Case, step: int) -> set[str]:
 
 
 def _grown(case: Case, step: int) -> tuple[int, int]:
-    """Of a step's tasks that compute or pause, the longest among those of the rank and name that take most more time than in the typical
+    """Of a step's tasks that compute or pause, the longest among those of the rank and name that take most more time than in the median
     step, and how much more, ns."""
     graph, owners = case.graph, case.owners
     lone = ~np.isin(np.arange(len(graph)), graph.rendezvous_task)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _FROM_PROCESSES = re.compile(r"enumerate\(DataLoader\)#_MultiProcessingDataLoaderIter")
 #: To take a batch that is ready costs less than this (ns): 70 to 190 us on the public traces.
 BATCH_READY = 1_000_000
-#: The fewest batches that show a pace, and how far the time between any two may be from the median, as a fraction. The workers of a loader
+#: The fewest batches that show a pace, and how far the time between any two may be from the mean, as a fraction. The workers of a loader
 #: take turns: where one delivers late, the next batches follow at once, and the times between them differ by far more.
 FEWEST_BATCHES, EVEN = 3, 0.25
 
@@ -78,7 +78,7 @@ def _pace(trace: Trace, ranges: Int64, waited: Int64) -> int:
     if not any(np.array_equal(np.sort(waited), np.sort(some)) for some in (ranges, ranges[1:])):
         return 0
     between = np.diff(trace.start[ranges] + trace.duration[ranges])
-    pace = float(np.median(between))
+    pace = float(between.mean())
     return round(pace) if (np.abs(between - pace) <= EVEN * pace).all() else 0
 
 

@@ -52,6 +52,7 @@ def check_graph(graph: Graph) -> None:
     }
     if graph.one_off is not None:
         columns["one_off"] = (graph.one_off.task, np.int32, len(graph.one_off.share))
+        columns["one_off.cause"] = (graph.one_off.cause, np.int8, len(graph.one_off.task))
     if graph.arrivals is not None:
         columns["arrivals"] = (graph.arrivals.task, np.int32, len(graph.arrivals.pace))
     for name, measured in (("measured_start", graph.measured_start), ("measured_end", graph.measured_end)):

@@ -86,7 +86,8 @@ def _gap_range(graphs: Sequence[Graph]) -> Int64 | None:
 
 
 def _one_off(graphs: Sequence[Graph], tasks: Int64) -> OneOff | None:
-    parts = [(g.one_off.task + np.int32(t), g.one_off.share) for g, t in zip(graphs, tasks, strict=False) if g.one_off is not None]
+    several = [(g.one_off, np.int32(t)) for g, t in zip(graphs, tasks, strict=False) if g.one_off is not None]
+    parts = [(once.task + first, once.share, once.cause) for once, first in several]
     return OneOff(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
 
 

@@ -29,7 +29,7 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import of_graph_launches
 from lumos.graph.steps import steps
-from lumos.graph.table import Kind, OneOff
+from lumos.graph.table import ONCE, Kind, OneOff
 from lumos.intervals import covered, union, within
 from lumos.trace.table import Category
 from lumos.units import count, duration
@@ -80,17 +80,15 @@ def one_off(trace: Trace, planned: HostPlan, tasks: HostTasks, work: DeviceWork)
     taken = np.concatenate((tuning.task, compiling.task))
     loading = _without(_loading(trace, planned, tasks, work), taken)
     starting = _starting(trace, tasks, work, np.concatenate((taken, loading.task)))
-    found = [
-        _said(trace, "driver-start", "starting the driver and its libraries", starting, tasks, work),
-        _said(trace, "module-loading", "loading of code onto the device", loading, tasks, work),
-        _said(trace, "compilation", "compiling", compiling, tasks, work),
-        _said(trace, "autotuning", "trying out kernels", tuning, tasks, work),
-    ]
-    task, time = (np.concatenate(column) for column in zip(tuning, compiling, loading, starting, strict=True))
+    parts = (starting, loading, compiling, tuning)  # in the order of ONCE
+    words = ("starting the driver and its libraries", "loading of code onto the device", "compiling", "trying out kernels")
+    found = [_said(trace, code, what, part, tasks, work) for code, what, part in zip(ONCE, words, parts, strict=True)]
+    task, time = (np.concatenate(column) for column in zip(*parts, strict=True))
     if not time.sum():
         return None, []
     whole = np.concatenate((tasks.duration, work.end - work.start))[task]
-    return OneOff(task.astype(np.int32), time / np.maximum(whole, 1)), [d for d in found if d is not None]
+    cause = np.repeat(np.arange(len(ONCE), dtype=np.int8), [len(part.task) for part in parts])
+    return OneOff(task.astype(np.int32), time / np.maximum(whole, 1), cause), [d for d in found if d is not None]
 
 
 def recurring(graph: Graph) -> Graph:

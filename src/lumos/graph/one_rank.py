@@ -176,7 +176,8 @@ def _without_work(trace: Trace) -> str:
 def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     """Launch calls keep their measured time, except those that waited inside, for their copy or for a place in the queue.
 
-    A call that waited for a place costs what the others cost. Where all waited, it costs the time from the free place to its return.
+    A call that waited for a place costs what the others cost, or the time from the free place to its return where that is shorter: of a
+    few others, some may have waited too.
     latency: of a launch, ns.
     """
     work, copies = device.work, device.copies
@@ -188,7 +189,7 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
         blocked = planned.last_of_row[work.call[waited]]
         free = np.setdiff1d(at, blocked)
         made = planned.finish[planned.last_of_row[work.call[device.queue.waited]]] - work.end[device.queue.freed]
-        usual = int(np.median(planned.duration[free] if len(free) else np.maximum(made, 0)))
+        usual = int(min(np.median(each) for each in (planned.duration[free], np.maximum(made, 0)) if len(each)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
 

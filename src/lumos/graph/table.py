@@ -154,11 +154,17 @@ class Collectives:
         object.__setattr__(self, "kinds", tuple(map(CollectiveKind, self.kinds)))
 
 
+#: What a job does once and not in every step, by the codes of the diagnostics that name it.
+ONCE = ("driver-start", "module-loading", "compilation", "autotuning")
+
+
 class OneOff(NamedTuple):
-    """Time that a job takes once and not in every step. task: int32[k]; share: float64[k], of each task's duration, 0 to 1."""
+    """Time that a job takes once and not in every step. task: int32[k]; share: float64[k], of each task's duration, 0 to 1. cause: int8[k],
+    index into ONCE."""
 
     task: Int32
     share: NDArray[np.float64]
+    cause: NDArray[np.int8]
 
 
 class Arrivals(NamedTuple):

@@ -178,7 +178,7 @@ def from_job(
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The program of one step of every rank of a profiled job, and diagnostics.
 
-    step: a name ("ProfilerStep#11") or its number ("11"); by default the typical step (`analyze.loop.steps`). execution_traces: by rank.
+    step: a name ("ProfilerStep#11") or its number ("11"); by default the one whose time is nearest to the mean. execution_traces: by rank.
     Raises UsageError where the job has no such step, GraphError where no step owns any work.
     """
     execution_traces = execution_traces or {}
@@ -270,7 +270,7 @@ def choose_steps(graph: Graph, name: str | None) -> dict[int, StepTime]:
     owners = members(graph)
     times = step_times(measured(graph), owners)
     names = [step.name for step in owners.job]
-    chosen = times.headline.step if name is None else next((n for n in names if name in (n, n.removeprefix("ProfilerStep#"))), None)
+    chosen = times.middle.name if name is None else next((n for n in names if name in (n, n.removeprefix("ProfilerStep#"))), None)
     if chosen is None:
         raise UsageError(f"--step {name}: no such step; the trace has {', '.join(names)}")
     return {owners.steps[part].rank: times.ranks[part] for part in owners.job[names.index(chosen)].parts}

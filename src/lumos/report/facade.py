@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, repr=False)
 class Written(Shown):
     """A report that was written. headline: its first sentence. step: the step whose timeline it shows. step_time_ns, latency_ns, basis: of
-    the job's typical step as measured. trust: how far answers about the job can be trusted."""
+    the job's step as measured. trust: how far answers about the job can be trusted."""
 
     file: str
     size_bytes: int
@@ -53,7 +53,7 @@ def report(
     """Write one HTML file that shows where the job's time goes, and opens offline.
 
     job: what `lumos.read` takes or returned. step: the step whose timeline is shown, by its name or the number after its #; by default
-    the typical one, of median time. force: answer the changes, and compare ranks, also where the recording cannot give a sound
+    the one whose time is nearest to the mean. force: answer the changes, and compare ranks, also where the recording cannot give a sound
     answer. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
     UsageError for an unknown step or change, LumosError where the file cannot be written.
     """

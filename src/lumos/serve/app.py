@@ -101,9 +101,8 @@ class ChangesAsked(BaseModel):
 
 
 class WhatIf(ChangesAsked):
-    """Changes, and the step to answer for. With `moved` the critical paths are compared too, which takes longer."""
+    """Changes. With `moved` the critical paths are compared too, which takes longer."""
 
-    step: str | None = None
     moved: bool = False
 
 
@@ -211,10 +210,10 @@ def _report(app: FastAPI, session: Session) -> None:
 
 
 def _whatif(app: FastAPI, session: Session) -> None:
-    @app.post("/api/whatif", tags=["what-if"], summary="What changes do to a step: the keys of lumos whatif --json")
+    @app.post("/api/whatif", tags=["what-if"], summary="What changes do to the step: the keys of lumos whatif --json")
     def whatif(asked: WhatIf) -> Response:
         changes = asked.changes()
-        found = _loaded(session).whatif(changes, asked.step, moved=asked.moved)
+        found = _loaded(session).whatif(changes, moved=asked.moved)
         return _json({**found, **_equivalents(session, changes)})
 
     @app.get("/api/settings", tags=["what-if"], summary="The settings that can be changed, and the clusters that can be named")
@@ -227,7 +226,7 @@ def _whatif(app: FastAPI, session: Session) -> None:
         summary="The same in the background, for changes that take long; the answer is the number of the work",
     )
     def start(asked: WhatIf) -> Response:
-        return _json({"work": session.ask(_loaded(session), asked.changes(), asked.step)})
+        return _json({"work": session.ask(_loaded(session), asked.changes())})
 
     @app.get("/api/work/{number}", tags=["what-if"], summary="How far the work is, and its answer once done")
     def ask(number: int) -> Response:
@@ -245,16 +244,16 @@ def _whatif(app: FastAPI, session: Session) -> None:
         return _json(session.work(number).status())
 
     @app.get("/api/scenarios", tags=["scenarios"], summary="The saved scenarios, each with its answer")
-    def scenarios(step: str | None = None) -> Response:
+    def scenarios() -> Response:
         loaded = _loaded(session)
-        return _json([_scenario(session, loaded, s.number, s.name, s.changes, step) for s in session.scenarios()])
+        return _json([_scenario(session, loaded, s.number, s.name, s.changes) for s in session.scenarios()])
 
     @app.post("/api/scenarios", tags=["scenarios"], summary="Save a scenario")
     def save(asked: SavedScenario) -> Response:
         changes, loaded = asked.changes.changes(), _loaded(session)
-        loaded.whatif(changes, None, moved=False)  # a scenario that cannot be answered is not saved
+        loaded.whatif(changes, moved=False)  # a scenario that cannot be answered is not saved
         saved = session.save(asked.name, changes)
-        return _json(_scenario(session, loaded, saved.number, saved.name, saved.changes, None))
+        return _json(_scenario(session, loaded, saved.number, saved.name, saved.changes))
 
     @app.delete("/api/scenarios/{number}", tags=["scenarios"], summary="Forget a scenario")
     def remove(number: int) -> Response:
@@ -262,8 +261,8 @@ def _whatif(app: FastAPI, session: Session) -> None:
         return _json({"removed": number})
 
 
-def _scenario(session: Session, loaded: Loaded, number: int, name: str, changes: Changes, step: str | None) -> dict[str, Any]:
-    answer = loaded.whatif(changes, step, moved=False)
+def _scenario(session: Session, loaded: Loaded, number: int, name: str, changes: Changes) -> dict[str, Any]:
+    answer = loaded.whatif(changes, moved=False)
     return {"number": number, "name": name, "changes": _as_request(changes), "answer": answer, **_equivalents(session, changes)}
 
 

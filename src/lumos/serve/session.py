@@ -79,19 +79,15 @@ class Loaded:
         order = [i for i in np.argsort(-total, kind="stable")[:SUGGESTIONS].tolist() if total[i]]
         return [{"name": plain(graph.names[i]), "class": works.labels[label[i]], "time_ns": int(total[i])} for i in order]
 
-    def whatif(self, changes: Changes, step: str | None, *, moved: bool) -> dict[str, Any]:
-        """What the changes do to a step, with the keys of `lumos whatif --json`.
-
-        Changes of the plan or the model are always answered for the typical step, whatever `step` is, and with `moved`.
-        """
+    def whatif(self, changes: Changes, *, moved: bool) -> dict[str, Any]:
+        """What the changes do to the job's step, with the keys of `lumos whatif --json`; of the plan or the model always with `moved`."""
         began = time.perf_counter()
         if changes.structural:
             found = structural_what_if(self.recording, changes)
             return {**found, "seconds_s": time.perf_counter() - began}
-        check_sound(self.bench.trust, "whatif", force=self.recording.force)
-        step = step or self.bench.typical
-        self.bench.check_step(step)
-        answer = what_if(self.bench, self.bench.changed(changes.durations), changes.durations.described(), step, moved=moved)
+        changed = self.bench.changed(changes.durations)
+        check_sound(self.bench.trust_of(changed), "whatif", force=self.recording.force)
+        answer = what_if(self.bench, changed, changes.durations.described(), moved=moved)
         return {**answer, "seconds_s": time.perf_counter() - began}
 
 
@@ -143,7 +139,7 @@ class Session:
             if self._scenarios.pop(number, None) is None:
                 raise UsageError(f"there is no scenario {number}")
 
-    def ask(self, loaded: Loaded, changes: Changes, step: str | None) -> int:
+    def ask(self, loaded: Loaded, changes: Changes) -> int:
         """Start a what-if in the background and return its number. Where too many are remembered, ended ones are forgotten.
 
         Raises UsageError where too many are running.
@@ -151,7 +147,7 @@ class Session:
 
         def call(report: Progressing) -> dict[str, Any]:
             report("changing and simulating", 0, 0)
-            answer = loaded.whatif(changes, step, moved=True)
+            answer = loaded.whatif(changes, moved=True)
             report("done", 1, 1)
             return {
                 **answer,

@@ -1,9 +1,9 @@
 """The answer of a what-if: the step of the changed job, that of the base (the job as it was), and what moved between them.
 
-Both are simulated, so the replay's own error is in both and cancels in their difference. All figures are those of the typical step
-of the job over all ranks (`analyze.loop.steps`), as the loop takes it in the long run (`analyze.loop.steady`): the period, so that a change
+Both are simulated, so the replay's own error is in both and cancels in their difference. All figures are those of the mean step of
+the job over all ranks, as the loop of its recorded steps takes it in the long run (`analyze.loop.steady`): the period, so that a change
 which lets the CPU run further ahead of the devices does not look like one that makes the job slower. In a recording without periods they
-are those of the step's latency. `moved` compares the critical paths of base and change, class by class; the entries sum to the
+are those of the mean latency. `moved` compares the critical paths of base and change, class by class; the entries sum to the
 difference of the two steps.
 """
 
@@ -16,8 +16,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.loop.steady import Steady, altered, steady, typical_position, with_other_durations
-from lumos.analyze.loop.steps import Members, members, step_times
+from lumos.analyze.loop.bounds import beyond_bounds
+from lumos.analyze.loop.identity import identity, without_one_off
+from lumos.analyze.loop.reaction import device_reaction
+from lumos.analyze.loop.steady import Steady, altered, part_of_steps, steady, with_other_durations
+from lumos.analyze.loop.steps import Members, members
 from lumos.analyze.trust import SOUND, Trust, grade
 from lumos.analyze.working import working
 from lumos.errors import LumosError
@@ -30,7 +33,6 @@ from lumos.units import duration
 from lumos.vocabulary import Basis
 from lumos.whatif.as_recorded import as_recorded
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
-from lumos.whatif.certainty.possible import faster_by_slower_work
 from lumos.whatif.certainty.unmeasured import gap_bounds, gap_evidence, open_share
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.diagnostics import Diagnostic
-    from lumos.graph.table import Graph
+    from lumos.graph.table import Evidence, Graph
     from lumos.predict.predict import Prediction
     from lumos.trace.table import Int64, Job
     from lumos.whatif.plan.planned import Planned
@@ -74,7 +76,6 @@ class Outcome(Shown):
     """The step of one job. basis: whether its time is a period or a latency. low, high: the ends of its 80 % interval. critical_path:
     share of the step by class of work."""
 
-    step: str
     basis: Basis
     step_time_s: float
     step_time_low_s: float
@@ -111,7 +112,8 @@ class Answer(Shown):
     """The changed job and its base. moved: the largest contributions to the difference, then the rest as one. trust: how far the answer can
     be trusted. job: the changed job as simulated, a loop of measured work or a prediction with measured prices. recorded: the traces whose
     rows the graph's `event` names, with the shapes that they have after the change; None where these are not known. left_open: the share of
-    the step by which what the recording leaves open may move it to either side; None where no interval holds that."""
+    the step by which what the recording leaves open may move it to either side; None where no interval holds that. altered: whether any
+    work of the job changed."""
 
     outcome: Outcome
     base: Outcome
@@ -124,6 +126,7 @@ class Answer(Shown):
     job: Steady | Prediction | None = field(default=None, compare=False)
     recorded: Job | None = field(default=None, compare=False)
     left_open: float | None = field(default=None, compare=False)
+    altered: bool = field(default=True, compare=False)
 
     @cached_property
     def timeline(self) -> Timeline:
@@ -191,22 +194,21 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
     Raises LumosError where the change leaves the compared step without work.
     """
     owners = replace(changed.owners, graph=base) if changed.graph.pred is base.pred else members(base)
-    at = typical_position(owners)
-    name = owners.job[at].name
-    first = steady(owners, at, repeat=repeat or None)
-    second = changed_loop(first, owners, changed, at)
+    first = steady(owners, repeat=repeat or None)
+    second = changed_loop(first, owners, changed)
     figures, changed_figures = LoopFigures(first), LoopFigures(second)
     times = step_times_of(base, owners)
-    error = spread(times, step_times(simulate(base), owners))
+    off, grounds = identity(base, first, times)
+    error = spread(times, off)
     low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
     gaps = gap_bounds(second)
     low, high = min(low, gaps[0]), max(high, gaps[1])
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
-        outcome(changed_figures, name, interval, after),
-        outcome(figures, name, (1 - error, 1 + error), before),
-        measured_step(base, times, name),
+        outcome(changed_figures, interval, after),
+        outcome(figures, (1 - error, 1 + error), before),
+        measured_step(base, times),
         changed.changes,
         contributions(figures.by_class, changed_figures.by_class),
         changed_figures.provenance(changed),
@@ -214,26 +216,38 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
             *base.diagnostics,
             *changed.diagnostics,
             *noise_unknown(times),
+            *without_one_off(base, first, times),
+            *part_of_steps(owners),
             *first.findings("the job"),
             *second.findings("the changed job"),
-            *(faster_by_slower_work(first, second) if changed.graph.pred is base.pred else ()),
         ),
-        trust=grade(gap_evidence(second, gaps)),
+        trust=grade((*grounds, *(held(first, second) if changed.graph.pred is base.pred else ()), *gap_evidence(second, gaps))),
         job=second,
         left_open=open_share(second, changed.left_open, changed.low, changed.high),
+        altered=second.step_time_ns != first.step_time_ns or other_durations(base, changed.graph),
     )
 
 
-def changed_loop(base: Steady, owners: Members, changed: Changed, at: int) -> Steady:
-    """The loop of the changed job, which is made of the base's where only durations changed. at: position of the step in the base."""
+def held(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
+    """What physics says against the answer that a job with other durations gives. base, changed: its loops."""
+    return (*beyond_bounds(base, changed), *device_reaction(base, changed))
+
+
+def other_durations(base: Graph, changed: Graph) -> bool:
+    """Whether any task of a job takes another time than before. False for a job that was put together anew."""
+    return changed.pred is base.pred and not np.array_equal(changed.duration, base.duration)
+
+
+def changed_loop(base: Steady, owners: Members, changed: Changed) -> Steady:
+    """The loop of the changed job, which is made of the base's where only durations changed. owners: of the base."""
     after = replace(changed.owners, graph=changed.graph)
     if after.job == owners.job and after.graph.pred is owners.graph.pred:
-        return altered(base, after, at)
-    name = owners.job[at].name
-    position = next((i for i, step in enumerate(after.job) if step.name == name), None)
-    if position is None:
-        raise LumosError(f"the change leaves step {name} without work")
-    return steady(after, position, repeat=base.basis is Basis.PERIOD)
+        return altered(base, after)
+    left = {step.name for step in after.job if step.counts}
+    empty = [owners.job[i].name for i in owners.counted if owners.job[i].name not in left]
+    if empty:
+        raise LumosError(f"the change leaves step {empty[0]} without work")
+    return steady(after, repeat=base.basis is Basis.PERIOD)
 
 
 def _with_durations(loop: Steady, changed: Changed, durations: Int64) -> Steady:
@@ -266,8 +280,7 @@ class LoopFigures:
     def parts(self) -> Parts:
         """The four parts of a step, the mean over the ranks; they sum to the step."""
         owners = self.loop.loop.owners
-        window = (self.loop.since_ns, self.loop.completion_ns)
-        return parts_within(self.loop.timeline, working_tasks(owners), window, self.copies)
+        return parts_within(self.loop.timeline, working_tasks(owners), self.loop.windows, self.copies)
 
     def provenance(self, changed: Changed) -> Provenance:
         """The shares of the critical path with measured, scaled and modelled durations."""
@@ -289,12 +302,11 @@ def unchanged_tasks(base: Graph, graph: Graph, changes: tuple[str, ...]) -> Chan
     )
 
 
-def outcome(figures: LoopFigures, step: str, spread: tuple[float, float], work: StepWork) -> Outcome:
-    """The figures of a job's step. step: its name. spread: the low and the high end of the interval, as multiples of the step."""
+def outcome(figures: LoopFigures, spread: tuple[float, float], work: StepWork) -> Outcome:
+    """The figures of a job's step. spread: the low and the high end of the interval, as multiples of the step."""
     length = figures.loop.step_time_ns
     seconds = length * 1e-9
     return Outcome(
-        step=step,
         basis=figures.loop.basis,
         step_time_s=seconds,
         step_time_low_s=seconds * spread[0],
@@ -314,19 +326,19 @@ def working_tasks(owners: Members) -> tuple[tuple[Int64, Int64], ...]:
     return tuple((tasks[computes[tasks]], tasks[communicates[tasks]]) for tasks in ranks)
 
 
-def parts_within(timeline: Timeline, tasks: Sequence[tuple[Int64, Int64]], window: tuple[int, int], steps: int = 1) -> Parts:
-    """The four parts of the time of `window` (ns) on every rank, the mean over the ranks and over the `steps` steps in it.
+def parts_within(timeline: Timeline, tasks: Sequence[tuple[Int64, Int64]], windows: Sequence[tuple[int, int]], steps: int) -> Parts:
+    """The four parts of the time of `windows` (begin, end, ns) on every rank, the mean over the ranks and over the `steps` steps in them.
 
     tasks: `working_tasks` of the job.
     """
-    first, last = window
-    begin, finish = np.array([first]), np.array([last])
+    begin, finish = (np.array(ends, np.int64) for ends in zip(*windows, strict=True))
+    first, last, length = begin.min(), finish.max(), int((finish - begin).sum())
     by_rank = []
     for of_rank in tasks:
         busy = ((timeline.start[t], timeline.end[t]) for t in of_rank)
         compute, communication = (union(s[here], e[here]) for s, e in busy for here in [(e > first) & (s < last)])
-        a, b, both = (int(within(u, begin, finish)[0]) for u in (compute, communication, either(compute, communication)))
-        by_rank.append((both - b, a + b - both, both - a, last - first - both))
+        a, b, both = (int(within(u, begin, finish).sum()) for u in (compute, communication, either(compute, communication)))
+        by_rank.append((both - b, a + b - both, both - a, length - both))
     return Parts(*(np.array(by_rank, float).mean(axis=0) / steps * 1e-9).tolist())
 
 
@@ -351,7 +363,6 @@ def _largest(all_classes: list[Contribution]) -> tuple[Contribution, ...]:
 
 def planned_answer(
     planned: Planned,
-    step: str,
     basis: Basis,
     changes: tuple[str, ...],
     error: float,
@@ -360,7 +371,7 @@ def planned_answer(
 ) -> Answer:
     """The answer of a change of the identified plan. error: half-width of the interval of the base, as a fraction of the step."""
     base, changed = (
-        _of_prediction(p, step, basis, planned.factor, error, is_base) for p, is_base in ((planned.base, True), (planned.changed, False))
+        _of_prediction(p, basis, planned.factor, error, is_base) for p, is_base in ((planned.base, True), (planned.changed, False))
     )
     names = dict.fromkeys([*base.critical_path, *changed.critical_path])
     every = [
@@ -373,14 +384,13 @@ def planned_answer(
     return Answer(changed, base, measured_s, changes, _largest(every), share, notes, job=job)
 
 
-def _of_prediction(p: Prediction, step: str, basis: Basis, factor: float, error: float, is_base: bool) -> Outcome:
+def _of_prediction(p: Prediction, basis: Basis, factor: float, error: float, is_base: bool) -> Outcome:
     """A prediction as an outcome. is_base: its time was measured, so the only error is that of the replay."""
     time = p.time.time_s * factor
     low, high = (time, time) if is_base else (p.time.low_s * factor, p.time.high_s * factor)
     total = sum(p.breakdown.values())
     m = p.memory
     return Outcome(
-        step=step,
         basis=basis,
         step_time_s=time,
         step_time_low_s=low * (1 - error),

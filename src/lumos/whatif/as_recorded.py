@@ -1,6 +1,6 @@
 """The changed job as if it had been recorded: its graph with simulated times in the place of measured ones, and with marked steps.
 
-Where an answer compares what the loop takes, the job is the repeated step (`analyze.loop.steady`). Its first copies fill the queue of
+Where an answer compares what the loop takes, the job is the repeated steps (`analyze.loop.steady`). Its first passes fill the queue of
 launches and are left without a mark, as the first steps of a run that a profiler skips. So the marked steps take what the answer says.
 """
 
@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.repeat import COPY
-from lumos.analyze.loop.steady import LONGEST_CYCLE
 from lumos.simulate.timeline import Timeline
 from lumos.vocabulary import Basis
 
@@ -33,8 +32,7 @@ def as_recorded(loop: Steady) -> Timeline:
     owners, run = loop.loop.owners, loop.timeline
     names = [step.name for step in owners.job]
     if loop.basis is Basis.PERIOD:  # one mark more than periods, as the first marked step has none
-        settled = max(2 * len(loop.cycle), LONGEST_CYCLE) if loop.settled else len(loop.cycle)
-        names = names[: loop.loop.whole][-settled - 1 :]
+        names = names[: loop.loop.whole * loop.loop.steps][-len(loop.cycle) - 1 :]
     marks = tuple(_marks(owners, run, names))
     graph = replace(run.graph, measured_start=run.start, measured_end=run.end, steps=marks)
     return Timeline(graph, run.start, run.end, run.source)

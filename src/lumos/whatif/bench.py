@@ -13,16 +13,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
-from lumos.analyze.loop.steady import altered, steady, typical_position
-from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
-from lumos.analyze.trust import Trust, trust
+from lumos.analyze.loop.identity import identity
+from lumos.analyze.loop.steady import altered, steady
+from lumos.analyze.loop.steps import Members, StepTimes, members
+from lumos.analyze.trust import Trust, trust, with_evidence
 from lumos.errors import UsageError
 from lumos.simulate import Frozen, Timeline, freeze
-from lumos.whatif.answer import Answer, Contribution, LoopFigures, Parts, contributions
+from lumos.whatif.answer import Answer, Contribution, LoopFigures, Parts, contributions, held, other_durations
 from lumos.whatif.certainty.left_out import sides_left_out
-from lumos.whatif.certainty.noise import measured_step, noise_unknown, replay_error, spread, step_spread, step_times_of
+from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_spread, step_times_of
 from lumos.whatif.certainty.peak import LeastTimes, above_peak_rate, least_times
-from lumos.whatif.certainty.trusted import widening, with_evidence
+from lumos.whatif.certainty.probe import probe_of_base
 from lumos.whatif.certainty.unmeasured import gap_bounds
 from lumos.whatif.machine import Machine
 
@@ -35,10 +36,9 @@ if TYPE_CHECKING:
 
 
 class StepOutcome(NamedTuple):
-    """One step of the job. basis: whether its time is a period or a latency. low, high: the 80 % interval of `noise.spread`,
+    """The job's step. basis: whether its time is a period or a latency. low, high: the 80 % interval of `noise.spread`,
     for a changed job wider by what is unknown (`whatif.certainty.trusted`)."""
 
-    step: str
     basis: Basis
     step_time_s: float
     step_time_low_s: float
@@ -47,12 +47,13 @@ class StepOutcome(NamedTuple):
 
 
 class IntervalCauses(NamedTuple):
-    """Why an interval is as wide as it is. replay_error, step_spread: as fractions of the step; together they make its half-width.
+    """Why an interval is as wide as it is. base_error, step_spread: how far the simulated base is off, and how much steps differ, as
+    fractions of the step; together they make its half-width.
     few_steps: whether there are too few steps to see their spread, so that a fixed one stands for it. unknown_s: how much it is wider at
     each end by what the recording does not show. gaps_s: how much by pauses of a device that were not measured. prices_s: how much by
     what work costs that was scaled or modelled instead of measured."""
 
-    replay_error: float
+    base_error: float
     step_spread: float
     few_steps: bool
     unknown_s: float
@@ -81,76 +82,82 @@ class Bench:
         return freeze(self.graph)
 
     @cached_property
-    def typical(self) -> str:
-        """The typical step, that of every verb (`analyze.loop.steps`). GraphError where no step owns any work."""
-        return self.owners.job[typical_position(self.owners, self.base)].name
-
-    @cached_property
     def trust(self) -> Trust:
         """How far answers about the job can be trusted."""
-        return trust(self.graph, self.base, self.owners)
+        probed = probe_of_base(self.job, self._base_figures.loop)
+        return with_evidence(trust(self.graph, self.base, self.owners), (*self._identity[1], *probed))
 
     @cached_property
     def spread(self) -> float:
         """Half-width of every answer's interval, as in `lumos whatif`, as a fraction of the step."""
-        return spread(self._measured, step_times(self.base, self.owners))
+        return spread(self._measured, self._identity[0])
+
+    def trust_of(self, job: Graph) -> Trust:
+        """How far the answer for the job with changed durations can be trusted."""
+        return with_evidence(self.trust, self.impossible(job)) if other_durations(self.graph, job) else self.trust
 
     def check_step(self, step: str) -> None:
         """Raise UsageError where the job has no such step."""
         if step not in self.steps:
             raise UsageError(f"the job has no step {step!r}; it has {', '.join(self.steps)}")
 
-    def measured_step_s(self, step: str) -> float:
-        """The step as recorded, seconds."""
-        return measured_step(self.graph, self._measured, step) or 0.0
+    @property
+    def measured_step_s(self) -> float:
+        """The job's step as recorded, seconds."""
+        return measured_step(self.graph, self._measured) or 0.0
 
     def changed(self, changes: Durations) -> Graph:
         """The job with its durations changed. Raises LumosError where a pattern matches nothing or the job lacks a rank."""
         return changes.apply(self.graph, self.job)
 
-    def outcome(self, job: Graph, step: str) -> StepOutcome:
-        """The figures of one step of this job, or of it with changed durations. UsageError where it has no such step."""
-        figures, error = self._figures(job, step), self.spread
+    def outcome(self, job: Graph) -> StepOutcome:
+        """The figures of this job's step, or of the step of the job with changed durations."""
+        figures, error = self._figures(job), self.spread
         length = figures.loop.step_time_ns * 1e-9
-        by = self._unknown_s(job, step, length)
+        by = self._unknown_s(job)
         least, most = (1e-9 * bound for bound in gap_bounds(figures.loop))
         low, high = max(least * (1 - error) - by, 0.0), most * (1 + error) + by
-        return StepOutcome(step, figures.loop.basis, length, low, high, figures.parts)
+        return StepOutcome(figures.loop.basis, length, low, high, figures.parts)
 
-    def interval_causes(self, job: Graph, step: str) -> IntervalCauses:
-        """What the interval of `outcome` consists of. UsageError where the job has no such step."""
-        changed = self._figures(job, step).loop
-        length = changed.step_time_ns * 1e-9
-        by = self._unknown_s(job, step, length)
+    def interval_causes(self, job: Graph) -> IntervalCauses:
+        """What the interval of `outcome` consists of."""
+        changed = self._figures(job).loop
+        by = self._unknown_s(job)
         least, most = (1e-9 * bound for bound in gap_bounds(changed))
-        error = replay_error(self._measured, step_times(self.base, self.owners))
+        error = abs(self._identity[0])
         return IntervalCauses(error, step_spread(self._measured), bool(noise_unknown(self._measured)), by, most - least)
 
     def causes_of(self, found: Answer) -> IntervalCauses:
         """What the interval of an answer of `lumos whatif` about this job consists of."""
         base, changed = found.base, found.outcome
-        by = widening(found.trust, base.step_time_s, changed.step_time_s)
+        by = found.trust.unknown * base.step_time_s if found.altered else 0.0
         half = base.step_time_high_s / base.step_time_s - 1 if base.step_time_s else 0.0
         most = (changed.step_time_high_s - by) / (1 + half)
         least = (changed.step_time_low_s + by) / (1 - half) if half < 1 else 0.0
-        error = replay_error(self._measured, step_times(self.base, self.owners))
+        error = abs(self._identity[0])
         few = bool(noise_unknown(self._measured))
         return IntervalCauses(error, step_spread(self._measured), few, by, 0.0, max(most - least, 0.0))
 
-    def impossible(self, job: Graph, step: str) -> tuple[Evidence, ...]:
-        """The findings that the job, with changed durations, has work above the device's peak rate, or a side without work; () for none."""
-        base_s = self._figures(self.graph, step).loop.step_time_ns * 1e-9
+    def impossible(self, job: Graph) -> tuple[Evidence, ...]:
+        """What speaks against the answer for the job with changed durations: bounds that it is beyond, work above the device's peak rate, a
+        side without work; () for nothing."""
+        if self._spoken and self._spoken[0][0] is job:
+            return self._spoken[0][1]
+        base_s = self._base_figures.loop.step_time_ns * 1e-9
         too_fast = above_peak_rate(self.graph, job, self.job, self._accelerator, base_s, self._least) if self._accelerator else ()
-        return (*too_fast, *sides_left_out(self.graph, job))
+        found = (*held(self._base_figures.loop, self._figures(job).loop), *too_fast, *sides_left_out(self.graph, job))
+        self._spoken[:] = [(job, found)]
+        return found
 
-    def _unknown_s(self, job: Graph, step: str, length_s: float) -> float:
+    def _unknown_s(self, job: Graph) -> float:
         """How much further each end of a step's interval lies by what is unknown, seconds."""
-        base_s = self._figures(self.graph, step).loop.step_time_ns * 1e-9
-        return widening(with_evidence(self.trust, () if job is self.graph else self.impossible(job, step)), base_s, length_s)
+        if not other_durations(self.graph, job):
+            return 0.0
+        return self.trust_of(job).unknown * self._base_figures.loop.step_time_ns * 1e-9
 
-    def moved(self, job: Graph, step: str) -> tuple[Contribution, ...]:
-        """What differs on the critical path of a step, the largest difference first; the differences sum to the step's."""
-        return contributions(self._figures(self.graph, step).by_class, self._figures(job, step).by_class)
+    def moved(self, job: Graph) -> tuple[Contribution, ...]:
+        """What differs on the critical path of the step, the largest difference first; the differences sum to the step's."""
+        return contributions(self._figures(self.graph).by_class, self._figures(job).by_class)
 
     def path(self, timeline: Timeline, step: str) -> CriticalPath:
         """The critical path of a recorded step in a timeline of this job, to draw."""
@@ -158,27 +165,32 @@ class Bench:
         (path,) = critical_paths(timeline, self.owners, frozen=self.frozen, names=(step,))
         return path
 
-    def _figures(self, job: Graph, step: str) -> LoopFigures:
-        """The figures of a step in the loop of a job. Those of the base are kept, and those of the change that was asked for last."""
-        self.check_step(step)
-        at = self.steps.index(step)
-        if at not in self._base_figures:
-            self._base_figures[at] = LoopFigures(steady(self.owners, at))
-        base = self._base_figures[at]
+    def _figures(self, job: Graph) -> LoopFigures:
+        """The figures of the loop of a job. Those of the base are kept, and those of the change that was asked for last."""
         if job is self.graph:
-            return base
-        if at not in self._changed or self._changed[at][0] is not job:
-            self._changed[at] = job, LoopFigures(altered(base.loop, replace(self.owners, graph=job), at))
-        return self._changed[at][1]
+            return self._base_figures
+        if not self._changed or self._changed[0][0] is not job:
+            self._changed[:] = [(job, LoopFigures(altered(self._base_figures.loop, replace(self.owners, graph=job))))]
+        return self._changed[0][1]
 
     @cached_property
-    def _base_figures(self) -> dict[int, LoopFigures]:
-        return {}
+    def _base_figures(self) -> LoopFigures:
+        return LoopFigures(steady(self.owners))
 
     @cached_property
-    def _changed(self) -> dict[int, tuple[Graph, LoopFigures]]:
-        """By position of the step, the changed job that was asked for last, and its figures."""
-        return {}
+    def _changed(self) -> list[tuple[Graph, LoopFigures]]:
+        """The changed job that was asked for last, and its figures."""
+        return []
+
+    @cached_property
+    def _spoken(self) -> list[tuple[Graph, tuple[Evidence, ...]]]:
+        """The changed job that was asked for last, and what speaks against its answer."""
+        return []
+
+    @cached_property
+    def _identity(self) -> tuple[float, tuple[Evidence, ...]]:
+        """How far the base is from the measured step, and what follows."""
+        return identity(self.graph, self._base_figures.loop, self._measured)
 
     @cached_property
     def _accelerator(self) -> Accelerator | None:

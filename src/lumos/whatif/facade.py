@@ -118,8 +118,10 @@ def whatif(
     wanted = changes_of(changes)
     cells = None if grid is None else parse_grid(map(_axis, as_mapping(grid, "grid", "{'dp': (2, 4)}").items()))
     job = as_job(job, repair=repair)
-    graph = build(job) if graph is None else graph
-    return answer_of(job, graph, wanted, force=force) if cells is None else Rows(evaluate(job, graph, wanted, cells, force=force))
+    probed, graph = graph is None, build(job) if graph is None else graph
+    if cells is not None:
+        return Rows(evaluate(job, graph, wanted, cells, force=force))
+    return answer_of(job, graph, wanted, force=force, probed=probed)
 
 
 def changes_of(words: ChangeWords) -> Changes:

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steady import AGREE, Steady, altered, steady, typical_position
+from lumos.analyze.loop.bounds import factor_bounds
+from lumos.analyze.loop.steady import AGREE, Steady, altered, steady
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
@@ -112,11 +113,14 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     batches = () if graph.arrivals is None else graph.arrivals.task
     if any(mask.all() or mask[list(batches)].any() for mask in masks.values()):  # then release times are scaled too (`simulate.durations`)
         return _each(job, graph, changes, cells)
+    owners = members(graph)
+    if len(owners.counted) > 1 and not (owners.has_period or changes.repeat):  # a sweep gives one latency, not the mean of several
+        return _each(job, graph, changes, cells)
     ready = step_sweep(graph, changes.durations.apply(graph, job), repeat=changes.repeat)
     seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
-    plan, possible = Identification(job, graph), _Possible(job, graph, changes)
+    plan, possible = Identification(job, graph), _Possible(job, graph, changes, ready.base_ns)
     return tuple(
-        _one(job, graph, changes, cell, plan) if step is None else Cell(cell, step, impossible=possible.why_not(masks, cell))
+        _one(job, graph, changes, cell, plan) if step is None else Cell(cell, step, impossible=possible.why_not(masks, cell, step))
         for cell, step in zip(cells, seconds, strict=True)
     )
 
@@ -124,17 +128,19 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
 class _Possible:
     """What combinations of factors ask of the job's device; its least times are worked out once."""
 
-    def __init__(self, job: Job, graph: Graph, changes: Changes) -> None:
-        self.job, self.graph, self.base = job, graph, changes.durations.apply(graph, job)
+    def __init__(self, job: Job, graph: Graph, changes: Changes, base_ns: float) -> None:
+        self.job, self.graph, self.base, self.base_ns = job, graph, changes.durations.apply(graph, job), base_ns
         known = Machine(job, graph, changes.base_cluster).known
         self.accelerator = known.accelerator if known is not None else None
         self.least = least_times(graph, job, self.accelerator) if self.accelerator is not None else ()
         owners = members(graph)
-        self.step_s = 1e-9 * step_times_of(graph, owners).named(owners.job[typical_position(owners)].name).length_ns
+        self.step_s = 1e-9 * step_times_of(graph, owners).mean_ns
 
-    def why_not(self, masks: Mapping[str, Mask], cell: Mapping[str, str]) -> str:
-        """What in a combination is impossible; "" for nothing."""
-        altered = self.base
+    def why_not(self, masks: Mapping[str, Mask], cell: Mapping[str, str], step_s: float) -> str:
+        """What in a combination is impossible; "" for nothing. step_s: its step, seconds."""
+        altered, beyond = self.base, factor_bounds([number(value, key) for key, value in cell.items()], self.base_ns, 1e9 * step_s)
+        if beyond:
+            return beyond[0].message
         for key, mask in masks.items():
             altered = scale(altered, mask, number(cell[key], key))
         found = above_peak_rate(self.graph, altered, self.job, self.accelerator, self.step_s, self.least) + sides_left_out(
@@ -146,35 +152,37 @@ class _Possible:
 class StepSweep(NamedTuple):
     """A job's loop made ready for sweeps over changed durations; n tasks.
 
-    source: int64[n], the task of the job that each is a copy of. marks: uint8[n], 1 for the tasks that complete the last copy of the
-    step, 2 and 3 for those of the two copies before it; without periods, 1 for the tasks that complete the step. copies: how many
-    copies the loop has; 0 without periods.
+    source: int64[n], the task of the job that each is a copy of. marks: uint8[n], 1 for the tasks that complete the last pass over the
+    steps, 2 and 3 for those of the two passes before it; without periods, 1 for the tasks that complete the step. passes: how many
+    the loop has, and steps: of how many steps each; 0 without periods. base_ns: the step before it is swept.
     """
 
     frozen: Frozen
     source: Int64
     marks: Int8
-    copies: int
+    passes: int
+    steps: int
+    base_ns: float
 
 
 def step_sweep(graph: Graph, base: Graph, *, repeat: bool = False) -> StepSweep:
-    """The typical step of `graph`, ready to be swept in `base`, which is the same graph with other durations. repeat: as a loop, also
+    """The loop of `graph`, ready to be swept in `base`, which is the same graph with other durations. repeat: as a loop, also
     where the recording has one step only."""
     owners = members(graph)
-    at = typical_position(owners)
-    loop = steady(owners, at, repeat=repeat or None)
+    loop = steady(owners, repeat=repeat or None, passes=3)
     if base is not graph:
-        loop = altered(loop, replace(owners, graph=base), at)
-    return StepSweep(
-        freeze(loop.loop.graph), loop.loop.source, _marks(loop), len(loop.loop.owners.job) if loop.basis is Basis.PERIOD else 0
-    )
+        loop = altered(loop, replace(owners, graph=base))
+    steps = loop.loop.steps if loop.basis is Basis.PERIOD else 0
+    passes = len(loop.loop.owners.job) // max(steps, 1)
+    return StepSweep(freeze(loop.loop.graph), loop.loop.source, _marks(loop), passes, steps, loop.step_time_ns)
 
 
 def _marks(loop: Steady) -> Int8:
     """The marks of the loop's tasks, as `StepSweep` has them."""
-    owners = loop.loop.owners
+    owners, steps = loop.loop.owners, loop.loop.steps
     marks = np.zeros(len(owners.graph), np.uint8)
-    last = owners.job[: loop.loop.whole][-3:] if loop.basis is Basis.PERIOD else [step for step in owners.job if step.name in loop.cycle]
+    ends = owners.job[steps - 1 : loop.loop.whole * steps : steps]
+    last = ends[-3:] if loop.basis is Basis.PERIOD else [step for step in owners.job if step.name in loop.cycle]
     for mark, step in enumerate(reversed(last), 1):
         for part in step.parts:
             tasks = owners.tasks(part)
@@ -193,19 +201,19 @@ def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[
         group += mask[ready.source].astype(np.uint16) * np.uint16(by_group.shape[1])
         by_group = np.concatenate((by_group, by_group * np.array([[by_key[key]] for by_key in factors])), axis=1)
     begin, end, before, earlier = sweep_scaled(ready.frozen, group, by_group, ready.marks)
-    if not ready.copies:
+    if not ready.steps:
         return [int(length) * 1e-9 for length in end - begin]
     before = np.maximum(before, earlier)
     period, last_but_one = np.maximum(end, before) - before, before - earlier
     settled = np.abs(period - last_but_one) <= AGREE * np.maximum(last_but_one, 1)
     settled &= _busiest(ready, group, by_group) <= (1 + AGREE) * period  # what takes longer for a step will come to set the pace
-    return [int(length) * 1e-9 if agrees else None for length, agrees in zip(period, settled, strict=True)]
+    return [int(length) / ready.steps * 1e-9 if agrees else None for length, agrees in zip(period, settled, strict=True)]
 
 
 def _busiest(ready: StepSweep, group: NDArray[np.uint16], by_group: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The work of the busiest thread or stream in one copy of the step, for each row of factors, ns."""
+    """The work of the busiest thread or stream in one pass over the steps, for each row of factors, ns."""
     graph, groups = ready.frozen.graph, by_group.shape[1]
-    tasks = slice(0, len(graph) // ready.copies)
+    tasks = slice(0, len(graph) // ready.passes)
     place = graph.processor[tasks].astype(np.int64) * groups + group[tasks]
     work = np.bincount(place, graph.duration[tasks], len(graph.processors) * groups).reshape(-1, groups)
     busiest: NDArray[np.float64] = (by_group @ work.T).max(axis=1)

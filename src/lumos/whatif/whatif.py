@@ -11,25 +11,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steady import steady, typical_position
-from lumos.analyze.loop.steps import members, step_times
-from lumos.analyze.trust import Trust, check_sound
+from lumos.analyze.loop.bounds import size_bounds
+from lumos.analyze.loop.identity import identity
+from lumos.analyze.loop.steady import steady
+from lumos.analyze.loop.steps import members
+from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UnknownDeviceError
-from lumos.simulate import simulate
+from lumos.graph.table import Evidence
+from lumos.segment.dimensions import sizes
 from lumos.simulate.durations import scale
 from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.units import count
+from lumos.vocabulary import Grade
 from lumos.whatif.answer import Answer, Changed, answer, planned_answer, unchanged_tasks
 from lumos.whatif.certainty.left_out import sides_left_out
 from lumos.whatif.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.whatif.certainty.peak import above_peak_rate
-from lumos.whatif.certainty.possible import check_microbatches, check_size, schedulable
+from lumos.whatif.certainty.possible import check_size, schedulable
+from lumos.whatif.certainty.probe import probe, probe_of_base
 from lumos.whatif.certainty.rebuilt import as_far_as_rebuilt
 from lumos.whatif.certainty.reproduced import as_far_as_reproduced
-from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, together, up_to_base, widened, with_evidence
+from lumos.whatif.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, up_to_base, widened
 from lumos.whatif.certainty.unmeasured import loader_evidence
 from lumos.whatif.durations import Durations, check_altered, meant_operators
 from lumos.whatif.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work
@@ -59,18 +64,31 @@ if TYPE_CHECKING:
     from lumos.whatif.changes import Changes
 
 
+#: What is said where a graph was given, of which nobody knows that it is what the rows of the job give.
+_NOT_PROBED = Evidence(
+    "not-probed", "a graph was given, so the answer was not asked again of the recording without single rows", Grade.SOUND
+)
+
 #: A device for asking whether a change is possible on any.
 _ANY = "h100"
 
 
 @stage("answering the what-if")
 def answer_changes(
-    job: Job, graph: Graph, changes: Changes, plan: Identification | None = None, *, trust: Trust | None = None, force: bool = False
+    job: Job,
+    graph: Graph,
+    changes: Changes,
+    plan: Identification | None = None,
+    *,
+    trust: Trust | None = None,
+    force: bool = False,
+    probed: bool = True,
 ) -> Answer:
     """The answer for one set of changes to `graph`, which was built from `job`.
 
     plan, trust: the identification of this job and how far it can be trusted, for callers that ask many what-ifs and need these only
-    once. force: answer also where the evidence is unsound. Raises LumosError where it is and `force` is not given.
+    once. force: answer also where the evidence is unsound. probed: whether to ask the same of the job without a few rows, which cannot be
+    done where the graph is not what the job's rows give. Raises LumosError where it is and `force` is not given.
     """
     grounds = with_evidence(trust_in(graph) if trust is None else trust, other_device(job, graph, changes.base_cluster))
     check_sound(grounds, "whatif", force=force)
@@ -80,7 +98,22 @@ def answer_changes(
     unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
-    return widened(up_to_base(found) if unseen else found, with_evidence(together(grounds, found.trust), unseen))
+    found = up_to_base(found) if unseen else found
+    grounds = with_evidence(together(grounds, found.trust), (*unseen, *(_probed(job, graph, changes, found) if probed else (_NOT_PROBED,))))
+    found = widened(found, grounds)
+    check_sound(found.trust, "whatif", force=force)
+    return found
+
+
+def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:
+    """How far the answer depends on single rows of the recording (`certainty.probe`)."""
+    if changes.structural:
+        return probe_of_base(job, steady(members(graph)))
+    base, outcome = found.base.step_time_s, found.outcome
+    if not base or not found.altered or changes.repeat:
+        return ()
+    half = (outcome.step_time_high_s - outcome.step_time_low_s) / 2 / base
+    return probe(job, outcome.step_time_s / base, half, lambda each, its: changes.durations.apply(its, each))
 
 
 def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
@@ -153,7 +186,8 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification 
         changes=(*layout.changes, *changes.durations.described()),
         diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
     )
-    done = work(measured, job, changes, sizes_of_rank(measured, job, resized), layout.shared)
+    resized_here = sizes_of_rank(measured, job, resized)
+    done = work(measured, job, changes, resized_here, layout.shared)
     with schedulable(", ".join(changed.changes)):
         found = as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat))
     found = replace(found, trust=with_evidence(found.trust, sides_left_out(placed.graph, altered)))
@@ -163,8 +197,8 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification 
     found = replace(as_far_as_rebuilt(found) if changes.settings else found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
     if same is not None:
         found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
-    added_s = 1e-9 * accumulation_ns(layout)
-    return _possible(found, changes, 1 + max(p.label.microbatch for p in segmentation.pieces), added_s)
+    shown = {**sizes(job.traces[0])._asdict(), **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
+    return _sized(found, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
 
 
 def _with_shapes(found: Answer, job: Job, changes: Changes) -> Job | None:
@@ -258,9 +292,9 @@ def _identified(job: Job, graph: Graph, changes: Changes, plan: Identification) 
 def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
     """The answer of a change that is made on the identified plan."""
     owners = members(graph)
-    at = typical_position(owners)
-    loop, step = steady(owners, at, repeat=changes.repeat or None), owners.job[at].name
+    loop = steady(owners, repeat=changes.repeat or None)
     times = step_times_of(graph, owners)
+    off, grounds = identity(graph, loop, times)
     durations = changes.durations
     altered = durations._replace(slow=()).apply(graph, job)
     cluster = changes.machine(job, graph).target(identified.job.cluster)
@@ -276,22 +310,27 @@ def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -
         prediction = between(prediction, *(predicted(1 + by) for by in (-HOST_INTERVAL, HOST_INTERVAL)))
     found = planned_answer(
         prediction,
-        step,
         loop.basis,
         (*(f"{k} = {v}" for k, v in changes.settings.items()), *changes.hardware_words, *changes.durations.described()),
-        spread(times, step_times(simulate(graph), owners)),
-        measured_step(graph, times, step),
+        spread(times, off),
+        measured_step(graph, times),
         (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job"), *((HOST_UNKNOWN,) if unknown else ())),
     )
+    found = replace(found, trust=with_evidence(found.trust, grounds))
     found = as_far_as_rebuilt(found) if changes.settings else found
     found = less_sure(found, "plan-uncertain", "the plan accounts for a part of the heavy work of the recording", identified.agreement)
-    return _possible(found, changes, identified.job.plan.microbatches)
+    of_plan = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
+    return _sized(found, changes, of_plan, counts(changes.settings))
 
 
-def _possible(found: Answer, changes: Changes, microbatches: int, added_s: float = 0.0) -> Answer:
-    """The answer; LumosError where more microbatches, and nothing else, take longer than in proportion. microbatches: as measured.
-    added_s: what accumulating their gradients adds to a step, seconds."""
-    if set(changes.settings) == {"microbatches"} and not (changes.cluster or changes.network or changes.durations != Durations()):
-        steps = found.base.step_time_s, found.outcome.step_time_s
-        check_microbatches(*steps, microbatches, counts(changes.settings)["microbatches"], added_s)
-    return found
+def _sized(found: Answer, changes: Changes, recorded: Mapping[str, int], wanted: Mapping[str, int], added_s: float = 0.0) -> Answer:
+    """The answer, with the finding that it is beyond what the changed sizes and counts allow, where nothing else changes.
+
+    recorded, wanted: sizes and counts by key, 0 where a recording does not show one. added_s: what accumulating the gradients of more
+    microbatches adds to a step, seconds.
+    """
+    alone = not (changes.cluster or changes.network or changes.durations != Durations())
+    if not alone or not all(recorded.get(key) for key in changes.settings):
+        return found
+    beyond = size_bounds(found.base.step_time_s, found.outcome.step_time_s - added_s, recorded, {k: wanted[k] for k in changes.settings})
+    return replace(found, trust=with_evidence(found.trust, beyond)) if beyond else found

@@ -1,4 +1,4 @@
-"""A step of a drawn job, repeated: what the copies consist of and depend on."""
+"""Steps of a drawn job, repeated: what the passes consist of and depend on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from lumos.analyze.loop.repeat import repeated
-from lumos.analyze.loop.steps import assigned
+from lumos.analyze.loop.steps import members
 from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
 from lumos.vocabulary import CollectiveKind
 
@@ -25,7 +25,7 @@ def predecessors(graph, task):
 
 def test_the_copies_have_the_tasks_of_the_step(draw_loop):
     owners = draw_loop([THREAD, STREAM], [(0, Kind.LAUNCH, "launch", 3), (1, Kind.KERNEL, "k", 9)], [(0, 1, D.LAUNCH)])
-    loop = repeated(owners, 1, 3)
+    loop = repeated(owners, [1], 3)
     assert loop.source.tolist() == [2, 3] * 3
     assert loop.graph.duration.tolist() == [3 * US, 9 * US] * 3
     assert [predecessors(loop.graph, kernel) for kernel in (1, 3, 5)] == [[(0, D.LAUNCH)], [(2, D.LAUNCH)], [(4, D.LAUNCH)]]
@@ -35,31 +35,54 @@ def test_the_copies_have_the_tasks_of_the_step(draw_loop):
 
 def test_a_dependency_on_the_step_before_is_one_on_the_copy_before(draw_loop):
     tasks = [(0, Kind.OPERATOR, "a", 1), (1, Kind.OPERATOR, "b", 1)]
-    graph = repeated(draw_loop([THREAD, OTHER], tasks, across=[(1, 0, D.HAND_OFF, 1)]), 2, 3).graph
+    graph = repeated(draw_loop([THREAD, OTHER], tasks, across=[(1, 0, D.HAND_OFF, 1)]), [2], 3).graph
     assert [predecessors(graph, task) for task in (0, 2, 4)] == [[], [(1, D.HAND_OFF)], [(3, D.HAND_OFF)]]
 
 
 def test_a_dependency_on_an_earlier_step_reaches_as_many_copies_back(draw_loop):
     tasks = [(0, Kind.OPERATOR, "a", 1), (1, Kind.OPERATOR, "b", 1)]
-    graph = repeated(draw_loop([THREAD, OTHER], tasks, across=[(1, 0, D.HAND_OFF, 2)]), 2, 4).graph
+    graph = repeated(draw_loop([THREAD, OTHER], tasks, across=[(1, 0, D.HAND_OFF, 2)]), [2], 4).graph
     assert [predecessors(graph, task) for task in (0, 2, 4, 6)] == [[], [], [(1, D.HAND_OFF)], [(3, D.HAND_OFF)]]
 
 
 def test_corresponding_tasks_are_as_far_from_the_end_of_their_steps(draw_graph):
-    """Step 0 begins with two more "a" than step 1, whose c waits for the last "a" of step 0."""
-    names = ["a", "a", "a", "a", "c"]
+    """The recording begins within step 0, which has one "a" less than step 1; c of step 1 waits for the last "a" of step 0."""
+    names = ["a", "c", "a", "a", "c"]
     tasks = [(0, Kind.OPERATOR, name, 10 * i, 10 * i + 10) for i, name in enumerate(names)]
-    marks = (Step(0, "ProfilerStep#0", 0, 30 * US), Step(0, "ProfilerStep#1", 30 * US, 50 * US))
-    graph = draw_graph([THREAD], tasks, [(2, 4, D.HAND_OFF)], marks)
-    owners = assigned(graph, marks, np.array([0, 0, 0, 1, 1], np.int32))
-    # Tasks 0 and 1 are a and c of the first copy, 2 and 3 those of the second.
-    assert predecessors(repeated(owners, 1, 2).graph, 3) == [(0, D.HAND_OFF)]
+    marks = (Step(0, "ProfilerStep#0", 0, 20 * US), Step(0, "ProfilerStep#1", 20 * US, 50 * US))
+    owners = members(draw_graph([THREAD], tasks, [(0, 4, D.HAND_OFF)], marks))
+    # Tasks 0 to 2 are the two a and c of the first pass, 3 to 5 those of the second.
+    loop = repeated(owners, [1], 2)
+    assert predecessors(loop.graph, 5) == [(1, D.HAND_OFF)]
+    assert (loop.crossing, loop.dropped) == (1, 0)
+
+
+def alternating(draw_graph, waits_for):
+    """Steps that run "a" and "b" in turn, b, a, b, a, of 10 each; the first counted one waits for the step before it."""
+    names = ["b", "a", "b", "a"]
+    tasks = [(0, Kind.OPERATOR, name, 10 * i, 10 * i + 10) for i, name in enumerate(names)]
+    marks = tuple(Step(0, f"ProfilerStep#{i}", 10 * i * US, (10 * i + 10) * US) for i in range(4))
+    return members(draw_graph([THREAD], tasks, [(0, waits_for, D.HAND_OFF)], marks))
+
+
+def test_steps_of_other_kinds_follow_one_another_in_every_pass(draw_graph):
+    """The pass is a, b, a. The b before its first step corresponds to the b in it, not to the a that is its last step."""
+    loop = repeated(alternating(draw_graph, 1), [1, 2, 3], 2)
+    assert [loop.graph.names[name] for name in loop.graph.name] == ["a", "b", "a"] * 2
+    assert [step.name for step in loop.owners.job] == [f"copy#{i}" for i in range(6)]
+    assert predecessors(loop.graph, 3) == [(1, D.HAND_OFF)]
+
+
+def test_a_dependency_on_a_kind_of_step_that_no_pass_has_is_left_out_and_counted(draw_graph):
+    loop = repeated(alternating(draw_graph, 1), [1], 2)
+    assert (loop.crossing, loop.dropped) == (1, 1)
+    assert predecessors(loop.graph, 1) == []
 
 
 def test_waits_shared_processors_and_the_queue_go_on(draw_loop):
     tasks = [(0, Kind.LAUNCH, "launch", 1), (0, Kind.RETURN, "sync", 0), (1, Kind.KERNEL, "k", 8)]
     owners = draw_loop([THREAD, STREAM], tasks, [(0, 2, D.LAUNCH)], waits=[(1, 1)], shared=[(2, 0.5)], depth=7)
-    graph = repeated(owners, 0, 2).graph
+    graph = repeated(owners, [0], 2).graph
     assert (graph.waits.task.tolist(), graph.waits.target.tolist()) == ([1, 4], [1, 1])
     assert (graph.occupancy.task.tolist(), graph.occupancy.share.tolist()) == ([2, 5], [0.5, 0.5])
     assert graph.occupancy.hold.tolist() == [8 * US] * 2
@@ -77,7 +100,7 @@ def meetings(graph):
 
 
 def test_ranks_meet_in_every_copy(draw_loop):
-    loop = repeated(draw_loop(TWO, MEET, meets=[(0, 1)]), 1, 3)
+    loop = repeated(draw_loop(TWO, MEET, meets=[(0, 1)]), [1], 3)
     assert meetings(loop.graph) == [[0, 1], [2, 3], [4, 5]]
     assert len(loop.owners.job) == 3
     assert [len(step.parts) for step in loop.owners.job] == [2, 2, 2]
@@ -88,7 +111,7 @@ def test_ranks_that_meet_in_different_steps_do_so_in_the_copies(draw_loop):
     owners = draw_loop(TWO, MEET)
     graph = replace(owners.graph, rendezvous_offset=np.array([0, 2, 4]), rendezvous_task=np.array([2, 1, 4, 3], np.int32))
     for step in (0, 1, 2):
-        loop = repeated(replace(owners, graph=graph), step, 3)
+        loop = repeated(replace(owners, graph=graph), [step], 3)
         assert [sorted(found) for found in meetings(loop.graph) if len(found) > 1] == [[1, 2], [3, 4]]
 
 
@@ -99,14 +122,14 @@ def test_collectives_keep_their_facts(draw_loop):
         every.astype(np.int32), np.zeros(6, np.int32), 100 + every, np.zeros(6, np.int32), every, -np.ones(6, np.int32),
         (CollectiveKind.ALL_REDUCE,), ("world",),
     )  # fmt: skip
-    found = repeated(replace(owners, graph=replace(owners.graph, collectives=facts)), 1, 2).graph.collectives
+    found = repeated(replace(owners, graph=replace(owners.graph, collectives=facts)), [1], 2).graph.collectives
     assert found.task.tolist() == [0, 1, 2, 3]
     assert found.nbytes.tolist() == [102, 103, 102, 103]
 
 
 def test_other_durations_are_those_of_all_copies(draw_loop):
     owners = draw_loop([THREAD], [(0, Kind.OPERATOR, "a", 3), (0, Kind.OPERATOR, "b", 4)])
-    loop = repeated(owners, 1, 2)
+    loop = repeated(owners, [1], 2)
     changed = loop.altered(replace(owners.graph, duration=owners.graph.duration * 2))
     assert changed.graph.duration.tolist() == [6 * US, 8 * US] * 2
     assert changed.owners.graph is changed.graph

@@ -66,7 +66,7 @@ def test_device_work_belongs_to_the_step_of_its_launch_whenever_it_runs(loop):
 
 def test_work_of_another_thread_belongs_to_the_step_that_handed_it_over(loop):
     """Thread 2 runs a backward pass that A hands over from 90 to 99 (step 0), with a second operator and a launch at 105 and 120, in the
-    time of step 1; its kernel ends at 150. All of it completes step 0, at 150."""
+    time of step 1; its kernel ends at 150. All of it is work of step 0."""
     backward = [
         (2, Kind.OPERATOR, "A backward", 90, 99),
         (2, Kind.OPERATOR, "more", 105, 115),
@@ -77,7 +77,6 @@ def test_work_of_another_thread_belongs_to_the_step_that_handed_it_over(loop):
     edges = [(0, 6, Dependency.HAND_OFF), (8, 9, Dependency.LAUNCH)]
     graph = loop(*backward, others=others, edges=edges)
     assert members(graph).step[6:].tolist() == [0, 0, 0, 0]
-    assert completions(graph) == [150, 150]
     alone = loop(*backward, others=others, edges=edges[1:])
     assert members(alone).step[6:].tolist() == [0, 1, 1, 1]  # without a known hand-off, by the clock
 
@@ -118,14 +117,15 @@ def test_a_thread_beside_the_loop_completes_nothing(loop, name):
 
 
 def test_a_data_loading_thread_stays_beside_the_loop_though_it_copies_to_the_device(loop):
-    """A pin-memory thread launches a copy that ends at 170; an equal thread of another name is part of the loop."""
-    rows = [(2, Kind.LAUNCH, "launch", 20, 22), (3, Kind.MEMCPY, "copy", 22, 170)]
-    edges = [(6, 7, Dependency.LAUNCH)]
+    """A pin-memory thread launches a copy that ends at 99, and that the next step waits for; an equal thread of another name is part of
+    the loop."""
+    rows = [(2, Kind.LAUNCH, "launch", 20, 22), (3, Kind.MEMCPY, "copy", 22, 99)]
+    edges = [(6, 7, Dependency.LAUNCH), (7, 5, Dependency.STREAM_WAIT)]
     stream = Processor(0, True, "stream 8", 0, 8)
     beside = loop(*rows, others=[Processor(0, False, "pt_data_pin", lane=2), stream], edges=edges)
     assert completions(beside) == [30, 130]
     inside = loop(*rows, others=[Processor(0, False, "thread 2", lane=2), stream], edges=edges)
-    assert completions(inside) == [170, 170]
+    assert completions(inside) == [99, 130]
 
 
 def test_tasks_outside_every_mark_belong_to_no_step(two_steps):
@@ -169,7 +169,7 @@ def test_a_last_step_that_the_end_of_the_recording_cut_is_none(tmp_path):
     assert [step.name for step in graph.steps] == ["ProfilerStep#0", "ProfilerStep#1"]
     assert [step.name for step in owners.job] == ["ProfilerStep#0"]
     assert (owners.step[graph.measured_start >= 1000 * US + graph.measured_start.min()] == -1).all()
-    assert step_times(measured(graph), owners).headline[1:] == (710 * US, 710 * US, "latency")
+    assert step_times(measured(graph), owners).headline[:3] == (710 * US, 710 * US, "latency")
 
 
 def test_a_whole_last_step_with_less_to_do_is_kept(tmp_path):
@@ -188,3 +188,11 @@ def test_a_last_mark_that_leaves_out_what_the_others_do_after_theirs_is_no_step(
     assert [step.name for step in members(graph).job] == ["ProfilerStep#0"]
     short = loop((0, Kind.OPERATOR, "load", 85, 85.5))  # less than a hundredth of the mark
     assert [step.name for step in members(short).job] == ["ProfilerStep#0", "ProfilerStep#1"]
+
+
+def test_the_profilers_stop_within_the_last_mark_is_no_work_of_the_step(loop):
+    """The last mark holds a call that waits until 175, which the first lacks: step 1 is complete with its kernel, at 130. Where every step
+    ends with such a call, it is the loop's."""
+    stop = [(0, Kind.SYNC, "sync", 112, 115), (0, Kind.RETURN, "sync", 175, 175)]
+    assert completions(loop(*stop)) == [30, 130]
+    assert completions(loop((0, Kind.SYNC, "sync", 13, 14), (0, Kind.RETURN, "sync", 60, 60), *stop)) == [60, 175]

@@ -9,7 +9,7 @@ import pytest
 
 from lumos.analyze.loop.steps import assigned, job_lengths, members, step_names, step_times
 from lumos.errors import GraphError
-from lumos.graph.table import Dependency, Kind, Processor, Step
+from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
 from lumos.simulate.timeline import Timeline, measured
 from lumos.vocabulary import Basis
 
@@ -46,7 +46,7 @@ def test_a_cpu_that_runs_ahead_does_not_lengthen_the_step(cpu_ahead):
         ("ProfilerStep#2", "period", 30, 80),
         ("ProfilerStep#3", "period", 30, 100),
     ]
-    assert times.headline == ("ProfilerStep#2", 30 * US, 80 * US, Basis.PERIOD)
+    assert times.headline == (30 * US, 80 * US, Basis.PERIOD, 30 * US, 3)
 
 
 def test_python_between_the_steps_is_part_of_the_step(draw_graph):
@@ -60,20 +60,30 @@ def test_python_between_the_steps_is_part_of_the_step(draw_graph):
     marks = [Step(0, f"ProfilerStep#{i}", 50 * i * US, (50 * i + 35) * US, lane=1) for i in range(3)]
     times = times_of(draw_graph(processors, tasks, edges, marks))
     assert figures(times)[1:] == [("ProfilerStep#1", "period", 50, 30), ("ProfilerStep#2", "period", 50, 30)]
-    assert times.headline[1:] == (50 * US, 30 * US, Basis.PERIOD)
+    assert times.headline == (50 * US, 30 * US, Basis.PERIOD, 50 * US, 2)
 
 
-def test_a_step_is_complete_no_earlier_than_the_one_before(draw_graph):
-    """The kernel of step 0 ends at 100, that of step 1, on another stream, at 40, that of step 2 at 130: with step 1 all is complete at
-    100, so it takes nothing."""
+def beside(draw_graph, awaited=False):
+    """Five steps of 90: a launch of 10 and a kernel of 80. Step 1 also starts a copy of 350 on a stream of its own. awaited: whether the
+    kernel of step 2 waits for the copy."""
     streams = [Processor(0, True, f"stream {i}", 0, i) for i in (7, 8)]
-    tasks = [(0, Kind.LAUNCH, "launch", 10 * i, 10 * i + 10) for i in range(3)]
-    tasks += [(1, Kind.KERNEL, "k", 10, 100), (2, Kind.KERNEL, "k", 20, 40), (1, Kind.KERNEL, "k", 100, 130)]
-    marks = [Step(0, f"ProfilerStep#{i}", 10 * i * US, (10 * i + 10) * US, lane=1) for i in range(3)]
-    edges = [(i, 3 + i, Dependency.LAUNCH) for i in range(3)]
-    times = times_of(draw_graph([Processor(0, False, "thread 1", lane=1), *streams], tasks, edges, marks))
-    assert [t.completion_ns // US for t in times.job] == [100, 100, 130]
-    assert [t.length_ns // US for t in times.job] == [100, 0, 30]
+    tasks = [(0, Kind.LAUNCH, "launch", 90 * i, 90 * i + 10) for i in range(5)]
+    tasks += [(1, Kind.KERNEL, "k", 90 * i + 10, 90 * i + 90) for i in range(5)] + [(2, Kind.MEMCPY, "copy", 100, 450)]
+    edges = [(i, 5 + i, Dependency.LAUNCH) for i in range(5)] + [(1, 10, Dependency.LAUNCH)]
+    edges += [(10, 7, Dependency.STREAM_WAIT)] * awaited
+    marks = [Step(0, f"ProfilerStep#{i}", 90 * i * US, (90 * i + 90) * US, lane=1) for i in range(5)]
+    return draw_graph([Processor(0, False, "thread 1", lane=1), *streams], tasks, edges, marks)
+
+
+def test_a_copy_that_nobody_awaits_completes_no_step(draw_graph):
+    """The copy ends with step 4, and every step is complete with its own kernel."""
+    times = times_of(beside(draw_graph))
+    assert [t.completion_ns // US for t in times.job] == [90, 180, 270, 360, 450]
+    assert times.headline.step_time_ns == 90 * US
+
+
+def test_work_that_the_next_step_waits_for_completes_its_step(draw_graph):
+    assert [t.completion_ns // US for t in times_of(beside(draw_graph, awaited=True)).job][:2] == [90, 450]
 
 
 def test_the_step_of_the_job_is_complete_when_it_is_on_every_rank(cpu_ahead):
@@ -111,35 +121,59 @@ def test_steps_whose_numbers_do_not_adjoin_have_no_period(cpu_ahead):
 
 def test_without_any_period_the_latency_is_the_time_of_the_step(cpu_ahead):
     times = times_of(cpu_ahead((30,)))
-    assert times.headline == ("ProfilerStep#0", 40 * US, 40 * US, Basis.LATENCY)
+    assert times.headline == (40 * US, 40 * US, Basis.LATENCY, 40 * US, 1)
     assert times.rank_steps_counted().all()
 
 
-def test_a_warm_up_step_stands_apart(cpu_ahead):
-    """Periods of 90, 30, 40 and 30: the median is 30, the lower of two, and 90 is more than 1.5 times that. The first step is no example
-    either, but has no period to be compared by."""
-    times = times_of(cpu_ahead((30, 90, 30, 40, 30)))
-    assert [step.apart for step in times.owners.job] == [False, True, False, False, False]
-    assert [time.name for time in times.counted] == ["ProfilerStep#2", "ProfilerStep#3", "ProfilerStep#4"]
-    assert times.headline[:2] == ("ProfilerStep#4", 30 * US)
-    (finding,) = times.findings()
-    assert finding.code == "step-left-out" and "ProfilerStep#1 (90.00 µs)" in finding.message and "#3" not in finding.message
+def with_one_off(graph, *steps):
+    """The graph with something in the launches of these steps that happens once."""
+    tasks = np.array([2 * step for step in steps], np.int32)
+    return replace(graph, one_off=OneOff(tasks, np.full(len(tasks), 0.5), np.ones(len(tasks), np.int8)))
 
 
-def test_a_step_that_takes_much_less_stands_apart_too(cpu_ahead):
-    times = times_of(cpu_ahead((30, 30, 10, 30, 30)))
-    assert [step.name for step in times.owners.job if step.apart] == ["ProfilerStep#2"]
+def counted(times):
+    return [time.name[-1] for time in times.counted]
 
 
-def test_of_two_steps_only_one_can_stand_apart(cpu_ahead):
-    times = times_of(cpu_ahead((30, 30, 200)))
-    assert [t.name for t in times.counted] == ["ProfilerStep#1"]
+def test_a_step_in_which_something_happens_once_is_left_out_whatever_it_takes(cpu_ahead):
+    """Steps 1 and 5 load code, and step 3 takes long: the longest run without loading is 2 to 4, of which step 2 shows when 3 begins."""
+    times = times_of(with_one_off(cpu_ahead((30, 30, 30, 90, 30, 30)), 1, 5))
+    assert counted(times) == ["3", "4"]
+    assert times.headline.step_time_ns == 60 * US
+    assert [step.once != "" for step in times.owners.job] == [False, True, False, False, False, True]
+    (finding,) = (found for found in times.findings() if found.code == "step-left-out")
+    assert "ProfilerStep#1 (30.00 µs, module-loading)" in finding.message and "#3" not in finding.message
 
 
-def test_the_typical_step_is_the_lower_of_two_medians(cpu_ahead):
-    times = times_of(cpu_ahead((30, 33, 31, 30, 32)))
-    assert [t.length_ns // US for t in times.counted] == [33, 31, 30, 32]
-    assert times.typical.length_ns == 31 * US
+def test_a_long_step_counts(cpu_ahead):
+    """Periods of 30, 200 and 30: their mean is said beside the median, which is far from it."""
+    times = times_of(cpu_ahead((30, 30, 200, 30)))
+    assert counted(times) == ["1", "2", "3"]
+    assert times.headline[:1] == (round(260 / 3 * US),)
+    assert times.headline.median_ns == 30 * US
+    assert [found.code for found in times.findings()] == ["steps-uneven"]
+
+
+def test_a_step_that_loads_code_may_show_when_the_only_other_one_begins(cpu_ahead):
+    times = times_of(with_one_off(cpu_ahead((30, 30)), 0))
+    assert counted(times) == ["1"]
+    assert times.basis is Basis.PERIOD
+
+
+def test_where_every_step_loads_code_none_is_left_out(cpu_ahead):
+    assert counted(times_of(with_one_off(cpu_ahead((30, 30, 30)), 0, 1, 2))) == ["1", "2"]
+
+
+def test_steps_that_differ_by_design_are_listed_as_kinds(draw_graph):
+    """Two steps accumulate, the third updates as well."""
+    names = [["forward"], ["forward"], ["forward", "update"], ["forward"], ["forward"], ["forward", "update"]]
+    tasks, marks = [], []
+    for i, step in enumerate(names):
+        marks.append(Step(0, f"ProfilerStep#{i}", 20 * i * US, (20 * i + 20) * US, lane=1))
+        tasks += [(0, Kind.OPERATOR, name, 20 * i + 10 * j, 20 * i + 10 * j + 10) for j, name in enumerate(step)]
+    times = times_of(draw_graph([Processor(0, False, "thread 1", lane=1)], tasks, [], marks))
+    (finding,) = (found for found in times.findings() if found.code == "step-kinds")
+    assert finding.message == "the 5 steps that count are of 2 kinds: 3 like ProfilerStep#1, 2 like ProfilerStep#2"
 
 
 def test_a_job_without_work_in_its_steps_has_no_time(two_steps):
@@ -147,11 +181,11 @@ def test_a_job_without_work_in_its_steps_has_no_time(two_steps):
         _ = times_of(replace(two_steps, steps=(Step(0, "ProfilerStep#9", -9 * US, 0),))).headline
 
 
-def test_steps_that_stand_apart_as_measured_do_so_in_every_timeline(cpu_ahead, shifted):
-    graph = cpu_ahead((30, 90, 30, 30))
+def test_the_same_steps_count_in_every_timeline(cpu_ahead, shifted):
+    graph = with_one_off(cpu_ahead((30, 90, 30, 30)), 1)
     replayed = step_times(shifted(graph, {3: (0, -60), 5: (-60, -60), 7: (-60, -60)}), members(graph))
     assert [t.length_ns // US for t in replayed.job] == [40, 30, 30, 30]
-    assert [t.name for t in replayed.counted] == ["ProfilerStep#2", "ProfilerStep#3"]
+    assert counted(replayed) == ["3"]
 
 
 def test_the_lengths_alone_are_those_of_the_steps(cpu_ahead, two_steps, shifted):
@@ -163,12 +197,12 @@ def test_the_lengths_alone_are_those_of_the_steps(cpu_ahead, two_steps, shifted)
     assert (job_lengths(measured(two_steps), members(two_steps)) // US).tolist() == [80, 70]
 
 
-def test_steps_given_by_name_keep_apart_those_named(cpu_ahead):
+def test_the_same_steps_count_in_another_graph_of_the_job(cpu_ahead):
     graph = cpu_ahead((30, 30, 30))
-    owners = members(graph)
-    given = assigned(graph, owners.steps, owners.step, frozenset({"ProfilerStep#2"}))
-    assert [step.apart for step in given.job] == [False, False, True]
-    assert [t.name for t in step_times(measured(graph), given).counted] == ["ProfilerStep#1"]
+    owners = members(with_one_off(graph, 2))
+    given = assigned(graph, owners.steps, owners.step, owners)
+    assert [step.counts for step in given.job] == [False, True, False]
+    assert counted(step_times(measured(graph), given)) == ["1"]
 
 
 def test_work_launched_before_the_window_belongs_to_no_step(draw_graph):

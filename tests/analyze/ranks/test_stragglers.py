@@ -87,9 +87,9 @@ def test_the_pooled_mean_holds_stages_against_each_other(found):
 
 
 def test_communication_takes_the_median(found):
-    """Three steps with transfers of 2, 2 and 8: the mean would be 4, the ideal step is 12."""
-    rows = [row for step in range(3) for row in data_parallel((10, 10), step)]
-    rows = [(*row[:-1], 18) if row[3] == 2 and row[4] == "grads-reduce-scatter" else row for row in rows]
+    """Four steps, of which the last three count, with transfers of 2, 2 and 8: the mean would be 4, the ideal step is 12."""
+    rows = [row for step in range(4) for row in data_parallel((10, 10), step)]
+    rows = [(*row[:-1], 18) if row[3] == 3 and row[4] == "grads-reduce-scatter" else row for row in rows]
     for rule in ("peer-median", "pooled-mean"):
         assert found(rows, rule).ideal_step_ns == 12 * MS
 
@@ -112,19 +112,17 @@ def test_launch_delays_are_a_class_of_their_own(found):
     assert [r.work_ns for r in dropped.by_rank] == [10 * MS, 10 * MS]
 
 
-def test_a_warm_up_step_is_left_out_and_named(found):
-    """Steps of 12, 12 and 42: the figures are those of the first two."""
-    rows = [row for step, time in enumerate((10, 10, 40)) for row in data_parallel((time, time), step)]
+def test_the_first_of_several_steps_is_left_out(found):
+    """Steps of 42, 12 and 12: the figures are those of the last two."""
+    rows = [row for step, time in enumerate((40, 10, 10)) for row in data_parallel((time, time), step)]
     result = found(rows)
     assert (result.steps, result.measured_step_ns, result.ideal_step_ns) == (2, 12 * MS, 12 * MS)
-    left = [d.message for d in result.diagnostics if d.code == "step-left-out"]
-    assert len(left) == 1 and "ProfilerStep#2 (42.00 ms)" in left[0]
 
 
 def test_periods_count_where_there_are_any(cpu_ahead):
     """Kernels take 30 on rank 0 and 40 on rank 1, and in the ideal job 35 on both: what the loop takes is 40, and would be 35. The first
-    step has no period, and the one of 80 stands apart."""
-    result = stragglers(cpu_ahead((30, 30, 30, 80, 30), (40, 40, 40, 80, 40)))
+    step has no period."""
+    result = stragglers(cpu_ahead((30, 30, 30, 30), (40, 40, 40, 40)))
     assert (result.step_time_ns, result.latency_ns, result.basis) == (40_000, 110_000, "period")
     assert (result.steps, result.measured_step_ns, result.ideal_step_ns) == (3, 40_000, 35_000)
     assert result.slowdown == pytest.approx(40 / 35)
@@ -148,11 +146,11 @@ def test_a_microbatch_more_on_one_rank_of_a_stage_is_said(found):
 
 
 def test_a_slow_exchange_is_one_cause_of_all_ranks(found):
-    """Three steps with transfers of 2, 2 and 8: the last takes 6 longer than ideal on both ranks, and is worth 2 a step."""
-    rows = [row for step in range(3) for row in data_parallel((10, 10), step)]
-    rows = [(*row[:-1], 18) if row[3] == 2 and row[4] == "grads-reduce-scatter" else row for row in rows]
+    """Three steps after the first with transfers of 2, 2 and 8: the last takes 6 longer than ideal on both ranks, and is worth 2 a step."""
+    rows = [row for step in range(4) for row in data_parallel((10, 10), step)]
+    rows = [(*row[:-1], 18) if row[3] == 3 and row[4] == "grads-reduce-scatter" else row for row in rows]
     (cause,) = found(rows).findings
-    assert (cause.cause, cause.name, cause.where.step) == ("slow-exchange", "grads-reduce-scatter", "ProfilerStep#2")
+    assert (cause.cause, cause.name, cause.where.step) == ("slow-exchange", "grads-reduce-scatter", "ProfilerStep#3")
     assert (cause.excess_ns, cause.worth_ns, cause.where.start_ns) == (4 * MS, 2 * MS, 10 * MS)
 
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import is_operation_level, members
-from lumos.analyze.waiting.unexplained import APART, NO_PERIOD, unexplained_times
-from lumos.graph.table import Dependency, Kind, Processor, Step
+from lumos.analyze.waiting.unexplained import NO_PERIOD, NOT_COUNTED, unexplained_times
+from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
 from lumos.simulate.timeline import measured
 
 US = 1000
@@ -80,19 +80,20 @@ def test_slices_of_one_operator_count_once(draw_graph):
     assert not figures(replace(graph, event=event))[0].scored
 
 
-def test_unexplained_idle_and_prefix_unscore_a_step(draw_graph):
+def test_unexplained_idle_is_said(draw_graph):
     graph = many(draw_graph, 60, 60)
     start, end = graph.measured_start.copy(), graph.measured_end.copy()
     end[-1] += 30 * US
     start[-1] += 30 * US
     step = figures(replace(graph, measured_start=start, measured_end=end))[0]
     assert step.unexplained_idle == pytest.approx(30 / 150)
-    assert "without a known cause" in step.reason
+    assert step.scored
 
 
-def test_a_step_without_a_period_or_apart_is_not_scored(cpu_ahead):
-    reasons = [step.reason for step in figures(cpu_ahead((30, 90, 30, 30)))]
-    assert reasons[:2] == [NO_PERIOD, APART] and NO_PERIOD not in reasons[2:]
+def test_a_step_that_does_not_count_is_not_scored(cpu_ahead):
+    graph = replace(cpu_ahead((30, 90, 30, 30)), one_off=OneOff(np.array([2], np.int32), np.ones(1), np.zeros(1, np.int8)))
+    reasons = [step.reason for step in figures(graph)]
+    assert reasons[:3] == [NO_PERIOD, NOT_COUNTED, NOT_COUNTED] and NOT_COUNTED not in reasons[3:]
 
 
 def test_shares_are_of_the_period(cpu_ahead):

@@ -118,7 +118,7 @@ def test_the_critical_path_is_a_track_with_arrows_from_link_to_link(runs, tmp_pa
     track = [(e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == pid]
     assert track == [("step", 0.0, 9.003), ("launch", 0.0, 2.001), ("idle", 2.001, 1.001), ("ge?mm", 3.002, 6.001)]
     (step,) = (e for e in events if e["ph"] == "X" and e["name"] == "step")
-    assert step["args"] == {"basis": "latency", "apart": False}
+    assert step["args"] == {"basis": "latency", "counts": True}
     arrows = [(e["ph"], e["pid"], e["tid"], e["ts"], e["id"]) for e in events if e["ph"] in "sf" and e["cat"] == "critical path"]
     assert arrows == [("s", 0, 0, 2.0, 0), ("f", 0, 1, 3.002, 0)]
 

@@ -34,9 +34,9 @@ def test_it_repeats_what_the_analyses_answer(example, found):
 
 def test_the_headline_says_step_error_and_bound(example, found):
     """The periods are 216.6, 212.7 and 214.7 ms; the README of the example has the steps of rank 0 by itself."""
-    step = next(path for path in found["path"] if path["step"] == "ProfilerStep#13")
-    longest = max(step["by_group"].items(), key=lambda item: item[1])[0]
-    expected = "214.7 ms a step (period; latency 213.6 ms) on 2 ranks; the replay is +0.00 % off; bound by " + longest
+    counted = [path for path in found["path"] if path["step"] != "ProfilerStep#10"]
+    longest = max(counted[0]["by_group"], key=lambda group: sum(path["by_group"].get(group, 0) for path in counted))
+    expected = "214.7 ms a step (period; latency 213.7 ms) on 2 ranks; the replay is +0.00 % off; bound by " + longest
     assert report_headline(example).startswith(expected)
 
 
@@ -76,7 +76,7 @@ def test_a_change_adds_its_answer_and_its_run(example):
     assert sum(m["delta_s"] for m in answer["moved"]) == pytest.approx(answer["difference_s"])
     runs = changed["timeline"]["runs"]
     assert [r["source"] for r in runs] == ["measured", "replayed", "changed"]
-    assert runs[2]["length_ns"] == round(answer["step_time_s"] * 1e9)
+    assert runs[2]["length_ns"] == pytest.approx(answer["step_time_s"] * 1e9, rel=0.02)  # one step, and the mean over all
 
 
 def test_a_change_of_the_plan_adds_its_answer(example):

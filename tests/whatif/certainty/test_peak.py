@@ -76,7 +76,7 @@ def test_the_explorer_and_the_grid_know_it_too(sum_of_two):
     graph = build(sum_of_two)
     halved = Durations.parse(["gemm=0.5"], (), (), ())
     bench, answer = Bench(sum_of_two, graph, simulate(graph)), answer_changes(sum_of_two, graph, Changes(durations=halved), force=True)
-    shown = bench.outcome(bench.changed(halved), bench.typical)
+    shown = bench.outcome(bench.changed(halved))
     assert shown.step_time_high_s - shown.step_time_s > 165e-6
     assert shown.step_time_high_s - shown.step_time_s <= answer.outcome.step_time_high_s - answer.outcome.step_time_s
     cells = evaluate(sum_of_two, graph, Changes(), {"scale:gemm": ("0.5", "0.9")}, force=True)
@@ -91,7 +91,7 @@ def test_a_device_without_work_is_a_bound_in_every_answer(product):
     bench, without = Bench(product, graph, simulate(graph)), Durations.parse((), ["gemm"], (), ())
     answer = answer_changes(product, graph, Changes(durations=without), force=True)
     assert "side-left-out" in [reason.code for reason in answer.trust.reasons]
-    assert "side-left-out" in [reason.code for reason in bench.impossible(bench.changed(without), bench.typical)]
+    assert "side-left-out" in [reason.code for reason in bench.impossible(bench.changed(without))]
     for repeat in (False, True):
         cells = evaluate(product, graph, Changes(repeat=repeat), {"scale:gemm": ("0", "0.8")}, force=True)
         assert ["no work is left on the devices" in cell.impossible for cell in cells] == [True, False]

@@ -1,9 +1,11 @@
-"""One step of a job, repeated: the loop that a recording of a few steps is a part of.
+"""The steps of a job that count, repeated: the loop that a recording of a few steps is a part of.
 
-Each copy of the step has the step's tasks of all ranks, with their durations and dependencies. A dependency on a task of another step
-becomes one on the corresponding task of the copy that is as many steps away: the task on the same processor with the same name that is
-as far from the end of its step. Threads, streams, launch queues, waits of calls and collectives go on from copy to copy as they do from
-step to step. The first copies start with idle devices and an empty queue, so they are not yet what the loop takes in the long run.
+A *pass* has these steps in their order, each with the pause that leads to it: the tasks of all ranks with their durations and dependencies.
+A dependency on the step before the first becomes one on the corresponding task of the last step of the pass before, if both steps are of
+one kind, else of the latest step before that which is; the corresponding task is the one on the same processor with the same name that is
+as far from the end of its step. Without any, the dependency is left out and counted. Threads, streams, launch queues, waits of calls and
+collectives go on from pass to pass as they do from step to step. The first pass starts with idle devices and an empty queue, so it is not
+yet what the loop takes in the long run.
 """
 
 from __future__ import annotations
@@ -20,26 +22,33 @@ from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.simulate.durations import with_durations
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
+    from lumos.graph.table import Step
     from lumos.trace.table import Int8, Int32, Int64
 
-#: What the copies of a step are called; their numbers follow one another, so that each has a period.
+#: What the copies of steps are called; their numbers follow one another, so that each has a period.
 COPY = "copy#"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Loop:
-    """A step of a job, repeated; n tasks. graph: the copies, one after the other. owners: its steps, one for each copy and rank.
+    """Steps of a job, repeated; n tasks. graph: the passes, one after the other. owners: its steps, one for each copy of a step and rank.
 
-    source: int64[n], the task of the job's graph that each is a copy of. whole: how many copies, from the first and at least two, meet
-    no later one that is not there.
+    source: int64[n], the task of the job's graph that each is a copy of. steps: how many steps a pass has. whole: how many passes, from the
+    first and at least two, meet no later one that is not there. crossing: how many dependencies lead from the steps before a pass into it,
+    and dropped: how many of those have no task that corresponds.
     """
 
     graph: Graph
     owners: Members
     source: Int64
+    steps: int
     whole: int
+    crossing: int = 0
+    dropped: int = 0
 
     def altered(self, job: Graph) -> Loop:
         """The loop of the same job with other durations and delays. job: its graph, with the same tasks and dependencies."""
@@ -49,9 +58,9 @@ class Loop:
         return replace(self, graph=graph, owners=replace(self.owners, graph=graph))
 
 
-def repeated(owners: Members, step: int, copies: int) -> Loop:
-    """A step of a job, that many times. owners: of the job. step: position in `owners.job`."""
-    return _Repeated(owners, step).loop(copies)
+def repeated(owners: Members, steps: Sequence[int], passes: int) -> Loop:
+    """Steps of a job that follow one another, that many times. owners: of the job. steps: positions in `owners.job`, ascending."""
+    return _Repeated(owners, steps).loop(passes)
 
 
 def _held_back(job: Graph, tasks: Int64) -> Int64:
@@ -67,41 +76,49 @@ def _held_back(job: Graph, tasks: Int64) -> Int64:
 
 
 class _Before(NamedTuple):
-    """The predecessors of the tasks of a copy. offset: int64[m + 1]. task: int64, position in its copy. back: int64, how many copies
-    before that is. kind: uint8."""
+    """The predecessors of the tasks of a pass. offset: int64[m + 1]. task: int64, position in its pass. back: int64, how many passes
+    before that is. kind: uint8. crossing, dropped: as in `Loop`."""
 
     offset: Int64
     task: Int64
     back: Int64
     kind: Int8
+    crossing: int
+    dropped: int
+
+
+class _Edges(NamedTuple):
+    """The predecessors of all passes, as `Graph` has them. crossing, dropped: as in `Loop`."""
+
+    offset: Int64
+    task: Int64
+    kind: Int8
+    crossing: int
+    dropped: int
 
 
 class _Repeated:
-    """The tasks of one step of a job, m over all ranks, and what they depend on.
+    """The tasks of some steps of a job, m over all ranks, and what they depend on.
 
     task: int64[m], their ids in the job's graph, ascending. place: int64[n], the position of each of the job's tasks among them, -1 for
     tasks of other steps.
     """
 
-    def __init__(self, owners: Members, step: int) -> None:
+    def __init__(self, owners: Members, steps: Sequence[int]) -> None:
         self.owners, self.graph = owners, owners.graph
-        self.step = owners.job[step]
-        self.task = np.sort(np.concatenate([owners.tasks(part) for part in self.step.parts]))
+        self.steps = list(steps)
+        self.task = np.sort(np.concatenate([owners.of_job(step) for step in self.steps]))
         self.place = np.full(len(self.graph), -1, np.int64)
         self.place[self.task] = np.arange(len(self.task))
-        #: For each step of a rank, how many steps of the job it comes before this one.
-        self.distance = np.zeros(len(owners.steps), np.int64)
+        #: For each step of a rank, its position in the job; -1 for a step that is no part of one, as what index -1 finds.
+        self.position = np.full(len(owners.steps) + 1, -1, np.int64)
         for position, each in enumerate(owners.job):
-            self.distance[list(each.parts)] = step - position
-        #: Whether each step of a rank is part of a step of the job; only those have tasks that correspond.
-        self.known = np.zeros(len(owners.steps) + 1, bool)
-        self.known[[part for each in owners.job for part in each.parts]] = True
+            self.position[list(each.parts)] = position
 
     def loop(self, copies: int) -> Loop:
-        """The loop of that many copies."""
-        graph, m = self.graph, len(self.task)
+        """The loop of that many passes."""
+        graph = self.graph
         source = np.tile(self.task, copies)
-        shift = np.repeat(np.arange(copies) * m, m)
         predecessors = self._edges(copies)
         rendezvous, apart = self._rendezvous(copies)
         held = np.empty(0, np.int32) if graph.arrivals is None else self._rows(graph.arrivals.task, copies)[0]
@@ -112,9 +129,9 @@ class _Repeated:
             kind=graph.kind[source],
             name=graph.name[source],
             event=graph.event[source],
-            pred_offset=predecessors[0],
-            pred=predecessors[1].astype(np.int32),
-            pred_kind=predecessors[2],
+            pred_offset=predecessors.offset,
+            pred=predecessors.task.astype(np.int32),
+            pred_kind=predecessors.kind,
             release_task=held,
             release_time=_held_back(graph, source[held]),
             rendezvous_offset=rendezvous.offset,
@@ -133,15 +150,29 @@ class _Repeated:
             waiting_unknown=self._rows(graph.waiting_unknown, copies)[0],
             steps=(),
         )
-        steps = tuple(replace(self.owners.steps[part], name=f"{COPY}{copy}") for part in self.step.parts for copy in range(copies))
-        first = np.full(len(self.owners.steps), -1, np.int64)
-        first[list(self.step.parts)] = np.arange(len(self.step.parts)) * copies
-        step = (first[self.owners.step[source]] + shift // max(m, 1)).astype(np.int32)
-        return Loop(out, assigned(out, steps, step), source, max(copies - apart, 2))
+        steps, step = self._owners(copies)
+        whole = max(copies - apart, 2)
+        owners = assigned(out, steps, step, self.owners)
+        return Loop(out, owners, source, len(self.steps), whole, predecessors.crossing, predecessors.dropped)
 
-    def _edges(self, copies: int) -> tuple[Int64, Int64, Int8]:
-        """The predecessors of all copies, as `Graph` has them. What would lie before the first copy is left out."""
-        offset, task, back, kind = self._before()
+    def _owners(self, copies: int) -> tuple[tuple[Step, ...], Int32]:
+        """The steps of the loop, rank by rank, and for each of its tasks which of them owns it."""
+        owners, number = self.owners, len(self.steps)
+        ranks: dict[int, list[int]] = {}
+        for step in self.steps:
+            for part in owners.job[step].parts:
+                ranks.setdefault(owners.steps[part].rank, []).append(part)
+        steps: list[Step] = []
+        first = np.full(len(owners.steps), -1, np.int64)
+        for parts in ranks.values():
+            first[parts] = len(steps) + np.arange(len(parts))
+            steps += [replace(owners.steps[p], name=f"{COPY}{k * number + i}") for k in range(copies) for i, p in enumerate(parts)]
+        shift = np.repeat(np.arange(copies) * number, len(self.task))
+        return tuple(steps), (np.tile(first[owners.step[self.task]], copies) + shift).astype(np.int32)
+
+    def _edges(self, copies: int) -> _Edges:
+        """The predecessors of all passes. What would lie before the first pass is left out."""
+        offset, task, back, kind, crossing, dropped = self._before()
         m, edges = len(self.task), len(task)
         copy = np.repeat(np.arange(copies), edges)
         of = copy - np.tile(back, copies)
@@ -150,39 +181,54 @@ class _Repeated:
         kinds = np.tile(kind, copies)
         if exists.all():
             whole = (offset[:-1] + np.arange(copies)[:, None] * edges).reshape(-1)
-            return np.append(whole, edges * copies).astype(np.int64), before, kinds
+            return _Edges(np.append(whole, edges * copies).astype(np.int64), before, kinds, crossing, dropped)
         after = np.repeat(np.arange(copies) * m, edges) + np.tile(list_of(offset), copies)
-        return offsets(np.bincount(after[exists], minlength=m * copies)), before[exists], kinds[exists]
+        return _Edges(offsets(np.bincount(after[exists], minlength=m * copies)), before[exists], kinds[exists], crossing, dropped)
 
     def _before(self) -> _Before:
-        """The predecessors of the step's tasks, each as a task of the step and a number of steps before."""
+        """The predecessors of a pass, each as a task of a pass and a number of passes before."""
         graph = self.graph
         low = graph.pred_offset[self.task]
         size = graph.pred_offset[self.task + 1] - low
         edge = places(low, size)
-        task, back = self._of_step(graph.pred[edge].astype(np.int64))
+        before = graph.pred[edge].astype(np.int64)
+        task, back = self._of_pass(before)
         after = np.repeat(np.arange(len(self.task)), size)
         # A task cannot wait for one of a later step, nor for one of its own step that comes after it on its thread.
         kept = (task >= 0) & (back >= 0)
-        return _Before(offsets(np.bincount(after[kept], minlength=len(self.task))), task[kept], back[kept], graph.pred_kind[edge[kept]])
+        position = self.position[self.owners.step[before]]
+        crosses = (position >= 0) & (position < self.steps[0])
+        of_task = offsets(np.bincount(after[kept], minlength=len(self.task)))
+        dropped = int((crosses & ~kept).sum())
+        return _Before(of_task, task[kept], back[kept], graph.pred_kind[edge[kept]], int(crosses.sum()), dropped)
 
-    def _of_step(self, tasks: Int64) -> tuple[Int64, Int64]:
-        """For any tasks of the job: the corresponding task of the step, -1 where there is none, and how many steps it is before."""
+    def _of_pass(self, tasks: Int64) -> tuple[Int64, Int64]:
+        """For any tasks of the job: the corresponding task of a pass, -1 where there is none, and how many passes it is before."""
         place = self.place[tasks]
         back = np.zeros(len(tasks), np.int64)
         owner = self.owners.step[tasks]
-        elsewhere = np.flatnonzero((place < 0) & self.known[owner])
+        elsewhere = np.flatnonzero((place < 0) & (self.position[owner] >= 0))
         for other in np.unique(owner[elsewhere]).tolist():
-            mine = next((p for p in self.step.parts if self.owners.steps[p].rank == self.owners.steps[other].rank), -1)
+            passes, mine = self._corresponding(other)
             if mine < 0:
                 continue
             here = elsewhere[owner[elsewhere] == other]
             place[here] = self._counterpart(other, mine, tasks[here])
-            back[here] = self.distance[other]
+            back[here] = passes
         return place, back
 
+    def _corresponding(self, other: int) -> tuple[int, int]:
+        """How many passes before a pass the step of a rank is that corresponds to a step outside of it, and which; -1 for none."""
+        owners, number = self.owners, len(self.steps)
+        position = int(self.position[other])
+        passes, at = -((position - self.steps[0]) // number), (position - self.steps[0]) % number
+        kinds = owners.kinds
+        at = next((i for i in range(at, -1, -1) if kinds[self.steps[i]] == kinds[position]), -1)
+        parts = owners.job[self.steps[at]].parts if at >= 0 else ()
+        return passes, next((part for part in parts if owners.steps[part].rank == owners.steps[other].rank), -1)
+
     def _counterpart(self, other: int, mine: int, tasks: Int64) -> Int64:
-        """Positions in the copy of the tasks of step `mine` that correspond to tasks of step `other` of the same rank; -1 without."""
+        """Positions in a pass of the tasks of step `mine` that correspond to tasks of step `other` of the same rank; -1 without."""
         theirs, own = self.owners.tasks(other), self.owners.tasks(mine)
         key = self._from_end(own)
         order = np.argsort(key)
@@ -199,14 +245,14 @@ class _Repeated:
         return (processor * len(graph.names) + name) * len(graph) + follow
 
     def _rendezvous(self, copies: int) -> tuple[Lists, int]:
-        """The rendezvous of all copies, and how many steps apart ranks meet at most: their copies are as far apart."""
+        """The rendezvous of all passes, and how many passes apart ranks meet at most."""
         graph, m = self.graph, len(self.task)
         sizes = np.diff(graph.rendezvous_offset)
         sets = list_of(graph.rendezvous_offset)
         chosen = np.zeros(len(sizes), bool)
         chosen[sets[self.place[graph.rendezvous_task] >= 0]] = True
         member = np.flatnonzero(chosen[sets])
-        place, back = self._of_step(graph.rendezvous_task[member].astype(np.int64))
+        place, back = self._of_pass(graph.rendezvous_task[member].astype(np.int64))
         of = sets[member]
         order = np.lexsort((place, of))
         order = order[place[order] >= 0]
@@ -233,7 +279,7 @@ class _Repeated:
         return every, apart
 
     def _rows(self, task: Int32, copies: int, *columns: NDArray[Any]) -> tuple[Any, ...]:
-        """The rows of a table by task that describe the step's tasks, for every copy: the column of tasks and the others."""
+        """The rows of a table by task that describe the tasks of a pass, for every pass: the column of tasks and the others."""
         rows = np.flatnonzero(self.place[task] >= 0)
         shift = np.repeat(np.arange(copies) * len(self.task), len(rows))
         return ((np.tile(self.place[task[rows]], copies) + shift).astype(np.int32), *(np.tile(column[rows], copies) for column in columns))

@@ -9,7 +9,9 @@ pause between operators belongs to the span of the work that follows it on its t
 whenever it runs; without a known launch, to the span in which it was measured to start.
 
 A last span that the end of the recording cut is no step: it lacks work that the other spans have, and it ends with other operators than
-they do, or the others go on after their marks and it does not.
+they do, or the others go on after their marks and it does not, or a thread that prepares work for later steps, such as a loader's, has less
+of its own in it. A last mark may also hold the profiler's stop, which waits for the devices:
+the calls with which it ends, and the span before it does not, are no work of the step.
 """
 
 from __future__ import annotations
@@ -65,6 +67,7 @@ def task_spans(graph: Graph, measured_start: Int64, by_rank: Lists, on_device: N
     _pauses_lead_to_work(graph, span)
     launched = on_device & (launch >= 0)
     span[launched] = span[launch[launched]]
+    _without_the_stop(graph, measured_start, span)
     for fragment in _fragments(graph, measured_start, span, on_device):
         span[span == fragment] = -1
     return span
@@ -169,6 +172,29 @@ def _pauses_lead_to_work(graph: Graph, span: Int32) -> None:
     span[order[pauses[leads]]] = span[order[after[leads]]]
 
 
+def _without_the_stop(graph: Graph, measured_start: Int64, span: Int32) -> None:
+    """Take the profiler's stop out of the last span of each rank; in place."""
+    for rank in graph.ranks:
+        marks = [i for i, step in enumerate(graph.steps) if step.rank == rank]
+        if not marks or graph.steps[marks[-1]].lane < 0:
+            continue
+        trailing = _trailing_calls(graph, measured_start, span, marks[-1])
+        usual = _trailing_calls(graph, measured_start, span, marks[-2]) if len(marks) > 1 else trailing[:0]
+        if np.isin(graph.name[trailing], graph.name[usual], invert=True).any():
+            span[trailing] = -1
+
+
+def _trailing_calls(graph: Graph, measured_start: Int64, span: Int32, mark: int) -> Int64:
+    """The calls that wait, and the pauses, of a step's marked thread after its last operator, launch or exchange."""
+    step = graph.steps[mark]
+    lane = np.array([p.lane if p.rank == step.rank and not p.is_stream else -1 for p in graph.processors])
+    own = np.flatnonzero((span == mark) & (lane[graph.processor] == step.lane))
+    calls = np.isin(graph.kind[own], (Kind.RUNTIME, Kind.SYNC, Kind.RETURN, Kind.HOST))
+    last = measured_start[own[~calls]].max(initial=np.iinfo(np.int64).min)
+    trailing: Int64 = own[calls & (measured_start[own] > last)]
+    return trailing if np.isin(graph.kind[trailing], (Kind.SYNC, Kind.RETURN)).any() else trailing[:0]
+
+
 def _fragments(graph: Graph, measured_start: Int64, span: Int32, on_device: NDArray[np.bool_]) -> list[int]:
     """The last steps of ranks that the end of the recording cut, as indices into `graph.steps`."""
     worked = grouped(span, len(graph.steps))
@@ -184,9 +210,20 @@ def _fragments(graph: Graph, measured_start: Int64, span: Int32, on_device: NDAr
         lacks_work = size[-1] < WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]
         operators = [len(_operators(graph, tasks[i], graph.steps[i])) for i in own]
         goes_on = all(_goes_on(graph, measured_start, tasks[i], graph.steps[i]) for i in own[:-1])
-        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])):
+        ahead = _work_ahead(graph, [tasks[i] for i in own], graph.steps[own[-1]])
+        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])) or (ahead[-1] < WHOLE * ahead[:-1].min(axis=0)).any():
             out.append(own[-1])
     return out
+
+
+def _work_ahead(graph: Graph, spans: Sequence[Int64], step: Step) -> Int64:
+    """How many operators each thread runs in each of the spans that is not marked and hands work over, int64[spans, threads]. step: one of
+    the rank."""
+    hands_on = graph.processor[graph.pred[graph.pred_kind == Dependency.HAND_OFF]]
+    marked = [i for i, p in enumerate(graph.processors) if p.is_stream or p.rank != step.rank or p.lane == step.lane]
+    threads = np.setdiff1d(hands_on, marked)
+    works = [graph.processor[tasks[graph.kind[tasks] == Kind.OPERATOR]] for tasks in spans]
+    return np.array([[int((of_span == thread).sum()) for thread in threads] for of_span in works], np.int64)
 
 
 def _goes_on(graph: Graph, measured_start: Int64, tasks: Int64, step: Step) -> bool:

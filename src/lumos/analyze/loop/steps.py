@@ -1,63 +1,65 @@
 """The steps of a job: the tasks that each owns, when it begins and is complete, and how long it takes.
 
-A step is complete when the last task that it issued has ended, on a CPU or a device, and so have the steps before it; the step of
-a job, when it is on every rank. The *period* of a step is the time from the completion of the step before to its own: what the
-loop takes for a step, however far the CPU runs ahead of the devices, and whatever Python and data loading lie between the steps.
-Its *latency* is the time from its first work to its completion. Where the CPU runs ahead, latency is longer than the period, because
-the devices still work on the steps before; where Python runs between the steps, it is shorter.
+A step is complete with the last task that it issued to the processors that complete steps (`analyze.loop.window`); the step of a job, when
+it is on every rank. The *period* of a step is the time from the completion of the step before to its own: what the loop takes for a step,
+however far the CPU runs ahead of the devices, and whatever Python and data loading lie between the steps. Its *latency* is the time from
+its first work to its completion. Where the CPU runs ahead, latency is longer than the period, because the devices still work on the steps
+before; where Python runs between the steps, it is shorter.
 
-A recording shows a period where it has two steps that follow one another, and the time of a step is then the period. In a recording with
-a single step, without marks, or of whole operations, whose times hold within a step only, it is the latency. `Basis` says which
-of the two a figure is.
-
-A step of the job that takes more than OUTLIER times as long as the median step (the lower of two), or as much less, stands apart
-(warm-up, a recompilation, a checkpoint): it is listed, but it counts in no figure of the job. The time of the job's step is the
-median over the steps that count. Which tasks a step owns is in `analyze.loop.spans`.
+The time of a job's step is the mean period of the steps that count (`analyze.loop.window`). In a recording with a single step, without
+marks, or of whole operations, whose times hold within a step only, it is the mean latency. `Basis` says which of the two a figure is.
+Which tasks a step owns is in `analyze.loop.spans`.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.loop.spans import beside_the_loop, launches, prefix, task_spans
+from lumos.analyze.loop.window import completing_processors, counted_steps, kinds_of
+from lumos.choices import check_step
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.lists import Lists, grouped
 from lumos.graph.steps import number_of
-from lumos.graph.table import Dependency, Graph, Kind, Step
-from lumos.simulate.timeline import Timeline, measured
-from lumos.units import duration
+from lumos.graph.table import ONCE, Dependency, Graph, Kind, Step
+from lumos.units import count, duration
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from lumos.simulate.timeline import Timeline
     from lumos.trace.table import Int32, Int64
 
-#: A step whose time is more than this many times the median, or less than the median divided by it, stands apart.
-OUTLIER = 1.5
+#: The median step is said beside the mean where they differ by more than this share.
+MEDIAN_DIFFERS = 0.05
 
 
 class JobStep(NamedTuple):
     """One step of the whole job.
 
     parts: the ranks' steps that it consists of, indices into `Members.steps`. previous: position in `Members.job` of the step that
-    the loop took just before it, -1 where the recording does not have it. apart: whether it took so much longer than the others, for
-    instance to warm up, that it is no example of them.
+    the loop took just before it, -1 where the recording does not have it. once: what happens in it that happens once in a job, such as
+    "module-loading"; "" where nothing does. counts: whether its time counts in the figures of the job.
     """
 
     name: str
     parts: tuple[int, ...]
     previous: int
-    apart: bool
+    once: str = ""
+    counts: bool = True
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Members:
     """For each of a graph's n tasks: the rank that runs it, the task that launched it and the step that owns it.
 
@@ -66,7 +68,8 @@ class Members:
     job: the steps of the whole job, in order.
     rank: int32[n], position in `graph.joined.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
     prefix: bool[n], device work launched before the window.
-    completes: bool[n], the tasks that a step is complete with: neither pauses nor the work of threads beside the loop.
+    completes: bool[n], the tasks that a step is complete with: work on the processors that complete steps. completing:
+    bool[processors], these processors.
     order, offset: step i owns tasks order[offset[i]:offset[i + 1]], in ascending id.
     rank_order, rank_offset: the same for the ranks, by position.
     """
@@ -81,6 +84,7 @@ class Members:
     launch: Int32
     prefix: NDArray[np.bool_]
     completes: NDArray[np.bool_]
+    completing: NDArray[np.bool_]
     order: Int64
     offset: Int64
     rank_order: Int64
@@ -99,15 +103,29 @@ class Members:
         place = {rank: i for i, rank in enumerate(self.graph.ranks)}
         return np.array([place[s.rank] for s in self.steps], np.int64)
 
+    def of_job(self, position: int) -> Int64:
+        """The tasks of a step of the job on all ranks, in ascending id."""
+        return np.sort(np.concatenate([self.tasks(part) for part in self.job[position].parts]))
+
+    def only(self, name: str) -> Members:
+        """The same where only the step of that name counts, for figures of one step. UsageError where the job has no such step."""
+        name = check_step(name, [step.name for step in self.job])
+        return replace(self, job=tuple(step._replace(counts=step.name == name) for step in self.job))
+
     @property
-    def apart(self) -> frozenset[str]:
-        """The names of the job's steps that stand apart."""
-        return frozenset(step.name for step in self.job if step.apart)
+    def counted(self) -> tuple[int, ...]:
+        """The positions in `job` of the steps that count, ascending."""
+        return tuple(i for i, step in enumerate(self.job) if step.counts)
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """Of which kind each step of the job is: steps of one kind do the same."""
+        return kinds_of(self.graph, [self.of_job(i) for i in range(len(self.job))])
 
     @property
     def has_period(self) -> bool:
-        """Whether any step of the job follows a recorded one, so that the recording shows what the loop takes."""
-        return any(step.previous >= 0 for step in self.job)
+        """Whether the steps that count follow recorded ones, so that the recording shows what the loop takes."""
+        return any(step.counts and step.previous >= 0 for step in self.job)
 
 
 def members(graph: Graph) -> Members:
@@ -119,15 +137,17 @@ def members(graph: Graph) -> Members:
     else:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = facts.rank.copy()
-    found = _members(graph, tuple(marked), step, facts)
-    return found if graph.measured_start is None else replace(found, job=_told_apart(found))
+    return _members(graph, tuple(marked), step, facts)
 
 
-def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, apart: Collection[str] = ()) -> Members:
-    """The members of a graph whose steps are known already. step: int32[n], index into `steps`, -1 none. apart: names of the job's
-    steps that stand apart."""
-    found = _members(graph, steps, step.copy(), _facts(graph))
-    return replace(found, job=tuple(each._replace(apart=each.name in apart) for each in found.job))
+def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, like: Members | None = None) -> Members:
+    """The members of a graph whose steps are known already. step: int32[n], index into `steps`, -1 none. like: the members of another graph
+    of the job: the same processors complete steps and, where it has the same steps, the same ones count."""
+    if like is None:
+        return _members(graph, steps, step.copy(), _facts(graph))
+    names = {like.job[i].name for i in like.counted} if steps is like.steps else None
+    completing = like.completing if len(like.completing) == len(graph.processors) else None
+    return _members(graph, steps, step.copy(), _facts(graph), names, completing)
 
 
 class _Facts(NamedTuple):
@@ -145,20 +165,34 @@ def _facts(graph: Graph) -> _Facts:
     return _Facts(rank, grouped(rank, len(graph.ranks)), on_device, launch, prefix(graph, rank, on_device, launch))
 
 
-def _members(graph: Graph, marked: tuple[Step, ...], step: Int32, facts: _Facts) -> Members:
-    """Members with only those of the `marked` steps that own any work. step: index into `marked`, changed in place."""
+def _members(
+    graph: Graph,
+    marked: tuple[Step, ...],
+    step: Int32,
+    facts: _Facts,
+    counted: Collection[str] | None = None,
+    completing: NDArray[np.bool_] | None = None,
+) -> Members:
+    """Members with only those of the `marked` steps that own any work. step: index into `marked`, changed in place. counted: the names of
+    the steps that count, and completing: the processors that complete steps, where they are known."""
     rank, by_rank, on_device, launch, early = facts
     step[early | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
-    completes = (graph.kind != Kind.HOST) & ~beside_the_loop(graph, marked, launch)
-    owning = np.unique(step[(step >= 0) & completes])
+    works = (graph.kind != Kind.HOST) & ~beside_the_loop(graph, marked, launch)
+    owning = np.unique(step[(step >= 0) & works])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))
     step = number[step]
     by_step = grouped(step, len(owning))
     steps = tuple(marked[i] for i in owning)
     previous = _previous(graph, steps)
-    job = _job(steps, previous)
+    job = _counting(_job(steps, previous), _once(graph, step), counted)
     previous[[part for whole in job if whole.previous < 0 for part in whole.parts]] = -1
+    if completing is None:
+        position = np.full(len(steps) + 1, -1, np.int64)
+        for at, whole in enumerate(job):
+            position[list(whole.parts)] = at
+        chosen = [i for i, whole in enumerate(job) if whole.counts]
+        completing = completing_processors(graph, works, position[step], chosen, [whole.previous for whole in job])
     return Members(
         graph=graph,
         steps=steps,
@@ -169,12 +203,39 @@ def _members(graph: Graph, marked: tuple[Step, ...], step: Int32, facts: _Facts)
         on_device=on_device,
         launch=launch,
         prefix=early,
-        completes=completes,
+        completes=_completes(works, completing[graph.processor], step, len(steps)),
+        completing=completing,
         order=by_step.flat,
         offset=by_step.offset,
         rank_order=by_rank.flat,
         rank_offset=by_rank.offset,
     )
+
+
+def _completes(works: NDArray[np.bool_], on_completing: NDArray[np.bool_], step: Int32, steps: int) -> NDArray[np.bool_]:
+    """The tasks that a step is complete with, bool[n]; all of its work where none of it is on the processors that complete steps."""
+    out: NDArray[np.bool_] = works & on_completing
+    shows = np.zeros(steps + 1, bool)
+    shows[step[out]] = True
+    shows[-1] = True  # what index -1 finds
+    return np.asarray(out | (works & ~shows[step]), bool)
+
+
+def _once(graph: Graph, step: Int32) -> dict[int, str]:
+    """What happens once in each step of a rank in which anything does, by the step's index."""
+    if graph.one_off is None:
+        return {}
+    owners = zip(step[graph.one_off.task].tolist(), graph.one_off.cause.tolist(), strict=True)
+    return {owner: ONCE[cause] for owner, cause in sorted(owners, reverse=True) if owner >= 0}
+
+
+def _counting(job: tuple[JobStep, ...], once: Mapping[int, str], counted: Collection[str] | None) -> tuple[JobStep, ...]:
+    """The steps of the job with what happens once in them, and whether they count. counted: the names of those that do, where known."""
+    job = tuple(step._replace(once=next((once[part] for part in step.parts if part in once), "")) for step in job)
+    if counted is not None:
+        return tuple(step._replace(counts=step.name in counted) for step in job)
+    chosen = set(counted_steps([s.previous for s in job], [bool(s.once) for s in job], [number_of(s.name) for s in job]))
+    return tuple(step._replace(counts=i in chosen) for i, step in enumerate(job))
 
 
 def step_names(graph: Graph) -> tuple[str, ...]:
@@ -205,7 +266,7 @@ def _job(steps: tuple[Step, ...], previous: Int32) -> tuple[JobStep, ...]:
     place = {part: position for position, parts in enumerate(shared.values()) for part in parts}
     before = [{place.get(int(previous[part]), -1) for part in parts} for parts in shared.values()]
     return tuple(
-        JobStep(name, tuple(parts), earlier.pop() if len(earlier) == 1 else -1, False)
+        JobStep(name, tuple(parts), earlier.pop() if len(earlier) == 1 else -1)
         for (name, parts), earlier in zip(shared.items(), before, strict=True)
     )
 
@@ -219,19 +280,6 @@ def _previous(graph: Graph, steps: tuple[Step, ...]) -> Int32:
     for (rank, number), i in at.items():
         out[i] = at.get((rank, number - 1), -1)
     return out
-
-
-def _told_apart(found: Members) -> tuple[JobStep, ...]:
-    """The job's steps, with those marked that stand apart from the others as measured."""
-    times = step_times(measured(found.graph), found)
-    compared = [time.length_ns for time in times.job if time.basis is times.basis]
-    if not compared:
-        return found.job
-    middle = sorted(compared)[(len(compared) - 1) // 2]
-    return tuple(
-        step._replace(apart=time.basis is times.basis and not middle / OUTLIER <= time.length_ns <= middle * OUTLIER)
-        for step, time in zip(found.job, times.job, strict=True)
-    )
 
 
 class StepTime(NamedTuple):
@@ -256,12 +304,18 @@ class StepTime(NamedTuple):
 
 
 class JobTime(NamedTuple):
-    """The time of a job's step, ns: that of its typical step `step`, and on which basis."""
+    """The time of a job's step, ns: the mean over its `steps` steps that count, and on which basis. median_ns: of these steps."""
 
-    step: str
     step_time_ns: int
     latency_ns: int
     basis: Basis
+    median_ns: int
+    steps: int
+
+    @property
+    def uneven(self) -> bool:
+        """Whether the median is so far from the mean that both should be said."""
+        return abs(self.median_ns - self.step_time_ns) > MEDIAN_DIFFERS * self.step_time_ns
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,23 +336,29 @@ class StepTimes:
 
     @property
     def counted(self) -> tuple[StepTime, ...]:
-        """The job's steps whose times count: those that do not stand apart, with a period where the recording shows any."""
-        pairs = zip(self.owners.job, self.job, strict=True)
-        return tuple(time for step, time in pairs if time.basis is self.basis and not step.apart)
+        """The job's steps whose times count."""
+        return tuple(self.job[i] for i in self.owners.counted)
 
     @property
-    def typical(self) -> StepTime:
-        """The job's step of median time (the lower of two). GraphError where no step owns any work."""
-        counted = self.counted
-        if not counted:
+    def middle(self) -> StepTime:
+        """The job's step whose time is nearest to the mean: what to show where one step stands for all. GraphError as `headline`."""
+        mean = self.mean_ns
+        return min(self.counted, key=lambda time: abs(time.length_ns - mean))
+
+    @property
+    def mean_ns(self) -> float:
+        """The time of the job's step, ns. GraphError where no step owns any work."""
+        lengths = [time.length_ns for time in self.counted]
+        if not lengths:
             raise GraphError("the job has no step that owns any work; record whole steps (ProfilerStep#… marks)")
-        return sorted(counted, key=lambda time: time.length_ns)[(len(counted) - 1) // 2]
+        return sum(lengths) / len(lengths)
 
     @property
     def headline(self) -> JobTime:
         """The time of the job's step. GraphError where no step owns any work."""
-        step = self.typical
-        return JobTime(step.name, step.length_ns, step.latency_ns, step.basis)
+        mean, steps = round(self.mean_ns), self.counted
+        lengths, latencies = [step.length_ns for step in steps], [step.latency_ns for step in steps]
+        return JobTime(mean, round(sum(latencies) / len(steps)), self.basis, round(median(lengths)), len(steps))
 
     def named(self, name: str) -> StepTime:
         """The job's step of that name. KeyError without one."""
@@ -313,33 +373,47 @@ class StepTimes:
         return _columns([time for time, _ in self.of_ranks()])
 
     def of_ranks(self) -> list[tuple[StepTime, bool]]:
-        """For each rank's step, the job's step that it is part of, and whether that stands apart; its own where it is part of none."""
+        """For each rank's step, the job's step that it is part of, and whether that counts; its own where it is part of none."""
         out = [(time, False) for time in self.ranks]
         for step, time in zip(self.owners.job, self.job, strict=True):
             for part in step.parts:
-                out[part] = time, step.apart
+                out[part] = time, step.counts
         return out
 
     def rank_steps_counted(self) -> NDArray[np.bool_]:
         """Which steps of the ranks are part of a step of the job that counts, bool[steps]."""
-        counted = {time.name for time in self.counted}
-        out = np.zeros(len(self.ranks), bool)
-        out[[part for step in self.owners.job if step.name in counted for part in step.parts]] = True
-        return out
+        return np.array([counts for _, counts in self.of_ranks()], bool)
 
     def tasks_counted(self) -> NDArray[np.bool_]:
         """Which tasks belong to a step of the job that counts, bool[n]."""
         return np.append(self.rank_steps_counted(), False)[self.owners.step]  # the last is what index -1 finds
 
     def findings(self) -> tuple[Diagnostic, ...]:
-        """The diagnostic that names the steps that stand apart; () where none does."""
-        apart = [f"{t.name} ({duration(t.length_ns)})" for s, t in zip(self.owners.job, self.job, strict=True) if s.apart]
-        if not apart:
-            return ()
-        named = ", ".join(apart[:6]) + (f" and {len(apart) - 6} more" if len(apart) > 6 else "")
-        usual = duration(self.typical.length_ns)
-        message = f"left out, as each takes {OUTLIER} times the median step of {usual} or more, or as much less: {named}"
-        return (Diagnostic("step-left-out", message),)
+        """What is said of the steps: those left out because something in them happens once, those of several kinds, and a median that is
+        far from the mean."""
+        return (*self._left_out(), *self._kinds(), *self._uneven())
+
+    def _left_out(self) -> Iterator[Diagnostic]:
+        pairs = list(zip(self.owners.job, self.job, strict=True))
+        out = [(step, time) for step, time in pairs if step.once and not step.counts]
+        if out:
+            named = ", ".join(f"{time.name} ({duration(time.length_ns)}, {step.once})" for step, time in out[:6])
+            more = f" and {len(out) - 6} more" if len(out) > 6 else ""
+            yield Diagnostic("step-left-out", f"left out of every figure, as something in it happens once: {named}{more}")
+
+    def _kinds(self) -> Iterator[Diagnostic]:
+        steps = self.owners.counted
+        kinds = Counter(self.owners.kinds[i] for i in steps) if len(steps) > 1 else Counter[int]()
+        if len(kinds) > 1:
+            first = {kind: next(self.job[i].name for i in steps if self.owners.kinds[i] == kind) for kind in kinds}
+            each = ", ".join(f"{number} like {first[kind]}" for kind, number in list(kinds.items())[:6])
+            more = f" and {len(kinds) - 6} kinds more" if len(kinds) > 6 else ""
+            yield Diagnostic("step-kinds", f"the {count(len(steps), 'step')} that count are of {len(kinds)} kinds: {each}{more}")
+
+    def _uneven(self) -> Iterator[Diagnostic]:
+        if self.counted and (time := self.headline).uneven:
+            message = f"the median of the {count(time.steps, 'step')} that count is {duration(time.median_ns)}, their mean"
+            yield Diagnostic("steps-uneven", f"{message} {duration(time.step_time_ns)}")
 
 
 def step_times(timeline: Timeline, owners: Members) -> StepTimes:
@@ -376,7 +450,7 @@ def _columns(times: Sequence[StepTime]) -> tuple[Int64, Int64]:
 
 
 def _begin_and_completion(timeline: Timeline, owners: Members) -> tuple[Int64, Int64]:
-    """The first start of every rank's step, and its completion: the running maximum, over the steps of the rank, of the last end."""
+    """The first start of every rank's step, and its completion: its last end."""
     if not owners.steps:
         return np.empty(0, np.int64), np.empty(0, np.int64)
     first, tasks = owners.offset[:-1], owners.order
@@ -384,7 +458,4 @@ def _begin_and_completion(timeline: Timeline, owners: Members) -> tuple[Int64, I
     latest, earliest = np.iinfo(np.int64).max, np.iinfo(np.int64).min
     begin: Int64 = np.minimum.reduceat(np.where(completes, timeline.start[tasks], latest), first)
     completion: Int64 = np.maximum.reduceat(np.where(completes, timeline.end[tasks], earliest), first)
-    for i in range(1, len(completion)):
-        if owners.steps[i].rank == owners.steps[i - 1].rank:
-            completion[i] = max(completion[i], completion[i - 1])
     return begin, completion

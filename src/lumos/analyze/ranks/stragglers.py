@@ -10,8 +10,7 @@ peers.
 `findings` says why, one cause each, with the rank, the step and the time where it is worst (`analyze.ranks.straggler_causes`). Where ranks
 do unequal work, where two ranks leave open which one is off, and where the ideal step is longer than the measured, a diagnostic says so.
 
-Figures are means over the steps of the job that count (`analyze.loop.steps`): their periods where the recording shows any. Steps that stand
-apart (warm-up) are left out, with a diagnostic.
+Figures are means over the steps of the job that count (`analyze.loop.window`): their periods where the recording shows any.
 """
 
 from __future__ import annotations
@@ -21,11 +20,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.loop.bounds import worth_bound
 from lumos.analyze.loop.steps import StepTimes, job_lengths, members, step_times
 from lumos.analyze.ranks.equal_work import IDEAL_RULES, equal_work, ideal_job
 from lumos.analyze.ranks.straggler_causes import Candidate, StragglerFinding, candidates, where
 from lumos.analyze.ranks.unequal_work import unequal_work
-from lumos.analyze.trust import Trust, check_sound, trust
+from lumos.analyze.trust import Trust, check_sound, trust, with_evidence
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
@@ -100,7 +100,7 @@ class ClassShare(StragglerShare):
 class Stragglers(Shown):
     """A job compared with its ideal; field names are those of `lumos stragglers --json`. Times are of the mean step.
 
-    step_time_ns, latency_ns, basis: of the job's step as measured, the median.
+    step_time_ns, latency_ns, basis: of the job's step as measured.
     slowdown: measured / ideal step. slowdown_without_launch_delay: the step replayed without launch delays / ideal step;
     None where the job does not record launch delays. by_rank: by rank; by_stage (empty where unknown), by_class: by worth.
     findings: the causes, the one that costs most first. trust: how far answers about the job can be trusted.
@@ -126,13 +126,16 @@ class Stragglers(Shown):
 
 
 @stage("aligning the ranks")
-def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median", *, force: bool = False) -> Stragglers:
+def stragglers(
+    graph: Graph, job: Job | None = None, ideal: str = "peer-median", *, step: str | None = None, force: bool = False
+) -> Stragglers:
     """Compare a measured job of several ranks with its ideal, in which equal work takes equal time.
 
     job: what the graph was built from, which gives the stages. ideal: "peer-median" (equal work is one operation on the ranks of a stage)
-    or "pooled-mean" (one operation on all ranks). force: also where the recording cannot give a sound answer (`analyze.trust`).
+    or "pooled-mean" (one operation on all ranks). step: only this step, by its name or the number after its #.
+    force: also where the recording cannot give a sound answer (`analyze.trust`).
 
-    Raises UsageError for another `ideal`; GraphError where the job has one rank only, was not measured, or has no
+    Raises UsageError for another `ideal` or an unknown step; GraphError where the job has one rank only, was not measured, or has no
     step that owns a task; LumosError where the evidence is unsound.
     """
     if ideal not in IDEAL_RULES:
@@ -144,6 +147,7 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median",
         raise GraphError("no step contains any task, so there is nothing to compare: the profiler window may have cut every step")
     grounds = trust(graph, owners=owners)
     check_sound(grounds, "stragglers", force=force)
+    owners = owners if step is None else owners.only(step)
     times = step_times(truth, owners)
     steps = _Counted(times)
     classes = equal_work(graph, owners, job)
@@ -153,6 +157,9 @@ def stragglers(graph: Graph, job: Job | None = None, ideal: str = "peer-median",
     no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
     own = counted & ~classes.delay
     by_rank, by_stage, by_class = _shares(graph, owners, classes, counted, trial)
+    worths = (each.worth_ns for each in (*by_rank, *by_stage, *by_class))
+    grounds = with_evidence(grounds, tuple(found for worth in worths for found in worth_bound(worth, trial.base)))
+    check_sound(grounds, "stragglers", force=force)
     headline = times.headline
     return Stragglers(
         step_time_ns=headline.step_time_ns,

@@ -29,16 +29,15 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64
 
 #: To be scored, the steps of a rank must contain at least so many operators (and device tasks, where the rank has any), and at most
-#: such shares of a step may be idle without a known cause, waiting that is kept as CPU work, or covered by device work launched before
-#: the window.
+#: such shares of a step may be waiting that is kept as CPU work, or covered by device work launched before the window. Idle time without a
+#: known cause is no part of a replay, so that it shows in its error.
 LEAST_ROWS = 50
 MOST_KEPT_WAIT = 0.05
-MOST_UNEXPLAINED = 0.01
 MOST_PREFIX = 0.10
 
-#: Why the first step of a recording that shows the periods of others is not scored, and why one that stands apart is not.
+#: Why the first step of a recording that shows the periods of others is not scored, and why another that does not count is not.
 NO_PERIOD = "no period: the step before it was not recorded"
-APART = "it stands apart from the other steps"
+NOT_COUNTED = "it does not count: it is the first, something in it happens once, or it is outside the longest run of steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +74,7 @@ def unexplained_times(timeline: Timeline, owners: Members) -> tuple[UnexplainedT
     held_up = _held_up(timeline, owners, start, end) / length
     figures = zip(kept_wait.tolist(), idle.tolist(), prefix.tolist(), held_up.tolist(), strict=True)
     return tuple(
-        UnexplainedTime(k, u, p, h, few, uncounted or few or _too_unknown(k, u, p))
+        UnexplainedTime(k, u, p, h, few, uncounted or few or _too_unknown(k, p))
         for (k, u, p, h), few, uncounted in zip(figures, too_few, _not_counted(times), strict=True)
     )
 
@@ -109,8 +108,8 @@ def _held_up(timeline: Timeline, owners: Members, opens: Int64, closes: Int64) -
 
 def _not_counted(times: StepTimes) -> list[str]:
     """For each step, why its time does not count; empty where it does."""
-    apart = [apart for _, apart in times.of_ranks()]
-    return [NO_PERIOD if time.basis is not times.basis else APART if apart[i] else "" for i, time in enumerate(times.ranks)]
+    counts = times.rank_steps_counted().tolist()
+    return ["" if counts[i] else NO_PERIOD if time.basis is not times.basis else NOT_COUNTED for i, time in enumerate(times.ranks)]
 
 
 def _unexplained(timeline: Timeline, owners: Members) -> Unexplained:
@@ -169,12 +168,10 @@ def _too_few_operations(owners: Members) -> list[str]:
     return [f"{int(n)} operations over all ranks, fewer than {LEAST_ROWS}" if n < LEAST_ROWS else "" for n in total]
 
 
-def _too_unknown(kept_wait: float, idle: float, prefix: float) -> str:
+def _too_unknown(kept_wait: float, prefix: float) -> str:
     """Why too much of a step is unexplained for it to be scored; empty where it is not."""
     if kept_wait > MOST_KEPT_WAIT:
         return f"{kept_wait:.0%} of the step is waiting that no rule explains, kept as CPU work"
-    if idle > MOST_UNEXPLAINED:
-        return f"{idle:.1%} of the step is idle without a known cause"
     if prefix > MOST_PREFIX:
         return f"{prefix:.0%} of the step runs work launched before the window"
     return ""

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Synthetic(Shown):
-    """A sampled set. symbols: how many symbols the model has. step_time_ns: of the typical step of the sample, simulated.
+    """A sampled set. symbols: how many symbols the model has. step_time_ns: of the step of the sample, simulated.
     source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
     were several, or structure or speeds were changed. held_out: the distances of the distributions (`Likeness.ks`) from a set of the same
     family that was not learned from, held_out_within_5_percent those where durations that differ by 5 % count as equal,

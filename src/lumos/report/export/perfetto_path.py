@@ -26,7 +26,7 @@ def path_events(
     """
     arrows: list[tuple[int, int, int, int]] = []
     for path in paths:
-        yield _slice(path.name, pid, 0, path.start_ns - origin, path.duration_ns, {"basis": path.basis, "apart": path.apart})
+        yield _slice(path.name, pid, 0, path.start_ns - origin, path.duration_ns, {"basis": path.basis, "counts": path.counts})
         for link in path.links:
             yield from _link(timeline, link, pid, origin)
         arrows += _arrows(path)

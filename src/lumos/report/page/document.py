@@ -162,12 +162,13 @@ def document(
 ) -> dict[str, Any]:
     """The report of a job as values that JSON can hold.
 
-    step: the step whose timeline is shown (default: the typical one). changes: a what-if; the report shows its
+    step: the step whose timeline is shown (default: the one whose time is nearest to the mean). changes: a what-if; the report shows its
     answer, and its timeline where only durations change. timeline: whether to include the timeline.
     Raises GraphError where the job was never measured, has no schedule, or no step has a task.
     """
     headline = recording.times.headline
-    step = step or headline.step
+    middle = recording.times.middle.name
+    step = step or middle
     changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
     rerun = None if changed is None or not timeline else simulate(changed)
     return {
@@ -175,7 +176,8 @@ def document(
         "step_time_ns": headline.step_time_ns,
         "latency_ns": headline.latency_ns,
         "basis": headline.basis,
-        "typical": headline.step,
+        "middle": middle,
+        "median_ns": headline.median_ns,
         "trust": plain(recording.trust),
         "about": _about(recording, command),
         "diagnosis": _diagnosis(recording),
@@ -191,16 +193,16 @@ def document(
         "memory": _memory(recording.job),
         "outline": _outline(recording),
         "diagnostics": [*plain(recording.result.diagnostics), *_left_out(recording)],
-        "whatif": None if changes is None else _what_if(recording, changes, changed, step),
+        "whatif": None if changes is None else _what_if(recording, changes, changed),
         **(drawings(recording.drawing, recording.steps, step, rerun) if timeline else {"timeline": None, "other_timelines": {}}),
     }
 
 
-def _what_if(recording: ReportedJob, changes: Changes, changed: Graph | None, step: str) -> dict[str, Any]:
+def _what_if(recording: ReportedJob, changes: Changes, changed: Graph | None) -> dict[str, Any]:
     if changed is None:
         return structural_what_if(recording, changes)
-    check_sound(recording.trust, "whatif", force=recording.force)
-    return what_if(recording.bench, changed, changes.durations.described(), step, moved=True)
+    check_sound(recording.bench.trust_of(changed), "whatif", force=recording.force)
+    return what_if(recording.bench, changed, changes.durations.described(), moved=True)
 
 
 def structural_what_if(recording: ReportedJob, changes: Changes) -> dict[str, Any]:
@@ -215,37 +217,38 @@ def as_json(found: Answer) -> dict[str, Any]:
     return {**contracted(found), "difference_s": changed - base, "change": changed / base - 1 if base else None}
 
 
-def what_if(bench: Bench, changed: Graph, changes: Sequence[str], step: str, *, moved: bool) -> dict[str, Any]:
-    """The effect of changed durations on a step, with the keys of `as_json`. moved: add what moved on the critical path,
+def what_if(bench: Bench, changed: Graph, changes: Sequence[str], *, moved: bool) -> dict[str, Any]:
+    """The effect of changed durations on the step, with the keys of `as_json`. moved: add what moved on the critical path,
     which takes longer to find."""
-    base, outcome = bench.outcome(bench.graph, step), bench.outcome(changed, step)
+    base, outcome = bench.outcome(bench.graph), bench.outcome(changed)
     answer: dict[str, Any] = {
         **plain(outcome),
         "memory": plain(PeakMemory()),
         "base": plain(base),
-        "measured_step_s": bench.measured_step_s(step),
+        "measured_step_s": bench.measured_step_s,
         "changes": changes,
         "difference_s": outcome.step_time_s - base.step_time_s,
         "change": outcome.step_time_s / base.step_time_s - 1 if base.step_time_s else None,
-        "trust": plain(bench.trust),
-        "interval": plain(bench.interval_causes(changed, step)),
+        "trust": plain(bench.trust_of(changed)),
+        "interval": plain(bench.interval_causes(changed)),
     }
     if moved:
-        answer["moved"] = [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed, step)]
+        answer["moved"] = [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed)]
     return answer
 
 
 def report_headline(recording: ReportedJob) -> str:
     """One sentence: the time of the job's step, the error of its replay, and what bounds it."""
     result, step = recording.result, recording.times.headline
-    path = recording.paths["measured"][step.step]
     error = relative(result.replayed_step_time_ns, result.step_time_ns)
     replayed = "nothing to compare" if error is None else f"the replay is {percent(error, signed=True)} off"
     if not any(s.scored for s in result.steps):
         replayed += f" (no step is scored: {result.steps[-1].unscored_reason})"
     ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
-    largest = next(iter(sorted(path.by_group.items(), key=lambda item: -item[1])), None)
-    bound = f"; bound by {largest[0]} ({percent(largest[1] / path.duration_ns, decimals=0)} of the critical path)" if largest else ""
+    paths = [path for path in recording.paths["measured"].values() if path.counts]
+    share = {group: sum(path.by_group.get(group, 0) for path in paths) for path in paths for group in path.by_group}
+    largest, total = max(share, key=lambda group: share[group], default=None), sum(path.duration_ns for path in paths)
+    bound = f"; bound by {largest} ({percent(share[largest] / total, decimals=0)} of the critical path)" if largest else ""
     return f"{a_step(step.step_time_ns, step.latency_ns, step.basis)} {ranks}; {replayed}{bound}."
 
 

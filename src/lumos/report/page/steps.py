@@ -23,18 +23,17 @@ if TYPE_CHECKING:
 def steps_shown(measured: Timeline, replayed: Timeline, owners: Members, job: Job | None = None) -> list[dict[str, Any]]:
     """Every step of the job, in order, in values that JSON can hold.
 
-    basis: whether time_ns and replayed_ns are a period or a latency. latency_ns: as measured. begin_ns: its first
-    start, from where the timeline of the step begins. apart: whether the step stands apart from
-    the others. counts: whether its time counts in the figures of the job. measured, replayed: its parts (`FourWay` and `NamedParts`), ns,
-    as a mean over the ranks. ranks: the same for every rank. job: the recording; without it, data loading counts as the host's.
+    basis: whether time_ns and replayed_ns are a period or a latency. latency_ns: as measured. begin_ns: its first start, from where the
+    timeline of the step begins. once: what in it happens once; "" for nothing. counts: whether its time counts in the figures of the job.
+    measured, replayed: its parts (`FourWay` and `NamedParts`), ns, as a mean over the ranks. ranks: the same for every rank. job: the
+    recording; without it, data loading counts as the host's.
     """
     times = step_times(measured, owners)
     simulated = step_times(replayed, owners).job
-    counted = {time.name for time in times.counted}
     parts = {run: _parts(timeline, owners, job) for run, timeline in (("measured", measured), ("replayed", replayed))}
     out = []
     for step, time, other in zip(owners.job, times.job, simulated, strict=True):
-        facts = {"name": plain(step.name), "basis": time.basis, "apart": step.apart, "counts": step.name in counted}
+        facts = {"name": plain(step.name), "basis": time.basis, "once": step.once, "counts": step.counts}
         lengths = {"time_ns": time.length_ns, "latency_ns": time.latency_ns, "replayed_ns": other.length_ns}
         lengths["begin_ns"] = time.begin_ns - time.since_ns
         means = {run: _mean([rows[i] for i in step.parts]) for run, rows in parts.items()}

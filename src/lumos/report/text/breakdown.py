@@ -62,7 +62,8 @@ def print_breakdown(
     trust: Trust,
     diagnostics: Sequence[Diagnostic],
 ) -> None:
-    """Print the whole answer. run: "measured" or "replayed". parts: those of the typical step, ns, the mean over the ranks."""
+    """Print the whole answer. run: "measured" or "replayed". parts: of the step, ns, the mean over the ranks and the
+    steps that count."""
     sentence(console, breakdown_headline(run, headline, parts, steps))
     print_trust(console, trust)
     for v in spread:
@@ -73,7 +74,7 @@ def print_breakdown(
             )
     _print_parts(console, headline, parts, len({s.rank for s in steps}))
     _print_steps(console, headline, steps)
-    _print_idle(console, [s for s in steps if s.basis is headline.basis and not s.apart])
+    _print_idle(console, [s for s in steps if s.counts])
     heading(console, f"By {by}")
     _print_rows(console, rows, by)
     if achieved and by in ("kernel", "operator"):
@@ -89,7 +90,9 @@ def breakdown_headline(run: str, headline: JobTime, parts: Mapping[str, float], 
 
 
 def _print_parts(console: Console, headline: JobTime, parts: Mapping[str, float], ranks: int) -> None:
-    heading(console, f"Where the typical step goes ({headline.step}{', mean over ranks' if ranks > 1 else ''})")
+    over = [f"{headline.steps} steps"] * (headline.steps > 1) + ["ranks"] * (ranks > 1)
+    mean = f" (mean over {' and '.join(over)})" if over else ""
+    heading(console, f"Where the step goes{mean}")
     ordered = sorted((key for key in PARTS if parts[key]), key=lambda key: -parts[key])
     rows = [(PARTS[key], duration(parts[key]), percent(parts[key] / headline.step_time_ns, decimals=1)) for key in ordered]
     table(console, ("", "time", "of the step"), rows)
@@ -100,14 +103,14 @@ def _print_steps(console: Console, headline: JobTime, steps: Sequence[StepBreakd
     rows = [
         (
             f"{s.rank}",
-            marked(s.name, s.basis is not headline.basis, s.apart),
+            marked(s.name, s.basis is not headline.basis, not s.counts),
             duration(s.duration_ns),
             *(percent(part / max(s.duration_ns, 1), decimals=1) for part in s.breakdown),
         )
         for s in steps
     ]
     table(console, ("rank", "step", "time", "compute", "both", "comm.", "neither"), rows, left=(1,))
-    print_marks(console, any(s.basis is not headline.basis for s in steps), any(s.apart for s in steps))
+    print_marks(console, any(s.basis is not headline.basis for s in steps), any(s.basis is headline.basis and not s.counts for s in steps))
 
 
 def _print_idle(console: Console, steps: Sequence[StepBreakdown]) -> None:

@@ -49,7 +49,7 @@ def print_critical_paths(
     diagnostics: Sequence[Diagnostic],
 ) -> None:
     """Print the whole answer. run: "measured" or "replayed". paths: of all steps, or of the one that was asked for."""
-    counted = paths if len(paths) == 1 else [path for path in paths if _counts(path, headline)]
+    counted = paths if len(paths) == 1 else [path for path in paths if path.counts]
     sentence(console, path_headline(run, graph, headline, paths))
     print_trust(console, trust)
     if len(graph.ranks) > 1:
@@ -66,27 +66,24 @@ def print_critical_paths(
     print_diagnostics(console, diagnostics)
 
 
-def _counts(path: CriticalPath, headline: JobTime) -> bool:
-    return path.basis is headline.basis and not path.apart
-
-
 def _which(paths: Sequence[CriticalPath]) -> str:
     return paths[0].name if len(paths) == 1 else "mean over steps"
 
 
 def path_headline(run: str, graph: Graph, headline: JobTime, paths: Sequence[CriticalPath]) -> str:
-    """How long the job takes for a step, and what bounds its typical step, or the one step that was asked for, in a sentence."""
+    """How long the job takes for a step, and what bounds its steps, or the one step that was asked for, in a sentence."""
     who = f"rank {graph.ranks[0]}" if len(graph.ranks) == 1 else count(len(graph.ranks), "rank")
     each = f"{a_step(headline.step_time_ns, headline.latency_ns, headline.basis)} as {run}"
-    path = next((path for path in paths if path.name == headline.step), paths[0])
-    bound = ""
-    if path.duration_ns:
-        largest = max(path.by_group, key=lambda group: path.by_group[group])
-        bound = f"bound by {largest} ({percent(path.by_group[largest] / path.duration_ns, decimals=0)})"
-    if path.name != headline.step:
-        of_path = f"{path.name}, {duration(path.duration_ns)} ({path.basis})"
+    shown = paths if len(paths) == 1 else [path for path in paths if path.counts]
+    bound, total = "", sum(path.duration_ns for path in shown)
+    if total:
+        share = {group: sum(path.by_group.get(group, 0) for path in shown) for group in PATH_GROUPS}
+        largest = max(share, key=lambda group: share[group])
+        bound = f"bound by {largest} ({percent(share[largest] / total, decimals=0)})"
+    if len(paths) == 1 and (headline.steps > 1 or not paths[0].counts):
+        of_path = f"{paths[0].name}, {duration(paths[0].duration_ns)} ({paths[0].basis})"
         return f"{who}: {each}; {of_path}, is {bound}" if bound else f"{who}: {each}; {of_path}"
-    what = path.name if len(paths) == 1 else count(len(paths), "step")
+    what = paths[0].name if len(paths) == 1 else count(len(paths), "step")
     return f"{who}: {what}, {each}, {bound}" if bound else f"{who}: {what}, {each}"
 
 
@@ -115,14 +112,15 @@ def _print_steps(console: Console, headline: JobTime, paths: Sequence[CriticalPa
     short = {"CPU work": "CPU", "communication": "comm.", "launches and gaps": "gaps"}
     rows = [
         (
-            marked(path.name, path.basis is not headline.basis, path.apart),
+            marked(path.name, path.basis is not headline.basis, not path.counts),
             duration(path.duration_ns),
             *(percent(path.by_group.get(g, 0) / max(path.duration_ns, 1), decimals=1) for g in groups),
         )
         for path in paths
     ]
     table(console, ("step", "time", *(short.get(g, g) for g in groups)), rows)
-    print_marks(console, any(path.basis is not headline.basis for path in paths), any(path.apart for path in paths))
+    left_out = any(path.basis is headline.basis and not path.counts for path in paths)
+    print_marks(console, any(path.basis is not headline.basis for path in paths), left_out)
 
 
 def _print_shares(console: Console, paths: Sequence[CriticalPath]) -> None:

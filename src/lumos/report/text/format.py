@@ -56,17 +56,17 @@ def a_step(step_time_ns: float, latency_ns: float, basis: Basis) -> str:
     return f"{duration(step_time_ns)} a step ({kind})"
 
 
-def marked(name: str, by_latency: bool, apart: bool) -> str:
+def marked(name: str, by_latency: bool, left_out: bool) -> str:
     """The name of a step, with the mark of one that does not count; `print_marks` explains it."""
-    return f"{name} *" if by_latency else f"{name} †" if apart else name
+    return f"{name} *" if by_latency else f"{name} †" if left_out else name
 
 
-def print_marks(console: Console, by_latency: bool, apart: bool) -> None:
-    """Say what the marks of steps mean, below a table. by_latency, apart: whether the table has such steps."""
+def print_marks(console: Console, by_latency: bool, left_out: bool) -> None:
+    """Say what the marks of steps mean, below a table. by_latency, left_out: whether the table has such steps."""
     if by_latency:
         paragraph(console, "* latency, as the recording lacks the step before it; it does not count")
-    if apart:
-        paragraph(console, "† much longer or shorter than the other steps; it does not count")
+    if left_out:
+        paragraph(console, "† the first step, one in which something happens once, or one outside the longest run; it does not count")
 
 
 def heading(console: Console, text: str) -> None:

@@ -37,7 +37,7 @@ def print_answer(console: Console, found: Answer) -> None:
     print_trust(console, found.trust)
     for change in found.changes:
         paragraph(console, f"• {change}")
-    heading(console, f"Step {found.base.step}" if found.base.step else "Step")
+    heading(console, "Step")
     table(console, ("", "base", "changed", "difference"), [_step(found), *_parts(found.base, found.outcome)])
     _print_interval(console, found)
     _print_moved(console, found)

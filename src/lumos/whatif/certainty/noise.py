@@ -1,4 +1,4 @@
-"""How far the step of an unchanged job is known: the replay's error, and how much its steps differ among themselves."""
+"""How far the step of an unchanged job is known: how far its base is off, and how much its steps differ among themselves."""
 
 from __future__ import annotations
 
@@ -28,23 +28,18 @@ T80_OF_TWO = 3.0777
 FEW_STEPS = 0.02
 
 
-def spread(times: StepTimes, replayed: StepTimes) -> float:
-    """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: the largest error of the replay over the
-    steps that count, and how much these differ among themselves. No answer from a trace has a narrower interval.
+def spread(times: StepTimes, off: float) -> float:
+    """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: how far the simulated base is off, and how much the
+    steps that count differ among themselves. No answer from a trace has a narrower interval.
 
-    times: the steps as `step_times_of` gives them. replayed: as simulated.
+    times: the steps as `step_times_of` gives them. off: of `analyze.loop.identity`.
     """
-    return max(float(np.hypot(replay_error(times, replayed), step_spread(times))), AGREE)
+    return max(float(np.hypot(off, step_spread(times))), AGREE)
 
 
 def step_times_of(graph: Graph, owners: Members) -> StepTimes:
     """The steps of a job as measured or, where it never was, as simulated."""
     return step_times(simulate(graph) if graph.measured_start is None else measured(graph), owners)
-
-
-def replay_error(truth: StepTimes, replayed: StepTimes) -> float:
-    """The largest error of the replay over the job's steps that count, as a fraction."""
-    return max((abs(replayed.named(step.name).length_ns / step.length_ns - 1) for step in truth.counted if step.length_ns), default=0.0)
 
 
 def step_spread(times: StepTimes) -> float:
@@ -71,6 +66,7 @@ def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
     return (Diagnostic("step-noise-unknown", message),)
 
 
-def measured_step(graph: Graph, times: StepTimes, name: str) -> float | None:
-    """The time of the step as recorded, in seconds; None for a graph that was never measured. times: of `graph`, by `step_times_of`."""
-    return None if graph.measured_start is None else times.named(name).length_ns * 1e-9
+def measured_step(graph: Graph, times: StepTimes) -> float | None:
+    """The time of the job's step as recorded, in seconds; None for a graph that was never measured. times: of `graph`, by
+    `step_times_of`."""
+    return None if graph.measured_start is None else times.mean_ns * 1e-9

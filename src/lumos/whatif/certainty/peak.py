@@ -15,7 +15,6 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.analyze.flops import counted_operators
-from lumos.analyze.loop.steady import typical_position
 from lumos.analyze.loop.steps import members
 from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
@@ -49,10 +48,10 @@ class LeastTimes(NamedTuple):
 
 
 def least_times(graph: Graph, job: Job, accelerator: Accelerator) -> tuple[LeastTimes, ...]:
-    """What the work of the typical step takes at least on a device, for each rank that has a part in it."""
+    """What the work of a step takes at least on a device, the last one that counts, for each rank that has a part in it."""
     owners = members(graph)
     found = []
-    for part in owners.job[typical_position(owners)].parts:
+    for part in owners.job[owners.counted[-1]].parts:
         tasks = owners.tasks(part)
         tasks = tasks[owners.on_device[tasks] & (owners.launch[tasks] >= 0)]
         if len(tasks):
@@ -113,7 +112,7 @@ def above_peak_rate(
     step_s: float,
     least: tuple[LeastTimes, ...] | None = None,
 ) -> tuple[Evidence, ...]:
-    """The finding that work of the typical step takes less time than the device needs at its peak rate; () where it is negligible.
+    """The finding that work of a step takes less time than the device needs at its peak rate; () where it is negligible.
 
     altered: `graph` with other durations. accelerator: on which the job runs; None where that is not known. step_s: the measured step,
     of which the finding gives a share, seconds. least: of `least_times`, for callers that ask more than once.

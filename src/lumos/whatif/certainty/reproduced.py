@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.analyze.trust import with_evidence
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.vocabulary import Grade
 from lumos.whatif.answer import Answer, Changed, answer
-from lumos.whatif.certainty.trusted import with_evidence
 
 if TYPE_CHECKING:
     from lumos.graph.table import Graph

@@ -1,8 +1,8 @@
 """What the trust in a recording means for an answer: an interval that is wider by what is unknown, or no answer.
 
 What a replay left unexplained, or kept as it was measured because ranks are absent, may follow a change or not. So the step of the
-changed job may differ by up to that share of the base's step, to either side. An answer that changes nothing is that of the recording,
-and needs no margin.
+changed job may differ by up to that share of the base's step, to either side, also where the answer is that the step stays as it is. An
+answer in which no work changed is that of the recording, and needs no margin.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lumos.analyze.evidence import MOST_ERROR
 from lumos.analyze.loop.steps import is_operation_level
-from lumos.analyze.trust import Trust, grade
+from lumos.analyze.trust import Trust, with_evidence
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEGLIGIBLE
@@ -40,15 +40,10 @@ _ASSUMED = (
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
 
 
-def widening(trust: Trust, base_s: float, changed_s: float) -> float:
-    """How much further each end of the changed step's interval lies, seconds."""
-    return 0.0 if base_s == changed_s else trust.unknown * base_s
-
-
 def widened(found: Answer, trust: Trust) -> Answer:
     """The answer with its trust, and with its interval wider by what is unknown."""
     found = replace(found, trust=trust)
-    by = widening(trust, found.base.step_time_s, found.outcome.step_time_s)
+    by = trust.unknown * found.base.step_time_s if found.altered else 0.0
     if not by:
         return found
     outcome = found.outcome
@@ -106,14 +101,3 @@ def as_far_as_reached(found: Answer) -> Answer:
         return found
     left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code in _ASSUMED)
     return replace(found, trust=with_evidence(found.trust, left)) if left else found
-
-
-def with_evidence(trust: Trust, evidence: tuple[Evidence, ...]) -> Trust:
-    """The trust with further findings."""
-    return together(trust, grade(evidence))
-
-
-def together(trust: Trust, more: Trust) -> Trust:
-    """The trust for the reasons of both."""
-    worst = next(g for g in (Grade.UNSOUND, Grade.LIMITED, Grade.SOUND) if g in (trust.grade, more.grade))
-    return Trust(worst, (*trust.reasons, *more.reasons), min(trust.unknown + more.unknown, 1.0))

@@ -95,7 +95,7 @@ def capture(placed: Placed, segmentation: Segmentation) -> Captured:
     of_launch = graph.pred_kind == Dependency.LAUNCH
     pred[of_launch] = launched_by[pred[of_launch]]
     graph = replace(graph, duration=duration, pred=pred)
-    owners = assigned(graph, owners.steps, owners.step, owners.apart)
+    owners = assigned(graph, owners.steps, owners.step, owners)
     return Captured(replace(placed, graph=graph, owners=owners, low=low, high=high), launches_graph)
 
 

@@ -79,7 +79,7 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
     )
     step = owners.step[source]
     recorded = source if layout.origin is None else layout.origin[source]
-    return Placed(graph, assigned(graph, owners.steps, step, owners.apart), low, high, source, recorded, copies.instance)
+    return Placed(graph, assigned(graph, owners.steps, step, owners), low, high, source, recorded, copies.instance)
 
 
 class _Copies:

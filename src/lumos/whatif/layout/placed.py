@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members
     from lumos.cost.estimate import Estimate
-    from lumos.trace.table import Int64
+    from lumos.trace.table import Int32, Int64
 
 #: What calling a collective takes the CPU, in times of an operator that launches one kernel: 7, 8 and 13 in the three public traces of
 #: data-parallel training, as medians.
@@ -140,11 +140,11 @@ def add_work(placed: Placed, additions: Sequence[Addition], operator_ns: Sequenc
         rendezvous_task=joined.flat.astype(np.int32),
     )
     owners = placed.owners
-    step = np.concatenate((owners.step, owners.step[[_anchor(a) for a in additions]])).astype(np.int32)
+    step = np.concatenate((owners.step, _steps(placed, additions))).astype(np.int32)
     return replace(
         placed,
         graph=graph,
-        owners=assigned(graph, owners.steps, step, owners.apart),
+        owners=assigned(graph, owners.steps, step, owners),
         low=np.concatenate((placed.low, np.minimum(times[:, 1], times[:, 0]))),
         high=np.concatenate((placed.high, np.maximum(times[:, 2], times[:, 0]))),
         source=np.concatenate((placed.source, np.full(len(new), -1))),
@@ -193,6 +193,16 @@ def longer(placed: Placed, more: Mapping[int, AddedTimes]) -> Placed:
         for column, ns in zip(columns, times, strict=True):
             column[task] += ns
     return replace(placed, graph=replace(placed.graph, duration=columns[0]), low=columns[1], high=columns[2])
+
+
+def _steps(placed: Placed, additions: Sequence[Addition]) -> Int32:
+    """The step of each addition: that of the instance after which it runs or, where that is not known, of the task that it is at."""
+    owned = np.flatnonzero((placed.owners.step >= 0) & (placed.instance >= 0))
+    number = max(int(placed.instance.max(initial=-1)), max(a.instance for a in additions)) + 1
+    of_instance = np.full(max(number, 1), -1, np.int32)
+    of_instance[placed.instance[owned]] = placed.owners.step[owned]
+    found = of_instance[[a.instance for a in additions]]
+    return np.where(found >= 0, found, placed.owners.step[[_anchor(a) for a in additions]]).astype(np.int32)
 
 
 def _anchor(a: Addition) -> int:

@@ -1,8 +1,8 @@
 // The what-if bench: changes on the left, their effect on the step on the right, scenarios below.
 
-import { ask, latest, query } from "lumos/api.js";
+import { ask, latest } from "lumos/api.js";
 import { chart, plain } from "lumos/charts.js";
-import { el, folded, selector, table } from "lumos/dom.js";
+import { el, folded, table } from "lumos/dom.js";
 import { bytes, duration, percent, seconds } from "lumos/format.js";
 import { moved, outcome } from "lumos/parts.js";
 import { PARTS } from "lumos/theme.js";
@@ -12,7 +12,7 @@ const PAUSE_MS = 350;
 
 // doc: the report's document; names: of /api/names; settings: of /api/settings (by key {kind, words, least, most, help, valid_for}). Returns {element, set(changes)}.
 export function bench(doc, names, settings) {
-  let changes = [], step = doc.step, timer = 0;
+  let changes = [], timer = 0;
   const list = el("div"), error = el("p", { class: "error", role: "alert" }), changedPath = el("div");
   const figures = el("div"), memory = el("p", { class: "hint" }), waiting = el("div", { class: "bar" });
   const clusters = (label, none) => el("select", { "aria-label": label, onchange: () => turn() }, el("option", { value: "" }, none), ...settings.clusters.map((c) => el("option", { value: c }, c)));
@@ -35,7 +35,7 @@ export function bench(doc, names, settings) {
     try {
       const asked = request(), long = Object.keys(asked.settings).length > 0 || asked.network.length > 0 || "cluster" in asked;
       if (long && !full) return; // a change of the plan takes too long to answer while a slider moves: ask once it rests
-      const found = long ? await inBackground(asked) : await ask("/api/whatif", { ...asked, step, moved: full });
+      const found = long ? await inBackground(asked) : await ask("/api/whatif", { ...asked, moved: full });
       if (!found) return;
       error.textContent = "";
       show(found, full);
@@ -47,7 +47,7 @@ export function bench(doc, names, settings) {
 
   // Ask a question that takes long: show that it is under way, and a button that cancels it. Returns null where it was cancelled.
   async function inBackground(asked) {
-    const { work } = await ask("/api/work", { ...asked, step });
+    const { work } = await ask("/api/work", asked);
     const stop = el("button", { type: "button", onclick: () => ask(`/api/work/${work}`, null, "DELETE") }, "cancel");
     const text = el("span", { class: "hint" });
     waiting.replaceChildren(el("progress"), text, stop);
@@ -140,7 +140,7 @@ export function bench(doc, names, settings) {
   const known = (key) => (key === "layers" && doc.outline?.layers ? doc.outline.layers : key === "dp" ? doc.classes.ranks.length : 1);
 
   async function listScenarios() {
-    const found = await ask(query("/api/scenarios", { step }));
+    const found = await ask("/api/scenarios");
     const rows = found.map((s) => [
       el("span", { class: "group" }, el("button", { type: "button", onclick: () => set(s.changes) }, "load"),
         el("button", { type: "button", "aria-label": `remove scenario ${s.name}`, onclick: async () => { await ask(`/api/scenarios/${s.number}`, null, "DELETE"); listScenarios(); } }, "×")),
@@ -184,7 +184,7 @@ export function bench(doc, names, settings) {
 
   element.append(
     el("div", { class: "bench" },
-      el("div", { class: "card" }, el("div", { class: "bar" }, selector("step", doc.step_names, step, (value) => { step = value; turn(); listScenarios(); })), ...adder(), list, waiting, save, el("div", { class: "bar" }, el("label", { class: "hint" }, "recorded on ", recordedOn), el("label", { class: "hint" }, "run on ", runOn)), error),
+      el("div", { class: "card" }, ...adder(), list, waiting, save, el("div", { class: "bar" }, el("label", { class: "hint" }, "recorded on ", recordedOn), el("label", { class: "hint" }, "run on ", runOn)), error),
       el("div", { class: "card" }, figures, memory, changedPath,
         folded("The same on the command line, and in Python", el("div", { class: "bar" }, "command line ", copy(command)), command, el("div", { class: "bar" }, "Python ", copy(python)), python))),
     el("h3", {}, "Scenarios side by side"), scenarios,

@@ -32,11 +32,11 @@ function atTask(doc, { step, start_ns: start, task }, rank, text) {
 // What a figure of a step is, in words.
 const BASIS = { period: "from one step's completion to the next", latency: "from its first work to its completion" };
 
-// What sets a step apart from those that count, in a word; empty where nothing does.
-const apart = (doc, s) => (s.apart ? "stands apart" : s.basis !== doc.basis ? s.basis : "");
+// Why a step does not count, in a word; empty where it does.
+const uncounted = (doc, s) => (s.counts ? "" : s.basis !== doc.basis ? s.basis : s.once || "does not count");
 
 // The steps to choose from: [name, text].
-export const stepOptions = (doc) => doc.steps.map((s) => [s.name, apart(doc, s) ? `${s.name} (${apart(doc, s)})` : s.name]);
+export const stepOptions = (doc) => doc.steps.map((s) => [s.name, uncounted(doc, s) ? `${s.name} (${uncounted(doc, s)})` : s.name]);
 
 export function summary(doc, node) {
   const { replay } = doc;
@@ -45,8 +45,8 @@ export function summary(doc, node) {
   const p95 = replay.steps.map((s) => s.kernel_start_error.p95).filter((v) => v !== null);
   const counted = doc.steps.filter((s) => s.counts).length;
   node.append(tiles([
-    ["step", duration(doc.step_time_ns), `${doc.basis}: ${BASIS[doc.basis]}${counted > 1 ? `; median of ${counted} steps` : ""}`],
-    doc.basis === "period" ? ["latency", duration(doc.latency_ns), `of the same step: ${BASIS.latency}`] : null,
+    ["step", duration(doc.step_time_ns), `${doc.basis}: ${BASIS[doc.basis]}${counted > 1 ? `; mean of ${counted} steps${Math.abs(doc.median_ns / doc.step_time_ns - 1) > 0.05 ? `, their median ${duration(doc.median_ns)}` : ""}` : ""}`],
+    doc.basis === "period" ? ["latency", duration(doc.latency_ns), `of the same steps: ${BASIS.latency}`] : null,
     ["replayed step", duration(replay.replayed_step_time_ns), `${percent(replay.replayed_step_time_ns / doc.step_time_ns - 1, { signed: true })}`],
     ["replay error", percent(replay.mean_abs_error), `mean; worst ${percent(replay.max_abs_error)}; ${scored} of ${replay.steps.length} scored`],
     p95.length ? ["kernel starts", percent(mean(p95)), "95 % are at most this share of the step off"] : null,
@@ -71,13 +71,13 @@ export function breakdown(doc, node) {
     const whole = (s, name) => ({ name, measured: s.measured, replayed: s.replayed });
     const bars = step
       ? [...(several ? [whole(step, "mean")] : []), ...step.ranks.map((r) => whole(r, `rank ${r.rank}`))]
-      : doc.steps.map((s) => whole(s, `${cut(s.name.replace("ProfilerStep#", "#"), 16)}${apart(doc, s) ? ` (${apart(doc, s)})` : ""}`));
+      : doc.steps.map((s) => whole(s, `${cut(s.name.replace("ProfilerStep#", "#"), 16)}${uncounted(doc, s) ? ` (${uncounted(doc, s)})` : ""}`));
     const rows = bars.slice(0, most).reverse().flatMap((b) => ["replayed", "measured"].map((run) => [`${plain(b.name)} · ${run}`, b[run]]));
     const traces = kinds.map(([key, group, name, colour]) => ({
       type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([label]) => label),
       x: rows.map(([, parts]) => ms(parts[group][key])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
     }));
-    named.replaceChildren(namedTable(doc, step ?? doc.steps.find((s) => s.name === doc.typical)));
+    named.replaceChildren(namedTable(doc, step ?? doc.steps.find((s) => s.name === doc.middle)));
     note.textContent = bars.length > most ? `The first ${most} of ${bars.length}.` : "";
     return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, yaxis: { dtick: 1 }, xaxis: { title: { text: several && !step ? "ms, mean over the ranks" : "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
   };
@@ -96,7 +96,7 @@ function namedTable(doc, s) {
 
 // Every step of the job with its time.
 function stepTable(doc) {
-  const remark = (s) => (s.name === doc.typical ? "typical" : s.apart ? "stands apart: counts in no figure" : s.counts ? "" : "no step before it, so no period: counts in no figure");
+  const remark = (s) => (s.name === doc.middle ? "nearest to the mean" : s.counts ? "" : s.once ? `${s.once}, which happens once: counts in no figure` : s.basis === doc.basis ? "outside the longest run of steps: counts in no figure" : "no step before it, so no period: counts in no figure");
   const rows = table("Steps of the job", [
     { title: "step", text: true }, { title: "time" }, { title: "basis", text: true }, { title: "latency" }, { title: "replayed" }, { title: "error" }, { title: "", text: true },
   ], doc.steps.map((s) => [
@@ -273,7 +273,7 @@ function intervalCauses(causes) {
   if (!causes) return "";
   const differ = percent(causes.step_spread, { decimals: 1 });
   const words = [
-    `the replay is up to ${percent(causes.replay_error)} off`,
+    `the simulated base is ${percent(causes.base_error)} off`,
     causes.few_steps ? `${differ} for steps that differ, as there are too few to see by how much` : `the recorded steps differ by ${differ}`,
     causes.unknown_s ? `${seconds(causes.unknown_s)} at each end for what the recording does not show` : null,
     causes.prices_s ? `${seconds(causes.prices_s)} for what work costs that was scaled or modelled` : null,

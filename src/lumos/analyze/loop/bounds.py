@@ -1,0 +1,226 @@
+"""What physics allows of an answer: how much shorter or longer a step can become by a change.
+
+An answer beyond these bounds is wrong, whatever made it so. It is never moved to the bound: the finding says both figures, and the answer
+is unsound.
+
+*Changed durations.* No thread or stream has less time for a step than its work in it takes. And the step of a job follows a chain of work
+in which each piece begins after the one before it has ended. Such a chain is in one piece of work at a time. So work that takes a share g
+less saves at most g of the time in which it ran, and work that takes a share g more adds at most g of that time. Where work of several
+ranks, threads or streams runs at once, the time counts once, with the largest share of those that run.
+
+That holds for a fixed order of the work. Where the order follows from the times (several threads launch to one stream, kernels share a
+device), a replay may leave it. The finding then names the order that changed: what the real job does there, the recording does not show.
+
+*Changed sizes.* A job of k times the size can run as k jobs one after the other: k times the step for k times the microbatches, layers or
+sequences. Any other size k times as large makes at most k² times the work. Kernels work on whole tiles, so that a size which is no multiple
+of the recorded one may take what the next multiple takes. A smaller job can do the work of the recorded one, and takes no longer.
+"""
+
+from __future__ import annotations
+
+from math import ceil, inf
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.loop.steps import step_times
+from lumos.graph.table import Dependency, Evidence
+from lumos.intervals import EMPTY, either, union, within
+from lumos.units import duration
+from lumos.vocabulary import Basis, Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from lumos.analyze.loop.steady import Steady
+    from lumos.trace.table import Int64
+
+#: Share of a step by which an answer may be beyond a bound: where a wait ends is found while simulating, and may move by a constant of its
+#: rank, such as the delay of a launch, although no work of it changed. Steps that agree to 0.1 % count as settled, which is in it as well.
+TOLERANCE = 0.005
+#: An answer that changes nothing is that of the recording, up to the share by which successive steps of a settled loop may differ.
+IDENTICAL = 0.001
+#: Counts of what is repeated, in whatever number; sizes in proportion to which the work of a step grows at most. With any other size it
+#: grows at most with the square.
+REPEATED, LINEAR = ("microbatches", "layers"), ("batch", "micro_batch", "vocab")
+
+
+class Bounds(NamedTuple):
+    """Between which times the step of a changed job lies, ns, and why it is neither shorter nor longer, in words."""
+
+    low_ns: float
+    high_ns: float
+    low_why: str
+    high_why: str
+
+
+def beyond_bounds(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
+    """The finding that a step is shorter or longer than changed durations allow; () where it is neither. base, changed: the loops of one
+    job with different durations."""
+    source, other = base.loop.source, changed.loop.source
+    durations = np.zeros(1 + max(source.max(initial=0), other.max(initial=0)), np.int64)
+    durations[other] = changed.loop.graph.duration
+    count = min(len(base.loop.graph.release_time), len(changed.loop.graph.release_time))
+    released = np.append(changed.loop.graph.release_time[:count], base.loop.graph.release_time[count:])
+    bounds = duration_bounds(base, durations[source], released)
+    found = outside_bounds(bounds, base.step_time_ns, changed.step_time_ns)
+    return tuple(each._replace(message=each.message + _because(base, changed)) for each in found)
+
+
+def duration_bounds(base: Steady, durations: Int64, released: Int64 | None = None) -> Bounds:
+    """Between which times the step of a job with changed durations lies. base: its loop. durations: int64, what the tasks of that loop take
+    instead, ns. released: int64, the release times of that loop, where they differ, ns."""
+    less, more = _shares(base, durations, base.loop.graph.release_time if released is None else released)
+    old, cycles = base.step_time_ns, later_cycles(base)
+    saved = _time_of(base, less, cycles).max() / len(base.cycle)
+    if base.basis is Basis.PERIOD:
+        # What comes to set the pace may have run ahead of the later steps of the loop, but not of all. The first steps lack what comes
+        # before them, so that all together may be shorter than as many later ones.
+        whole = np.zeros(1, np.int64), base.timeline.end.max(initial=0, keepdims=True)
+        added = _time_of(base, more, whole)[0] / max(len(base.loop.owners.job), 1)
+        added = min(max(added, _time_of(base, more, cycles).max() / len(base.cycle)), float(more.max(initial=0)) * old)
+    else:
+        until_begin = np.zeros(1, np.int64), cycles[0]  # the begin of the step moves with what ran before it
+        before = float((_time_of(base, less, until_begin) + _time_of(base, more, until_begin))[0])
+        saved, added = saved + before, _time_of(base, more, cycles)[0] + before
+    longer = f"what becomes slower can add {duration(added)} at most" if 0 < added < inf else "no work takes more time"
+    work, where = busiest(base, durations)
+    if work > old - saved:
+        return Bounds(work, old + added, f"{where} has {duration(work)} of work in each step", longer)
+    shorter = f"what becomes faster can save {duration(saved)} at most" if saved else "no work takes less time"
+    return Bounds(old - saved, old + added, shorter, longer)
+
+
+def outside_bounds(bounds: Bounds, base_ns: float, changed_ns: float) -> tuple[Evidence, ...]:
+    """The finding that a step is shorter or longer than its bounds; () where it is neither. Both steps in ns."""
+    slack = TOLERANCE * max(base_ns, bounds.low_ns)
+    if bounds.low_ns - slack <= changed_ns <= bounds.high_ns + slack:
+        return ()
+    why = bounds.low_why if changed_ns < bounds.low_ns else bounds.high_why
+    return (_beyond(f"{why}, and yet the step takes {duration(changed_ns)} instead of {duration(base_ns)}"),)
+
+
+def busiest(loop: Steady, durations: Int64) -> tuple[float, str]:
+    """What the busiest thread or stream has to do in a step, ns, and which it is, in words. Of a collective, only its transfer is work.
+    durations: int64, of the loop's tasks, ns."""
+    owners, graph, wanted = loop.loop.owners, loop.loop.graph, set(loop.cycle)
+    tasks = np.concatenate([owners.tasks(part) for step in owners.job if step.name in wanted for part in step.parts])
+    in_loop = np.zeros(len(graph.processors), bool)
+    in_loop[graph.processor[owners.completes]] = True
+    # The pauses of a thread are its work in every step of a loop; a single step may begin after one.
+    tasks = tasks[owners.completes[tasks] | (in_loop[graph.processor[tasks]] & (loop.basis is Basis.PERIOD))]
+    work = np.bincount(graph.processor[tasks], durations[tasks], len(graph.processors))
+    place = graph.processors[int(work.argmax())]
+    return float(work.max()) / len(loop.cycle), f"rank {place.rank}, {place.name},"
+
+
+def later_cycles(loop: Steady) -> tuple[Int64, Int64]:
+    """When the cycles in the later half of a loop begin and are complete, int64[k] ns each; the step itself, where it is not repeated.
+
+    The last cycles of a loop differ from those of the job: while the devices do their work, no thread works on the steps after them.
+    """
+    if loop.basis is Basis.LATENCY:
+        return np.array([loop.since_ns]), np.array([loop.completion_ns])
+    names = [step.name for step in loop.loop.owners.job]
+    complete = np.array([step.completion_ns for step in step_times(loop.timeline, loop.loop.owners).job], np.int64)
+    last, length = names.index(loop.cycle[-1]), len(loop.cycle)
+    at = np.arange(last, max(last // 2, length) - 1, -length)
+    return complete[at - length], complete[at]
+
+
+def size_bounds(base_s: float, new_s: float, recorded: Mapping[str, int], wanted: Mapping[str, int]) -> tuple[Evidence, ...]:
+    """The finding that a job of other sizes takes longer than it can, or another time although it is the recorded one; () for neither.
+
+    base_s, new_s: the two steps, seconds; the second without what the recorded one does not have, such as adding up gradients. recorded,
+    wanted: sizes and counts by key; a key that was not recorded is left out.
+    """
+    ratio = {key: value / recorded[key] for key, value in wanted.items() if recorded.get(key)}
+    if not base_s or not ratio:
+        return ()
+    times = 1.0
+    for key, k in ratio.items():
+        times *= max(k, 1.0) if key in REPEATED else ceil(k) if key in LINEAR else ceil(k) ** 2
+    words = ", ".join(f"{key}={wanted[key]} instead of {recorded[key]}" for key in ratio)
+    took = f"the step takes {duration(1e9 * new_s)} instead of {duration(1e9 * base_s)}"
+    if all(k == 1 for k in ratio.values()):
+        return (_beyond(f"{words} changes nothing, and yet {took}"),) if abs(new_s / base_s - 1) > IDENTICAL else ()
+    if new_s <= (1 + TOLERANCE) * times * base_s:
+        return ()
+    return (_beyond(f"{words} takes {times:.4g} times as long at most, and yet {took}, {new_s / base_s:.4g} times as long"),)
+
+
+def factor_bounds(factors: Iterable[float], base_ns: float, changed_ns: float) -> tuple[Evidence, ...]:
+    """The finding that a step changes by more than the factors on some of its work; () where it does not. Less exact than
+    `duration_bounds`, and at once."""
+    every = [1.0, *factors]
+    bounds = Bounds(min(every) * base_ns, max(every) * base_ns, f"no work takes less than {min(every):g} of its time", "")
+    return outside_bounds(bounds._replace(high_why=f"no work takes more than {max(every):g} of its time"), base_ns, changed_ns)
+
+
+def worth_bound(worth_ns: float, step_ns: float) -> tuple[Evidence, ...]:
+    """The finding that a change would save more than the whole step; () where it does not. Both in ns."""
+    if worth_ns <= (1 + TOLERANCE) * step_ns:
+        return ()
+    return (_beyond(f"a change can save no more than the step of {duration(step_ns)}, and yet it would save {duration(worth_ns)}"),)
+
+
+def _beyond(message: str) -> Evidence:
+    return Evidence("beyond-bounds", message, Grade.UNSOUND)
+
+
+def _shares(base: Steady, durations: Int64, released: Int64) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """By which share of its time each task of the loop becomes shorter, and longer, float64[n], 0 for neither; behind them, the same of the
+    times that no task sets, such as the pace of a loader. A nanosecond is rounding."""
+    graph = base.loop.graph
+    of_both = []
+    for was, becomes in ((graph.duration, durations), (graph.release_time, released)):
+        by = np.where(np.abs(becomes - was) > 1, becomes - was, 0)
+        of_both.append(np.divide(by, was, out=np.where(by > 0, inf, 0.0), where=was > 0))
+    of_tasks, of_times = of_both
+    less, more = (np.append(np.maximum(sign * of_tasks, 0), np.maximum(sign * of_times, 0).max(initial=0)) for sign in (-1, 1))
+    return less, more
+
+
+def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, Int64]) -> NDArray[np.float64]:
+    """The time in each window, from int64[k] to int64[k] ns, in which changed work of the base runs, float64[k] ns: each moment times the
+    largest share of what then runs. shares: as `_shares` gives them, taken up to whole percents."""
+    first, last = windows
+    time = np.zeros(len(first))
+    if np.isinf(shares).any():
+        return np.full(len(first), inf)
+    end = np.append(base.timeline.end, last.max())
+    start = np.append(base.timeline.end - base.loop.graph.duration, first.min())  # before its transfer, a collective waits
+    chosen = np.flatnonzero((shares > 0) & (end > first.min()) & (start < last.max()))
+    start, end, percent = start[chosen], end[chosen], np.ceil(100 * shares[chosen] - 1e-6)
+    seen = EMPTY
+    for each in np.unique(percent)[::-1].tolist():
+        more = either(seen, union(start[percent == each], end[percent == each]))
+        time += each / 100 * (within(more, first, last) - within(seen, first, last))
+        seen = more
+    return time
+
+
+def changed_order(base: Steady, changed: Steady) -> str:
+    """The first piece of work that another one on its thread or stream now comes before, in words; "" where all orders are the same."""
+    graph = base.loop.graph
+    tasks = np.arange(min(len(graph), len(changed.loop.graph)))
+    orders = [tasks[np.lexsort((tasks, run.start[tasks], graph.processor[tasks]))] for run in (base.timeline, changed.timeline)]
+    other = np.flatnonzero(orders[0] != orders[1])
+    if not len(other):
+        return ""
+    was, now = (int(order[other[0]]) for order in orders)
+    where = graph.processors[graph.processor[was]]
+    first, second = (graph.names[graph.name[task]][:60] for task in (now, was))
+    return f"on rank {where.rank}, {where.name}, {first} now runs before {second}"
+
+
+def _because(base: Steady, changed: Steady) -> str:
+    """The order of the work that changed, in words; what else may have changed an order, or that none did."""
+    order, shared = changed_order(base, changed), base.loop.graph.occupancy
+    if order:
+        return f": {order}"
+    if shared is not None and len(shared.task) and Dependency.OCCUPANCY not in base.loop.graph.ignored:
+        return ": kernels of several streams share the device in another way"
+    return ", in the same order of the work; please report it with the trace"

@@ -1,0 +1,58 @@
+"""The base of an answer, held against what was measured.
+
+An answer compares two simulated loops, and its base is the loop of the recorded steps. So before anything else the base must take what the
+recorded steps took: up to SAME of the step its answers are sound; up to NEAR they are limited, and their intervals hold the difference;
+beyond that they are unsound, since what sets the pace of the job is not what sets that of the simulated loop. Of a recording without
+periods it is the replayed latency that is compared, with all that happens once in both. The loop of a single step can be compared with
+nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.analyze.loop.steps import step_times
+from lumos.diagnostics import Diagnostic
+from lumos.graph.table import Evidence
+from lumos.simulate import simulate
+from lumos.units import duration
+from lumos.vocabulary import Basis, Grade
+
+if TYPE_CHECKING:
+    from lumos.analyze.loop.steady import Steady
+    from lumos.analyze.loop.steps import StepTimes
+    from lumos.graph.table import Graph
+
+#: The share of the measured step up to which the base is the same, and up to which it is near.
+SAME, NEAR = 0.01, 0.05
+
+
+def identity(graph: Graph, base: Steady, times: StepTimes) -> tuple[float, tuple[Evidence, ...]]:
+    """How far the base is from the measured step, as a signed fraction of it, and what follows for answers.
+
+    graph: the job. base: its loop. times: its steps as measured or, where it never was, as simulated.
+    """
+    alone = base.basis is Basis.PERIOD and times.basis is Basis.LATENCY
+    if base.basis is Basis.PERIOD and not alone:
+        again = base.step_time_ns
+    else:  # simulated with what happens once, as it was measured
+        again = step_times(base.timeline if graph.one_off is None and not alone else simulate(graph), times.owners).mean_ns
+    off = again / times.mean_ns - 1 if times.mean_ns else 0.0
+    found = []
+    if alone:
+        message = "the recording shows no period, so the loop of its step can be held against no measurement"
+        found.append(Evidence("no-period", message, Grade.LIMITED))
+    if abs(off) > SAME and graph.measured_start is not None:
+        cause = "dependencies are ignored" if graph.ignored else "what sets its pace is not in the recording, or not in the simulation"
+        message = f"the simulated base takes {duration(again)} a step, and {duration(times.mean_ns)} were measured ({off:+.1%}): {cause}"
+        found.append(Evidence("base-off", message, Grade.LIMITED if abs(off) <= NEAR else Grade.UNSOUND))
+    return off, (*found, *base.evidence())
+
+
+def without_one_off(graph: Graph, base: Steady, times: StepTimes) -> tuple[Diagnostic, ...]:
+    """The diagnostic that base and change lack what the measured step holds and happens once; () where there is nothing."""
+    gone = times.mean_ns - base.step_time_ns
+    if graph.one_off is None or base.basis is Basis.PERIOD or gone <= SAME * times.mean_ns:
+        return ()
+    message = f"{duration(gone)} of the measured {duration(times.mean_ns)} happen once, and are in neither base nor change"
+    return (Diagnostic("measured-with-one-off", message),)

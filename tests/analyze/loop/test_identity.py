@@ -1,0 +1,74 @@
+"""The base of an answer, held against the measured step, on jobs drawn by hand (µs)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.loop.identity import identity, without_one_off
+from lumos.analyze.loop.steady import steady
+from lumos.analyze.loop.steps import members, step_times
+from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
+from lumos.simulate.timeline import measured
+from lumos.vocabulary import Grade
+
+US = 1000
+
+
+@pytest.fixture
+def pauses(draw_graph):
+    """Four steps of 100 on one thread. In each that counts, a part of the time passes without any task: the base lacks it."""
+
+    def job(idle):
+        tasks = [(0, Kind.OPERATOR, "work", 100 * i + (idle if i else 0), 100 * i + 100) for i in range(4)]
+        marks = [Step(0, f"ProfilerStep#{i}", 100 * i * US, 100 * (i + 1) * US, lane=1) for i in range(4)]
+        return draw_graph([Processor(0, False, "thread 1", lane=1)], tasks, [], marks)
+
+    return job
+
+
+def found(graph, **changes):
+    owners = members(graph)
+    times = step_times(measured(graph), owners)
+    return identity(graph, steady(owners, **changes), times)
+
+
+@pytest.mark.parametrize(("idle", "grade"), [(0, None), (3, Grade.LIMITED), (12, Grade.UNSOUND)])
+def test_a_base_that_is_not_the_recorded_job_is_not_sound(pauses, idle, grade):
+    off, evidence = found(pauses(idle))
+    assert off == pytest.approx(-idle / 100)
+    assert [each.grade for each in evidence] == ([] if grade is None else [grade])
+    for each in evidence:
+        assert each.code == "base-off" and f"{100 - idle}.00 µs a step, and 100.0 µs were measured" in each.message
+
+
+def test_the_loop_of_a_single_step_is_held_against_nothing(draw_graph):
+    """A launch of 10 and a kernel of 30: the latency is 40 and the loop takes 30, which nothing says is right."""
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.LAUNCH, "launch", 0, 10), (1, Kind.KERNEL, "k", 10, 40)]
+    graph = draw_graph(processors, tasks, [(0, 1, Dependency.LAUNCH)], [Step(0, "ProfilerStep#0", 0, 40 * US)])
+    assert found(graph) == (0.0, ())
+    off, (evidence,) = found(graph, repeat=True)
+    assert (off, evidence.code, evidence.grade) == (0.0, "no-period", Grade.LIMITED)
+
+
+def test_what_happens_once_is_in_the_measured_latency_and_not_in_the_base(draw_graph):
+    """Of 100 in one step, 60 load code: the replay holds them, the base does not, and that is said."""
+    marks = [Step(0, "ProfilerStep#0", 0, 100 * US)]
+    graph = draw_graph([Processor(0, False, "thread 1")], [(0, Kind.LAUNCH, "launch", 0, 100)], [], marks)
+    graph = replace(graph, one_off=OneOff(np.array([0], np.int32), np.array([0.6]), np.ones(1, np.int8)))
+    assert found(graph) == (0.0, ())
+    owners = members(graph)
+    (said,) = without_one_off(graph, steady(owners), step_times(measured(graph), owners))
+    assert said.message == "60.00 µs of the measured 100.0 µs happen once, and are in neither base nor change"
+
+
+def test_dependencies_without_a_counterpart_in_the_loop_limit_it(draw_graph):
+    """Steps run a, b, b: the first b waits for the a of the step before it, and no pass has an a."""
+    tasks = [(0, Kind.OPERATOR, name, 10 * i, 10 * i + 10) for i, name in enumerate("abb")]
+    marks = [Step(0, f"ProfilerStep#{i}", 10 * i * US, (10 * i + 10) * US, lane=1) for i in range(3)]
+    graph = draw_graph([Processor(0, False, "thread 1", lane=1)], tasks, [(0, 1, Dependency.HAND_OFF)], marks)
+    _, (evidence,) = found(graph)
+    assert (evidence.code, evidence.grade) == ("dependencies-dropped", Grade.LIMITED)

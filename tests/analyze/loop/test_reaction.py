@@ -1,0 +1,79 @@
+"""A step that should react to a faster device, on jobs of a few tasks (µs)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.analyze.loop.test_bounds import US, graph_of
+
+from lumos.analyze.loop.reaction import device_reaction
+from lumos.analyze.loop.steady import altered, steady
+from lumos.analyze.loop.steps import members
+from lumos.graph.table import Dependency, Kind
+from lumos.simulate.durations import scale
+from lumos.vocabulary import Grade
+
+SHORT = [(0, Kind.RUNTIME, "call", 1), (0, Kind.RUNTIME, "call", 1)]
+
+
+def found(tasks, edges=(), faster="K", factor=0.5, **changes):
+    """The finding where the work whose name begins with `faster` takes that share. Tasks of one name are of one kind of call."""
+    graph = graph_of(tasks, [(3, 5, Dependency.LAUNCH), *edges])
+    names = list(dict.fromkeys(graph.names))
+    graph = replace(graph, names=names, name=np.array([names.index(name) for name in graph.names], np.int32), **changes)
+    loop = steady(members(graph))
+    chosen = np.array([graph.names[i].startswith(faster) for i in graph.name])
+    return device_reaction(loop, altered(loop, members(scale(graph, chosen, factor))))
+
+
+def job(call, other=()):
+    """A thread works 10, launches K of 50, which runs 14 to 64, and makes a call of 60, 14 to 74; calls of its name usually take 1."""
+    return [
+        (0, Kind.OPERATOR, "first", 12),
+        *SHORT,
+        (0, Kind.LAUNCH, "launch", 0),
+        (0, *call),
+        (2, Kind.KERNEL, "K", 50),
+        *other,
+    ]
+
+
+def test_a_wait_that_is_kept_as_work_hides_the_device():
+    """The call waits from 15 on. For 49 of 74 only the device works, and with half of its work the step should be 24.5 shorter."""
+    (evidence,) = found(job((Kind.RUNTIME, "call", 60)))
+    assert (evidence.code, evidence.grade) == ("device-unreactive", Grade.UNSOUND)
+    assert "for 49.00 µs of a step of 74.00 µs devices work" in evidence.message
+    assert "takes 50% less the step must become shorter by about 24.50 µs, and yet it does by 0 ns" in evidence.message
+
+
+def test_a_call_that_synchronises_waits_also_where_all_of_them_take_long():
+    """It counts as a wait beyond 20: from 34 to 64."""
+    (evidence,) = found(job((Kind.SYNC, "cudaStreamSynchronize", 60)))
+    assert "for 30.00 µs of a step of 74.00 µs" in evidence.message
+
+
+@pytest.mark.parametrize(
+    ("tasks", "edges"),
+    [
+        (job((Kind.RETURN, "return", 0)), [(5, 4, Dependency.SYNC)]),  # the thread waits for K, and the step reacts
+        (job((Kind.OPERATOR, "work", 60)), []),  # the thread works
+        (job((Kind.RUNTIME, "other call", 60)), []),  # as usual
+        (job((Kind.RUNTIME, "call", 60), [(1, Kind.OPERATOR, "other thread", 70)]), []),
+        ([*job((Kind.RUNTIME, "call", 60))[:5], (2, Kind.COLLECTIVE, "K", 50)], []),  # other ranks may set the pace
+    ],
+)
+def test_threads_and_devices_that_set_the_pace_need_no_word(tasks, edges):
+    assert found(tasks, edges) == ()
+
+
+def test_a_device_that_becomes_slower_or_stays_as_it_is_needs_no_word():
+    assert found(job((Kind.RUNTIME, "call", 60)), factor=2) == found(job((Kind.RUNTIME, "call", 60)), faster="call") == ()
+
+
+def test_what_is_held_back_begins_when_it_did():
+    """K2 begins at 60 at the earliest, whatever the device takes before: only the 14 that are left of the step count."""
+    released = {"release_task": np.array([6], np.int32), "release_time": np.array([60 * US])}
+    (evidence,) = found(job((Kind.RUNTIME, "call", 60), [(2, Kind.KERNEL, "K2", 10)]), **released)
+    assert "for 14.00 µs of a step of 74.00 µs" in evidence.message
