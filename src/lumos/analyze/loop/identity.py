@@ -1,10 +1,9 @@
 """The base of an answer, held against what was measured.
 
-An answer compares two simulated loops, and its base is the loop of the recorded steps. So before anything else the base must take what the
-recorded steps took: up to SAME of the step its answers are sound; up to NEAR they are limited, and their intervals hold the difference;
-beyond that they are unsound, since what sets the pace of the job is not what sets that of the simulated loop. Of a recording without
-periods it is the replayed latency that is compared, with all that happens once in both. The loop of a single step can be compared with
-nothing.
+An answer compares two simulated loops, and its base is the loop of the recorded steps. So before anything else the base must take what they
+took: up to SAME of the step its answers are sound; up to NEAR they are limited, and their intervals hold the difference; beyond that they
+are unsound, since what sets the pace of the job is not what sets that of the simulated loop. Of a recording without periods the replayed
+latency is compared, with all that happens once in both. The loop of a single step can be compared with nothing.
 """
 
 from __future__ import annotations

@@ -22,13 +22,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.spans import beside_the_loop, launches, prefix, task_spans
-from lumos.analyze.loop.window import completing_processors, counted_steps, kinds_of
+from lumos.analyze.loop.window import completing_processors, completing_tasks, counted_steps, kinds_of, once_in_steps
 from lumos.choices import check_step
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.lists import Lists, grouped
 from lumos.graph.steps import number_of
-from lumos.graph.table import ONCE, Dependency, Graph, Kind, Step
+from lumos.graph.table import Dependency, Graph, Kind, Step
 from lumos.units import count, duration
 from lumos.vocabulary import Basis
 
@@ -185,7 +185,7 @@ def _members(
     by_step = grouped(step, len(owning))
     steps = tuple(marked[i] for i in owning)
     previous = _previous(graph, steps)
-    job = _counting(_job(steps, previous), _once(graph, step), counted)
+    job = _counting(_job(steps, previous), once_in_steps(graph, step), counted)
     previous[[part for whole in job if whole.previous < 0 for part in whole.parts]] = -1
     if completing is None:
         position = np.full(len(steps) + 1, -1, np.int64)
@@ -203,30 +203,13 @@ def _members(
         on_device=on_device,
         launch=launch,
         prefix=early,
-        completes=_completes(works, completing[graph.processor], step, len(steps)),
+        completes=completing_tasks(works, completing[graph.processor], step, len(steps)),
         completing=completing,
         order=by_step.flat,
         offset=by_step.offset,
         rank_order=by_rank.flat,
         rank_offset=by_rank.offset,
     )
-
-
-def _completes(works: NDArray[np.bool_], on_completing: NDArray[np.bool_], step: Int32, steps: int) -> NDArray[np.bool_]:
-    """The tasks that a step is complete with, bool[n]; all of its work where none of it is on the processors that complete steps."""
-    out: NDArray[np.bool_] = works & on_completing
-    shows = np.zeros(steps + 1, bool)
-    shows[step[out]] = True
-    shows[-1] = True  # what index -1 finds
-    return np.asarray(out | (works & ~shows[step]), bool)
-
-
-def _once(graph: Graph, step: Int32) -> dict[int, str]:
-    """What happens once in each step of a rank in which anything does, by the step's index."""
-    if graph.one_off is None:
-        return {}
-    owners = zip(step[graph.one_off.task].tolist(), graph.one_off.cause.tolist(), strict=True)
-    return {owner: ONCE[cause] for owner, cause in sorted(owners, reverse=True) if owner >= 0}
 
 
 def _counting(job: tuple[JobStep, ...], once: Mapping[int, str], counted: Collection[str] | None) -> tuple[JobStep, ...]:

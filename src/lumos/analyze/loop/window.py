@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import list_of
-from lumos.graph.table import Kind
+from lumos.graph.table import ONCE, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -107,6 +107,24 @@ def _awaited(graph: Graph, works: NDArray[np.bool_], position: Int32 | Int64, be
         for stream in streams.tolist():
             out[stream] = out[stream] or bool((works & (graph.processor == stream) & (position == earlier)).any())
     return out
+
+
+def completing_tasks(works: NDArray[np.bool_], on_completing: NDArray[np.bool_], step: Int32, steps: int) -> NDArray[np.bool_]:
+    """The tasks that a step is complete with, bool[n]: those of `works` that are `on_completing` processors, and all of a step without any.
+    step: int32[n], -1 for none. steps: how many."""
+    out: NDArray[np.bool_] = works & on_completing
+    shows = np.zeros(steps + 1, bool)
+    shows[step[out]] = True
+    shows[-1] = True  # what index -1 finds
+    return np.asarray(out | (works & ~shows[step]), bool)
+
+
+def once_in_steps(graph: Graph, step: Int32) -> dict[int, str]:
+    """What happens once in each step of a rank in which anything does, by the step's index. step: int32[n] of every task, -1 for none."""
+    if graph.one_off is None:
+        return {}
+    owners = zip(step[graph.one_off.task].tolist(), graph.one_off.cause.tolist(), strict=True)
+    return {owner: ONCE[cause] for owner, cause in sorted(owners, reverse=True) if owner >= 0}
 
 
 def kinds_of(graph: Graph, tasks: Sequence[Int64]) -> tuple[int, ...]:
