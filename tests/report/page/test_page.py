@@ -50,10 +50,10 @@ def test_it_opens_offline_without_errors_and_shows_every_part(page, opened):
 
 def test_the_step_is_the_same_in_the_headline_the_tiles_and_the_table(page, opened, ahead):
     opened(*ahead())
-    assert page.run("document.getElementById('headline').textContent").startswith("30.00 µs a step (period; latency 60.00 µs)")
+    assert page.run("document.getElementById('headline').textContent").startswith("30.00 µs a step (period; latency 70.00 µs)")
     tiles = page.run("[...document.querySelectorAll('#summary .tile')].slice(0, 2).map(t => t.textContent)")
-    assert tiles[0] == "step30.00 µsperiod: from one step's completion to the next; median of 2 steps"
-    assert tiles[1] == "latency60.00 µsof the same step: from its first work to its completion"
+    assert tiles[0] == "step30.00 µsperiod: from one step's completion to the next; mean of 2 steps"
+    assert tiles[1] == "latency70.00 µsof the same steps: from its first work to its completion"
     rows = page.run("[...document.querySelectorAll('#breakdown [aria-label=\"Steps of the job\"] tbody tr')].map(r => r.textContent)")
     assert [row.startswith(f"ProfilerStep#{i}{time}") for i, (row, time) in enumerate(zip(rows, ROWS, strict=True))] == [True] * 3
     assert "counts in no figure" in rows[0]
