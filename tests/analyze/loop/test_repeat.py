@@ -133,3 +133,14 @@ def test_other_durations_are_those_of_all_copies(draw_loop):
     changed = loop.altered(replace(owners.graph, duration=owners.graph.duration * 2))
     assert changed.graph.duration.tolist() == [6 * US, 8 * US] * 2
     assert changed.owners.graph is changed.graph
+
+
+def test_ranks_that_share_no_step_are_repeated_all_the_same(draw_graph):
+    """Rank 0 recorded steps 0 to 2, rank 1 steps 5 and 6: a pass has the two counted ones of rank 0, in which rank 1 has no part."""
+    at = [(0, 0, 0), (0, 10, 1), (0, 20, 2), (1, 0, 5), (1, 10, 6)]
+    tasks = [(rank, Kind.OPERATOR, "work", start, start + 10) for rank, start, _ in at]
+    marks = [Step(rank, f"ProfilerStep#{number}", start * US, (start + 10) * US, lane=1) for rank, start, number in at]
+    owners = members(draw_graph([Processor(rank, False, "thread 1", lane=1) for rank in (0, 1)], tasks, [], marks))
+    loop = repeated(owners, [1, 2], 3)
+    assert [step.name for step in loop.owners.job] == [f"copy#{i}" for i in range(6)]
+    assert len(loop.owners.steps) == len(loop.graph) == 6

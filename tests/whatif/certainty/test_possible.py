@@ -6,11 +6,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.analyze.loop.test_bounds import graph_of
 
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.errors import GraphError, LumosError
-from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
+from lumos.graph.table import Dependency, Kind, Occupancy
 from lumos.whatif.certainty.possible import check_size, schedulable
 from lumos.whatif.certainty.unmeasured import open_share
 
@@ -23,7 +24,6 @@ def base():
 
     K2 is launched first: it runs 8 to 48, K1 48 to 58, and thread 1 is done at 108.
     """
-    processors = (Processor(0, False, "thread 1"), Processor(0, False, "thread 2"), Processor(0, True, "stream 7", 0, 7))
     tasks = [
         (0, Kind.OPERATOR, "first", 10),
         (1, Kind.OPERATOR, "second", 8),
@@ -35,22 +35,7 @@ def base():
         (2, Kind.KERNEL, "K2", 40),
         (2, Kind.KERNEL, "K1", 10),
     ]
-    graph = Graph(
-        ranks=(0,),
-        processors=processors,
-        names=[name for _, _, name, _ in tasks],
-        duration=np.array([time * US for *_, time in tasks]),
-        processor=np.array([place for place, *_ in tasks], np.int32),
-        kind=np.array([kind for _, kind, *_ in tasks], np.uint8),
-        name=np.arange(len(tasks), dtype=np.int32),
-        event=np.full(len(tasks), -1, np.int32),
-        pred_offset=np.array([0, 0, 0, 0, 0, 0, 1, 1, 2, 3]),
-        pred=np.array([8, 2, 3], np.int32),
-        pred_kind=np.array([Dependency.SYNC, Dependency.LAUNCH, Dependency.LAUNCH], np.uint8),
-        lag=np.zeros((1, len(Dependency)), np.int64),
-        waits=Waits(np.empty(0, np.int32), np.empty(0, np.int32)),
-    )
-    return steady(members(graph))
+    return steady(members(graph_of(tasks, [(8, 5, Dependency.SYNC), (2, 7, Dependency.LAUNCH), (3, 8, Dependency.LAUNCH)])))
 
 
 def test_a_job_too_large_to_compute_says_what_it_would_take():

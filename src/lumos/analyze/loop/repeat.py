@@ -156,19 +156,18 @@ class _Repeated:
         return Loop(out, owners, source, len(self.steps), whole, predecessors.crossing, predecessors.dropped)
 
     def _owners(self, copies: int) -> tuple[tuple[Step, ...], Int32]:
-        """The steps of the loop, rank by rank, and for each of its tasks which of them owns it."""
+        """The steps of the loop, rank by rank, and for each of its tasks which of them owns it. Not every step has a part on every rank."""
         owners, number = self.owners, len(self.steps)
-        ranks: dict[int, list[int]] = {}
-        for step in self.steps:
-            for part in owners.job[step].parts:
-                ranks.setdefault(owners.steps[part].rank, []).append(part)
+        pairs = [(i, part) for i, step in enumerate(self.steps) for part in owners.job[step].parts]
         steps: list[Step] = []
-        first = np.full(len(owners.steps), -1, np.int64)
-        for parts in ranks.values():
-            first[parts] = len(steps) + np.arange(len(parts))
-            steps += [replace(owners.steps[p], name=f"{COPY}{k * number + i}") for k in range(copies) for i, p in enumerate(parts)]
-        shift = np.repeat(np.arange(copies) * number, len(self.task))
-        return tuple(steps), (np.tile(first[owners.step[self.task]], copies) + shift).astype(np.int32)
+        first, of_rank = np.zeros((2, len(owners.steps)), np.int64)
+        for rank in dict.fromkeys(owners.steps[part].rank for _, part in pairs):
+            parts = [(i, part) for i, part in pairs if owners.steps[part].rank == rank]
+            own = [part for _, part in parts]
+            first[own], of_rank[own] = len(steps) + np.arange(len(own)), len(own)
+            steps += [replace(owners.steps[p], name=f"{COPY}{k * number + i}") for k in range(copies) for i, p in parts]
+        part = owners.step[self.task]
+        return tuple(steps), (first[part] + np.arange(copies)[:, None] * of_rank[part]).reshape(-1).astype(np.int32)
 
     def _edges(self, copies: int) -> _Edges:
         """The predecessors of all passes. What would lie before the first pass is left out."""
