@@ -115,5 +115,5 @@ sanitize: $(VENV)/bin/python
 	  --config-settings=cmake.define.LUMOS_SANITIZE=ON --config-settings=build-dir=build/sanitize '.[dev]'
 	$(LOADED) PYTHONPATH= $(SANITIZED)/bin/python tools/fuzz_scan.py --bytes $(BYTES) --seed $(SEED) $(FUZZED)
 	$(LOADED) $(SANITIZED)/bin/python -m tools.fuzz_verbs --seconds $(SECONDS) --seed $(SEED) $(FUZZED)
-	$(LOADED) $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/property tests/simulate \
-	  tests/plan/test_schedules.py tests/search/test_coarse.py tests/trace/test_kineto.py
+	$(LOADED) $(SANITIZED)/bin/python -m pytest -q -p no:cacheprovider tests/property tests/simulation \
+	  tests/plan/test_schedules.py tests/searching/test_coarse.py tests/trace/test_kineto.py

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 from tools.document import markdown_table, write_section
 
-from lumos.chakra.check.check import check_set
-from lumos.chakra.export import export_graph
-from lumos.chakra.link.link import link_traces
+from lumos.chakra.checking.check import check_set
+from lumos.chakra.exporting import export_graph
+from lumos.chakra.linking.link import link_traces
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace import read
 from lumos.trace.chakra.et import stream

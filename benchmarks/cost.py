@@ -11,7 +11,7 @@ import numpy as np
 from tools.document import markdown_table, write_section
 
 from lumos.cost.cluster import load_cluster
-from lumos.cost.gemm import gemm
+from lumos.cost.gemm_model import gemm
 
 COUNT = 500_000
 

@@ -26,16 +26,16 @@ from tools.browser import Page, browser
 from tools.document import ROOT, markdown_table, write_section
 
 from lumos.analyze.loop.steps import members
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
 from lumos.graph.build import build
-from lumos.report.page.document import ReportedJob, document
-from lumos.report.page.html import write_report
-from lumos.report.page.timeline_levels import drawing
+from lumos.reports.page.document import ReportedJob, document
+from lumos.reports.page.html import write_report
+from lumos.reports.page.timeline_levels import drawing
 from lumos.serve.session import LIMITS, Loaded
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace import read
 from lumos.trace.table import Category, Job, Trace
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations
 
 TASKS = 1_000_000
 RANKS = 16

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from tools.document import markdown_table, write_section
 
-from lumos.predict.validate import read_tables, score
+from lumos.prediction.validate import read_tables, score
 
 COMMANDS = {
     "llama3-405b on 16,384 H100": "--model llama3-405b --cluster llama3-h100 --gpus 16384 --global-batch 2048 --seq 8192 "

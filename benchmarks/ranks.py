@@ -27,7 +27,7 @@ from lumos.graph.concatenate import concatenate
 from lumos.graph.joined.ranks import join
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Graph
-from lumos.simulate import freeze, simulate, sweep
+from lumos.simulation import freeze, simulate, sweep
 from lumos.trace import read
 from lumos.trace.table import Trace
 

@@ -21,13 +21,13 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
-from lumos.search.coarse import coarse_step_times
-from lumos.search.engine import Ray
-from lumos.search.memory import peak_bytes
-from lumos.search.prices import Prices
-from lumos.search.search import Found, search_problem
-from lumos.search.space import Problem, Space, enumerate_plans
-from lumos.search.structure import passes
+from lumos.searching.coarse import coarse_step_times
+from lumos.searching.engine import Ray
+from lumos.searching.memory import peak_bytes
+from lumos.searching.prices import Prices
+from lumos.searching.search import Found, search_problem
+from lumos.searching.space import Problem, Space, enumerate_plans
+from lumos.searching.structure import passes
 
 GPT3 = Problem(load_model("gpt3-175b"), framework_profile("megatron-core"), load_cluster("h100"), 512, 1536, 2048)
 LLAMA = Problem(load_model("llama3-405b"), framework_profile("megatron-core"), load_cluster("h100"), 16384, 2048, 8192)

@@ -16,7 +16,7 @@ import numpy as np
 from tools.document import write_section
 
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
-from lumos.simulate import Frozen, freeze, simulate, sweep, sweep_many
+from lumos.simulation import Frozen, freeze, simulate, sweep, sweep_many
 
 SIZES = (100_000, 1_000_000, 10_000_000)
 CONFIGURATIONS = 16  # of the batched sweep

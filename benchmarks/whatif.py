@@ -21,18 +21,18 @@ from benchmarks.repeat import repeated
 from benchmarks.simulate import synthetic
 from tools.document import ROOT, markdown_table, write_section
 
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations, matching
+from lumos.changes.grid import scaled_steps, step_sweep
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.place import assemble_pieces
+from lumos.changes.structure import changed_layout
 from lumos.graph.build import build
 from lumos.graph.table import Graph, Kind
 from lumos.segment.segment import segment
-from lumos.simulate import simulate, sweep
+from lumos.simulation import simulate, sweep
 from lumos.trace import read
 from lumos.trace.table import Job
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations, matching
-from lumos.whatif.grid import scaled_steps, step_sweep
-from lumos.whatif.layout.measured_layout import measured_layout
-from lumos.whatif.layout.place import assemble_pieces
-from lumos.whatif.structure import changed_layout
 
 TASKS = 1_000_000
 CONFIGURATIONS = 200

@@ -19,13 +19,13 @@ BUILDERS = (
     ("lumos.graph.operations.graph", ("operations_graph", "rearranged_graph")),
     ("lumos.graph.one_rank", ("rank_graph",)),
     ("lumos.graph.build", ("build",)),
-    ("lumos.predict.assemble", ("assemble",)),
-    ("lumos.predict.ranks", ("expand",)),
-    ("lumos.whatif.layout.place", ("assemble_pieces",)),
-    ("lumos.whatif.layout.capture", ("capture",)),
-    ("lumos.whatif.plan.passes", ("rearranged",)),
+    ("lumos.prediction.assemble", ("assemble",)),
+    ("lumos.prediction.ranks", ("expand",)),
+    ("lumos.changes.layout.place", ("assemble_pieces",)),
+    ("lumos.changes.layout.capture", ("capture",)),
+    ("lumos.changes.plan.passes", ("rearranged",)),
     ("lumos.chakra.build", ("graph_of",)),
-    ("lumos.emulate.device.ranks", ("all_ranks",)),
+    ("lumos.emulation.device.ranks", ("all_ranks",)),
 )
 
 

@@ -22,7 +22,7 @@ from validation.machine import run
 from validation.program import Program
 
 import lumos
-from lumos.whatif.settings import parse_settings
+from lumos.changes.settings import parse_settings
 
 EXAMPLES = Path(__file__).parents[1] / "examples" / "foreign"
 

@@ -16,7 +16,7 @@ SHARED = {"read", "sniff", "build", "run", "export", "install"}
 #: A program that users copy as one file, and the verbs of the command line, which import nothing of each other: their names are their own.
 APART = {*(SOURCE / "proxy" / "benchmark").glob("*.py"), *(SOURCE / "cli").glob("*.py")}
 
-#: A module in backquotes, or something that one defines, as docstrings and comments name it: `graph.build`, `lumos.simulate.freeze`.
+#: A module in backquotes, or something that one defines, as docstrings and comments name it: `graph.build`, `lumos.simulation.freeze`.
 _REFERENCE = re.compile(r"`(?:lumos\.)?(?P<name>[a-z_]+(?:\.\w+)+)`")
 #: Fields of values that are called like a folder, and a file that is.
 _NO_MODULES = {"graph.ignored", "trace.json"}

@@ -12,8 +12,8 @@ from lumos import _engine, _pipeline
 from lumos.graph import table
 from lumos.native import check_enum
 from lumos.plan import schedules
-from lumos.search import coarse
-from lumos.simulate import tables
+from lumos.searching import coarse
+from lumos.simulation import tables
 
 
 def stale(module: ModuleType, **enums: str) -> SimpleNamespace:

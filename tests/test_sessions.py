@@ -14,7 +14,7 @@ from tools.session import recorded, sessions, timeless
 SESSIONS = sessions()
 COMPARED = [session for session in SESSIONS if not session.measured]
 MEASURED = [session for session in SESSIONS if session.measured]
-#: Sessions that learn from several large sets. tests/chakra/synthesize/test_family.py runs their verb on small ones.
+#: Sessions that learn from several large sets. tests/chakra/synthesis/test_family.py runs their verb on small ones.
 LONG = {"session-chakra-family"}
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 

@@ -24,6 +24,6 @@ def imported(path: Path) -> set[str]:
 
 def test_no_test_imports_a_file_that_may_skip_itself():
     skipping = {".".join(each.relative_to(ROOT).with_suffix("").parts) for each in FILES if skips_itself(each)}
-    assert "tests.emulate.test_process" in skipping
+    assert "tests.emulation.test_process" in skipping
     taken = {str(path.relative_to(ROOT)): imported(path) & skipping for path in FILES}
     assert not {path: modules for path, modules in taken.items() if modules}, "what tests share stands in a file that is never skipped"

@@ -30,7 +30,7 @@ from validation.truth import CASES, answered, section, truths
 
 from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.build import build
-from lumos.simulate import measured
+from lumos.simulation import measured
 from lumos.trace import read
 from lumos.vocabulary import Grade
 

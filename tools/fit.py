@@ -20,7 +20,7 @@ from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write_
 from lumos.cost.fitting.calibrate import MeasuredRow, Table, fit_kernels, fit_tables, read_table
 from lumos.cost.fitting.fit_memory_bound import MemoryRows, memory_rows
 from lumos.cost.from_trace import accelerator_of
-from lumos.cost.gemm import gemm
+from lumos.cost.gemm_model import gemm
 from lumos.errors import LumosError
 from lumos.trace import read
 

@@ -2,7 +2,7 @@
 
     LUMOS_TRACES=… python -m tools.fit_host
 
-writes src/lumos/emulate/device/data/host.toml. In a recording of PyTorch's eager mode a thread runs operators inside operators, and
+writes src/lumos/emulation/device/data/host.toml. In a recording of PyTorch's eager mode a thread runs operators inside operators, and
 the runtime calls that they make. Every moment between two launches belongs to one class: a runtime call; the own time of an operator
 that launches, of one that neither launches nor calls others (a view), of one that calls others, of which some launch or none, of a node of
 the backward pass; the time between two operators, in which Python runs, or on the backward thread the engine. Where neither of the two
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.emulate.device.host import HostClass
+from lumos.emulation.device.host import HostClass
 from lumos.trace import read
 from lumos.trace.table import Category
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Trace
 
-TARGET = Path(__file__).parents[1] / "src/lumos/emulate/device/data/host.toml"
+TARGET = Path(__file__).parents[1] / "src/lumos/emulation/device/data/host.toml"
 HEADING = """# Host time by class, µs, written by tools/fit_host.py from recordings of PyTorch's eager mode; do not edit by hand.
 # value: the median over the recordings; low, high: their first and third quartile.
 """

@@ -1,8 +1,8 @@
 """What the documentation's site (mkdocs.yml) does to its pages: public names are described where they are defined.
 
-`::: lumos.whatif` in a page stands for the reference of a name that `import lumos` offers. Names are loaded when they are first used, and
-some have the name of a package beside them, so that a reader of the source alone would not find them: the hook loads each name and writes
-the module that defines it, and keeps the public name as the heading. `::: lumos.cost`, a module, stands for its description.
+`::: lumos.whatif` in a page stands for the reference of a name that `import lumos` offers. Names are loaded when they are first used, so
+that a reader of the source alone would not find them: the hook loads each name and writes the module that defines it, and keeps the public
+name as the heading. `::: lumos.cost`, a module, stands for its description.
 """
 
 from __future__ import annotations

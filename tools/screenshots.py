@@ -24,8 +24,8 @@ from tools.browser import Page, browser
 from tools.document import ROOT
 
 from lumos.cli.serve import listen
-from lumos.report.page.document import ReportedJob, document
-from lumos.report.page.html import write_report
+from lumos.reports.page.document import ReportedJob, document
+from lumos.reports.page.html import write_report
 from lumos.serve.app import application
 from lumos.serve.session import Session
 from lumos.trace import read

@@ -19,17 +19,17 @@ from validation import chakra_simulator
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.check.check import check_set
-from lumos.chakra.export import Form, export_graph
+from lumos.chakra.checking.check import check_set
+from lumos.chakra.exporting import Form, export_graph
 from lumos.chakra.facade import ExportOptions
-from lumos.chakra.link.link import Linked, agreement, link_traces
+from lumos.chakra.linking.link import Linked, agreement, link_traces
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesize.membership import Likeness, likeness
-from lumos.chakra.synthesize.model import learn
-from lumos.chakra.synthesize.sample import sample
+from lumos.chakra.synthesis.membership import Likeness, likeness
+from lumos.chakra.synthesis.model import learn
+from lumos.chakra.synthesis.sample import sample
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.execution_trace import read as read_observed
 from lumos.trace.table import ABSENT, Trace

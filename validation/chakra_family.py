@@ -17,19 +17,19 @@ import numpy as np
 from tools.document import markdown_table, write_section
 
 import lumos
-from lumos.chakra.check.check import check_set
-from lumos.chakra.export import export_graph
+from lumos.chakra.checking.check import check_set
+from lumos.chakra.exporting import export_graph
 from lumos.chakra.facade import workload
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesize.disclosure import Disclosure, disclosure
-from lumos.chakra.synthesize.family import sample_family
-from lumos.chakra.synthesize.hide import hidden
-from lumos.chakra.synthesize.membership import distances
-from lumos.chakra.synthesize.model import SetModel, learn, operator_names
-from lumos.chakra.synthesize.operators import operator_distances
+from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
+from lumos.chakra.synthesis.family import sample_family
+from lumos.chakra.synthesis.hide import hidden
+from lumos.chakra.synthesis.membership import distances
+from lumos.chakra.synthesis.model import SetModel, learn, operator_names
+from lumos.chakra.synthesis.operators import operator_distances
 from lumos.chakra.workload import Workload
 from lumos.graph.table import Graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 KEYS = ("tp", "pp", "dp", "layers", "width")
 #: The sets that are learned from: GPTs as Lumos predicts them in one NVLink domain, so that no transfer leaves it.

@@ -20,13 +20,13 @@ from tools.document import markdown_table, write_section
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.export import Exported
+from lumos.chakra.exporting import Exported
 from lumos.chakra.facade import workload
-from lumos.chakra.synthesize.model import learn
-from lumos.chakra.synthesize.sample import sample
+from lumos.chakra.synthesis.model import learn
+from lumos.chakra.synthesis.sample import sample
 from lumos.errors import LumosError
 from lumos.plan.words import JobWords
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 #: Sets of other producers in LUMOS_TRACES, each a file of one rank: name, and where it comes from.
 FILES = (

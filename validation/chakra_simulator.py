@@ -14,7 +14,7 @@ from lumos.chakra.algorithms import Algorithm
 from lumos.chakra.build import graph
 from lumos.chakra.links import Dimension, Links, Topology
 from lumos.chakra.network import Implementation, Network
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace.chakra.schema import CollectiveType
 
 _KINDS = {

@@ -22,13 +22,13 @@ from tools.document import markdown_table, write_section
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
+from lumos.changes.changes import Changes
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError
 from lumos.graph.table import Graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace.table import Job
-from lumos.whatif.changes import Changes
-from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import answer_changes
 
 #: The largest difference, as a fraction of the step: the figure that exported jobs are held to.
 FIGURE = 0.001

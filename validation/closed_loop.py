@@ -29,17 +29,17 @@ from tools.document import markdown_table, write_section
 
 from lumos.blocks.coefficients import shipped_step_coefficients
 from lumos.blocks.price import Pricer
+from lumos.changes.changes import Changes
+from lumos.changes.plan.planned import with_settings
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
-from lumos.predict.predict import Prediction, predict_job
-from lumos.predict.ranks import expand
-from lumos.report.export.kineto import write_kineto
-from lumos.simulate import simulate
+from lumos.prediction.predict import Prediction, predict_job
+from lumos.prediction.ranks import expand
+from lumos.reports.export.kineto import write_kineto
+from lumos.simulation import simulate
 from lumos.trace import read
-from lumos.whatif.changes import Changes
-from lumos.whatif.plan.planned import with_settings
-from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import answer_changes
 
 JITTER, CLOCKS_NS = 0.01, 50_000
 FIGURE = 0.01

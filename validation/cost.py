@@ -22,7 +22,7 @@ from validation.goals import marked
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import GENERIC, find, shipped_coefficients
-from lumos.cost.collective import MODELLED_KINDS, collective, link_coefficients
+from lumos.cost.collective_model import MODELLED_KINDS, collective, link_coefficients
 from lumos.cost.estimate import Float64
 from lumos.cost.fitting.calibrate import (
     FEWEST_ROWS,
@@ -38,7 +38,7 @@ from lumos.cost.fitting.fit_attention import fit_attention
 from lumos.cost.fitting.fit_collective import fit_links, fit_network
 from lumos.cost.fitting.fit_gemm import fit_gemm, fit_generic
 from lumos.cost.fitting.fit_memory_bound import fit_memory_bound
-from lumos.cost.gemm import gemm
+from lumos.cost.gemm_model import gemm
 
 #: Size classes by measured time, seconds.
 CLASSES = {"< 20 µs": (0, 2e-5), "20–200 µs": (2e-5, 2e-4), "0.2–2 ms": (2e-4, 2e-3), "> 2 ms": (2e-3, np.inf)}
@@ -268,7 +268,7 @@ def main() -> None:
 
 def draw(folder: Path, models: dict[str, list[Scored]]) -> None:
     """Signed errors of each model as one HTML file."""
-    from lumos.report.plots.cost import scatter
+    from lumos.reports.plots.cost import scatter
 
     axes = {"gemm": "FLOP", "attention": "keys", "collective": "bytes", "memory-bound": "bytes"}
     folder.mkdir(parents=True, exist_ok=True)

@@ -36,13 +36,13 @@ from lumos.blocks.coefficients import kernel_by_kernel
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.cost.from_trace import accelerator_of
-from lumos.emulate.accelerators import emulated_device
-from lumos.emulate.device.kernels import Kernels, base_name
-from lumos.emulate.device.products import BIAS_GRADIENT
-from lumos.emulate.device.touched import entries
-from lumos.emulate.peak import peak
-from lumos.emulate.processes import Launched
-from lumos.emulate.run import records
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.device.kernels import Kernels, base_name
+from lumos.emulation.device.products import BIAS_GRADIENT
+from lumos.emulation.device.touched import entries
+from lumos.emulation.peak import peak
+from lumos.emulation.processes import Launched
+from lumos.emulation.run import records
 from lumos.errors import LumosError
 from lumos.trace import read
 

@@ -25,10 +25,10 @@ from typing import NamedTuple
 
 from tools.document import markdown_table, write_section
 
-from lumos.emulate.accelerators import emulated_device
-from lumos.emulate.processes import Launched
-from lumos.emulate.record import Process, Tensor
-from lumos.emulate.run import records
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.processes import Launched
+from lumos.emulation.record import Process, Tensor
+from lumos.emulation.run import records
 
 SCRIPT = Path(__file__).parent / "emulated" / "inference.py"
 LIMIT_S = 300.0

@@ -27,14 +27,14 @@ from lumos.analyze.facade import compare
 from lumos.analyze.ranks.stragglers import stragglers
 from lumos.analyze.replay import replay
 from lumos.analyze.trust import Trust, trust
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations, Scale
+from lumos.changes.whatif import answer_changes
 from lumos.errors import GraphError, LumosError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
 from lumos.trace import read
 from lumos.trace.table import Job
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations, Scale
-from lumos.whatif.whatif import answer_changes
 
 Rows = list[dict[str, Any]]
 Document = dict[str, Any]

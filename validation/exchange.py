@@ -18,8 +18,8 @@ import numpy as np
 
 from lumos.analyze.loop.steps import Members, StepTimes, members, step_times
 from lumos.graph.table import DEVICE_KINDS, Graph, Kind
-from lumos.simulate import simulate
-from lumos.simulate.timeline import measured
+from lumos.simulation import simulate
+from lumos.simulation.timeline import measured
 from lumos.trace.table import Int64
 
 #: Steps are compared whose periods differ by this share of the shorter one or more.

@@ -27,16 +27,16 @@ from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.ranks.straggler_causes import StragglerFinding
 from lumos.analyze.ranks.stragglers import Stragglers, stragglers
-from lumos.diagnose.diagnose import diagnose
-from lumos.diagnose.finding import Diagnosis, FindingCode
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.whatif import answer_changes
+from lumos.findings.diagnose import diagnose
+from lumos.findings.finding import Diagnosis, FindingCode
 from lumos.graph.build import build
 from lumos.graph.table import Graph
-from lumos.simulate import measured
+from lumos.simulation import measured
 from lumos.trace import read
 from lumos.trace.table import Job
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import answer_changes
 
 #: Causes that hit one step only.
 ONCE = ("outlier", "recompilation")

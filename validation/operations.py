@@ -25,7 +25,7 @@ from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.analyze.replay import replay
 from lumos.graph.operations.graph import operations_graph
 from lumos.graph.table import DEPENDENCY_NAMES, Graph, Kind
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace import read
 from lumos.trace.table import Job
 

@@ -28,7 +28,7 @@ from lumos.model import load_model
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import framework_profile
-from lumos.predict.predict import Prediction, predict_job
+from lumos.prediction.predict import Prediction, predict_job
 
 COMPONENTS = ("exposed_compute", "overlapped", "exposed_communication", "other")
 BASE = "15b-2x2x8"

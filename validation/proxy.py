@@ -27,8 +27,8 @@ from typing import Any
 from tools.document import ROOT, markdown_table, write_section
 
 from lumos.errors import LumosError
-from lumos.proxy.generate import generate_program
-from lumos.proxy.run import run_benchmark
+from lumos.proxy.generation import generate_program
+from lumos.proxy.running import run_benchmark
 
 JOBS = ("gpt", "resnet")
 SOURCES = ("profiler alone", "with execution trace")

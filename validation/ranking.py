@@ -27,14 +27,14 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
-from lumos.predict import fit as fitting
-from lumos.predict.step_time import central_time
-from lumos.predict.validate import RANKED, Scored, read_tables, score, spearman_within
-from lumos.report.text.search import plan_words
-from lumos.search.coarse import coarse_step_times
-from lumos.search.memory import peak_bytes
-from lumos.search.prices import Prices
-from lumos.search.space import Problem, Space, enumerate_plans
+from lumos.prediction import fit as fitting
+from lumos.prediction.step_time import central_time
+from lumos.prediction.validate import RANKED, Scored, read_tables, score, spearman_within
+from lumos.reports.text.search import plan_words
+from lumos.searching.coarse import coarse_step_times
+from lumos.searching.memory import peak_bytes
+from lumos.searching.prices import Prices
+from lumos.searching.space import Problem, Space, enumerate_plans
 
 #: (model, framework, devices, sequences, tokens) of the random plans, on H100.
 PROBLEMS = (

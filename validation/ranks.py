@@ -23,7 +23,7 @@ from lumos.analyze.replay import replay
 from lumos.graph.build import build
 from lumos.graph.concatenate import concatenate
 from lumos.graph.table import DEPENDENCY_NAMES, Graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace import read
 
 

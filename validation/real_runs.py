@@ -45,12 +45,12 @@ from typing import Any
 from msgspec import structs
 from tools.document import ROOT, markdown_table, write_section
 
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
 from lumos.graph.build import build
 from lumos.trace import read
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations
-from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import answer_changes
 
 WARMUP, TRACED = 1, 3
 #: glibc keeps what is freed, as caching allocators do. Else every large tensor is mapped anew and the operator that writes it
@@ -201,7 +201,7 @@ def link_file(seconds: Mapping[int, float]) -> str:
     The latency is that of the smallest size, the rate the geometric mean over the sizes from 1 MiB.
     """
     from lumos.cost.cluster import load_cluster
-    from lumos.cost.collective import collective
+    from lumos.cost.collective_model import collective
 
     host = load_cluster("host")
     rate, latency = 1e9, 1e-4

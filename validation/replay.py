@@ -29,8 +29,8 @@ from lumos.analyze.trust import Trust, with_evidence
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.graph.table import DEPENDENCY_NAMES, Graph
-from lumos.simulate import simulate
-from lumos.simulate.timeline import Timeline, measured
+from lumos.simulation import simulate
+from lumos.simulation.timeline import Timeline, measured
 from lumos.trace import read
 from lumos.trace.table import DEVICE_WORK, Category
 from lumos.vocabulary import Basis, Grade

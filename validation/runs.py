@@ -27,12 +27,12 @@ from lumos.model import load_model
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import framework_profile
-from lumos.predict import fit as fitting
-from lumos.predict.leave_out import LeaveOut, score_left_out
-from lumos.predict.leave_out import thinned as sampled
-from lumos.predict.predict import predict_job
-from lumos.predict.published import PublishedRun
-from lumos.predict.validate import Scored, figures, memory_figures, parallel_kind, read_tables, score, spearman_within, summary
+from lumos.prediction import fit as fitting
+from lumos.prediction.leave_out import LeaveOut, score_left_out
+from lumos.prediction.leave_out import thinned as sampled
+from lumos.prediction.predict import predict_job
+from lumos.prediction.published import PublishedRun
+from lumos.prediction.validate import Scored, figures, memory_figures, parallel_kind, read_tables, score, spearman_within, summary
 
 TABLES = (
     "vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan", "bloom", "dgxc", "megatron_bridge",

@@ -20,11 +20,11 @@ from lumos.model import load_model
 from lumos.plan.framework import with_switches
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import framework_profile
-from lumos.predict.predict import Prediction, predict_job
-from lumos.report.text.search import plan_words
-from lumos.search.explain import Against, explain_predictions
-from lumos.search.search import Found, search_problem
-from lumos.search.space import Problem
+from lumos.prediction.predict import Prediction, predict_job
+from lumos.reports.text.search import plan_words
+from lumos.searching.explain import Against, explain_predictions
+from lumos.searching.search import Found, search_problem
+from lumos.searching.space import Problem
 
 GPT3 = Problem(load_model("gpt3-175b"), framework_profile("megatron-core"), load_cluster("h100"), 512, 1536, 2048)
 LLAMA = Problem(load_model("llama3-405b"), framework_profile("megatron-core"), load_cluster("h100"), 16384, 2048, 8192)

@@ -28,13 +28,13 @@ from validation.programs_one_rank import ONE_RANK
 from validation.programs_ranks import RANKS
 
 from lumos.analyze.trust import trust
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations, Scale
+from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.trace import read
 from lumos.vocabulary import Grade
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations, Scale
-from lumos.whatif.whatif import answer_changes
 
 #: The error to reach, as a fraction, and the share of the questions to answer.
 REACH, ANSWERED = 0.03, 0.95

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumos.reexport import reexport
+from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
     from lumos import chakra, collect, cost, proxy
@@ -32,34 +32,34 @@ if TYPE_CHECKING:
     from lumos.analyze.replay import ReplayResult, replay
     from lumos.analyze.trust import Trust, trust
     from lumos.analyze.waiting.slack import Slack, slack
+    from lumos.changes.answer import Answer
+    from lumos.changes.facade import whatif
+    from lumos.changes.grid import Cell
     from lumos.cost.cluster import Accelerator, Cluster, load_cluster
     from lumos.cost.estimate import Estimate
     from lumos.cost.facade import Calibration, calibrate
-    from lumos.diagnose.diagnose import diagnose
-    from lumos.diagnose.finding import Diagnosis, Finding
     from lumos.diagnostics import Diagnostic
-    from lumos.emulate.facade import Emulated, emulate
+    from lumos.emulation.facade import Emulated, emulate
     from lumos.errors import GraphError, LumosError, TraceError, UsageError
+    from lumos.findings.diagnose import diagnose
+    from lumos.findings.finding import Diagnosis, Finding
     from lumos.graph.build import build
     from lumos.graph.table import Graph
     from lumos.model import Model, load_model
     from lumos.plan.framework import Framework
     from lumos.plan.plan import Plan
-    from lumos.predict.facade import Validation, predict, validate
-    from lumos.predict.layout import Layout
-    from lumos.predict.predict import Prediction
-    from lumos.report.export.job import export as export
-    from lumos.report.facade import Written, report
+    from lumos.prediction.facade import Validation, predict, validate
+    from lumos.prediction.layout import Layout
+    from lumos.prediction.predict import Prediction
+    from lumos.reports.export.job import export as export
+    from lumos.reports.facade import Written, report
     from lumos.result import Rows
-    from lumos.search.facade import Explained, Swept, explain, search
-    from lumos.search.search import Found
-    from lumos.simulate import simulate
-    from lumos.simulate.timeline import Timeline, measured
+    from lumos.searching.facade import Explained, Swept, explain, search
+    from lumos.searching.search import Found
+    from lumos.simulation import simulate
+    from lumos.simulation.timeline import Timeline, measured
     from lumos.trace import read
     from lumos.trace.table import Job, Trace
-    from lumos.whatif.answer import Answer
-    from lumos.whatif.facade import whatif
-    from lumos.whatif.grid import Cell
 
     __version__: str
 
@@ -137,57 +137,57 @@ __all__ = [
     "whatif",
 ]
 
-reexport(
-    __name__,
-    {
-        "lumos.analyze.breakdown": ("StepBreakdown", "breakdown"),
-        "lumos.analyze.compare": ("Comparison",),
-        "lumos.analyze.contents": ("Contents",),
-        "lumos.analyze.critical_path": ("CriticalPath",),
-        "lumos.analyze.curves": ("MemoryUse", "Utilization", "memory", "utilization"),
-        "lumos.analyze.facade": ("compare", "critical_path", "inspect"),
-        "lumos.analyze.probes": ("Probes", "probes"),
-        "lumos.analyze.replay": ("ReplayResult", "replay"),
-        "lumos.analyze.waiting.slack": ("Slack", "slack"),
-        "lumos.analyze.ranks.stragglers": ("Stragglers", "stragglers"),
-        "lumos.analyze.trust": ("Trust", "trust"),
-        "lumos.cost.cluster": ("Accelerator", "Cluster", "load_cluster"),
-        "lumos.cost.estimate": ("Estimate",),
-        "lumos.cost.facade": ("Calibration", "calibrate"),
-        "lumos.diagnose.diagnose": ("diagnose",),
-        "lumos.diagnose.finding": ("Diagnosis", "Finding"),
-        "lumos.diagnostics": ("Diagnostic",),
-        "lumos.emulate.facade": ("Emulated", "emulate"),
-        "lumos.errors": ("GraphError", "LumosError", "TraceError", "UsageError"),
-        "lumos.graph.build": ("build",),
-        "lumos.graph.table": ("Graph",),
-        "lumos.model": ("Model", "load_model"),
-        "lumos.plan.framework": ("Framework",),
-        "lumos.plan.plan": ("Plan",),
-        "lumos.predict.facade": ("Validation", "predict", "validate"),
-        "lumos.predict.layout": ("Layout",),
-        "lumos.predict.predict": ("Prediction",),
-        "lumos.report.export.job": ("export",),
-        "lumos.report.facade": ("Written", "report"),
-        "lumos.result": ("Rows",),
-        "lumos.search.facade": ("Explained", "Swept", "explain", "search"),
-        "lumos.search.search": ("Found",),
-        "lumos.simulate": ("simulate",),
-        "lumos.simulate.timeline": ("Timeline", "measured"),
-        "lumos.trace": ("read",),
-        "lumos.trace.table": ("Job", "Trace"),
-        "lumos.whatif.answer": ("Answer",),
-        "lumos.whatif.facade": ("whatif",),
-        "lumos.whatif.grid": ("Cell",),
-    },
-    modules=("chakra", "collect", "cost", "proxy"),
-)
-
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
+
+    _load, __dir__ = on_demand(
+        __name__,
+        {
+            "lumos.analyze.breakdown": ("StepBreakdown", "breakdown"),
+            "lumos.analyze.compare": ("Comparison",),
+            "lumos.analyze.contents": ("Contents",),
+            "lumos.analyze.critical_path": ("CriticalPath",),
+            "lumos.analyze.curves": ("MemoryUse", "Utilization", "memory", "utilization"),
+            "lumos.analyze.facade": ("compare", "critical_path", "inspect"),
+            "lumos.analyze.probes": ("Probes", "probes"),
+            "lumos.analyze.replay": ("ReplayResult", "replay"),
+            "lumos.analyze.waiting.slack": ("Slack", "slack"),
+            "lumos.analyze.ranks.stragglers": ("Stragglers", "stragglers"),
+            "lumos.analyze.trust": ("Trust", "trust"),
+            "lumos.cost.cluster": ("Accelerator", "Cluster", "load_cluster"),
+            "lumos.cost.estimate": ("Estimate",),
+            "lumos.cost.facade": ("Calibration", "calibrate"),
+            "lumos.findings.diagnose": ("diagnose",),
+            "lumos.findings.finding": ("Diagnosis", "Finding"),
+            "lumos.diagnostics": ("Diagnostic",),
+            "lumos.emulation.facade": ("Emulated", "emulate"),
+            "lumos.errors": ("GraphError", "LumosError", "TraceError", "UsageError"),
+            "lumos.graph.build": ("build",),
+            "lumos.graph.table": ("Graph",),
+            "lumos.model": ("Model", "load_model"),
+            "lumos.plan.framework": ("Framework",),
+            "lumos.plan.plan": ("Plan",),
+            "lumos.prediction.facade": ("Validation", "predict", "validate"),
+            "lumos.prediction.layout": ("Layout",),
+            "lumos.prediction.predict": ("Prediction",),
+            "lumos.reports.export.job": ("export",),
+            "lumos.reports.facade": ("Written", "report"),
+            "lumos.result": ("Rows",),
+            "lumos.searching.facade": ("Explained", "Swept", "explain", "search"),
+            "lumos.searching.search": ("Found",),
+            "lumos.simulation": ("simulate",),
+            "lumos.simulation.timeline": ("Timeline", "measured"),
+            "lumos.trace": ("read",),
+            "lumos.trace.table": ("Job", "Trace"),
+            "lumos.changes.answer": ("Answer",),
+            "lumos.changes.facade": ("whatif",),
+            "lumos.changes.grid": ("Cell",),
+        },
+        modules=("chakra", "collect", "cost", "proxy"),
+    )
 
     def __getattr__(name: str) -> Any:
         if name == "__version__":
             from importlib.metadata import version
 
             return version("lumos-trace")
-        raise AttributeError(name)
+        return _load(name)

@@ -176,7 +176,7 @@ def two_ranks():
 @pytest.fixture
 def shifted():
     """A graph's measured timeline with some tasks moved by µs: {task: (start, end)} shifts."""
-    from lumos.simulate.timeline import measured
+    from lumos.simulation.timeline import measured
 
     def shift(graph, moves):
         truth = measured(graph)

@@ -12,7 +12,7 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.parts import NamedParts
 from lumos.analyze.waiting.idle import Idle
 from lumos.graph.table import Dependency, Kind, Processor, Step
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 from lumos.vocabulary import Basis
 
 US = 1000

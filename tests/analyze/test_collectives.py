@@ -10,7 +10,7 @@ from lumos.analyze.collectives import collective_times
 from lumos.analyze.loop.steps import members
 from lumos.analyze.tables import class_times
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
-from lumos.simulate.timeline import Timeline, measured
+from lumos.simulation.timeline import Timeline, measured
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import pytest
 
 from lumos.analyze.critical_path import critical_paths
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
-from lumos.simulate import simulate
-from lumos.simulate.timeline import measured
+from lumos.simulation import simulate
+from lumos.simulation.timeline import measured
 from lumos.vocabulary import Basis
 
 US = 1000

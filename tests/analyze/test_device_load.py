@@ -7,7 +7,7 @@ from lumos.analyze.device_load import bin_width, busy_curves, busy_difference, c
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind, Processor, Step
 from lumos.intervals import union
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 
 MS = 1_000_000
 

@@ -8,7 +8,7 @@ import pytest
 from lumos.analyze.flops import achieved_flops, operator_flops
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Kind, Processor, Step
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 from lumos.trace.table import Category, Job
 
 

@@ -9,8 +9,8 @@ import pytest
 
 from lumos.analyze.breakdown import breakdown
 from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
-from lumos.simulate import simulate
-from lumos.simulate.timeline import measured
+from lumos.simulation import simulate
+from lumos.simulation.timeline import measured
 from lumos.trace.table import Category, Job
 from lumos.vocabulary import CollectiveKind
 

@@ -10,7 +10,7 @@ import pytest
 import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.errors import LumosError
-from lumos.simulate import freeze
+from lumos.simulation import freeze
 
 ROOT = os.environ.get("LUMOS_TRACES")
 

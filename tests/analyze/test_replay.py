@@ -11,7 +11,7 @@ from lumos.analyze.waiting.unexplained import NO_PERIOD, NOT_COUNTED
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 
 US = 1000
 

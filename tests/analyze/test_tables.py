@@ -8,7 +8,7 @@ from lumos.analyze.loop.steps import members
 from lumos.analyze.tables import ModuleRow, OperatorRow, tabulate
 from lumos.errors import TraceError
 from lumos.graph.table import Step
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 from lumos.trace.table import Job
 
 US = 1000

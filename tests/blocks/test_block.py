@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from lumos.blocks.block import Block, Builder, Op, Times, collapse
 from lumos.blocks.work import Fixed, RankStream, Traffic
-from lumos.predict.assemble import in_sequence
+from lumos.prediction.assemble import in_sequence
 
 
 def run(block: Block, times: list[int], host: int, device: int) -> tuple[int, int]:

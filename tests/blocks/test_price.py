@@ -9,8 +9,8 @@ from lumos.blocks.price import SLOWER_KERNELS, Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, GroupedGemm, Traffic
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import shipped_coefficients
-from lumos.cost.collective import collective
-from lumos.cost.gemm import gemm
+from lumos.cost.collective_model import collective
+from lumos.cost.gemm_model import gemm
 from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction
 
 PLAIN = StepCoefficients(contention=0.25)

@@ -10,7 +10,7 @@ from lumos.blocks.share import Share
 from lumos.model import load_model
 from lumos.plan.plan import Plan, PlanError, check_plan
 from lumos.plan.profiles import framework_profile
-from lumos.predict.ranks import group_of
+from lumos.prediction.ranks import group_of
 from lumos.vocabulary import CollectiveKind
 
 MIXTURE = load_model("mixtral-8x7b")

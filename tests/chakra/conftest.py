@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from tests.chakra import two_stages
 
-from lumos.chakra.export import export_graph
+from lumos.chakra.exporting import export_graph
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
 from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.protobuf import frame

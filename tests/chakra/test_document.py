@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from lumos.chakra.check.rules import RULES
+from lumos.chakra.checking.rules import RULES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "chakra.md"
 

@@ -11,10 +11,10 @@ from tests.chakra.conftest import write_nodes
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.check.check import check_set
+from lumos.chakra.checking.check import check_set
 from lumos.cli import main
 from lumos.errors import LumosError
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace.chakra.protobuf import frame
 from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
 from lumos.trace.chakra.wire import encode_metadata, encode_node

@@ -15,15 +15,15 @@ from tests.chakra import two_stages
 import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import graph, graph_of
-from lumos.chakra.check.check import check_set
-from lumos.chakra.export import export_graph
+from lumos.chakra.checking.check import check_set
+from lumos.chakra.exporting import export_graph
 from lumos.chakra.forms.coarse import coarse
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.write import encode_ranks
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
 
 
@@ -282,7 +282,7 @@ def test_gathering_keeps_groups_of_the_same_ranks_apart(stages: Path) -> None:
 def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
     """tp 2, pp 2, dp 2: the job has one rank for each stage, and the messages between stages are sends and receives."""
     from lumos.plan.configuration import Settings, job_from
-    from lumos.predict.predict import predict_job
+    from lumos.prediction.predict import predict_job
 
     plan = {"model": "gpt3-13b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq": 2048, "tp": 2, "pp": 2, "dp": 2, "micro_batch": 2}
     job = predict_job(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]

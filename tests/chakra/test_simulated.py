@@ -14,14 +14,14 @@ import lumos
 from lumos.chakra import simulated as module
 from lumos.chakra.astra_sim import Roof, roof
 from lumos.chakra.build import graph
-from lumos.chakra.export import export_graph
+from lumos.chakra.exporting import export_graph
 from lumos.chakra.links import Dimension, Links
 from lumos.chakra.lower import lower
 from lumos.chakra.network import Network
 from lumos.chakra.simulated import as_simulated, under_roof
 from lumos.chakra.work.amounts import Amounts
 from lumos.cost.cluster import load_cluster
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.vocabulary import DType
 
 

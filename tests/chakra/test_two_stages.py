@@ -9,13 +9,13 @@ from tests.chakra import two_stages
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.check.check import check_set
-from lumos.chakra.export import export_graph
+from lumos.chakra.checking.check import check_set
+from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.network import durations
 from lumos.chakra.play import play
 from lumos.chakra.system_files import network_of
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7

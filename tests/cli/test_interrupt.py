@@ -13,7 +13,7 @@ import time
 import pytest
 
 from lumos.errors import INTERRUPTED
-from lumos.search.search import SearchStage
+from lumos.searching.search import SearchStage
 
 JOB = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", "8", "--global-batch", "8", "--seq", "2048", "--tp", "2", "--pp", "1")
 SMALL = ("--model", "llama3.2-1b", "--cluster", "h100", "--gpus", "2", "--global-batch", "2", "--seq", "512", "--tp", "2")

@@ -113,7 +113,7 @@ def test_an_objective_without_a_price_is_refused_before_anything_is_timed(lumos,
     def timed(*_: object) -> None:
         raise AssertionError("a plan was timed")
 
-    monkeypatch.setattr(import_module("lumos.search.facade"), "search_problem", timed)
+    monkeypatch.setattr(import_module("lumos.searching.facade"), "search_problem", timed)
     refused = lumos("search", *FEW, "--sweep", "gpus=8,16", "--objective", "cost")
     assert refused.status == 2 and "needs price_per_hour" in " ".join(refused.err.split())
 

@@ -186,4 +186,4 @@ def test_without_torch_the_error_says_how_to_install_it(tmp_path: Path, monkeypa
 def test_importing_the_collector_loads_neither_torch_nor_the_rest_of_lumos() -> None:
     code = "import sys, lumos.collect; print(*sorted(m for m in sys.modules if m.startswith(('torch', 'numpy', 'lumos.'))))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert [name for name in loaded if not name.startswith("lumos.collect")] == ["lumos.errors", "lumos.extras", "lumos.reexport"]
+    assert [name for name in loaded if not name.startswith("lumos.collect")] == ["lumos.errors", "lumos.extras", "lumos.on_demand"]

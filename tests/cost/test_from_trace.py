@@ -15,8 +15,8 @@ from lumos.cost.coefficients import overlay, shipped_coefficients
 from lumos.cost.estimate import SCALED
 from lumos.cost.fitting.fit_memory_bound import fit_memory_bound, memory_rows
 from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios, cluster_of
-from lumos.cost.gemm import gemm
-from lumos.cost.memory_bound import memory_bound
+from lumos.cost.gemm_model import gemm
+from lumos.cost.memory_bound_model import memory_bound
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from lumos.cost.coefficients import shipped_coefficients
-from lumos.cost.collective import collective
+from lumos.cost.collective_model import collective
 from lumos.cost.fitting.calibrate import attention_tables, collective_tables, gemm_tables, read_table
-from lumos.cost.gemm import gemm
+from lumos.cost.gemm_model import gemm
 
 MEASURED = os.environ.get("LUMOS_MEASURED")
 

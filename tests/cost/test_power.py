@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from lumos.cost.attention import attention
+from lumos.cost.attention_model import attention
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import shipped_coefficients
-from lumos.cost.gemm import gemm
+from lumos.cost.gemm_model import gemm
 from lumos.cost.power import attention_clock, held_clock, measured_relative
 from lumos.vocabulary import DType
 

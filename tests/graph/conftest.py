@@ -13,7 +13,7 @@ from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
-from lumos.simulate.durations import scale
+from lumos.simulation.durations import scale
 from lumos.trace import read
 from lumos.trace.table import Job, Trace
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.whatif import answer_changes
 from lumos.graph.build import build
 from lumos.trace.table import Job
 from lumos.vocabulary import Grade
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import answer_changes
 
 MS = 1000
 NEXT = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"

@@ -9,7 +9,7 @@ from lumos.analyze.replay import replay
 from lumos.graph.build import build
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 MS = 1_000_000
 GLOO = (300, 301)

@@ -76,6 +76,6 @@ def test_a_collective_on_a_cpu_thread_is_work_that_its_operator_issued(draw, tra
     task = int(graph.collectives.task[0])
     slower = graph.duration.copy()
     slower[0] += 50_000  # the forward pass: the collective is issued, and starts, that much later
-    from lumos.simulate import simulate
+    from lumos.simulation import simulate
 
     assert simulate(graph, slower).start[task] - simulate(graph).start[task] == 50_000

@@ -18,8 +18,8 @@ from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency
 from lumos.graph.waits.streams import stream_waits
-from lumos.simulate import simulate
-from lumos.simulate.durations import with_durations
+from lumos.simulation import simulate
+from lumos.simulation.durations import with_durations
 
 #: Name, start and duration of the work of stream 7.
 MOMENTS = (("long", 100, 10), ("a", 110, 4), ("b", 117.4, 0.6), ("c", 121.4, 5), ("d", 126.4, 20), ("e", 146.4, 4))

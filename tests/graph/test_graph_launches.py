@@ -6,7 +6,7 @@ import pytest
 
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 US = 1000
 

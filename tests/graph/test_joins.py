@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lumos.graph.one_rank import rank_graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 MAIN, LEFT, RIGHT = 100, 200, 300
 

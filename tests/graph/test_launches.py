@@ -11,7 +11,7 @@ from lumos.graph.constants import CUDA_GAP, ROCM_GAP, shared_gaps
 from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace.table import Job
 
 US = 1000

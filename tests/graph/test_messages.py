@@ -7,7 +7,7 @@ import pytest
 
 from lumos.graph.build import build
 from lumos.graph.one_rank import rank_graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 US = 1000
 KERNEL = "ncclDevKernel_SendRecv(x)"

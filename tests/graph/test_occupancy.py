@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumos.graph.one_rank import rank_graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 #: 108 SMs; of blocks of 256 threads with 32 registers, an SM holds 8: 864 blocks are one wave.
 SHAPE = {"block": [256, 1, 1], "registers per thread": 32}

@@ -10,7 +10,7 @@ from lumos.analyze.loop.steps import members
 from lumos.graph.build import build
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Kind
-from lumos.simulate.durations import scale, with_durations
+from lumos.simulation.durations import scale, with_durations
 
 US = 1000
 

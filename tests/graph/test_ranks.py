@@ -8,7 +8,7 @@ import pytest
 from lumos.errors import GraphError
 from lumos.graph.build import build
 from lumos.graph.joined.alignment import align_collectives
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 US = 1000
 NCCL = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)"

@@ -9,7 +9,7 @@ from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
 from lumos.graph.waits.syncs import synchronisations
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 US = 1000
 

@@ -10,7 +10,7 @@ from lumos._slices import slices as cut
 from lumos.graph.build import build
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 US = 1000
 

@@ -7,7 +7,7 @@ import pytest
 
 from lumos.graph.build import build
 from lumos.graph.table import Dependency
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 US = 1000
 

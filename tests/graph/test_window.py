@@ -8,8 +8,8 @@ from lumos.analyze.replay import replay
 from lumos.analyze.trust import trust
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
-from lumos.simulate import simulate
-from lumos.simulate.durations import scale
+from lumos.simulation import simulate
+from lumos.simulation.durations import scale
 from lumos.vocabulary import Grade
 
 US = 1000

@@ -15,7 +15,7 @@ from tests.property.randomness import randoms
 
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
-from lumos.simulate import freeze, simulate, sweep, sweep_many, sweep_scaled
+from lumos.simulation import freeze, simulate, sweep, sweep_many, sweep_scaled
 
 D = Dependency
 EDGE_KINDS = (D.HAND_OFF, D.STREAM_WAIT, D.SYNC, D.COPY, D.DATA)

@@ -11,7 +11,7 @@ from tests.property.randomness import randoms
 from lumos.analyze.critical_path import critical_paths
 from lumos.analyze.waiting.slack import UNBOUNDED, slack
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 
 def job(random: Random) -> Graph:

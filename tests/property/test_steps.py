@@ -18,17 +18,17 @@ from lumos.analyze.loop.identity import SAME, identity
 from lumos.analyze.loop.repeat import Loop, repeated
 from lumos.analyze.loop.steady import AGREE, Steady, altered, steady
 from lumos.analyze.loop.steps import Members, assigned, members, step_times
+from lumos.changes.answer import Answer, parts_within, working_tasks
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.whatif import answer_changes
 from lumos.errors import GraphError, LumosError
 from lumos.graph.build import build
 from lumos.graph.table import Graph, Step
-from lumos.simulate import Timeline, freeze, measured, simulate, sweep
-from lumos.simulate.durations import Mask, scale
+from lumos.simulation import Timeline, freeze, measured, simulate, sweep
+from lumos.simulation.durations import Mask, scale
 from lumos.trace import read
 from lumos.trace.table import Job
-from lumos.whatif.answer import Answer, parts_within, working_tasks
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations
-from lumos.whatif.whatif import answer_changes
 
 ROOT = os.environ.get("LUMOS_TRACES")
 #: The public recordings that show a period.

@@ -13,9 +13,9 @@ import pytest
 from tests.proxy.conftest import Write, annotation, mm, node, operator, tensor
 
 from lumos.errors import LumosError
-from lumos.proxy.generate import generate_program
+from lumos.proxy.generation import generate_program
 from lumos.proxy.joined import joined
-from lumos.proxy.run import run_benchmark
+from lumos.proxy.running import run_benchmark
 
 pytest.importorskip("torch", reason="torch is not installed, and a benchmark runs its operators")
 
@@ -169,7 +169,7 @@ def test_two_processes_transfer_for_real_and_modes_leave_parts_out(kineto: Write
 def test_the_loop_closes_through_replay(kineto: Write) -> None:
     from lumos.analyze.replay import replay
     from lumos.graph.build import build
-    from lumos.simulate import simulate
+    from lumos.simulation import simulate
     from lumos.trace import read
 
     rows = [mm(i * 40, 20, 32) for i in range(60)]

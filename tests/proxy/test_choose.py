@@ -10,7 +10,7 @@ from tests.proxy.conftest import Write, annotation, mm, operator
 
 from lumos.errors import UsageError
 from lumos.proxy import choose
-from lumos.proxy.generate import generate_program
+from lumos.proxy.generation import generate_program
 from lumos.proxy.program import Program, RankProgram, RecordedOperator
 
 

@@ -13,7 +13,7 @@ from tests.proxy.conftest import Write, annotation, node, operator, tensor
 from lumos.errors import UsageError
 from lumos.proxy import compiled
 from lumos.proxy.compiled import compiled_kernel, sources_beside
-from lumos.proxy.generate import generate_program
+from lumos.proxy.generation import generate_program
 from lumos.proxy.program import CompiledKernel
 
 FILE = "cabc.py"

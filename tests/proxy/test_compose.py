@@ -11,7 +11,7 @@ from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.proxy.compose import composed
 from lumos.proxy.facade import generate
-from lumos.proxy.generate import from_job, representative_steps
+from lumos.proxy.generation import from_job, representative_steps
 from lumos.proxy.program import Program
 from lumos.trace import read
 

@@ -10,7 +10,7 @@ from tests.proxy.conftest import Write, annotation, mm, node, tensor
 
 from lumos.errors import TraceError, UsageError
 from lumos.proxy.executed import executed_rank
-from lumos.proxy.generate import from_execution_trace, from_job, generate_program
+from lumos.proxy.generation import from_execution_trace, from_job, generate_program
 from lumos.proxy.pairing import pair
 from lumos.proxy.program import NON_NEGATIVE, RankProgram
 from lumos.trace import execution_trace, read

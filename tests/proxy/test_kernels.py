@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 from tests.proxy.conftest import Write, annotation, mm, node, operator, tensor
 
-from lumos.proxy.generate import generate_program
-from lumos.proxy.run import run_benchmark
+from lumos.proxy.generation import generate_program
+from lumos.proxy.running import run_benchmark
 
 torch = pytest.importorskip("torch", reason="torch is not installed, and a benchmark runs its operators")
 

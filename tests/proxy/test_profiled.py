@@ -9,7 +9,7 @@ import pytest
 from tests.proxy.conftest import Write, annotation, mm, operator
 
 from lumos.errors import TraceError, UsageError
-from lumos.proxy.generate import from_job, generate_program
+from lumos.proxy.generation import from_job, generate_program
 from lumos.proxy.program import RankProgram, RecordedOperator
 from lumos.trace import read
 

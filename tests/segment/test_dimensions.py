@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from lumos.changes.layout.rescale import Core, operator_work, touched
 from lumos.segment.dimensions import Sizes, shapes_of, sizes
 from lumos.segment.products import ShapedOperator, product
 from lumos.segment.resized import Resize
 from lumos.trace import read
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
-from lumos.whatif.layout.rescale import Core, operator_work, touched
 
 #: The sequence is as long as a head is wide, and a micro-batch has as many tokens as the model is wide.
 EQUAL = Sizes(micro_batch=4, seq=64, hidden=256, heads=4, kv_heads=4, head_dim=64, ffn=1024, vocab=1000)

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members, step_times
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.place import assemble_pieces
 from lumos.graph.build import build
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
 from lumos.segment.units import numbers_of_nodes, units
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
-from lumos.whatif.layout.measured_layout import measured_layout
-from lumos.whatif.layout.place import assemble_pieces
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 TRACES = os.environ.get("LUMOS_TRACES")

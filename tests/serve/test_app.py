@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import lumos
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.settings import SETTINGS
+from lumos.changes.whatif import answer_changes
 from lumos.vocabulary import Schedule
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations
-from lumos.whatif.settings import SETTINGS
-from lumos.whatif.whatif import answer_changes
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -55,9 +55,9 @@ def test_the_equivalent_python_answers_the_same(explorer, capsys):
 def test_the_equivalent_python_names_every_change():
     import ast
 
+    from lumos.changes.durations import Durations, Scale
+    from lumos.changes.facade import changes_of
     from lumos.serve.session import python_code
-    from lumos.whatif.durations import Durations, Scale
-    from lumos.whatif.facade import changes_of
 
     durations = Durations((Scale("a'b", 0.5),), ("x",), ("y", "z"), ((3, 1.5),))
     changes = Changes({"tp": "2", "cuda_graphs": "on"}, durations, "a100", "h100", ("bandwidth=x2,latency=0.5",))
@@ -74,8 +74,8 @@ def test_a_hostile_pattern_stays_one_word_of_the_command(explorer):
     found = explorer.ask("/api/whatif", {"scale": [{"glob": glob, "factor": 1}]})
     assert found.status == 400
     assert glob[:8] in found.json["error"]
+    from lumos.changes.durations import Scale
     from lumos.serve.session import command_line
-    from lumos.whatif.durations import Scale
 
     words = shlex.split(command_line(["a b"], Changes(durations=Durations(scales=(Scale(glob, 0.5),)))))
     assert words == ["lumos", "whatif", "a b", "--scale", f"{glob}=0.5"]
@@ -124,8 +124,8 @@ def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
 
 
 def test_every_change_is_in_its_command_line():
+    from lumos.changes.durations import Scale
     from lumos.serve.session import command_line
-    from lumos.whatif.durations import Scale
 
     durations = Durations((Scale("a", 2),), ("b",), ("c",), ((1, 1.5),))
     changes = Changes({"layers": "8"}, durations, "a100", "h100", ("bandwidth=x2",))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.cost.operators import device_work_of
-from lumos.emulate.record import Argument, Operator, Tensor
+from lumos.emulation.record import Argument, Operator, Tensor
 from lumos.trace.table import Category
 
 if TYPE_CHECKING:

@@ -29,12 +29,12 @@ from tools.document import markdown_table, write_section
 from validation.foreign.job import Job
 from validation.foreign.pairs import changed, folder_of
 
+from lumos.changes.changes import Changes
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.trace import read
-from lumos.whatif.changes import Changes
-from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import answer_changes
 
 #: Errors to reach, as fractions: the median, and the worst beyond its noise.
 MEDIAN, WORST = 0.04, 0.12

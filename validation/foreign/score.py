@@ -16,14 +16,14 @@ from validation.foreign.pairs import PAIRS, Pair, drawn_pairs, folder_of
 from validation.goals import marked
 
 from lumos.analyze.trust import trust
+from lumos.changes.changes import Changes
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.predict.predict import Prediction
+from lumos.prediction.predict import Prediction
 from lumos.trace import read
 from lumos.vocabulary import Grade
-from lumos.whatif.changes import Changes
-from lumos.whatif.settings import parse_settings
-from lumos.whatif.whatif import answer_changes
 
 #: Figures to reach: share answered; median, 90th percentile and largest error, as fractions; bounds of what the 80 % interval holds.
 ANSWERED, MEDIAN, NINETIETH, WORST, HOLDS = 0.9, 0.02, 0.06, 0.12, (0.7, 0.9)

@@ -28,7 +28,7 @@ from lumos.units import quantity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64, Job
     from lumos.vocabulary import Basis
 

@@ -21,7 +21,7 @@ from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
 
 #: Bytes that cross the links of a rank, as a multiple of (n - 1) / n of its buffer (the larger of input and output), n ranks;
 #: kinds that are not listed move each byte once, whatever the ranks.

@@ -25,7 +25,7 @@ from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.intervals import union, within
 from lumos.result import Shown
-from lumos.simulate.timeline import Timeline, measured
+from lumos.simulation.timeline import Timeline, measured
 from lumos.trace.table import ABSENT, Int32, Int64, Job
 
 if TYPE_CHECKING:

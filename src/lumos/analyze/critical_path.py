@@ -21,14 +21,14 @@ from lumos.analyze.waiting.causes import Causes, causes
 from lumos.bars import Bar
 from lumos.graph.table import Dependency
 from lumos.result import Rows, Shown
-from lumos.simulate.freeze import Frozen, freeze
+from lumos.simulation.freeze import Frozen, freeze
 from lumos.stages import stage
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
 
     from lumos.analyze.collectives import Waiting
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int32, Int64
     from lumos.vocabulary import Basis
 

@@ -22,7 +22,7 @@ from lumos.trace.source import Source, as_job
 from lumos.units import quantity, with_unit
 
 if TYPE_CHECKING:
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
 
 
 @dataclass(frozen=True, slots=True, repr=False)

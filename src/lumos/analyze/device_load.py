@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64
 
 #: Width of a bin, ns, and the most bins of a curve: those of a step of 100 s. The bins of a longer step are wider.

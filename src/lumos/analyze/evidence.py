@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumos.analyze.loop.steps import Members, StepTimes
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
 
 #: A replay whose step is off by more does not behave as the job does.
 MOST_ERROR = 0.05

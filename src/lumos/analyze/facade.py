@@ -16,7 +16,7 @@ from lumos.result import Rows
 from lumos.trace.source import Source, as_job
 
 if TYPE_CHECKING:
-    from lumos.simulate import Frozen, Timeline
+    from lumos.simulation import Frozen, Timeline
 
 
 def inspect(job: Source, *, repair: bool = False) -> Rows[Contents]:
@@ -29,9 +29,9 @@ def critical_path(
 ) -> Rows[CriticalPath]:
     """The chain of tasks that sets the time of each step, over all ranks.
 
-    owners, frozen: what `lumos.analyze.loop.steps.members` and `lumos.simulate.freeze` give for the timeline's graph; worked out here where
-    they are not given. step: only this step, by its name or the number after its #. Raises UsageError for an unknown step, GraphError
-    where the graph's dependencies contradict each other.
+    owners, frozen: what `lumos.analyze.loop.steps.members` and `lumos.simulation.freeze` give for the timeline's graph; worked out
+    here where they are not given. step: only this step, by its name or the number after its #. Raises UsageError for an unknown step,
+    GraphError where the graph's dependencies contradict each other.
     """
     paths = critical_paths(timeline, owners, frozen=frozen)
     if step is None:

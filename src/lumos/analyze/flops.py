@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import Members
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
 
 _Shape = list[int]
 

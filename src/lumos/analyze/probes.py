@@ -18,7 +18,7 @@ from lumos.analyze.loop.steady import Steady, altered, steady
 from lumos.analyze.loop.steps import Members, members
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
-from lumos.simulate.durations import scale
+from lumos.simulation.durations import scale
 from lumos.stages import stage
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from lumos.errors import GraphError
 from lumos.graph.operations.host import operation_constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
-from lumos.simulate import Timeline, measured, simulate
+from lumos.simulation import Timeline, measured, simulate
 from lumos.stages import stage
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, LumosError
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.table import Evidence
-from lumos.simulate import measured, simulate
+from lumos.simulation import measured, simulate
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
 
 _WORST_FIRST = (Grade.UNSOUND, Grade.LIMITED, Grade.SOUND)
 

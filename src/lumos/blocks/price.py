@@ -14,13 +14,13 @@ import numpy as np
 from lumos.blocks.block import Times
 from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
-from lumos.cost.attention import attention
+from lumos.cost.attention_model import attention
 from lumos.cost.coefficients import GENERIC
 from lumos.cost.coefficients import shipped_coefficients as fitted
-from lumos.cost.collective import collective
+from lumos.cost.collective_model import collective
 from lumos.cost.estimate import Bound, Estimate
-from lumos.cost.gemm import gemm, grouped_gemm
-from lumos.cost.memory_bound import moved
+from lumos.cost.gemm_model import gemm, grouped_gemm
+from lumos.cost.memory_bound_model import moved
 from lumos.cost.power import attention_clock, held_clock
 from lumos.diagnostics import Diagnostic
 from lumos.vocabulary import AttentionKernel, DType

@@ -34,8 +34,8 @@ RANK_STREAM_NAMES = ("compute", "tensor parallel", "context parallel", "expert p
 
 
 class Gemm(NamedTuple):
-    """`batch` equal matrix multiplications [m, k] · [k, n] in one kernel; options as in `lumos.cost.gemm.gemm`. older: by a kernel that is
-    written for the generation of devices before (`lumos.cost.cluster.Accelerator.with_older_kernels`)."""
+    """`batch` equal matrix multiplications [m, k] · [k, n] in one kernel; options as in `lumos.cost.gemm_model.gemm`. older: by a kernel
+    that is written for the generation of devices before (`lumos.cost.cluster.Accelerator.with_older_kernels`)."""
 
     m: int
     n: int

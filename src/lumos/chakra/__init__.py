@@ -7,16 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reexport import reexport
+from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from lumos.chakra.check.check import Checked
-    from lumos.chakra.export import Exported
+    from lumos.chakra.checking.check import Checked
+    from lumos.chakra.exporting import Exported
     from lumos.chakra.facade import Imported, check, export, import_, link, link_ranks, priced, stat
-    from lumos.chakra.link.link import Linked
-    from lumos.chakra.link.linked_job import LinkedJob
-    from lumos.chakra.stat import Stat
-    from lumos.chakra.synthesize.facade import Synthetic, synthesize
+    from lumos.chakra.linking.link import Linked
+    from lumos.chakra.linking.linked_job import LinkedJob
+    from lumos.chakra.statistics import Stat
+    from lumos.chakra.synthesis.facade import Synthetic, synthesize
 
 __all__ = [
     "Checked",
@@ -36,24 +36,25 @@ __all__ = [
     "synthesize",
 ]
 
-reexport(
-    __name__,
-    {
-        "lumos.chakra.check.check": ("Checked",),
-        "lumos.chakra.export": ("Exported",),
-        "lumos.chakra.facade": (
-            "Imported",
-            "check",
-            "export",
-            "import_",
-            "link",
-            "link_ranks",
-            "priced",
-            "stat",
-        ),
-        "lumos.chakra.link.link": ("Linked",),
-        "lumos.chakra.link.linked_job": ("LinkedJob",),
-        "lumos.chakra.stat": ("Stat",),
-        "lumos.chakra.synthesize.facade": ("Synthetic", "synthesize"),
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
+    __getattr__, __dir__ = on_demand(
+        __name__,
+        {
+            "lumos.chakra.checking.check": ("Checked",),
+            "lumos.chakra.exporting": ("Exported",),
+            "lumos.chakra.facade": (
+                "Imported",
+                "check",
+                "export",
+                "import_",
+                "link",
+                "link_ranks",
+                "priced",
+                "stat",
+            ),
+            "lumos.chakra.linking.link": ("Linked",),
+            "lumos.chakra.linking.linked_job": ("LinkedJob",),
+            "lumos.chakra.statistics": ("Stat",),
+            "lumos.chakra.synthesis.facade": ("Synthetic", "synthesize"),
+        },
+    )

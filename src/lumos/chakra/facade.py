@@ -13,27 +13,27 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
-from lumos.chakra.check.check import Checked
-from lumos.chakra.check.check import check_set as check_folder
-from lumos.chakra.export import Exported, Form
-from lumos.chakra.export import export_graph as export_graph
+from lumos.chakra.checking.check import Checked
+from lumos.chakra.checking.check import check_set as check_folder
+from lumos.chakra.exporting import Exported, Form
+from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.json_files import write_json_files
-from lumos.chakra.link.link import Linked, require_pair
-from lumos.chakra.link.link import link_traces as link_traces
-from lumos.chakra.link.linked_file import write_linked
-from lumos.chakra.link.linked_job import LinkedJob, link_job, observed_in, write_linked_job
+from lumos.chakra.linking.link import Linked, require_pair
+from lumos.chakra.linking.link import link_traces as link_traces
+from lumos.chakra.linking.linked_file import write_linked
+from lumos.chakra.linking.linked_job import LinkedJob, link_job, observed_in, write_linked_job
 from lumos.chakra.lower import lower
 from lumos.chakra.reprice import priced_job
-from lumos.chakra.stat import Stat
-from lumos.chakra.stat import stat_workload as stat_workload
+from lumos.chakra.statistics import Stat
+from lumos.chakra.statistics import stat_workload as stat_workload
 from lumos.chakra.work.of_job import amounts_of, recorded_on
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
 from lumos.result import Shown, plain
-from lumos.simulate import Timeline, simulate
+from lumos.simulation import Timeline, simulate
 from lumos.trace.chakra.companions import Companion
 from lumos.trace.chakra.et import FORMAT
 from lumos.trace.execution_trace import read as read_execution_trace

@@ -28,7 +28,7 @@ from lumos.errors import GraphError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, offsets
 from lumos.graph.table import Graph, Kind, Step
-from lumos.simulate import Frozen, Timeline, freeze, simulate, sweep
+from lumos.simulation import Frozen, Timeline, freeze, simulate, sweep
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind

@@ -46,7 +46,7 @@ def command(
     from lumos.analyze.tables import tabulate
     from lumos.analyze.trust import trust
     from lumos.graph.build import build
-    from lumos.simulate import measured, simulate
+    from lumos.simulation import measured, simulate
     from lumos.trace import read
 
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
@@ -83,6 +83,6 @@ def command(
         }
         write_json(answer)
         return
-    from lumos.report.text.breakdown import print_breakdown
+    from lumos.reports.text.breakdown import print_breakdown
 
     print_breakdown(console(), of, headline, parts, steps, by, rows, achieved, spread, grounds, findings)

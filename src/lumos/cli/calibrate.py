@@ -35,7 +35,7 @@ def command(
     if json:
         write_json(found)
         return
-    from lumos.report.text.format import table
+    from lumos.reports.text.format import table
 
     if found.classes:
         columns = ("model", "class", "operators", "shapes", "time ms", "measured / modelled", "80 % within")
@@ -54,7 +54,7 @@ def _of_class(r: ClassRatio) -> tuple[str, ...]:
 
 
 def _of_set(fitted: FittedSet) -> tuple[str, ...]:
-    from lumos.report.text.format import percent
+    from lumos.reports.text.format import percent
 
     c = fitted.coefficients
     errors = (percent(e, decimals=1) for e in (c.median_error, c.p90_error))

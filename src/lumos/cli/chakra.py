@@ -49,7 +49,7 @@ def export_(
     if json:
         write_json({**plain(result), "build_s": build_s, "export_s": clock.lap()})
         return
-    from lumos.report.text.chakra import print_exported
+    from lumos.reports.text.chakra import print_exported
 
     print_exported(console(), result)
 
@@ -70,7 +70,7 @@ def check_(
     if json:
         write_json(result)
     else:
-        from lumos.report.text.chakra import print_checked
+        from lumos.reports.text.chakra import print_checked
 
         print_checked(console(), result)
     if not result.ok:
@@ -100,7 +100,7 @@ def link_(
 
 def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, repair: bool, json: bool) -> None:
     """Link all ranks of a job, and print or write what was found."""
-    from lumos.chakra.link.linked_job import link_job, observed_in, write_linked_job
+    from lumos.chakra.linking.linked_job import link_job, observed_in, write_linked_job
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
@@ -116,15 +116,15 @@ def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, repair: 
     if json:
         write_json({**found.to_dict(), "read_s": read_s, "link_s": link_s})
         return
-    from lumos.report.text.chakra import print_linked_job
+    from lumos.reports.text.chakra import print_linked_job
 
     print_linked_job(console(), found)
 
 
 def _link_one(observed: Path, profiled: Path, output: Path | None, *, repair: bool, json: bool) -> None:
     """Link the two files of one rank, and print or write what was found."""
-    from lumos.chakra.link.link import link_traces, require_pair
-    from lumos.chakra.link.linked_file import write_linked
+    from lumos.chakra.linking.link import link_traces, require_pair
+    from lumos.chakra.linking.linked_file import write_linked
     from lumos.errors import UsageError
     from lumos.trace import read
     from lumos.trace.execution_trace import read as read_observed
@@ -159,7 +159,7 @@ def _link_one(observed: Path, profiled: Path, output: Path | None, *, repair: bo
     if json:
         write_json(figures)
         return
-    from lumos.report.text.chakra import print_linked
+    from lumos.reports.text.chakra import print_linked
 
     print_linked(console(), figures)
 
@@ -181,7 +181,7 @@ def import_(
     if json:
         write_json(found)
         return
-    from lumos.report.text.chakra import print_imported
+    from lumos.reports.text.chakra import print_imported
 
     print_imported(console(), found)
 
@@ -218,7 +218,7 @@ def synthesize_(
     json: Json = False,
 ) -> None:
     """Sample a new set without the names and times of its source, or with other ranks, layers and speeds."""
-    from lumos.chakra.synthesize.facade import synthesize
+    from lumos.chakra.synthesis.facade import synthesize
     from lumos.trace import read
 
     found = synthesize(
@@ -240,7 +240,7 @@ def synthesize_(
     if json:
         write_json(found)
         return
-    from lumos.report.text.chakra import print_synthetic
+    from lumos.reports.text.chakra import print_synthetic
 
     print_synthetic(console(), found)
 
@@ -264,7 +264,7 @@ def _numbers(texts: list[str], option: str, most: int | None = None) -> dict[str
 
 def _factors(texts: list[str]) -> dict[str, float]:
     """The factors of --scale WHAT=F. UsageError where a text is not of this form."""
-    from lumos.chakra.synthesize.sample import SCALES
+    from lumos.chakra.synthesis.sample import SCALES
     from lumos.choices import check_choice
     from lumos.errors import UsageError
 
@@ -291,7 +291,7 @@ def stat_(paths: Paths, json: Json = False) -> None:
     if json:
         write_json(result)
         return
-    from lumos.report.text.chakra import print_stat
+    from lumos.reports.text.chakra import print_stat
 
     print_stat(console(), result)
 
@@ -304,8 +304,8 @@ def view_(
 ) -> None:
     """Simulate a set and write its timeline for ui.perfetto.dev."""
     from lumos.graph.build import build
-    from lumos.report.export.perfetto import write_perfetto
-    from lumos.simulate import simulate
+    from lumos.reports.export.perfetto import write_perfetto
+    from lumos.simulation import simulate
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 

@@ -71,7 +71,7 @@ def collect(
 
 
 def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: int, warmup: int, limit: float, json: bool) -> None:
-    from lumos.emulate.facade import emulate
+    from lumos.emulation.facade import emulate
 
     found = emulate(
         command,

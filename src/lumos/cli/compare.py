@@ -36,6 +36,6 @@ def command(
     if json:
         write_json(result)
         return
-    from lumos.report.text.compare import print_comparison
+    from lumos.reports.text.compare import print_comparison
 
     print_comparison(console(), (paths[0], paths[-1]), result)

@@ -62,7 +62,7 @@ def gemm(
 ) -> None:
     """A matrix multiplication C[m, n] = A[m, k] B[k, n]."""
     from lumos.cost.cluster import load_cluster
-    from lumos.cost.gemm import gemm as of_shape
+    from lumos.cost.gemm_model import gemm as of_shape
 
     accelerator = load_cluster(on).accelerator
     book = _book(coefficients)
@@ -92,7 +92,7 @@ def attention(
     json: Json = False,
 ) -> None:
     """Attention of one layer on one device."""
-    from lumos.cost.attention import attention as fused
+    from lumos.cost.attention_model import attention as fused
     from lumos.cost.attention_variants import unfused_attention
     from lumos.cost.cluster import load_cluster
     from lumos.errors import UsageError
@@ -136,7 +136,7 @@ def collective(
 ) -> None:
     """A collective, from the arrival of the last rank to the end."""
     from lumos.cost.cluster import load_cluster
-    from lumos.cost.collective import collective as of_size
+    from lumos.cost.collective_model import collective as of_size
 
     where = load_cluster(cluster)
     book = _book(coefficients)
@@ -151,7 +151,7 @@ def collective(
 def _draw(path: str | None, centre: int, cost: Callable[[Any], Estimate], title: str, axis: str) -> None:
     """Plot the curve over sizes around `centre`, where a file was named."""
     if path is not None:
-        from lumos.report.plots.cost import cost_curve, powers_around
+        from lumos.reports.plots.cost import cost_curve, powers_around
 
         sizes = powers_around(centre)
         cost_curve(path, sizes, cost(sizes), title, axis)

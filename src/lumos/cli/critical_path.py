@@ -36,7 +36,7 @@ def command(
     from lumos.analyze.waiting.slack import slack, slack_by_class
     from lumos.graph.build import build
     from lumos.output_files import check_places
-    from lumos.simulate import freeze, measured, simulate
+    from lumos.simulation import freeze, measured, simulate
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
@@ -54,7 +54,7 @@ def command(
     class_slack = slack_by_class(slack(replayed, membership, frozen=frozen), membership)
     grounds = trust(graph, replayed, membership)
     if perfetto is not None:
-        from lumos.report.export.perfetto import write_perfetto
+        from lumos.reports.export.perfetto import write_perfetto
 
         write_perfetto(perfetto, (timeline,), (chosen,))
     if json:
@@ -72,7 +72,7 @@ def command(
         }
         write_json(answer)
         return
-    from lumos.report.text.critical_path import print_critical_paths
+    from lumos.reports.text.critical_path import print_critical_paths
 
     print_critical_paths(console(), of, graph, headline, chosen, class_slack, grounds, findings)
 

@@ -19,7 +19,7 @@ def command(
     Each finding is priced by simulating the job without it. The same time may be in several findings, so their worths do not
     add up.
     """
-    from lumos.diagnose.diagnose import diagnose_paths
+    from lumos.findings.diagnose import diagnose_paths
     from lumos.trace import read
 
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
@@ -27,6 +27,6 @@ def command(
     if json:
         write_json(result)
         return
-    from lumos.report.text.diagnose import print_diagnosis
+    from lumos.reports.text.diagnose import print_diagnosis
 
     print_diagnosis(console(), result)

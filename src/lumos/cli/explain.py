@@ -27,13 +27,13 @@ def command(
     """Why one plan beats another: the difference of the two steps, part by part."""
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.plan.words import JobWords, switches_of
-    from lumos.search.facade import explain
+    from lumos.searching.facade import explain
 
     shared = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
     found = explain(first, second, switches=switches_of(switch or ()), **shared)
     if json:
         write_json(found)
         return
-    from lumos.report.text.search import print_explanation
+    from lumos.reports.text.search import print_explanation
 
     print_explanation(console(), found)

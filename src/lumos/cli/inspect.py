@@ -36,11 +36,11 @@ def command(
         answer = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
         write_json({**answer, "diagnostics": diagnostics, "read_s": read_s})
         return
-    from lumos.report.text.inspect import print_contents
+    from lumos.reports.text.inspect import print_contents
 
     print_contents(console(), files, job.groups, slowed, diagnostics, read_s)
     if blocks:
-        from lumos.report.text.blocks import print_blocks
+        from lumos.reports.text.blocks import print_blocks
 
         print_blocks(console(), _outline(job))
     out = console()

@@ -65,7 +65,7 @@ def command(
     from lumos.errors import UsageError
     from lumos.output_files import check_outputs, check_places
     from lumos.plan.words import JobWords, switches_of
-    from lumos.predict.facade import predict
+    from lumos.prediction.facade import predict
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
@@ -75,22 +75,22 @@ def command(
     coarse = False if any((perfetto, chakra, kineto)) else blocks
     prediction = predict(file, blocks=coarse, switches=switches_of(switch or ()), **words)
     if plot is not None:
-        from lumos.report.plots.predict import plot_prediction
+        from lumos.reports.plots.predict import plot_prediction
 
         plot_prediction(plot, prediction)
     if perfetto is not None or chakra is not None:
-        from lumos.report.export.job import export
+        from lumos.reports.export.job import export
 
         export(prediction, perfetto=perfetto, chakra=chakra)
     if kineto is not None:
-        from lumos.report.export.kineto import write_kineto
+        from lumos.reports.export.kineto import write_kineto
 
         write_kineto(kineto, prediction, ranks=ranks, jitter=jitter, clock_offset_ns=round(1000 * clock_offset), seed=seed)
     if json:
         write_json(prediction)
         return
-    from lumos.report.text.format import paragraph
-    from lumos.report.text.predict import print_prediction
+    from lumos.reports.text.format import paragraph
+    from lumos.reports.text.predict import print_prediction
 
     print_prediction(console(), prediction)
     if plot is not None:

@@ -59,7 +59,7 @@ def generate(
     if json:
         write_json(found)
         return
-    from lumos.report.text.format import print_diagnostics
+    from lumos.reports.text.format import print_diagnostics
 
     out = console()
     out.print(f"{output}: {found.operators} operators of {found.ranks} of {found.world_size} ranks, step {found.step}")
@@ -103,7 +103,7 @@ def run(
 
 
 def _print_run(result: dict[str, Any]) -> None:
-    from lumos.report.text.format import percent, size, table
+    from lumos.reports.text.format import percent, size, table
     from lumos.units import duration
 
     out = console()
@@ -132,7 +132,7 @@ def _print_run(result: dict[str, Any]) -> None:
 
 def _print_usage(result: dict[str, Any]) -> None:
     """Memory, utilisation and bandwidth on one line, without what is not known or nothing."""
-    from lumos.report.text.format import percent, size
+    from lumos.reports.text.format import percent, size
 
     peak, share, rates = result["peak_memory_bytes"], result["utilization"], result["bandwidth"]
     parts = [

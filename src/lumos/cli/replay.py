@@ -53,8 +53,8 @@ def command(
     from lumos.graph.build import build
     from lumos.graph.table import DEPENDENCY_NAMES
     from lumos.output_files import check_places
-    from lumos.simulate import simulate
-    from lumos.simulate.timeline import measured
+    from lumos.simulation import simulate
+    from lumos.simulation.timeline import measured
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
@@ -78,13 +78,13 @@ def command(
     slowed = interference(job.traces)
     if perfetto is not None:
         from lumos.analyze.critical_path import critical_paths
-        from lumos.report.export.perfetto import write_perfetto
+        from lumos.reports.export.perfetto import write_perfetto
 
         runs = (measured(graph), timeline)
         write_perfetto(perfetto, runs, [critical_paths(run) for run in runs])
     if json:
         write_json({**plain(result), "interference": slowed, **({"probes": probed} if probed else {}), **seconds})
         return
-    from lumos.report.text.replay import print_replay
+    from lumos.reports.text.replay import print_replay
 
     print_replay(console(), result, probed, seconds, slowed)

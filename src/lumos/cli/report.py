@@ -45,14 +45,14 @@ def command(
     """
     import shlex
 
+    from lumos.changes.changes import Changes
+    from lumos.changes.durations import Durations
+    from lumos.changes.settings import parse_settings
     from lumos.output_files import check_places
-    from lumos.report.facade import write
-    from lumos.report.page.document import ReportedJob
+    from lumos.reports.facade import write
+    from lumos.reports.page.document import ReportedJob
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
-    from lumos.whatif.changes import Changes
-    from lumos.whatif.durations import Durations
-    from lumos.whatif.settings import parse_settings
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
@@ -64,7 +64,7 @@ def command(
     if json:
         write_json({**plain(found), "seconds_s": clock.lap()})
         return
-    from lumos.report.text.format import print_trust, sentence
+    from lumos.reports.text.format import print_trust, sentence
 
     out = console()
     sentence(out, found.headline)

@@ -71,9 +71,9 @@ def command(
     from lumos.errors import UsageError
     from lumos.output_files import check_places
     from lumos.plan.words import switches_of
-    from lumos.search.facade import SearchWords, Swept, search
-    from lumos.search.settings import sweep_of
-    from lumos.search.sweep import OBJECTIVES, best_value, check_objective
+    from lumos.searching.facade import SearchWords, Swept, search
+    from lumos.searching.settings import sweep_of
+    from lumos.searching.sweep import OBJECTIVES, best_value, check_objective
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
@@ -94,15 +94,15 @@ def command(
     rows: Sequence[Swept] = [Swept(0, search(job, **words))] if sweep is None else search(job, sweep=sweep, **words)
     found = rows[0].found
     if parquet is not None:
-        from lumos.report.export.search_table import write_parquet
+        from lumos.reports.export.search_table import write_parquet
 
         write_parquet(parquet, [f for _, f in rows])
     if plot is not None:
-        from lumos.report.plots.search import plot_front, plot_sweep
+        from lumos.reports.plots.search import plot_front, plot_sweep
 
         plot_sweep(plot, key, rows) if sweep is not None else plot_front(plot, found)
     if any(files.values()):
-        from lumos.report.export.job import export
+        from lumos.reports.export.job import export
 
         export(found, **files)
     if json and sweep is not None:
@@ -110,7 +110,7 @@ def command(
     elif json:
         write_json(found)
     else:
-        from lumos.report.text.search import print_found, print_sweep
+        from lumos.reports.text.search import print_found, print_sweep
 
         if sweep is None:
             print_found(console(), found)

@@ -39,6 +39,6 @@ def command(
     if json:
         write_json(result)
         return
-    from lumos.report.text.stragglers import print_stragglers
+    from lumos.reports.text.stragglers import print_stragglers
 
     print_stragglers(console(), result)

@@ -30,8 +30,8 @@ def command(
     """
     from lumos.errors import LumosError
     from lumos.output_files import check_outputs, check_places
-    from lumos.predict.facade import validate
-    from lumos.predict.validate import explained
+    from lumos.prediction.facade import validate
+    from lumos.prediction.validate import explained
 
     check_outputs([plot], tables)
     check_places(plot)
@@ -39,13 +39,13 @@ def command(
     found = validate(*tables, leave_out=leave_out, progress=progress("predicting", "rows"))
     result = {**found.to_dict(), "seconds_s": clock.lap()}
     if plot is not None:
-        from lumos.report.plots.validate import write_plot
+        from lumos.reports.plots.validate import write_plot
 
         write_plot(plot, found.rows)
     if json:
         write_json(result)
     else:
-        from lumos.report.text.validate import print_validation
+        from lumos.reports.text.validate import print_validation
 
         print_validation(console(), found.rows, result, explained(found.rows, worst))
     if not result["scored"]:

@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
+from lumos.changes.settings import in_words, parse_settings
 from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, Repair, console, write_json
 from lumos.cli.progress import progress
-from lumos.whatif.settings import in_words, parse_settings
 
 SET_HELP = f"Change the plan, the model or a size; repeatable. KEY: {in_words()}."
 
@@ -52,15 +52,15 @@ def command(
     operator:GLOB matches operators with everything that they do and launch.
     """
     from lumos.analyze.trust import trust
+    from lumos.changes.changes import Changes
+    from lumos.changes.durations import Durations
+    from lumos.changes.grid import evaluate, parse_grid
+    from lumos.changes.whatif import answer_changes
     from lumos.errors import UsageError
     from lumos.graph.build import build
     from lumos.output_files import check_places
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
-    from lumos.whatif.changes import Changes
-    from lumos.whatif.durations import Durations
-    from lumos.whatif.grid import evaluate, parse_grid
-    from lumos.whatif.whatif import answer_changes
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
     changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()), repeat, host_factor)
@@ -78,20 +78,20 @@ def command(
         if json:
             write_json({"grid": [cell._asdict() for cell in cells], "trust": grounds})
             return
-        from lumos.report.text.whatif import print_grid
+        from lumos.reports.text.whatif import print_grid
 
         print_grid(console(), cells, grounds)
         return
     found = answer_changes(job, graph, changes, force=force)
     if any(files.values()):
-        from lumos.report.export.job import export
+        from lumos.reports.export.job import export
 
         export(found, **files)
     if json:
-        from lumos.whatif.answer import contracted
+        from lumos.changes.answer import contracted
 
         write_json(contracted(found))
         return
-    from lumos.report.text.whatif import print_answer
+    from lumos.reports.text.whatif import print_answer
 
     print_answer(console(), found)

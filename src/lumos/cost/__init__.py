@@ -7,27 +7,27 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reexport import reexport
+from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
-    from lumos.cost.attention import attention
+    from lumos.cost.attention_model import attention
     from lumos.cost.cluster import Accelerator, Cluster, cluster_names, load_cluster
-    from lumos.cost.collective import collective
+    from lumos.cost.collective_model import collective
     from lumos.cost.estimate import Estimate
-    from lumos.cost.gemm import gemm
-    from lumos.cost.memory_bound import memory_bound
+    from lumos.cost.gemm_model import gemm
+    from lumos.cost.memory_bound_model import memory_bound
 
 __all__ = ["Accelerator", "Cluster", "Estimate", "attention", "cluster_names", "collective", "gemm", "load_cluster", "memory_bound"]
 
-reexport(
-    __name__,
-    {
-        "lumos.cost.attention": ("attention",),
-        "lumos": ("load_cluster",),
-        "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names"),
-        "lumos.cost.collective": ("collective",),
-        "lumos.cost.estimate": ("Estimate",),
-        "lumos.cost.gemm": ("gemm",),
-        "lumos.cost.memory_bound": ("memory_bound",),
-    },
-)
+if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
+    __getattr__, __dir__ = on_demand(
+        __name__,
+        {
+            "lumos.cost.attention_model": ("attention",),
+            "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names", "load_cluster"),
+            "lumos.cost.collective_model": ("collective",),
+            "lumos.cost.estimate": ("Estimate",),
+            "lumos.cost.gemm_model": ("gemm",),
+            "lumos.cost.memory_bound_model": ("memory_bound",),
+        },
+    )

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.cost.attention import directions_of
-from lumos.cost.gemm import gemm
-from lumos.cost.memory_bound import memory_bound
+from lumos.cost.attention_model import directions_of
+from lumos.cost.gemm_model import gemm
+from lumos.cost.memory_bound_model import memory_bound
 from lumos.vocabulary import Direction, DType
 
 if TYPE_CHECKING:

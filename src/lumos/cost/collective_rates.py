@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.cost.cluster import Cluster, load_cluster
-from lumos.cost.collective import collective
+from lumos.cost.collective_model import collective
 from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError
 

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from lumos.cost.attention import KERNELS, attention
+from lumos.cost.attention_model import KERNELS, attention
 from lumos.cost.cluster import Accelerator, Cluster, cluster_names, dtype_of, load_cluster
 from lumos.cost.coefficients import Book, Coefficients, find
 from lumos.cost.fitting.fit import INTERVAL_SHARE
-from lumos.cost.gemm import gemm
-from lumos.cost.memory_bound import moved
+from lumos.cost.gemm_model import gemm
+from lumos.cost.memory_bound_model import moved
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError, UnknownDeviceError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from lumos.cost.memory_bound import NORMALISATION, POINTWISE, REDUCTION, STRIDED
+from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
 from lumos.cost.operators import OperatorTime, Shape, elements
 from lumos.vocabulary import DType
 

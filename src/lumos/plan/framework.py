@@ -56,7 +56,7 @@ class Framework:
     step_us, of one step outside its passes (data, logging, synchronisations). tensor_us: the optimizer's host time for one
     parameter tensor, where it is not fused. transfer_us: host time of one pipeline transfer. transfer_blocks: after a
     receive the host waits for the device (Megatron's `batch_p2p_sync`), so it cannot run ahead of the pipeline. cuda_graphs:
-    each pass of a microbatch over a rank's layers is launched as one graph (`lumos.predict.cuda_graphs`).
+    each pass of a microbatch over a rank's layers is launched as one graph (`lumos.prediction.cuda_graphs`).
 
     Defaults. zero, sequence_parallel, recompute, precision: what the framework does if a published row leaves it open.
     """

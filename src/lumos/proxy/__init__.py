@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reexport import reexport
+from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
     from lumos.proxy.facade import Generated, generate, run
 
 __all__ = ["Generated", "generate", "run"]
 
-reexport(__name__, {"lumos.proxy.facade": ("Generated", "generate", "run")})
+if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
+    __getattr__, __dir__ = on_demand(__name__, {"lumos.proxy.facade": ("Generated", "generate", "run")})

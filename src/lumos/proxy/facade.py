@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from lumos.choices import check_choice
 from lumos.errors import UsageError
-from lumos.proxy.generate import generate_program as generate_program
-from lumos.proxy.run import run_benchmark as run_benchmark
+from lumos.proxy.generation import generate_program as generate_program
+from lumos.proxy.running import run_benchmark as run_benchmark
 from lumos.result import Shown
 from lumos.trace.source import keep_inputs, paths_of
 

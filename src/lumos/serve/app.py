@@ -18,16 +18,16 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 from starlette.exceptions import HTTPException
 
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations, Scale
+from lumos.changes.settings import SETTINGS, Setting, SettingKind, parse_settings
 from lumos.cost.cluster import cluster_names
 from lumos.errors import LumosError, UsageError
-from lumos.report.page.html import MODULES, json_text, page, plotly_source, static
+from lumos.reports.page.html import MODULES, json_text, page, plotly_source, static
 from lumos.result import plain
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Session, command_line, python_code
 from lumos.serve.work import fault_of
-from lumos.whatif.changes import Changes
-from lumos.whatif.durations import Durations, Scale
-from lumos.whatif.settings import SETTINGS, Setting, SettingKind, parse_settings
 
 #: Modules that only the explorer uses.
 OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")

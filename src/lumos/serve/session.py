@@ -16,18 +16,18 @@ import numpy as np
 
 from lumos.analyze.ranks.equal_work import equal_work
 from lumos.analyze.trust import check_sound
+from lumos.changes.bench import Bench
+from lumos.changes.changes import Changes
 from lumos.characters import is_whole
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
-from lumos.report.page.document import ReportedJob, document, structural_what_if, what_if
-from lumos.report.page.timeline_levels import Limits, excerpt
+from lumos.reports.page.document import ReportedJob, document, structural_what_if, what_if
+from lumos.reports.page.timeline_levels import Limits, excerpt
 from lumos.result import plain
 from lumos.serve.work import BackgroundWork, Progressing
-from lumos.simulate import Timeline, simulate
+from lumos.simulation import Timeline, simulate
 from lumos.trace import read
-from lumos.whatif.bench import Bench
-from lumos.whatif.changes import Changes
 
 #: The largest timeline that is sent to a browser on the same machine.
 LIMITS = Limits(cells=3_000_000, tasks=1_200_000)

@@ -54,10 +54,10 @@ def _not_recording(error: Exception) -> None:
 
 
 def _emulate(_torch: Any) -> None:
-    from lumos.emulate.process.versions import served
+    from lumos.emulation.process.versions import served
 
     with served():
-        from lumos.emulate.process.start import begin
+        from lumos.emulation.process.start import begin
 
         begin()
 

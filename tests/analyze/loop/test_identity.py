@@ -11,7 +11,7 @@ from lumos.analyze.loop.identity import identity, without_one_off
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 from lumos.vocabulary import Grade
 
 US = 1000

@@ -12,7 +12,7 @@ from lumos.analyze.loop.reaction import device_reaction
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Dependency, Kind
-from lumos.simulate.durations import scale
+from lumos.simulation.durations import scale
 from lumos.vocabulary import Grade
 
 SHORT = [(0, Kind.RUNTIME, "call", 1), (0, Kind.RUNTIME, "call", 1)]

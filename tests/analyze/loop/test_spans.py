@@ -10,7 +10,7 @@ import pytest
 from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.build import build
 from lumos.graph.table import Dependency, Kind, Processor, Step
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 from lumos.trace import read
 
 US = 1000

@@ -10,7 +10,7 @@ import pytest
 from lumos.analyze.loop.steps import assigned, job_lengths, members, step_names, step_times
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
-from lumos.simulate.timeline import Timeline, measured
+from lumos.simulation.timeline import Timeline, measured
 from lumos.vocabulary import Basis
 
 US = 1000

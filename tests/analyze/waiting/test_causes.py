@@ -14,9 +14,9 @@ from lumos.analyze.waiting.idle import Idle, split
 from lumos.analyze.waiting.occupancy import NEVER
 from lumos.analyze.waiting.slack import slack
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
-from lumos.simulate import simulate
-from lumos.simulate.freeze import freeze
-from lumos.simulate.timeline import measured
+from lumos.simulation import simulate
+from lumos.simulation.freeze import freeze
+from lumos.simulation.timeline import measured
 
 US = 1000
 

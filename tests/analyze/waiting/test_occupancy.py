@@ -10,8 +10,8 @@ import pytest
 from lumos.analyze.collectives import waiting
 from lumos.analyze.waiting.occupancy import NEVER, last_full
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor
-from lumos.simulate import simulate
-from lumos.simulate.timeline import measured
+from lumos.simulation import simulate
+from lumos.simulation.timeline import measured
 
 US = 1000
 

@@ -8,8 +8,8 @@ import pytest
 from lumos.analyze.loop.steps import members
 from lumos.analyze.waiting.slack import UNBOUNDED, slack, slack_by_class
 from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
-from lumos.simulate import simulate, sweep
-from lumos.simulate.freeze import freeze
+from lumos.simulation import simulate, sweep
+from lumos.simulation.freeze import freeze
 
 US = 1000
 

@@ -8,7 +8,7 @@ import pytest
 from lumos.analyze.loop.steps import is_operation_level, members
 from lumos.analyze.waiting.unexplained import NO_PERIOD, NOT_COUNTED, unexplained_times
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
-from lumos.simulate.timeline import measured
+from lumos.simulation.timeline import measured
 
 US = 1000
 

@@ -15,7 +15,7 @@ from lumos.chakra.lower import lower
 from lumos.chakra.play import play
 from lumos.errors import UsageError
 from lumos.graph.table import Graph
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 
 
 @given(jobs())

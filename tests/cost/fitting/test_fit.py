@@ -9,10 +9,10 @@ import pytest
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import Coefficients, overlay, read_coefficients, shipped_coefficients, write_coefficients
-from lumos.cost.collective import LINK_PRIOR, link_seconds, span_group
+from lumos.cost.collective_model import LINK_PRIOR, link_seconds, span_group
 from lumos.cost.fitting.calibrate import fit_tables, read_table
 from lumos.cost.fitting.fit import fit_positive, folds, held_out, minimise, summarise
-from lumos.cost.gemm import GEMM_PRIOR, gemm, gemm_seconds, work_of
+from lumos.cost.gemm_model import GEMM_PRIOR, gemm, gemm_seconds, work_of
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 

@@ -12,7 +12,7 @@ from lumos.graph.build import build
 from lumos.graph.operations.graph import operations_graph
 from lumos.graph.operations.host import operation_constants
 from lumos.graph.table import Dependency, Kind
-from lumos.simulate import measured, simulate
+from lumos.simulation import measured, simulate
 from lumos.trace import read
 
 MS = 1_000_000

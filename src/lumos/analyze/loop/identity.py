@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lumos.analyze.loop.steps import step_times
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Evidence
-from lumos.simulate import simulate
+from lumos.simulation import simulate
 from lumos.units import duration
 from lumos.vocabulary import Basis, Grade
 

@@ -19,7 +19,7 @@ from lumos.analyze.loop.steps import Members, assigned
 from lumos.graph.arrivals import without_waits
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
-from lumos.simulate.durations import with_durations
+from lumos.simulation.durations import with_durations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -27,8 +27,8 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Evidence
-from lumos.simulate import simulate
-from lumos.simulate.durations import with_durations
+from lumos.simulation import simulate
+from lumos.simulation.durations import with_durations
 from lumos.units import count
 from lumos.vocabulary import Basis, Grade
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64
 
 #: Successive periods that differ by less than this share are the same.

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int32, Int64
 
 #: The median step is said beside the mean where they differ by more than this share.

@@ -30,8 +30,8 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.result import Shown
-from lumos.simulate import Timeline, measured, simulate
-from lumos.simulate.freeze import freeze, sweep
+from lumos.simulation import Timeline, measured, simulate
+from lumos.simulation.freeze import freeze, sweep
 from lumos.stages import stage
 from lumos.units import duration
 

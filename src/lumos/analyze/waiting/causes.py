@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import Members
-    from lumos.simulate.freeze import Frozen
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.freeze import Frozen
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int8, Int32, Int64
 
 

@@ -26,7 +26,7 @@ from lumos.intervals import Union, union
 
 if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64
 
 #: A start up to this much after the latest known cause counts as explained by it, ns: launch latency varies by less.

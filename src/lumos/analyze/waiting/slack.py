@@ -18,10 +18,10 @@ from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.task_class import task_classes
 from lumos.analyze.waiting.causes import Causes, causes
 from lumos.graph.table import Dependency, Kind
-from lumos.simulate.freeze import Frozen, freeze
+from lumos.simulation.freeze import Frozen, freeze
 
 if TYPE_CHECKING:
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int32, Int64
 
 #: Slack of a task that no step's end depends on.
@@ -52,8 +52,8 @@ class ClassSlack(NamedTuple):
 def slack(timeline: Timeline, owners: Members | None = None, *, frozen: Frozen | None = None) -> Slack:
     """How much longer each task of a replayed run could take before a step ends later.
 
-    owners, frozen: what `lumos.analyze.loop.steps.members` and `lumos.simulate.freeze` give for the timeline's graph; worked out here where
-    they are not given. Raises GraphError where the graph is malformed or has no schedule.
+    owners, frozen: what `lumos.analyze.loop.steps.members` and `lumos.simulation.freeze` give for the timeline's graph; worked out
+    here where they are not given. Raises GraphError where the graph is malformed or has no schedule.
     """
     graph = timeline.graph
     owners, frozen = owners or members(graph), frozen or freeze(graph)

@@ -25,7 +25,7 @@ from lumos.intervals import union, within
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.simulate.timeline import Timeline
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64
 
 #: To be scored, the steps of a rank must contain at least so many operators (and device tasks, where the rank has any), and at most

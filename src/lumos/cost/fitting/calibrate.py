@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.cost.attention import DIRECTIONS, directions_of, shape_of
+from lumos.cost.attention_model import DIRECTIONS, directions_of, shape_of
 from lumos.cost.cluster import Cluster, dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients
-from lumos.cost.collective import FITTED_KINDS, link_coefficients, modelled_kind
-from lumos.cost.collective import MODELLED_KINDS as COLLECTIVES
+from lumos.cost.collective_model import FITTED_KINDS, link_coefficients, modelled_kind
+from lumos.cost.collective_model import MODELLED_KINDS as COLLECTIVES
 from lumos.cost.fitting.fit_attention import AttentionRows, fit_attention
 from lumos.cost.fitting.fit_collective import CollectiveRows, fit_links, fit_network
 from lumos.cost.fitting.fit_gemm import GemmRows, fit_gemm

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.attention import ATTENTION_PRIOR, AttentionCoefficients, AttentionShape, attention_seconds
+from lumos.cost.attention_model import ATTENTION_PRIOR, AttentionCoefficients, AttentionShape, attention_seconds
 from lumos.cost.fitting.fit import fit_positive, held_out, input_ranges, summarise
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.collective import (
+from lumos.cost.collective_model import (
     LINK_PRIOR,
     NETWORK_PRIOR,
     LinkCoefficients,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.cost.fitting.fit import fit_positive, held_out, input_ranges, summarise
-from lumos.cost.gemm import GEMM_PRIOR, TILES, GemmCoefficients, gemm_seconds, work_of
+from lumos.cost.gemm_model import GEMM_PRIOR, TILES, GemmCoefficients, gemm_seconds, work_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

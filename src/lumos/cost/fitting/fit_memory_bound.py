@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.cost.fitting.fit import fit_positive, held_out, input_ranges, summarise
-from lumos.cost.memory_bound import MEMORY_PRIOR, MemoryCoefficients, moved_seconds
+from lumos.cost.memory_bound_model import MEMORY_PRIOR, MemoryCoefficients, moved_seconds
 from lumos.cost.operators import operator_times
 from lumos.cost.traffic import traffic
 from lumos.trace.table import Category, Trace

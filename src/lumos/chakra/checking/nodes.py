@@ -1,0 +1,218 @@
+"""The rules that can be checked on one rank's file alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumos.chakra.checking.rules import Violation
+from lumos.errors import TraceError
+from lumos.trace.chakra.et import KNOWN_VERSIONS, stream
+from lumos.trace.chakra.schema import Attribute, ChakraNode, CollectiveType, NodeType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from pathlib import Path
+
+#: Numbers that ASTRA-sim converts into one another, booleans among them.
+_INTEGERS = frozenset(f"{sign}int{bits}" for sign in ("", "u", "s") for bits in (32, 64)) | {
+    *("fixed32", "fixed64", "sfixed32", "sfixed64", "bool"),
+}
+
+#: Collective types that ASTRA-sim simulates.
+SIMULATED = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.ALL_TO_ALL, CollectiveType.REDUCE_SCATTER)
+#: The type that it lets run for the node's own duration on each rank, without a transfer and without the other ranks.
+ALONE = CollectiveType.BROADCAST
+
+#: The types of value that ASTRA-sim accepts, by attribute.
+_KINDS: Mapping[str, frozenset[str]] = {
+    "is_cpu_op": _INTEGERS,
+    "comm_type": _INTEGERS,
+    "comm_size": _INTEGERS,
+    "comm_tag": _INTEGERS,
+    "comm_src": _INTEGERS,
+    "comm_dst": _INTEGERS,
+    "comm_priority": _INTEGERS,
+    "pg_name": frozenset({"string"}),
+    "involved_dim": frozenset({"bool_list"}),
+    "num_ops": _INTEGERS,
+    "tensor_size": _INTEGERS,
+}
+
+#: The attributes that a communication node must have, and those that it may have, by type of node.
+_REQUIRED = {
+    NodeType.COLL: ("comm_type", "comm_size"),
+    NodeType.SEND: ("comm_dst", "comm_size", "comm_tag"),
+    NodeType.RECV: ("comm_src", "comm_size", "comm_tag"),
+}
+_OPTIONAL = {
+    NodeType.COLL: ("pg_name", "comm_priority", "involved_dim"),
+    NodeType.SEND: ("comm_src",),
+    NodeType.RECV: ("comm_dst",),
+}
+
+
+@dataclass(slots=True)
+class RankFile:
+    """The nodes of a file, as far as it could be read, and the rules that it breaks."""
+
+    path: Path
+    rank: int
+    nodes: list[ChakraNode] = field(default_factory=list)
+    violations: list[Violation] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    def find(self, rule: str, node: int | None, message: str) -> None:
+        self.violations.append(Violation(rule, self.path.name, node, message))
+
+
+def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFile:
+    """Read one file and apply the rules to each node. `roofline`, `memory`: whether the system file switches roofline mode
+    on, and whether the memory file has a memory expansion."""
+    out = RankFile(path, rank)
+    with path.open("rb") as file:
+        if file.read(2) == b"\x1f\x8b":
+            out.find("packed", None, "the file is gzip; unpack it")
+    try:
+        metadata, nodes = stream(path)
+        if not metadata.version and not metadata.attrs:
+            out.find("metadata", None, "the metadata message is empty; set its version")
+        if metadata.version and metadata.version not in KNOWN_VERSIONS:
+            out.warnings.append(f"unknown Chakra version {metadata.version!r}; read by its fields")
+        for placed in nodes:
+            out.nodes.append(placed.node)
+    except TraceError as error:
+        text = str(error).removeprefix(f"{path}: ")
+        rule = "metadata" if "lacks its metadata" in text else "frame" if path.stat().st_size else "no-nodes"
+        out.find(rule, None, text)
+        return out
+    if not out.nodes:
+        out.find("no-nodes", None, "the file holds no nodes")
+    for node in out.nodes:
+        for rule, message in _node(node, rank, roofline, memory):
+            out.find(rule, node.id, message)
+    _structure(out)
+    _unknown(out)
+    return out
+
+
+def _unknown(file: RankFile) -> None:
+    """Warn of what no rule is about and Lumos does not know either: simulators pass over it."""
+    empty = {a.name for node in file.nodes for a in node.attrs if not a.kind and a.name not in _KINDS}
+    if empty:
+        file.warnings.append(f"attributes without a value ({', '.join(sorted(empty))})")
+    if any(runs_alone(node) for node in file.nodes):
+        file.warnings.append("a broadcast takes its own duration on each rank: the simulator neither prices it nor waits for the others")
+    if any(node.unknown for node in file.nodes):
+        file.warnings.append("nodes with fields that the schema lacks")
+
+
+def runs_alone(node: ChakraNode) -> bool:
+    """Whether the simulator runs a collective on each rank for itself."""
+    return node.type == NodeType.COLL and node.value("comm_type") == ALONE
+
+
+def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator[tuple[str, str]]:
+    attrs = {a.name: a for a in node.attrs}
+    cpu = attrs.get("is_cpu_op")
+    yield from _typed(attrs, "is_cpu_op", required=False)
+    on_cpu = cpu is not None and bool(cpu.value)
+    if node.type == NodeType.COMP:
+        if roofline and not on_cpu:
+            yield from _roofline(attrs)
+    elif node.type in _REQUIRED:
+        if on_cpu:
+            yield "communication-on-cpu", "a communication node with is_cpu_op true"
+        yield from _communication(node, attrs, rank)
+    elif node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
+        if not memory:
+            yield "node-type", f"{NodeType(node.type).name} without a memory expansion in the memory file"
+        elif "tensor_size" not in attrs:
+            yield "node-type", f"{NodeType(node.type).name} without tensor_size"
+    else:
+        name = NodeType(node.type).name if node.type in list(NodeType) else "unknown"
+        yield "node-type", f"node type {node.type} ({name})"
+
+
+def _roofline(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
+    for name in ("num_ops", "tensor_size"):
+        yield from _typed(attrs, name, required=True, missing="roofline")
+    size = attrs.get("tensor_size")
+    if size is not None and size.value == 0:
+        yield "roofline", "tensor_size is 0"
+
+
+def _communication(node: ChakraNode, attrs: Mapping[str, Attribute], rank: int) -> Iterator[tuple[str, str]]:
+    kind = NodeType(node.type)
+    for name in _REQUIRED[kind]:
+        yield from _typed(attrs, name, required=True)
+    for name in _OPTIONAL[kind]:
+        yield from _typed(attrs, name, required=False)
+    if kind == NodeType.COLL:
+        found = attrs.get("comm_type")
+        if found is not None and isinstance(found.value, int) and found.value not in (*SIMULATED, ALONE):
+            name = CollectiveType(found.value).name if found.value in list(CollectiveType) else "unknown"
+            yield "collective-type", f"comm_type {found.value} ({name}) is not simulated"
+        group = attrs.get("pg_name")
+        if group is not None and isinstance(group.value, str) and group.value and not (group.value.isascii() and group.value.isdigit()):
+            yield "group-name", f"pg_name {group.value!r} is no decimal integer"
+        return
+    own = attrs.get("comm_src" if kind == NodeType.SEND else "comm_dst")
+    if own is not None and own.value != rank:
+        yield "peer", f"{own.name} is {own.value!r}, the file's rank is {rank}"
+
+
+def _typed(
+    attrs: Mapping[str, Attribute], name: str, *, required: bool, missing: str = "communication-attribute"
+) -> Iterator[tuple[str, str]]:
+    found = attrs.get(name)
+    if found is None:
+        if required:
+            yield missing, f"{name} is missing"
+    elif found.kind not in _KINDS[name]:
+        wanted = "an integer" if _KINDS[name] is _INTEGERS else min(_KINDS[name])
+        yield "attribute-type", f"{name} is a {found.kind}, not {wanted}" if found.kind else f"{name} has no value"
+    elif isinstance(found.value, int) and found.value < 0:
+        yield "communication-attribute", f"{name} is {found.value}"
+
+
+def _structure(file: RankFile) -> None:
+    """Ids, dependencies and cycles."""
+    by_id: dict[int, ChakraNode] = {}
+    for node in file.nodes:
+        if node.id in by_id:
+            file.find("duplicate-id", node.id, "another node of the file has this id")
+        by_id[node.id] = node
+    waiting = {}
+    after: dict[int, list[int]] = {}
+    for node in by_id.values():
+        deps = {*node.data_deps, *node.ctrl_deps}
+        known = {dep for dep in deps if dep in by_id}
+        for dep in sorted(deps - known):
+            file.find("absent-dependency", node.id, f"depends on node {dep}, which the file lacks")
+        waiting[node.id] = len(known)
+        for dep in known:
+            after.setdefault(dep, []).append(node.id)
+    ready = [i for i, count in waiting.items() if not count]
+    done = 0
+    while ready:
+        done += 1
+        for follower in after.get(ready.pop(), ()):
+            waiting[follower] -= 1
+            if not waiting[follower]:
+                ready.append(follower)
+    if done < len(by_id):
+        cycle = _cycle(by_id, waiting)
+        file.find("cycle", cycle[0], f"nodes {' -> '.join(map(str, [*cycle, cycle[0]]))} wait for one another")
+
+
+def _cycle(by_id: Mapping[int, ChakraNode], waiting: Mapping[int, int]) -> list[int]:
+    """One cycle among the nodes that never became ready; each node is followed by one that waits for it."""
+    at = next(i for i, count in waiting.items() if count)
+    seen: dict[int, int] = {}
+    path: list[int] = []
+    while at not in seen:
+        seen[at] = len(path)
+        path.append(at)
+        at = next(d for d in (*by_id[at].data_deps, *by_id[at].ctrl_deps) if waiting.get(d))
+    return path[seen[at] :][::-1]

@@ -1,0 +1,357 @@
+"""Join an execution trace and a profiler file of one rank: find which operator of one is which operator of the other.
+
+The execution trace knows tensors and their identity, the profiler knows times and kernels. Both may carry the id of an
+operator's record function. These ids are used only where the names that they join agree, because the same ids can mean
+different operators in the two files. Otherwise the calls of each thread, by name and caller's name, are aligned in their
+order (`align`).
+
+The link rate is a share of the kernels whose operator is in both files. Where the profiler saw an operator (by name and
+caller) k times and the observer e times, min(1, e / k) of its kernels count. A low rate is reported as a diagnostic. Files
+that are not of one rank and run (`votes`) have no links at all.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lumos.chakra.linking.votes import Vote, confidence, votes
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
+from lumos.graph.launches import device_work
+from lumos.result import Shown, plain
+from lumos.sequences import align_names
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.execution_trace import ExecutionTrace
+
+#: The share of joined names that must agree for ids to be used.
+BELIEVED = 0.95
+#: Link rates below this are reported.
+LOW = 0.9
+#: The fields of a profiler file that may hold the id of an operator's record function, and what must be added to them.
+_IDS = (("Record function id", 0), ("External id", 0), ("Ev Idx", 1), ("Ev Idx", 0))
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Linked(Shown):
+    """Which nodes of an execution trace the rows of a Trace are.
+
+    node: int32 per row of the Trace, its node in the execution trace, ABSENT where there is none. kernel: the row of each
+    kernel. kernel_node: per kernel the node of the operator that launched it. method: per kernel how that was found: "id",
+    "alignment", "enclosing" (the execution trace lacks the operator itself but has one around it), or "" where it was not.
+    shared: how many kernels have an operator that is in both files. linked: how many were found by id or alignment.
+    operators: how many rows were matched. votes: what facts that linking does not use say about the pair; where one refutes
+    it, nothing is linked.
+    """
+
+    node: Int32
+    kernel: Int32
+    kernel_node: Int32
+    method: tuple[str, ...]
+    shared: int
+    operators: int
+    votes: tuple[Vote, ...]
+    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def confidence(self) -> float | None:
+        """The share of the facts that confirm the pair; 0 where one refutes it, None where the files have none of them."""
+        return confidence(self.votes)
+
+    @property
+    def refuted(self) -> tuple[str, ...]:
+        """Why the two files are not of one rank and run; empty where nothing says so."""
+        return tuple(vote.reason for vote in self.votes if vote.confirms is False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """How much was linked, and how; the keys of `lumos chakra link --json` without its times."""
+        return {
+            "kernels": self.kernels,
+            "shared": self.shared,
+            "linked": self.linked,
+            "link_rate": self.link_rate,
+            "by_method": self.by_method,
+            "operators": self.operators,
+            "confidence": self.confidence,
+            "votes": plain(self.votes),
+            "diagnostics": plain(self.diagnostics),
+        }
+
+    @property
+    def kernels(self) -> int:
+        return len(self.kernel)
+
+    @property
+    def by_method(self) -> dict[str, int]:
+        counts = Counter(self.method)
+        return {how or "none": counts[how] for how in ("id", "alignment", "enclosing", "")}
+
+    @property
+    def linked(self) -> int:
+        counts = self.by_method
+        return counts["id"] + counts["alignment"]
+
+    @property
+    def link_rate(self) -> float | None:
+        """Linked kernels over those whose operator is in both files; None where there are none."""
+        return min(self.linked / self.shared, 1.0) if self.shared else None
+
+
+def link_traces(observed: ExecutionTrace, trace: Trace) -> Linked:
+    """Join an execution trace with the profiler file of the same rank and run."""
+    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION)).astype(np.int32)
+    rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
+    caller = _callers(trace, rows)
+    node = np.full(len(trace), ABSENT, np.int32)
+    by_id = _join_ids(observed, trace, rows)
+    how = "id" if by_id is not None else "alignment"
+    calls = _calls(observed, trace, rows, caller)
+    node[rows] = _align(observed, trace, rows, calls) if by_id is None else by_id
+    cast = votes(observed, trace, node)
+    if confidence(cast) == 0:
+        node[:] = ABSENT
+    kernel, operator = _operators(trace, rows, caller)
+    method, kernel_node = _methods(node, operator, how, caller, rows)
+    out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), cast, ())
+    return replace(out, diagnostics=tuple(_findings(observed, trace, out)))
+
+
+def require_pair(observed: ExecutionTrace, trace: Trace, found: Linked) -> None:
+    """Raise LumosError with the reasons where the two files are not of one rank and run."""
+    if found.refuted:
+        why = "; ".join(found.refuted)
+        raise LumosError(f"{observed.path} and {trace.path} are not of one rank and run ({why}); give the two files of one process")
+
+
+def _callers(trace: Trace, rows: Int32) -> Int64:
+    """For each of `rows` (sorted by lane and start) the position in `rows` of its caller, ABSENT where it has none."""
+    out = np.full(len(rows), ABSENT, np.int64)
+    end = (trace.start[rows] + trace.duration[rows]).tolist()
+    stack: list[int] = []
+    lane_before = ABSENT
+    for i, (lane, start) in enumerate(zip(trace.lane[rows].tolist(), trace.start[rows].tolist(), strict=True)):
+        if lane != lane_before:
+            stack, lane_before = [], lane
+        while stack and end[stack[-1]] <= start and not (end[stack[-1]] == start == end[i]):
+            stack.pop()
+        if stack:
+            out[i] = stack[-1]
+        stack.append(i)
+    return out
+
+
+def _join_ids(observed: ExecutionTrace, trace: Trace, rows: Int32) -> Int32 | None:
+    """The node of each row by id, from the first field of `_IDS` whose names agree; None where no field's do."""
+    known = observed.rf_id > 0
+    order = np.flatnonzero(known)[np.argsort(observed.rf_id[known], kind="stable")]
+    ids = observed.rf_id[order]
+    if not len(ids):
+        return None
+    kineto_names = _common_names(observed, trace)
+    is_operator = trace.category[rows] == Category.OPERATOR
+    for key, shift in _IDS:
+        values = trace.external_id[rows] if key == "External id" else trace.dense(key)[rows]
+        wanted = np.where(values == ABSENT, ABSENT, values + shift)
+        at = np.minimum(np.searchsorted(ids, wanted), len(ids) - 1)
+        joined = (ids[at] == wanted) & is_operator
+        agrees = joined & (kineto_names[trace.name[rows]] == observed.name[order[at]])
+        expected = min(int(is_operator.sum()), int((~observed.is_pseudo()).sum()))
+        if joined.any() and agrees.sum() >= BELIEVED * joined.sum() and agrees.sum() >= BELIEVED * expected:
+            labels = (ids[at] == wanted) & (kineto_names[trace.name[rows]] == observed.name[order[at]])
+            return np.where(labels, order[at], ABSENT).astype(np.int32)
+    return None
+
+
+def _common_names(observed: ExecutionTrace, trace: Trace) -> Int64:
+    """For each string of the trace its index among the strings of the execution trace, ABSENT where it is not among them."""
+    index = {name: i for i, name in enumerate(observed.strings)}
+    return np.array([index.get(name, ABSENT) for name in trace.strings] or [ABSENT], np.int64)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Calls:
+    """A number for every call's name and caller's name. row: int64 per row. node: int64 per node. ABSENT where the other
+    file never has the name. row_name, node_name: the same for the name alone."""
+
+    row: Int64
+    node: Int64
+    row_name: Int64
+    node_name: Int64
+
+
+def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -> _Calls:
+    """The calls of both files, numbered alike. The caller that counts is the nearest whose name both files have."""
+    row_name = _common_names(observed, trace)[trace.name[rows]]
+    seen = np.zeros(len(observed.strings), bool)
+    seen[row_name[row_name >= 0]] = True
+    node_name = np.where(seen[observed.name] & ~observed.is_pseudo(), observed.name, ABSENT).astype(np.int64)
+    width = len(observed.strings) + 1
+
+    def calls(name: Int64, caller: Int64) -> Int64:
+        return np.where(name >= 0, name * width + _caller_names(caller, name), ABSENT)
+
+    return _Calls(calls(row_name, caller), calls(node_name, observed.parent.astype(np.int64)), row_name, node_name)
+
+
+def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> Int32:
+    """The node of each row by the order of calls, thread by thread: the thread with most in common says which part of the profiled
+    time the execution trace covers, and the others are aligned within it."""
+    known_rows, known_nodes = np.flatnonzero(calls.row >= 0), np.flatnonzero(calls.node >= 0)
+    out = np.full(len(rows), ABSENT, np.int32)
+    covered: _Covered | None = None
+    for thread, lane in _threads(observed, trace, rows[known_rows], known_nodes, calls.node_name, calls.row_name[known_rows]):
+        nodes = known_nodes[observed.thread[known_nodes] == thread]
+        on_lane = known_rows[trace.lane[rows[known_rows]] == lane]
+        if covered is not None:
+            on_lane = on_lane[covered.has(trace.start[rows[on_lane]], nodes)]
+        numbers = np.unique(np.concatenate((calls.node[nodes], calls.row[on_lane])), return_inverse=True)[1].astype(np.int32)
+        partner = align_names(numbers[: len(nodes)], numbers[len(nodes) :])
+        out[on_lane[partner[partner >= 0]]] = nodes[partner >= 0]
+        if covered is None and (partner >= 0).any():
+            found = partner >= 0
+            covered = _covered(trace, rows[trace.lane[rows] == lane], rows[on_lane[partner[found]]], nodes[found])
+    return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Covered:
+    """The part of a thread that an execution trace covers. first, last: its nodes, which are numbered in call order over all threads.
+    begin, end: its time, ns. before, after: when the thread's row before it ended, and the row after it began."""
+
+    first: int
+    last: int
+    begin: int
+    end: int
+    before: int
+    after: int
+
+    def has(self, start: Int64, nodes: Int64) -> NDArray[np.bool_]:
+        """Which rows of another thread can be among these nodes: those in the gap before only where nodes came before, and so after."""
+        low = self.before if nodes.min() < self.first else self.begin
+        high = self.after if nodes.max() > self.last else self.end
+        inside: NDArray[np.bool_] = (start >= low) & (start <= high)
+        return inside
+
+
+def _covered(trace: Trace, rows: Int32, matched: Int32, nodes: Int64) -> _Covered:
+    """The part of a thread, with these rows, that is covered: its rows that have a node, and their nodes."""
+    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    begin, stop = int(trace.start[matched].min()), int((trace.start[matched] + trace.duration[matched]).max())
+    before, after = end[end <= begin], start[start >= stop]
+    first_of_all, last_of_all = int(trace.start.min()), int((trace.start + trace.duration).max())
+    return _Covered(
+        int(nodes.min()),
+        int(nodes.max()),
+        begin,
+        stop,
+        int(before.max()) if len(before) else first_of_all,
+        int(after.min()) if len(after) else last_of_all,
+    )
+
+
+def _caller_names(caller: Int64, name: Int64) -> Int64:
+    """The name of the nearest caller that has one (name >= 0), plus 1; 0 where there is none. Callers come before callees."""
+    names, out = name.tolist(), [0] * len(name)
+    for i, up in enumerate(caller.tolist()):
+        if up >= 0:
+            out[i] = names[up] + 1 if names[up] >= 0 else out[up]
+    return np.array(out, np.int64)
+
+
+def _threads(observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, node_name: Int64, row_name: Int64) -> list[tuple[int, int]]:
+    """(thread, lane) pairs with the most operators in common, best pairs first; every thread and lane is in one pair at most."""
+    lane = trace.lane[rows]
+    overlaps = []
+    for thread in np.unique(observed.thread[nodes]).tolist():
+        observed_names = Counter(node_name[nodes[observed.thread[nodes] == thread]].tolist())
+        for other in np.unique(lane).tolist():
+            common = observed_names & Counter(row_name[lane == other].tolist())
+            overlaps.append((sum(common.values()), -thread, -other))
+    out: list[tuple[int, int]] = []
+    for count, thread, other in sorted(overlaps, reverse=True):
+        if count and -thread not in {t for t, _ in out} and -other not in {k for _, k in out}:
+            out.append((-thread, -other))
+    return out
+
+
+def _operators(trace: Trace, rows: Int32, caller: Int64) -> tuple[Int32, Int64]:
+    """The kernels' rows, and for each the position in `rows` of the operator that launched it, ABSENT where there is none."""
+    work = device_work(trace)
+    out = np.full(len(work), ABSENT, np.int64)
+    start, lane = trace.start[rows], trace.lane[rows]
+    end = start + trace.duration[rows]
+    bounds = {int(i): (int(np.searchsorted(lane, i)), int(np.searchsorted(lane, i, "right"))) for i in np.unique(lane)}
+    for i, call in enumerate(work.call.tolist()):
+        if call < 0 or int(trace.lane[call]) not in bounds:
+            continue
+        low, high = bounds[int(trace.lane[call])]
+        time = trace.start[call]
+        at = low + int(np.searchsorted(start[low:high], time, "right")) - 1
+        while at >= low and (end[at] < time or trace.category[rows[at]] != Category.OPERATOR):
+            at = int(caller[at])
+        out[i] = at if at >= low else ABSENT
+    return work.row, out
+
+
+def _methods(node: Int32, operator: Int64, how: str, caller: Int64, rows: Int32) -> tuple[tuple[str, ...], Int32]:
+    """How each kernel was linked, and to which node."""
+    method, kernel_node = [], []
+    for at in operator.tolist():
+        direct = True
+        while at >= 0 and node[rows[at]] == ABSENT:
+            at, direct = int(caller[at]), False
+        kernel_node.append(int(node[rows[at]]) if at >= 0 else ABSENT)
+        method.append("" if at < 0 else how if direct else "enclosing")
+    return tuple(method), np.array(kernel_node, np.int32)
+
+
+def _shared(calls: _Calls, operator: Int64) -> int:
+    """How many kernels have an operator that is in both files: of each call min(1, e / k) of its kernels."""
+    observed = Counter(calls.node.tolist())
+    profiled = Counter(calls.row.tolist())
+    kernels = Counter(calls.row[operator[operator >= 0]].tolist())
+    return round(sum(count * min(1.0, observed[call] / profiled[call]) for call, count in kernels.items() if call != ABSENT))
+
+
+def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagnostic]:
+    findings = [*observed.diagnostics]
+    if out.refuted:
+        return [*findings, *(Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in out.votes if vote.confirms is False)]
+    if out.confidence is None:
+        reasons = "; ".join(vote.reason for vote in out.votes)
+        findings.append(
+            Diagnostic("pair-unconfirmed", f"nothing but the order of calls says that both files are of one rank and run: {reasons}")
+        )
+    rate = out.link_rate
+    if rate is None:
+        findings.append(Diagnostic("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
+    elif rate < LOW:
+        findings.append(
+            Diagnostic(
+                "link-rate-low",
+                f"only {rate:.0%} of the {out.shared} kernels whose operator is in both files are linked: {observed.path} and {trace.path}"
+                " are of different runs, ranks or windows, or rows are missing",
+            )
+        )
+    if out.shared < LOW * out.kernels:
+        findings.append(
+            Diagnostic(
+                "operators-differ",
+                f"{out.kernels - out.shared} of {out.kernels} kernels come from operators that {observed.path} does not have (so often)",
+            )
+        )
+    return findings
+
+
+def agreement(observed: ExecutionTrace, trace: Trace, node: Int32) -> NDArray[np.float64]:
+    """The share of matched rows whose names are the same in both files, float64[1]; nan where no row is matched."""
+    rows = np.flatnonzero(node >= 0)
+    same = [trace.strings[a] == observed.strings[b] for a, b in zip(trace.name[rows], observed.name[node[rows]], strict=True)]
+    return np.array([np.mean(same)]) if same else np.array([np.nan])

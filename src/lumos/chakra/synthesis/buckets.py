@@ -1,0 +1,166 @@
+"""Gradients that a family of sets exchanges in buckets of whole layers.
+
+A framework fills a bucket with the gradients of as many layers as its limit of bytes holds. So the size of a transfer and their number jump
+with the width and the degrees of parallelism, and no power of the facts follows them; the bytes of one layer do. An operator counts as
+one that fills buckets where in every set that runs it
+
+* the transfers of a rank, but for one at the end (the embedding's), hold whole numbers of layers: equal ones, and what is left over,
+* the bytes of a layer follow powers of the facts other than the number of layers,
+* one limit explains how many layers a bucket holds, and the sets differ in that number.
+
+Only sets of one step are looked at. Where a sample has more buckets than the set that gave its structure, those that come from one
+bucket follow one another at its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+import numpy as np
+
+from lumos.chakra.synthesis.trends import OperatorKey, exponents, factor, varied
+from lumos.trace.chakra.schema import NodeType
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.chakra.synthesis.trends import Exponents
+    from lumos.chakra.workload import Workload
+
+LAYERS, STAGES = "layers", "pp"
+#: What is added to the name of an operator for its transfers of whole layers.
+OF_LAYERS = " of layers"
+#: By which share of a layer a bucket may differ from a whole number of layers, and a layer's bytes from powers of the facts.
+WHOLE, FOLLOWS = 0.01, 0.02
+#: From which part of a layer on a bucket takes the whole layer: it stays below its limit, comes nearest to it, or reaches it.
+ROUNDINGS = (0.0, 0.5, 1.0)
+
+
+class Buckets(msgspec.Struct, frozen=True):
+    """How an operator fills its buckets. label: of the operator in the model. limit: bytes. rounding: of ROUNDINGS. layer: the bytes of one
+    layer in each set, 0 where it has no buckets."""
+
+    label: int
+    limit: float
+    rounding: float
+    layer: tuple[float, ...]
+
+    def held(self, layer: float, layers: int) -> list[int]:
+        """How many layers each bucket holds of so many layers of `layer` bytes."""
+        whole = min(max(int(self.limit / layer + self.rounding), 1), layers)
+        return [whole] * (layers // whole) + [layers % whole] * bool(layers % whole)
+
+
+class FoundBuckets(NamedTuple):
+    """The buckets of one operator of a family. trend: how the bytes of a layer follow the facts."""
+
+    limit: float
+    rounding: float
+    layer: tuple[float, ...]
+    trend: Exponents
+
+
+def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]]) -> tuple[list[Workload], dict[OperatorKey, FoundBuckets]]:
+    """The workloads, with the transfers of whole layers named apart from the others of their operator; and what their buckets hold."""
+    if not facts or any(LAYERS not in each or len(w.steps) > len(w.ranks) for each, w in zip(facts, workloads, strict=True)):
+        return list(workloads), {}
+    sizes = [_sizes_of_ranks(w) for w in workloads]
+    out, found = list(workloads), {}
+    for name in sorted({name for of_set in sizes for name in of_set}):
+        held = [_held(of_set[name], _layers(each)) if name in of_set else None for of_set, each in zip(sizes, facts, strict=True)]
+        every = all(each or name not in of_set for each, of_set in zip(held, sizes, strict=True))
+        known = _explained(held, facts) if every else None
+        if known is not None:
+            found[name + OF_LAYERS, False, int(NodeType.COLL)] = known
+            counts = [len(each.layers) if each else 0 for each in held]
+            out = [_renamed(w, name, count) for w, count in zip(out, counts, strict=True)]
+    return out, found
+
+
+class _Held(NamedTuple):
+    """layers: how many layers each bucket of a set holds. layer: the bytes of one."""
+
+    layers: tuple[int, ...]
+    layer: float
+
+
+def _layers(facts: Mapping[str, int]) -> int:
+    return facts[LAYERS] // facts.get(STAGES, 1)
+
+
+def _sizes_of_ranks(workload: Workload) -> dict[str, set[tuple[int, ...]]]:
+    """The sizes of each collective of the devices on every rank that runs it, in order."""
+    facts = workload.communication
+    wanted = (workload.type[facts.node] == NodeType.COLL) & ~workload.on_cpu[facts.node]
+    names = [workload.names[i] for i in workload.name[facts.node]]
+    out: dict[str, set[tuple[int, ...]]] = {}
+    for low, high in pairwise(np.searchsorted(facts.node, workload.rank_offset).tolist()):
+        of_rank: dict[str, list[int]] = {}
+        for i in range(low, high):
+            if wanted[i]:
+                of_rank.setdefault(names[i], []).append(int(facts.size[i]))
+        for name, sizes in of_rank.items():
+            out.setdefault(name, set()).add(tuple(sizes))
+    return out
+
+
+def _held(of_ranks: set[tuple[int, ...]], layers: int) -> _Held | None:
+    """What the buckets of a set hold, the same on all of its ranks; None where the transfers are no buckets."""
+    found = {_whole_layers(sizes, layers) for sizes in of_ranks}
+    return found.pop() if len(found) == 1 else None
+
+
+def _whole_layers(sizes: tuple[int, ...], layers: int) -> _Held | None:
+    """The layers of each transfer, the last left out where it is of another kind."""
+    for count in (len(sizes), len(sizes) - 1):
+        total = sum(sizes[:count])
+        whole = [round(size * layers / total) for size in sizes[:count]] if total else []
+        exact = all(n > 0 and abs(size * layers / total - n) <= WHOLE for size, n in zip(sizes, whole, strict=False))
+        if whole and exact and sum(whole) == layers and set(whole[:-1]) <= {whole[0]} and whole[-1] <= whole[0]:
+            return _Held(tuple(whole), total / layers) if sizes[-1] != sizes[0] or count == len(sizes) else None
+    return None
+
+
+def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]]) -> FoundBuckets | None:
+    """The limit and the trend that explain the buckets of all sets which run an operator; None where nothing does."""
+    sets = [i for i, each in enumerate(held) if each is not None]
+    known = [each for each in held if each is not None]
+    if len({each.layers[0] for each in known}) < 2:
+        return None
+    trend = _trend({i: each.layer for i, each in zip(sets, known, strict=True)}, facts)
+    for rounding in ROUNDINGS if trend is not None else ():
+        low = max(((n - rounding) * layer for (n, *_), layer in known if n > 1), default=0.0)
+        high = min(((n + 1 - rounding) * layer for (n, *more), layer in known if more), default=0.0)
+        if 0 < low < high and trend is not None:
+            layers = tuple(each.layer if each else 0.0 for each in held)
+            return FoundBuckets(float(np.sqrt(low * high)), rounding, layers, trend)
+    return None
+
+
+def _trend(layer: Mapping[int, float], facts: Sequence[Mapping[str, int]]) -> Exponents | None:
+    """The exponents with which the bytes of a layer follow the facts that vary; None where they do not follow those other than `layers`."""
+    keys = varied(facts)
+    of_one = [{key: 1 if key == LAYERS else value for key, value in each.items()} for each in facts]
+    others = varied(of_one)
+    if len(layer) < len(others) + 2:
+        return None
+    operator = ("", False, 0)
+    fitted = exponents([{operator: layer[i]} if i in layer else {} for i in range(len(facts))], of_one)[operator]
+    at_one = [np.log(value) - np.log(factor(fitted, others, facts[i], facts[min(layer)])) for i, value in layer.items()]
+    if max(at_one) - min(at_one) > FOLLOWS:
+        return None
+    of_key = dict(zip(others, fitted, strict=True))
+    return tuple(of_key.get(key, 0.0) for key in keys)
+
+
+def _renamed(workload: Workload, name: str, count: int) -> Workload:
+    """The workload whose first `count` transfers of an operator, on each rank, have a name of their own."""
+    nodes = workload.communication.node
+    wanted = nodes[[workload.names[i] == name for i in workload.name[nodes].tolist()]]
+    of_layers = [wanted[low:high][:count] for low, high in pairwise(np.searchsorted(wanted, workload.rank_offset).tolist())]
+    column = workload.name.copy()
+    column[np.concatenate(of_layers)] = len(workload.names)
+    return replace(workload, names=(*workload.names, name + OF_LAYERS), name=column)

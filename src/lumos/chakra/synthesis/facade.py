@@ -1,0 +1,168 @@
+"""`lumos.chakra.synthesize`: learn from sets, sample a new one, write it, and say what it gives away."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from lumos.analyze.loop.steps import members, step_times
+from lumos.chakra.build import graph_of
+from lumos.chakra.exporting import Exported, export_graph
+from lumos.chakra.facade import workload
+from lumos.chakra.lower import lower
+from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
+from lumos.chakra.synthesis.family import FamilySample, sample_family
+from lumos.chakra.synthesis.hide import hidden
+from lumos.chakra.synthesis.membership import Likeness, distances, likeness
+from lumos.chakra.synthesis.model import SetModel, learn, load, operator_names, save
+from lumos.chakra.synthesis.operators import operator_distances
+from lumos.chakra.synthesis.sample import sample
+from lumos.cost.cluster import load_cluster
+from lumos.errors import UsageError
+from lumos.output_files import check_outputs
+from lumos.result import Shown, by_field
+from lumos.simulation import simulate
+from lumos.trace.source import Source, keep_inputs
+from lumos.trace.table import Job
+from lumos.units import count
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.chakra.workload import Workload
+    from lumos.graph.table import Graph
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Synthetic(Shown):
+    """A sampled set. symbols: how many symbols the model has. step_time_ns: of the step of the sample, simulated.
+    source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
+    were several, or structure or speeds were changed. held_out: the distances of the distributions (`Likeness.ks`) from a set of the same
+    family that was not learned from, held_out_within_5_percent those where durations that differ by 5 % count as equal,
+    held_out_by_operator the shares of its time, bytes and nodes that the sample misses (`operator_distances`; None where it is no sample of
+    a family, its structure is hidden, or the sets that were learned from are not at hand), and held_out_step_time_ns its step; None without
+    one. facts: what a sample of a family is a set of. disclosure: how well its source can be told among the sets that were learned from;
+    None where it is no sample of a family, or these are not at hand."""
+
+    exported: Exported
+    symbols: int
+    step_time_ns: int
+    source_step_time_ns: tuple[int, ...]
+    likeness: Likeness | None
+    held_out: dict[str, float] | None = None
+    held_out_within_5_percent: dict[str, float] | None = None
+    held_out_step_time_ns: int | None = None
+    held_out_by_operator: dict[str, float] | None = None
+    facts: dict[str, int] | None = None
+    disclosure: Disclosure | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos chakra synthesize --json`."""
+        fields = by_field(self)
+        return {**fields.pop("exported"), **fields}
+
+
+def synthesize(
+    sets: Source | Sequence[Source] = (),
+    *,
+    output: str | os.PathLike[str],
+    model: str | os.PathLike[str] | None = None,
+    save_model: str | os.PathLike[str] | None = None,
+    seed: int = 0,
+    ranks: int | None = None,
+    layers: int | None = None,
+    scale: Mapping[str, float] | None = None,
+    facts: Mapping[str, Sequence[int]] | None = None,
+    at: Mapping[str, int] | None = None,
+    hide_structure: bool = False,
+    held_out: Source | None = None,
+    astra_sim: bool = False,
+    cluster: str | None = None,
+) -> Synthetic:
+    """Sample a new set into the folder `output`: one without the names and times of its source, or with other ranks, layers and speeds.
+
+    sets: the sets or jobs to learn from; or model: a file that save_model wrote. seed: the same seed gives the same set. ranks: a
+    multiple of the source's ranks. layers: how often the repeating part of every rank repeats. scale: factors for "compute", "host",
+    "communication" and "size". facts: what tells sets of one family apart, for each set: "tp", "dp", "pp", "layers" and any other number;
+    at: those of the sample, which replace ranks and layers; what is not given is drawn. hide_structure: write blocks that were cut at
+    random instead of operators. held_out: a set to compare the sample's step and distributions with, which must not be among those that
+    were learned from. astra_sim, cluster: as for `export`. Raises UsageError where these contradict each other.
+    """
+    listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
+    if (model is None) == (not listed):
+        raise UsageError("give either sets to learn from, or a saved model with --model")
+    for source in listed:
+        keep_inputs(source, output, save_model)
+    check_outputs([output, save_model], [] if model is None else [model])
+    described = load_cluster(cluster) if cluster is not None else None
+    sources = [workload(source) for source in listed]
+    learned = load(Path(model)) if model is not None else learn(sources, facts_of_sets(len(sources), facts or {}))
+    if save_model is not None:
+        save(learned, Path(save_model))
+    of_family = bool(learned.facts)
+    if of_family and (ranks is not None or layers is not None or scale):
+        raise UsageError("sets of a family are sampled by their facts: give --set instead of --ranks, --layers and --scale")
+    drawn = sample_family(learned, seed, at) if of_family or at else None
+    graph = sample(learned, seed, ranks=ranks, layers=layers, scale=scale) if drawn is None else drawn.graph
+    names = None if drawn is None or hide_structure or not sources else _names(drawn, sources, learned)
+    graph = hidden(graph, seed) if hide_structure else graph
+    exported = export_graph(graph, Path(output), exact_ns=True, astra_sim=astra_sim, cluster=described)
+    written = lower(graph)
+    told = disclosure(sources, written, drawn.source, learned.facts, hidden=hide_structure) if drawn is not None and sources else None
+    like_source = len(sources) == 1 and not of_family and ranks is None and layers is None and not scale and not hide_structure
+    return Synthetic(
+        exported=exported,
+        symbols=len(learned.symbols),
+        step_time_ns=_step_time(graph),
+        source_step_time_ns=tuple(_step_time(graph_of(s)) for s in sources),
+        likeness=likeness(sources[0], written) if like_source else None,
+        facts=None if drawn is None else drawn.facts,
+        disclosure=told,
+        **(_compared(workload(held_out), graph, hide_structure, names) if held_out is not None else {}),
+    )
+
+
+class _Compared(TypedDict, total=False):
+    """The figures of `Synthetic` on a set that was held out."""
+
+    held_out: dict[str, float]
+    held_out_within_5_percent: dict[str, float]
+    held_out_step_time_ns: int
+    held_out_by_operator: dict[str, float] | None
+
+
+def _names(drawn: FamilySample, sources: Sequence[Workload], learned: SetModel) -> list[str]:
+    """What each name of a sample stands for in the sets that were learned from."""
+    known = operator_names(sources, learned.facts)
+    return [known[label] for label in drawn.labels]
+
+
+def _compared(other: Workload, graph: Graph, hide_structure: bool, names: Sequence[str] | None) -> _Compared:
+    """What a sample has in common with a set that was not learned from. Of blocks that were cut at random only the communication counts."""
+    drawn = lower(graph)
+    exact, near = (
+        {key: value for key, value in distances(other, drawn, tolerance).items() if not hide_structure or key in ("communication", "size")}
+        for tolerance in (0.0, 0.05)
+    )
+    return {
+        "held_out": exact,
+        "held_out_within_5_percent": near,
+        "held_out_step_time_ns": _step_time(graph_of(other)),
+        "held_out_by_operator": None if names is None else operator_distances(other, drawn, names),
+    }
+
+
+def facts_of_sets(sets: int, facts: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], ...]:
+    """The facts set by set. UsageError where one does not give a whole number above 0 for each set."""
+    for key, values in facts.items():
+        if len(values) != sets or min(values) < 1:
+            found = f"{count(len(values), 'value')} for {count(sets, 'set')}"
+            raise UsageError(f"--facts {key}: {found}; give a number of 1 or more for each set, in their order")
+    return tuple({key: values[i] for key, values in facts.items()} for i in range(sets)) if facts else ()
+
+
+def _step_time(graph: Graph) -> int:
+    timeline = simulate(graph)
+    return step_times(timeline, members(graph)).headline.step_time_ns

@@ -1,0 +1,188 @@
+"""Sample sets of a family: jobs of one program with other degrees of parallelism, layers and widths, whose facts are known.
+
+A sample takes its structure from the set that is nearest among those with as many pipeline stages and microbatches (what the ranks run,
+and when, follows from these) and with the same axes of parallelism. Its ranks and communicators become those of the plan that is asked
+for, its repeating part is repeated as often as there are layers, and its durations and sizes follow the trends of all sets.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.chakra.synthesis.buckets import LAYERS
+from lumos.chakra.synthesis.grid import AXES, DATA, PIPELINE, TENSOR, grid_of, with_axes
+from lumos.chakra.synthesis.layers import with_more_layers
+from lumos.chakra.synthesis.refill import refilled
+from lumos.chakra.synthesis.sample import Growth, generator, graph_of_structure
+from lumos.chakra.synthesis.transfers import REFERENCE
+from lumos.chakra.synthesis.trends import factor, middle, varied
+from lumos.errors import GraphError, UsageError
+from lumos.model.transformer import MOST_LAYERS
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.chakra.synthesis.buckets import Buckets
+    from lumos.chakra.synthesis.model import SetModel, SetStructure, Symbol
+    from lumos.graph.table import Graph
+
+#: The facts on which the order of what a rank runs depends: a sample has those of a set that was learned from.
+STRUCTURAL = (PIPELINE, "microbatches")
+#: The largest value of a fact; so their products stay within what a set can have.
+LARGEST_FACT = 1_000_000
+
+
+class FamilySample(NamedTuple):
+    """A sample. facts: what it is a set of. source: the number, among the sets that were learned from, of that which gave its structure.
+    labels: for each name of the graph the label in the model."""
+
+    graph: Graph
+    facts: dict[str, int]
+    source: int
+    labels: tuple[int, ...]
+
+
+def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | None = None) -> FamilySample:
+    """A set of the family with these facts; others are drawn from the values that the sets have. The same seed gives the same set.
+
+    UsageError where the model is of no family, or where no set was learned from that a set with these facts could be like.
+    """
+    rng = generator(seed)
+    found = _drawn(model, _checked(model, facts or {}), rng)
+    source = _nearest(model, found, rng)
+    structure = _arranged(model, source, found)
+    try:
+        graph, labels = graph_of_structure(model, structure, rng, growth=_growth(model, structure, found, source))
+        return FamilySample(graph, found, source, labels)
+    except GraphError as error:
+        raise UsageError(f"{_words(found)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
+
+
+def _growth(model: SetModel, structure: SetStructure, facts: Mapping[str, int], source: int) -> Growth:
+    """By how much durations differ from those of the model, and sizes from those of the structure, which are of the set `source`."""
+    keys, to = varied(model.facts), middle(model.facts)
+    of_symbol = _mean_sizes(structure)
+    extremes: dict[tuple[int, bool, int], list[float]] = {}
+    for i, found in of_symbol.items():
+        extremes.setdefault(_operator(model.symbols[i]), []).append(np.log(found))
+    time, size = np.ones(len(model.symbols)), np.ones(len(model.symbols))
+    for i, symbol in enumerate(model.symbols):
+        if i not in of_symbol or not symbol.transfer:
+            time[i] = factor(symbol.time, keys, facts, to) if symbol.time else 1.0
+        if i in of_symbol and symbol.smallest:
+            low, high = (pick(extremes[_operator(symbol)]) for pick in (min, max))
+            part = (np.log(of_symbol[i]) - low) / (high - low) if high > low else 0.0
+            between = tuple((1 - part) * a + part * b for a, b in zip(symbol.smallest, symbol.largest, strict=True))
+            size[i] = factor(between, keys, facts, model.facts[source])
+        if i in of_symbol and symbol.transfer:
+            time[i] = 1 / REFERENCE
+    return Growth(time, size, by_size=True)
+
+
+def _operator(symbol: Symbol) -> tuple[int, bool, int]:
+    return symbol.label, symbol.on_cpu, symbol.type
+
+
+def _mean_sizes(structure: SetStructure) -> dict[int, float]:
+    """The mean size of the transfers of every symbol that has any, bytes."""
+    sizes: dict[int, list[int]] = {}
+    for program in structure.programs:
+        for node, _, size, *_ in program.comm:
+            sizes.setdefault(program.symbol[node], []).append(size)
+    return {symbol: float(np.mean(found)) for symbol, found in sizes.items()}
+
+
+def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:
+    """The facts that are asked for. UsageError where the sets do not show how a set depends on one of them."""
+    if not model.facts:
+        raise UsageError("the model is of no family: learn it again and say with --facts what tells the sets apart")
+    for key, value in facts.items():
+        if key not in model.facts[0]:
+            raise UsageError(f"--set {key}: not known of the sets that were learned from; known are {', '.join(model.facts[0])}")
+        most = MOST_LAYERS if key == LAYERS else LARGEST_FACT
+        if not 1 <= value <= most:
+            raise UsageError(f"--set {key}={value}: must be from 1 to {most:,}")
+        known = sorted({each[key] for each in model.facts})
+        if len(known) == 1 and value != known[0] and key != LAYERS:
+            raise UsageError(
+                f"--set {key}={value}: every set that was learned from has {key} {known[0]}; learn from sets that differ in it"
+            )
+    return facts
+
+
+def _drawn(model: SetModel, wanted: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
+    """All facts of a sample: those that are wanted, and random ones, of a kind of set that was learned from."""
+    kinds = [each for each in model.facts if all(_kind(each)[key] == value for key, value in _kind(wanted).items())]
+    if not kinds:
+        raise UsageError(f"{_words(wanted)}: no set of that kind was learned from; {_known(model.facts)}")
+    like = kinds[int(rng.integers(len(kinds)))]
+    out: dict[str, int] = {}
+    for key in like:
+        values = sorted({each[key] for each in model.facts if _kind(each) == _kind(like)})
+        if key == LAYERS:
+            values = [value for value in values if value % out.get(PIPELINE, like.get(PIPELINE, 1)) == 0]
+        out[key] = wanted[key] if key in wanted else values[int(rng.integers(len(values)))]
+    return out
+
+
+def _kind(facts: Mapping[str, int]) -> dict[str, int]:
+    """What sets must share to have one structure: the structural facts, and on which axes they are parallel at all."""
+    structural = {key: value for key, value in facts.items() if key in STRUCTURAL}
+    return structural | {key: value > 1 for key, value in facts.items() if key in (TENSOR, DATA)}
+
+
+def _known(facts: Sequence[Mapping[str, int]]) -> str:
+    """The kinds of sets that were learned from, in words."""
+    kinds = list(dict.fromkeys(", ".join(f"{key} {_degree(key, value)}" for key, value in _kind(each).items()) for each in facts))
+    return f"they have {'; or '.join(kinds)}"
+
+
+def _degree(key: str, value: int) -> str:
+    return str(value) if key in STRUCTURAL else "above 1" if value else "1"
+
+
+def _words(facts: Mapping[str, int]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in facts.items())
+
+
+def _nearest(model: SetModel, facts: Mapping[str, int], rng: np.random.Generator) -> int:
+    """The set of the same kind whose facts differ least, by their logarithms; of those first that exchange layers in as large buckets,
+    and of sets with the same facts any."""
+    same = [i for i, each in enumerate(model.facts) if _kind(each) == _kind(facts)]
+
+    def apart(i: int) -> tuple[int, float]:
+        other = sum(_bucket(model, b, i, facts) != _bucket(model, b, i, model.facts[i]) for b in model.buckets if b.layer[i])
+        return other, sum(abs(np.log(facts[key] / model.facts[i][key])) for key in facts)
+
+    first = min(same, key=apart)
+    equal = [i for i in same if model.facts[i] == model.facts[first]]
+    return equal[int(rng.integers(len(equal)))] if len(equal) > 1 else first
+
+
+def _bucket(model: SetModel, buckets: Buckets, source: int, facts: Mapping[str, int]) -> int:
+    """How many layers the first bucket of a set with these facts holds."""
+    return buckets.held(_layer_bytes(model, buckets, source, facts), facts[LAYERS] // facts.get(PIPELINE, 1))[0]
+
+
+def _layer_bytes(model: SetModel, buckets: Buckets, source: int, facts: Mapping[str, int]) -> float:
+    """The bytes that a layer exchanges in a set with these facts, from those in the set `source`."""
+    trend = next(symbol.smallest for symbol in model.symbols if symbol.label == buckets.label and symbol.smallest)
+    return buckets.layer[source] * factor(trend, varied(model.facts), facts, model.facts[source])
+
+
+def _arranged(model: SetModel, source: int, facts: Mapping[str, int]) -> SetStructure:
+    """The structure of a set that was learned from, for these facts."""
+    own, structure = model.facts[source], model.structures[source]
+    stages = facts.get(PIPELINE, 1)
+    if LAYERS in facts and (facts[LAYERS] % stages or own[LAYERS] % stages):
+        raise UsageError(f"layers {facts[LAYERS]}: not the same number for each of {stages} stages")
+    grid = grid_of(structure, own)
+    if LAYERS in facts:
+        structure = with_more_layers(model, structure, facts[LAYERS] // stages, own[LAYERS] // stages)
+    for buckets in model.buckets:
+        if buckets.layer[source]:
+            layer = _layer_bytes(model, buckets, source, facts)
+            structure = refilled(model, structure, buckets, source, layer, facts[LAYERS] // stages)
+    return with_axes(structure, grid, {axis: facts.get(axis, 1) for axis in AXES})

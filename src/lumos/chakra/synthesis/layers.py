@@ -1,0 +1,157 @@
+"""Give what the ranks run another number of layers: the part of a rank's program that repeats, repeated more or less often."""
+
+from __future__ import annotations
+
+from collections import Counter
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.chakra.synthesis.model import SetModel, SetProgram, SetStructure
+from lumos.chakra.synthesis.repeats import layer_regions, regions
+from lumos.errors import UsageError
+from lumos.trace.chakra.schema import NodeType
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Sequence
+
+    from lumos.chakra.synthesis.repeats import RepeatedRegion
+    from lumos.trace.table import Int64
+
+    #: The repeating parts of a program: of each the nodes at which its units begin, and the node at which the last one ends.
+    Passes = list[list[int]]
+
+#: Where a rank communicates less often, its repeating parts are found by all of its nodes.
+LEAST_COMMUNICATION = 6
+#: A pass whose first or last layer differs has up to so many layers' units less.
+EDGE = 0.3
+
+
+def with_layers(model: SetModel, structure: SetStructure, layers: int) -> SetStructure:
+    """The structure with its repeating parts repeated `layers` times. UsageError where no rank has any."""
+    if layers < 1:
+        raise UsageError(f"--layers {layers}: at least one")
+    return _changed(model, structure, _by_communication, lambda _: layers)
+
+
+def with_more_layers(model: SetModel, structure: SetStructure, layers: int, before: int) -> SetStructure:
+    """The structure of ranks that have so many layers instead of `before`. UsageError where no rank shows its layers."""
+    if layers == before:
+        return structure
+
+    def times(units: int) -> int:
+        """How often a part of `units` units repeats: so many more as there are layers, or in proportion where it is no part of each."""
+        of_layer = round(units / before)
+        whole = of_layer > 0 and abs(units / before - of_layer) <= EDGE
+        return max(units + of_layer * (layers - before) if whole else round(units * layers / before), 1)
+
+    return _changed(model, structure, lambda program: _by_operator(model, program, before), times)
+
+
+def _changed(model: SetModel, structure: SetStructure, passes: Callable[[SetProgram], Passes], times: Callable[[int], int]) -> SetStructure:
+    """The structure with the repeating parts that `passes` finds in each program; one of n units gets times(n)."""
+    found = [passes(p) for p in structure.programs]
+    if not any(found):
+        raise UsageError("layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
+    changed = (_repeated(model, p, parts, times) if parts else p for p, parts in zip(structure.programs, found, strict=True))
+    return SetStructure(tuple(changed), structure.of_rank, structure.groups)
+
+
+def _by_operator(model: SetModel, program: SetProgram, layers: int) -> Passes:
+    """The passes over the layers by the operators of all nodes. A message leaves the layers of a rank, so each stands for itself. Transfers
+    of several layers stand behind one of these only, so they are passed over."""
+    symbols = [model.symbols[s] for s in program.symbol]
+    keys: list[tuple[int, ...]] = [(s.label, s.on_cpu, s.type) for s in symbols]
+    for (
+        node,
+        *_,
+    ) in program.comm:
+        if symbols[node].type in (NodeType.SEND, NodeType.RECV):
+            keys[node] = (node,)
+    launched = launched_from(model, program, {buckets.label for buckets in model.buckets})
+    passed_over = {node for last, first in launched.items() for node in range(first, last + 1)}
+    kept = [node for node in range(len(keys)) if node not in passed_over]
+    return _bounds(layer_regions(_numbered([keys[node] for node in kept]), layers), [*kept, len(keys)])
+
+
+def launched_from(model: SetModel, program: SetProgram, labels: Container[int]) -> dict[int, int]:
+    """The nodes of a program with these labels, each with its launch where that stands right before it, else with itself."""
+    symbols = [model.symbols[s] for s in program.symbol]
+    nodes = (node for node, symbol in enumerate(symbols) if symbol.label in labels)
+    return {node: node - (1 in program.deps[node] and symbols[node - 1].on_cpu) for node in nodes}
+
+
+def _by_communication(program: SetProgram) -> Passes:
+    """The repeating parts by the pattern of communication, as nodes between differ by noise; by all nodes where there is little."""
+    if len(program.comm) < LEAST_COMMUNICATION:
+        return _bounds(regions(np.array(program.symbol, np.int64)), range(len(program.symbol) + 1))
+    cuts = [0, *(c[0] + 1 for c in program.comm)]
+    return _bounds(regions(_numbered([(c[1], c[2], c[3], c[4], c[6]) for c in program.comm])), cuts)
+
+
+def _bounds(found: Sequence[RepeatedRegion], cuts: Sequence[int]) -> Passes:
+    """For each repeating part the nodes at which its units begin, and the node at which the last one ends."""
+    return [[cuts[region.start + region.period * unit] for unit in range(region.times + 1)] for region in found]
+
+
+def _numbered(keys: Sequence[tuple[int, ...]]) -> Int64:
+    """The same number for equal keys."""
+    index: dict[tuple[int, ...], int] = {}
+    return np.array([index.setdefault(key, len(index)) for key in keys], np.int64)
+
+
+def _repeated(model: SetModel, program: SetProgram, passes: Passes, times: Callable[[int], int]) -> SetProgram:
+    """The program with each of its repeating parts repeated times(its units)."""
+    order: list[int] = []
+    at = 0
+    for bounds in passes:
+        order += range(at, bounds[0])
+        units = list(pairwise(bounds))
+        for unit in range(times(len(units))):
+            order += range(*units[unit % len(units)])
+        at = bounds[-1]
+    return reordered(model, program, [*order, *range(at, len(program.symbol))])
+
+
+def reordered(model: SetModel, program: SetProgram, order: list[int]) -> SetProgram:
+    """The program with these of its nodes in this order; each may be left out, or come again."""
+    rows = {c[0]: c for c in program.comm}
+    return SetProgram(
+        symbol=tuple(program.symbol[i] for i in order),
+        queue=tuple(program.queue[i] for i in order),
+        release=tuple(program.release[i] for i in order),
+        deps=_deps_of(program, model, order),
+        comm=tuple((place, *rows[i][1:]) for place, i in enumerate(order) if i in rows),
+    )
+
+
+def _deps_of(program: SetProgram, model: SetModel, order: list[int]) -> tuple[tuple[int, ...], ...]:
+    """The dependencies of nodes that are copied in this order, as distances back.
+
+    A node depends on the copies of what it depended on, where these stand as far before it as the originals did. Where a part was left out
+    or came again between them, the third copy of a layer depends on the third copy of what it awaits of another thread or stream, such
+    as the gather of its parameters. What has no such copy, or more copies than the node itself has, stands for the last node before it
+    on its thread or stream.
+    """
+    lane = [(model.symbols[s].on_cpu, queue) for s, queue in zip(program.symbol, program.queue, strict=True)]
+    last: dict[tuple[bool, int], int] = {}
+    times = Counter(order)
+    copies: dict[int, list[int]] = {node: [] for node in times}
+    out = []
+    for place, node in enumerate(order):
+        number = len(copies[node])
+        found = set()
+        for back in program.deps[node]:
+            if back <= place and order[place - back] == node - back:
+                found.add(back)
+                continue
+            awaited = node - back
+            if lane[awaited] != lane[node] and times[awaited] <= times[node] and number < len(copies.get(awaited, ())):
+                found.add(place - copies[awaited][number])
+            elif lane[awaited] in last:
+                found.add(place - last[lane[awaited]])
+        copies[node].append(place)
+        out.append(tuple(sorted(found)))
+        last[lane[node]] = place
+    return tuple(out)

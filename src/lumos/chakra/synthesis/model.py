@@ -1,0 +1,282 @@
+"""A generative model of Chakra workloads: learned from one or many sets, saved as one file, sampled with a seed.
+
+The model separates structure and values. The structure of a set is a program per rank (ranks that run the same share
+one): a sequence of symbols, each with the distances back to the nodes that it depends on. A symbol is an operator, or a
+kind of communication, with durations of one order of magnitude; its name is a number. Of the durations the model holds
+only the empirical quantiles of each symbol over all ranks and sets. So a sample has the marginal distributions, the
+structure and the sums of its source, and none of its runs of durations. Chakra's public generator fits a mixture of
+Gaussians instead; but operator times are spikes with long tails, which quantiles describe without a number of components
+to choose.
+
+Long nodes decide the length of a step, so their symbols are narrow (a quarter octave, an eighth for the longest). Short
+nodes have one symbol per operator.
+"""
+
+from __future__ import annotations
+
+import lzma
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from lumos.chakra.synthesis.buckets import Buckets, separated
+from lumos.chakra.synthesis.program_order import in_program_order
+from lumos.chakra.synthesis.transfers import REFERENCE, Weights, fitted, ranks_of, transfer_times
+from lumos.chakra.synthesis.trends import Exponents, exponents, extreme_sizes, factor, mean_durations, middle, node_operators, varied
+from lumos.errors import LumosError, UsageError
+from lumos.graph.lists import grouped
+from lumos.output_files import new_file
+from lumos.trace.table import ABSENT, Int32, Int64
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from lumos.chakra.synthesis.trends import OperatorKey
+    from lumos.chakra.workload import Workload
+
+#: How many consecutive durations identify a place in a trace.
+RUN_LENGTH = 4
+#: Points of a quantile table.
+POINTS = 33
+#: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
+SHORT, LONG = 16_000, 0.01
+
+_FORMAT = "lumos-chakra-model-3"
+
+
+class Symbol(msgspec.Struct, frozen=True):
+    """An operator at one order of magnitude. quantiles: ns at equal steps of probability. time, smallest,
+    largest: the exponents with which its durations, and the smallest and the largest size of its operator, follow the facts that vary in
+    the family. transfer: the weights of its time; its durations are then those of a transfer of REFERENCE ns. Each is () where the model is
+    of no family."""
+
+    type: int
+    on_cpu: bool
+    kind: int
+    label: int
+    quantiles: tuple[int, ...]
+    time: Exponents = ()
+    smallest: Exponents = ()
+    largest: Exponents = ()
+    transfer: Weights = ()
+
+
+class SetProgram(msgspec.Struct, frozen=True):
+    """What a rank runs. symbol, queue, release (ABSENT none): one per node. deps: per node how many nodes back each of its
+    dependencies is.
+
+    comm: (node, type, size, group, peer as a distance in ranks, tag, kind) of each communication node. steps: the first
+    and the last node of every training step.
+    """
+
+    symbol: tuple[int, ...]
+    queue: tuple[int, ...]
+    release: tuple[int, ...]
+    deps: tuple[tuple[int, ...], ...]
+    comm: tuple[tuple[int, ...], ...]
+    steps: tuple[tuple[int, int], ...] = ()
+
+
+class SetStructure(msgspec.Struct, frozen=True):
+    """The structure of one set. of_rank: which of the programs each rank runs."""
+
+    programs: tuple[SetProgram, ...]
+    of_rank: tuple[int, ...]
+    groups: tuple[tuple[int, ...], ...]
+
+
+class SetModel(msgspec.Struct, frozen=True):
+    """What was learned. kinds: the kinds of communication, as in `Communication.kinds`. short_runs: uint32 hashes, ascending,
+    of the runs in the sources whose durations are so short that a sample might draw the same ones by chance. facts: what is known of the
+    set of each structure where they are of one family; the quantiles are then those of a set with the middle of all facts. buckets: of the
+    operators that exchange whole layers in buckets."""
+
+    format: str
+    symbols: tuple[Symbol, ...]
+    structures: tuple[SetStructure, ...]
+    kinds: tuple[str, ...]
+    short_runs: bytes = b""
+    facts: tuple[dict[str, int], ...] = ()
+    buckets: tuple[Buckets, ...] = ()
+
+
+def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> SetModel:
+    """The model of one or many workloads. facts: of each workload, with the same keys, where they are of one family; durations are then
+    pooled without what follows from the facts. UsageError where a workload has no durations."""
+    symbols: dict[tuple[int, ...], int] = {}
+    labels: dict[str, int] = {}
+    pools: list[list[Int64]] = []
+    kinds: dict[str, int] = {}
+    structures = []
+    workloads, found = separated(workloads, facts)
+    times = exponents([mean_durations(w) for w in workloads], facts) if facts else {}
+    sizes = [exponents([extreme_sizes(w, pick) for w in workloads], facts) if facts else {} for pick in (min, max)]
+    for operator, buckets in found.items():
+        sizes[0][operator] = sizes[1][operator] = buckets.trend
+    transfers = fitted(workloads) if facts else {}
+    for i, given in enumerate(workloads):
+        if not len(given) or (given.duration == ABSENT).any():
+            raise UsageError("a set without durations has nothing to learn from; export it from a measured or predicted job")
+        workload = in_program_order(given)
+        symbol = _symbols(_at_the_middle(workload, times, transfers, facts, i) if facts else workload, symbols, labels, pools)
+        structures.append(_structure(workload, symbol, kinds))
+    names = list(labels)
+    table = []
+    for (kind, cpu, task, label, *_), pool in zip(symbols, pools, strict=True):
+        operator = names[label], bool(cpu), kind
+        quantiles = _quantiles(np.concatenate(pool))
+        of_family = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
+        table.append(Symbol(kind, bool(cpu), task, label, quantiles, *of_family))
+    short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
+    return SetModel(
+        _FORMAT,
+        tuple(table),
+        tuple(structures),
+        tuple(kinds),
+        short.astype("<u4").tobytes(),
+        tuple(map(dict, facts)),
+        tuple(Buckets(labels[name], *each[:3]) for (name, *_), each in found.items()),
+    )
+
+
+def operator_names(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> tuple[str, ...]:
+    """The name of every label of the model that `learn` makes of the same workloads; the model itself holds none."""
+    given = separated(workloads, facts)[0]
+    return tuple(dict.fromkeys(name for workload in given for name in workload.names))
+
+
+def _at_the_middle(
+    workload: Workload,
+    times: Mapping[OperatorKey, Exponents],
+    transfers: Mapping[OperatorKey, Weights],
+    facts: Sequence[Mapping[str, int]],
+    number: int,
+) -> Workload:
+    """The workload with the durations that it would have with the middle of all facts, instead of those of its own set, and its transfers
+    with those that they would have if each took REFERENCE ns for its size and ranks."""
+    keys, to = varied(facts), middle(facts)
+    nodes = node_operators(workload, np.arange(len(workload)))
+    by = {operator: factor(times[operator], keys, to, facts[number]) if operator in times else 1.0 for operator in set(nodes)}
+    change = np.array([by[operator] for operator in nodes])
+    facts_of = zip(workload.communication.node.tolist(), workload.communication.size, ranks_of(workload), strict=True)
+    for node, size, ranks in facts_of:
+        if nodes[node] in transfers:
+            change[node] = REFERENCE / transfer_times(transfers[nodes[node]], np.array([size]), np.array([ranks]))[0]
+    return replace(workload, duration=np.rint(workload.duration * change).astype(np.int64))
+
+
+def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:
+    """The first node of every run of RUN short durations, and a hash of each run. Runs that are all zeros are left out."""
+    d = workload.duration.astype(np.uint64)
+    if len(d) < RUN_LENGTH:
+        return np.empty(0, np.int64), np.empty(0, np.uint32)
+    windows = np.lib.stride_tricks.sliding_window_view(d, RUN_LENGTH)
+    rank = workload.rank_of()
+    wanted = (windows.max(axis=1) < SHORT) & (windows.max(axis=1) > 0) & (rank[RUN_LENGTH - 1 :] == rank[: 1 - RUN_LENGTH])
+    value = np.zeros(int(wanted.sum()), np.uint64)
+    for column in windows[wanted].T:
+        value = (value ^ column) * np.uint64(0x9E3779B97F4A7C15)
+        value ^= value >> np.uint64(29)
+    return np.flatnonzero(wanted), (value >> np.uint64(32)).astype(np.uint32)
+
+
+def symbols_of(workload: Workload) -> Int32:
+    """The symbol of every node of one workload by itself, for the test of what a sample reveals."""
+    return _symbols(workload, {}, {}, [])
+
+
+def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: dict[str, int], pools: list[list[Int64]]) -> Int32:
+    """The symbol of every node. Adds new symbols, labels and pools, and each symbol's durations to its pool."""
+    label = np.array([labels.setdefault(name, len(labels)) for name in workload.names] or [0])[workload.name]
+    long = LONG * float((workload.start + workload.duration).max())
+    log = np.log2(np.maximum(workload.duration, 1))
+    magnitude = np.where(workload.duration < SHORT, 0, np.where(workload.duration < long, 1 + np.floor(4 * log), 1000 + np.floor(8 * log)))
+    size = np.zeros(len(workload))
+    size[workload.communication.node] = 1 + np.floor(np.log2(np.maximum(workload.communication.size, 1)))
+    columns = np.stack([workload.type, workload.on_cpu, workload.kind, label, magnitude, size], axis=1).astype(np.int64)
+    keys, which = np.unique(columns, axis=0, return_inverse=True)
+    which = which.reshape(-1)
+    number = np.empty(len(keys), np.int32)
+    bounds, order = grouped(which, len(keys))
+    for i, key in enumerate(map(tuple, keys.tolist())):
+        number[i] = symbols.setdefault(key, len(symbols))
+        if number[i] == len(pools):
+            pools.append([])
+        pools[number[i]].append(workload.duration[order[bounds[i] : bounds[i + 1]]])
+    return number[which]
+
+
+def _quantiles(pool: Int64) -> tuple[int, ...]:
+    """The quantiles of a pool, scaled so that they have the mean of the pool."""
+    points = np.quantile(pool, np.linspace(0, 1, POINTS))
+    mean = np.trapezoid(points) / (POINTS - 1) if hasattr(np, "trapezoid") else np.mean((points[1:] + points[:-1]) / 2)
+    if mean > 0:
+        points *= pool.mean() / mean
+    return tuple(np.rint(points).astype(np.int64).tolist())
+
+
+def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> SetStructure:
+    programs: dict[SetProgram, int] = {}
+    of_rank = []
+    facts = workload.communication
+    number = [kinds.setdefault(kind, len(kinds)) for kind in facts.kinds]
+    for rank in range(len(workload.ranks)):
+        low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
+        first, last = (int(i) for i in np.searchsorted(facts.node, (low, high)))
+        bounds = workload.dep_offset[low : high + 1].tolist()
+        back = (np.repeat(np.arange(low, high), np.diff(bounds)) - workload.dep[bounds[0] : bounds[-1]]).tolist()
+        program = SetProgram(
+            symbol=tuple(symbol[low:high].tolist()),
+            queue=tuple(workload.queue[low:high].tolist()),
+            release=tuple(workload.release[low:high].tolist()),
+            deps=tuple(tuple(back[a - bounds[0] : b - bounds[0]]) for a, b in pairwise(bounds)),
+            comm=tuple(
+                (
+                    int(facts.node[i]) - low,
+                    int(facts.type[i]),
+                    int(facts.size[i]),
+                    int(facts.group[i]),
+                    int(facts.peer[i]) - rank if facts.peer[i] >= 0 else 0,
+                    int(facts.tag[i]),
+                    number[facts.kind[i]],
+                )
+                for i in range(first, last)
+            ),
+            steps=tuple(_steps(workload, rank, low, high)),
+        )
+        of_rank.append(programs.setdefault(program, len(programs)))
+    return SetStructure(tuple(programs), tuple(of_rank), workload.groups)
+
+
+def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The first and the last host node of every step of a rank (any node where it has no host nodes), from 0 in each rank."""
+    start = workload.start[low:high]
+    counted = workload.on_cpu[low:high] if workload.on_cpu[low:high].any() else np.ones(high - low, bool)
+    for step in workload.steps:
+        if step.rank == workload.ranks[rank]:
+            inside = np.flatnonzero(counted & (start >= step.start) & (start < step.end))
+            if len(inside):
+                yield int(inside[0]), int(inside[-1])
+
+
+def save(model: SetModel, path: Path) -> None:
+    """Write a model as one file. LumosError where it cannot be written."""
+    with new_file(path) as file:
+        file.write(lzma.compress(msgspec.msgpack.encode(model), preset=6))
+
+
+def load(path: Path) -> SetModel:
+    """Read a model. LumosError: absent, damaged or of another format."""
+    try:
+        model = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=SetModel)
+    except (OSError, lzma.LZMAError, msgspec.MsgspecError) as error:
+        raise LumosError(f"{path}: not a model that `chakra synthesize --save-model` wrote ({error}); learn it again") from error
+    if model.format != _FORMAT or not model.structures:
+        raise LumosError(f"{path}: a model of format {model.format!r}; this version reads {_FORMAT!r}: learn it again")
+    return model

@@ -1,0 +1,145 @@
+"""How much an answer depends on single rows of the recording.
+
+One kernel in a thousand is no part of what a step takes. So an answer should be the same where the recording lacks it, together with the
+call that launched it. Where the answer is another, it rests on something that these rows merely seemed to show, such as what a wait awaits,
+and may be as wrong as it moved. The graph is built again for a few such recordings; rows are chosen at random, but always the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.loop.steady import Steady, altered, steady
+from lumos.analyze.loop.steps import members
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.graph.launches import device_work, of_graph_launches
+from lumos.graph.table import Evidence
+from lumos.simulation import simulate
+from lumos.simulation.durations import scale, with_durations
+from lumos.trace.operations import is_operations
+from lumos.trace.table import Category
+from lumos.trace.without import without_rows
+from lumos.units import count
+from lumos.vocabulary import Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64, Job, Trace
+
+#: With each of these, other kernels are chosen.
+SEEDS = (1, 2)
+#: Of the kernels, this share is left out, and at least one.
+SHARE = 0.001
+#: From so many kernels on, an answer is wrong that moves by more than its interval: in a smaller recording a kernel may matter.
+MANY_PAIRS = 1000
+
+
+#: An answer is the same where it moves by no more than this share of the step.
+STILL = 0.005
+
+
+@dataclass(frozen=True, eq=False)
+class ProbedJob:
+    """A job of which a few rows are left out, and its graph."""
+
+    job: Job
+    graph: Graph
+
+    @cached_property
+    def base(self) -> Steady:
+        """The loop of the job."""
+        return steady(members(self.graph))
+
+
+class Probed(NamedTuple):
+    """A job with rows left out in several ways; () where it has none that can be. pairs: how many kernels have a launch call of their own.
+    why_not: why there are no jobs, in words; "" where there are some."""
+
+    jobs: tuple[ProbedJob, ...]
+    pairs: int
+    why_not: str = ""
+
+
+@lru_cache(maxsize=1)
+def probed_graphs(job: Job) -> Probed:
+    """The job with a few kernels and their launches left out, once for each of SEEDS. Raises GraphError where a graph cannot be built."""
+    if job.traces[0].metadata.get("format") or is_operations(job.traces[0]):
+        return Probed((), 0, "the recording has no rows of kernels and of the calls that launched them")
+    pairs = [launched_pairs(trace) for trace in job.traces]
+    of_trace = np.repeat(np.arange(len(pairs)), [len(rows) for rows in pairs])
+    if not len(of_trace):
+        return Probed((), 0, "no kernel has a launch call of its own")
+    every, jobs = np.concatenate(pairs), []
+    for seed in SEEDS:
+        chosen = np.random.default_rng(seed).choice(len(every), _left_out(len(every)), replace=False)
+        gone = [every[chosen[of_trace[chosen] == i]].reshape(-1) for i in range(len(pairs))]
+        traces = tuple(without_rows(trace, rows) if len(rows) else trace for trace, rows in zip(job.traces, gone, strict=True))
+        probed = replace(job, traces=traces)
+        jobs.append(ProbedJob(probed, build(probed)))
+    return Probed(tuple(jobs), len(every))
+
+
+def launched_pairs(trace: Trace) -> Int64:
+    """The rows of the kernels that a call launched alone, and of those calls, int64[k, 2]; no collectives, and none of CUDA graphs."""
+    work = device_work(trace)
+    launched, times = np.unique(work.call[work.call >= 0], return_counts=True)
+    chosen = np.isin(work.call, launched[times == 1]) & (trace.category[work.row] == Category.KERNEL)
+    chosen &= ~work.communicates & ~of_graph_launches(trace, work)
+    return np.stack((work.row[chosen], work.call[chosen]), axis=1).astype(np.int64)
+
+
+def probe_evidence(ratio: float, probed: Sequence[float], half_width: float, pairs: int) -> tuple[Evidence, ...]:
+    """The finding that an answer moves by more than its interval where rows are left out; () where it does not.
+
+    ratio: the changed step divided by that of the base. probed: the same of every job of `Probed`. half_width: of the interval of `ratio`.
+    pairs: of `Probed`.
+    """
+    worst = max(probed, key=lambda each: abs(each - ratio))
+    moved = abs(worst - ratio)
+    if moved <= half_width:
+        return ()
+    message = (
+        f"without {count(_left_out(pairs), 'kernel')} of {pairs:,} and the calls that launched them, the change would make the step"
+        f" {worst:.3f} times as long instead of {ratio:.3f} times: the answer depends on single rows of the recording"
+    )
+    return (Evidence("probe", message, Grade.UNSOUND if pairs >= MANY_PAIRS else Grade.LIMITED, min(moved, 1.0)),)
+
+
+def probe(job: Job, found: float, half_width: float, ask: Callable[[Job, Graph], Graph]) -> tuple[Evidence, ...]:
+    """The finding of `probe_evidence` for an answer that changes durations; () for a job that has no kernels to leave out.
+
+    found: the answer, as the changed step divided by that of the base. half_width: of its interval. ask: the changed graph of a job. A job
+    of which it cannot be asked, because what was left out is all that it names, is none the wiser.
+    """
+    several, ratios = probed_graphs(job), []
+    for each in several.jobs:
+        try:
+            changed = ask(each.job, each.graph)
+            ratios.append(altered(each.base, replace(members(each.graph), graph=changed)).step_time_ns / max(each.base.step_time_ns, 1))
+        except LumosError:
+            continue
+    return probe_evidence(found, ratios, max(half_width, STILL), several.pairs) if ratios else ()
+
+
+def probe_of_base(job: Job, base: Steady) -> tuple[Evidence, ...]:
+    """The same for the job itself, asked for all device work in half its time: how far an answer that is not asked again may be off. base:
+    its loop. In a recording of fewer than MANY_PAIRS kernels one of them is too much of the job to tell."""
+    if probed_graphs(job).pairs < MANY_PAIRS:
+        return ()
+    graph = base.loop.graph
+    durations = np.where(graph.on_device, graph.duration // 2, graph.duration)
+    faster = replace(base, timeline=simulate(with_durations(graph, durations))).step_time_ns
+    found = probe(job, faster / max(base.step_time_ns, 1), 0.0, lambda _, graph: scale(graph, graph.on_device, 0.5))
+    return tuple(each._replace(grade=Grade.LIMITED) for each in found)
+
+
+def _left_out(pairs: int) -> int:
+    """How many kernels are left out of so many."""
+    return max(1, round(SHARE * pairs))

@@ -1,0 +1,103 @@
+"""What the trust in a recording means for an answer: an interval that is wider by what is unknown, or no answer.
+
+What a replay left unexplained, or kept as it was measured because ranks are absent, may follow a change or not. So the step of the
+changed job may differ by up to that share of the base's step, to either side, also where the answer is that the step stays as it is. An
+answer in which no work changed is that of the recording, and needs no margin.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumos.analyze.evidence import MOST_ERROR
+from lumos.analyze.loop.steps import is_operation_level
+from lumos.analyze.trust import Trust, with_evidence
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
+from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.table import Evidence, Graph
+from lumos.vocabulary import Basis, Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.changes.answer import Answer
+
+#: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
+_SURE = 0.95
+#: The diagnostics of what a change leaves open, or assumes.
+_ASSUMED = (
+    "not-reached",
+    "far-from-measured",
+    "split-assumed",
+    "stages-assumed",
+    "sharding-assumed",
+    "sequence-assumed",
+    "experts-assumed",
+)
+#: Words in the names of operators that only training has.
+TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
+
+
+def widened(found: Answer, trust: Trust) -> Answer:
+    """The answer with its trust, and with its interval wider by what is unknown."""
+    found = replace(found, trust=trust)
+    by = trust.unknown * found.base.step_time_s if found.altered else 0.0
+    if not by:
+        return found
+    outcome = found.outcome
+    low, high = max(outcome.step_time_low_s - by, 0.0), outcome.step_time_high_s + by
+    codes = ", ".join(reason.code for reason in trust.reasons)
+    message = f"each end of the interval is {trust.unknown:.1%} of the base's step further away, the share that is unknown: {codes}"
+    return replace(
+        found,
+        outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high),
+        diagnostics=(*found.diagnostics, Diagnostic("interval-widened", message)),
+    )
+
+
+def up_to_base(found: Answer) -> Answer:
+    """The answer with an interval that reaches up to the base's step."""
+    high = max(found.outcome.step_time_high_s, found.base.step_time_s)
+    return replace(found, outcome=replace(found.outcome, step_time_high_s=high))
+
+
+def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], Answer]) -> tuple[Evidence, ...]:
+    """The finding that a change has another effect in a loop of the step than on its latency, where the recording has a single training
+    step. repeated: gives the answer for the loop."""
+    if found.base.basis is not Basis.LATENCY or is_operation_level(graph) or not any(w in name for name in graph.names for w in TRAINING):
+        return ()
+    try:
+        looped = repeated()
+    except LumosError:  # what a change adds may not fit between copies of a step: then there is no loop to compare with
+        return ()
+    once, again = (a.outcome.step_time_s / a.base.step_time_s - 1 if a.base.step_time_s else 0.0 for a in (found, looped))
+    if abs(once - again) <= NEGLIGIBLE:
+        return ()
+    message = (
+        f"the recording has one step, whose latency changes by {once:+.1%}; a loop of that step would change by {again:+.1%}:"
+        " --repeat compares the loop"
+    )
+    return (Evidence("one-step", message, Grade.LIMITED, min(abs(once - again), 1.0)),)
+
+
+def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:
+    """The answer with the finding that what it rests on was read from the recording with a confidence (0 to 1) below SURE: the share of
+    the change that is not certain may as well not be. what: was read, in words."""
+    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    if confidence >= _SURE or not base or base == changed:
+        return found
+    unknown = min((1 - confidence) * abs(changed / base - 1), 1.0)
+    message = f"{what} (confidence {confidence:.0%}); {1 - confidence:.0%} of the change may not come true (lumos inspect --blocks)"
+    return replace(found, trust=with_evidence(found.trust, (Evidence(code, message, Grade.LIMITED, unknown),)))
+
+
+def as_far_as_reached(found: Answer) -> Answer:
+    """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`layout.reach`), and
+    where the change needs exchanges that the recording does not have. Where the interval holds what may become of either, and that moves
+    the answer by less than the replay of a trusted recording may be off, it is none the worse for it."""
+    if found.left_open is not None and found.left_open < MOST_ERROR:
+        return found
+    left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code in _ASSUMED)
+    return replace(found, trust=with_evidence(found.trust, left)) if left else found

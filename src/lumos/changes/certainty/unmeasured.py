@@ -1,0 +1,80 @@
+"""What a recording does not show of the job, but a change can bring to bear: the answer's interval then holds it, and its grade says so.
+
+Two such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
+that makes the device set the pace depends on it: the changed job is simulated with the least and the most that the gap may be. And where
+batches come from processes that a recording lacks, and are always ready, those processes were seen to keep up with the recorded step and
+with no shorter one: the step of a faster job may lie anywhere up to the recorded one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.graph.arrivals import from_processes
+from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.table import Dependency, Evidence
+from lumos.simulation import simulate
+from lumos.simulation.durations import with_durations
+from lumos.units import duration
+from lumos.vocabulary import Grade
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.analyze.loop.steady import Steady
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64, Job
+
+
+def gap_bounds(changed: Steady) -> tuple[float, float]:
+    """The step of a changed job, ns, with the least and with the most that gaps between kernels may be where they were not measured."""
+    graph = changed.loop.graph
+    if graph.gap_range is None:
+        return changed.step_time_ns, changed.step_time_ns
+    ends = []
+    for gap in graph.gap_range.T:
+        lag = graph.lag.copy()
+        lag[:, Dependency.STREAM_ORDER] = gap
+        ends.append(replace(changed, timeline=simulate(replace(graph, lag=lag))).step_time_ns)
+    return min(ends), max(ends)
+
+
+def gap_evidence(changed: Steady, bounds: tuple[float, float]) -> tuple[Evidence, ...]:
+    """The finding that the step of a changed job depends on a gap that was not measured. bounds: of the step, ns."""
+    graph, step = changed.loop.graph, changed.step_time_ns
+    low, high = bounds
+    if graph.gap_range is None or max(step - low, high - step) <= NEGLIGIBLE * step:
+        return ()
+    least, most = int(graph.gap_range[:, 0].min()), int(graph.gap_range[:, 1].max())
+    message = (
+        "no kernel of the recording ever waited for the one before it, so the gap between two is not known; with"
+        f" {duration(least)} the step takes {duration(low)}, with {duration(most)} {duration(high)}"
+    )
+    return (Evidence("kernel-gap-unmeasured", message, Grade.LIMITED),)
+
+
+def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, high: Int64) -> float | None:
+    """By which share of its step the tasks may move a changed job, to either side, whose intervals hold what the recording leaves open,
+    while all others take what they are best known to take; None where no interval holds any. loop: the changed job's. left_open: which
+    tasks of the job that is repeated. low, high: the durations of all of them at the ends of their intervals, ns."""
+    if left_open is None or not (left_open & (low < high)).any():
+        return None
+    source, best = loop.loop.source, loop.loop.graph.duration
+    ends = (np.where(left_open[source], end[source], best) for end in (low, high))
+    steps = (replace(loop, timeline=simulate(with_durations(loop.loop.graph, end))).step_time_ns for end in ends)
+    return max(abs(step / max(loop.step_time_ns, 1) - 1) for step in steps)
+
+
+def loader_evidence(job: Job, graph: Graph, base_s: float, changed_s: float) -> tuple[Evidence, ...]:
+    """The finding that a faster step may have to wait for batches. base_s, changed_s: the step before and after the change, seconds."""
+    faster = 1 - changed_s / base_s if base_s else 0.0
+    if graph.arrivals is not None or faster <= NEGLIGIBLE or not any(len(from_processes(trace)) for trace in job.traces):
+        return ()
+    message = (
+        f"batches come from processes that are not recorded; they kept up with a step of {duration(1e9 * base_s)}, and whether they"
+        f" can with {duration(1e9 * changed_s)} is not known"
+    )
+    return (Evidence("loader-unseen", message, Grade.LIMITED),)

@@ -1,0 +1,62 @@
+"""What a what-if changes of a job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from lumos.changes.durations import Durations
+from lumos.changes.machine import Machine
+from lumos.changes.settings import check_settings
+from lumos.cost.cluster import load_cluster
+from lumos.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.cost.cluster import Cluster
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What to change. settings: of --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
+    where the job is to run. network: factors on its links (`hardware.network`). repeat: compare what a loop of the step takes, also
+    where the recording has one step only. host_factor: how much longer the CPU's work takes on `cluster`; None where nobody said.
+
+    Raises UsageError for a setting that does not exist, a value that no job could take, or a host factor without a cluster.
+    """
+
+    settings: Mapping[str, str] = field(default_factory=dict)
+    durations: Durations = field(default_factory=Durations)
+    base_cluster: str | None = None
+    cluster: str | None = None
+    network: tuple[str, ...] = ()
+    repeat: bool = False
+    host_factor: float | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(self.settings)
+        if self.host_factor is not None and self.cluster is None:
+            raise UsageError("--host-factor is of the host of --cluster; name one, or slow the measured host with --scale 'cpu:*=F'")
+        if self.host_factor is not None and not 0 < self.host_factor < float("inf"):
+            raise UsageError(f"--host-factor {self.host_factor:g}: a factor must be above 0")
+
+    def moves_from(self, measured: Cluster) -> bool:
+        """Whether the job is to run on another machine than it was measured on: on another cluster, or beside a host that is described."""
+        return self.cluster is not None and (self.host_factor is not None or load_cluster(self.cluster) != measured)
+
+    def machine(self, job: Job, graph: Graph) -> Machine:
+        """Where the job was recorded and where it is to run."""
+        return Machine(job, graph, self.base_cluster, self.cluster, self.network)
+
+    @property
+    def hardware_words(self) -> tuple[str, ...]:
+        """The other machine, in words."""
+        return (*([f"cluster = {self.cluster}"] if self.cluster else ()), *(f"network {word}" for word in self.network))
+
+    @property
+    def structural(self) -> bool:
+        """Whether more than durations of named tasks change."""
+        return bool(self.settings or self.cluster or self.network)

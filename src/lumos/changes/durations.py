@@ -1,0 +1,230 @@
+"""Changes of durations alone: the same tasks and dependencies, with some tasks faster, slower or taking no time.
+
+A pattern is a shell glob over the names of tasks: kernels, copies and collectives on the device, operators and runtime
+calls on the CPU. `cpu:GLOB` and `device:GLOB` restrict it to one side. `operator:GLOB` means everything that operators (or
+annotated ranges) of that name do (`whatif.ranges`). The functions compose: each takes a graph and returns one.
+"""
+
+from __future__ import annotations
+
+import re
+from difflib import get_close_matches
+from fnmatch import translate
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.loop.spans import launches
+from lumos.analyze.loop.steps import members
+from lumos.analyze.task_class import bound_by_arithmetic
+from lumos.changes.certainty.left_out import check_left
+from lumos.changes.ranges import inside
+from lumos.characters import is_whole
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Graph, Kind
+from lumos.simulation.durations import Mask, scale, slow_rank, with_durations
+from lumos.units import duration as in_words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from lumos.trace.table import Int32, Int64, Job
+
+_SIDES = ("cpu", "device", "operator")
+#: A pattern that matches less than this share of what operators and ranges of its name do probably meant all of it.
+SMALL = 0.1
+#: How many names, those with the most time, are compared with a pattern that matches nothing.
+_MOST_NAMES = 2000
+
+
+class Scale(NamedTuple):
+    """Multiply the durations of the tasks that match by `factor` ≥ 0."""
+
+    glob: str
+    factor: float
+
+
+class Durations(NamedTuple):
+    """Changes of durations, applied in this order: drops, fusions, scales, slow ranks (rank and factor)."""
+
+    scales: tuple[Scale, ...] = ()
+    drops: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
+    slow: tuple[tuple[int, float], ...] = ()
+
+    @classmethod
+    def parse(cls, scales: Iterable[str], drops: Iterable[str], fused: Iterable[str], slow: Iterable[str]) -> Durations:
+        """From the words of the command line. Raises UsageError for a malformed one."""
+        return cls(tuple(map(parse_scale, scales)), tuple(drops), tuple(fused), tuple(map(parse_slowdown, slow)))
+
+    def apply(self, graph: Graph, job: Job, made_of: tuple[Graph, Int64] | None = None) -> Graph:
+        """The changed graph. Patterns are matched against `graph` before any change. job: the traces from which it was built.
+
+        made_of: a measured graph, and the task of it that each task of `graph` is a copy of, -1 for none: what operators did is looked
+        up there. Raises LumosError where a pattern matches nothing, and where a rank would have next to no work left.
+        """
+        before = graph
+        masks = {glob: matching(graph, job, glob, made_of) for glob in (*self.drops, *self.fused, *(s.glob for s in self.scales))}
+        for glob in self.drops:
+            graph = drop(graph, masks[glob])
+        if self.fused:
+            measured, source = made_of or (graph, np.arange(len(graph)))
+            step = np.where(source >= 0, members(measured).step[source], -1)
+            for glob in self.fused:
+                graph = fuse(graph, masks[glob], step)
+        for s in self.scales:
+            graph = scale(graph, masks[s.glob], s.factor)
+        for rank, factor in self.slow:
+            graph = slow_rank(graph, rank, factor)
+        check_left(before, graph, ", ".join(self.described()))
+        return graph
+
+    def described(self) -> tuple[str, ...]:
+        """Each change in words."""
+        return (
+            *(f"drop {glob}" for glob in self.drops),
+            *(f"fuse {glob}" for glob in self.fused),
+            *(f"scale {s.glob} by {s.factor:g}" for s in self.scales),
+            *(f"rank {rank} slower by {factor:g}" for rank, factor in self.slow),
+        )
+
+
+def parse_scale(text: str) -> Scale:
+    """Parse GLOB=FACTOR. Raises UsageError where FACTOR is not a number ≥ 0."""
+    glob, equals, factor = text.rpartition("=")
+    if not equals or not glob:
+        raise UsageError(f"--scale {text!r}: write GLOB=FACTOR, for instance '*nccl*=0.5'")
+    return Scale(glob, number(factor, f"--scale {text!r}"))
+
+
+def parse_slowdown(text: str) -> tuple[int, float]:
+    """Parse RANK=FACTOR into both. Raises UsageError where FACTOR is not a number above 0."""
+    rank, equals, factor = text.partition("=")
+    if not equals or not is_whole(rank.strip()):
+        raise UsageError(f"--rank-slowdown {text!r}: write RANK=FACTOR, for instance 3=1.2")
+    slower = number(factor, f"--rank-slowdown {text!r}")
+    if not slower:
+        raise UsageError(f"--rank-slowdown {text!r}: a rank takes some time; give a factor above 0, for instance {rank.strip()}=1.2")
+    return int(rank), slower
+
+
+def number(text: str, where: str) -> float:
+    """Parse a finite number ≥ 0; a leading x is allowed (x2). Raises UsageError with `where` for anything else."""
+    try:
+        value = float(text.strip().removeprefix("x"))
+    except ValueError as error:
+        raise UsageError(f"{where}: {text!r} is not a number") from error
+    if not 0 <= value < float("inf"):
+        raise UsageError(f"{where}: a factor must be 0 or more, not {text}")
+    return value
+
+
+def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | None = None) -> Mask:
+    """The tasks that match a pattern, bool[n]. made_of: as in `Durations.apply`.
+
+    Raises LumosError with the job's longest names where none does.
+    """
+    side, colon, pattern = glob.partition(":")
+    if not colon or side not in _SIDES:
+        side, pattern = "", glob
+    matches = re.compile(translate(pattern)).match
+    if side == "operator":
+        measured, source = made_of or (graph, np.arange(len(graph)))
+        mask = inside(measured, job, matches)[source] & (source >= 0)
+    else:  # match every name once; a million tasks then only look up theirs
+        mask = np.array([bool(matches(name)) for name in graph.names] or [False])[graph.name]
+        if side:
+            mask &= graph.on_device == (side == "device")
+    if not mask.any():
+        if not side and inside(graph, job, matches).any():
+            raise LumosError(f"no task matches {glob!r} by its own name, but what ranges of that name do: write 'operator:{glob}'")
+        raise LumosError(f"no task matches {glob!r}; {_near(graph, pattern) or _examples(graph, graph.on_device)}")
+    return mask
+
+
+def drop(graph: Graph, tasks: Mask) -> Graph:
+    """The graph in which `tasks`, and the calls that launch nothing else, take no time."""
+    return scale(graph, tasks | _only_launch(graph, tasks), 0.0)
+
+
+def fuse(graph: Graph, tasks: Mask, step: Int32 | Int64) -> Graph:
+    """The graph with every run of neighbouring `tasks` of one step on a stream as one kernel, launched once. step: int[n], the step that
+    owns each task.
+
+    The fused kernel lasts as long as the longest of the run's memory-bound kernels (they are assumed to read and write the same
+    tensor, so that fusion keeps intermediate values in registers), or as all of its multiplications, convolutions and attention
+    together, whichever is longer. Raises LumosError where no two neighbours match.
+    """
+    order = np.flatnonzero(graph.on_device)
+    order = order[np.argsort(graph.processor[order], kind="stable")]
+    joins = tasks[order] & (graph.kind[order] == Kind.KERNEL)
+    follows = np.zeros(len(order), bool)
+    follows[1:] = joins[1:] & joins[:-1] & (graph.processor[order[1:]] == graph.processor[order[:-1]]) & (np.diff(step[order]) == 0)
+    if not follows.any():
+        raise LumosError("--fuse: no two neighbouring kernels of a stream match; widen the pattern")
+    run = np.cumsum(~follows) - 1
+    fused = np.bincount(run, np.where(bound_by_arithmetic(graph)[order], graph.duration[order], 0)).astype(np.int64)
+    np.maximum.at(fused, run, graph.duration[order])
+    duration = graph.duration.copy()
+    duration[order] = np.where(follows, 0, fused[run])
+    removed = np.zeros(len(graph), bool)
+    removed[order[follows]] = True
+    duration[_only_launch(graph, removed)] = 0
+    return with_durations(graph, duration)
+
+
+def _only_launch(graph: Graph, tasks: Mask) -> Mask:
+    """Launch calls of which all device work is in `tasks`."""
+    launch = launches(graph)
+    launched = launch >= 0
+    chosen = np.bincount(launch[launched & tasks], minlength=len(graph))
+    total = np.bincount(launch[launched], minlength=len(graph))
+    only: Mask = (chosen > 0) & (chosen == total)
+    return only
+
+
+def meant_operators(graph: Graph, job: Job, durations: Durations) -> tuple[Diagnostic, ...]:
+    """A hint for each pattern that matches next to nothing of what the operators and ranges of its name do."""
+    out = []
+    for glob in dict.fromkeys((*durations.drops, *(s.glob for s in durations.scales))):
+        if glob.partition(":")[0] in _SIDES:
+            continue
+        own = matching(graph, job, glob)
+        all_of = inside(graph, job, re.compile(translate(glob)).match)
+        alone, whole = int(graph.duration[own].sum()), int(graph.duration[own | all_of].sum())
+        if alone < SMALL * whole:
+            message = (
+                f"{glob!r} matches {in_words(alone)} of work by its own name; operators and ranges of that name do {in_words(whole)}"
+                f" with what is inside them and what they launch: 'operator:{glob}' changes all of it"
+            )
+            out.append(Diagnostic("operator-meant", message))
+    return tuple(out)
+
+
+def check_altered(graph: Graph, altered: Graph, job: Job, durations: Durations) -> None:
+    """Raise LumosError where changes that ask for other durations left every task as it was, because those that match take no time."""
+    asked = durations.drops or durations.fused or any(s.factor != 1 for s in durations.scales) or any(f != 1 for _, f in durations.slow)
+    if not asked or not np.array_equal(graph.duration, altered.duration):
+        return
+    hints = "".join(f"; {hint.message}" for hint in meant_operators(graph, job, durations))
+    raise LumosError(f"{', '.join(durations.described())}: no task changed, as those that match take no time{hints}")
+
+
+def _near(graph: Graph, pattern: str) -> str:
+    """The names that are most like a pattern, as a hint; "" where none is."""
+    literal = max(re.split(r"[*?\[\]]", pattern), key=len).lower()
+    total = np.bincount(graph.name, graph.duration, minlength=len(graph.names))
+    names = [graph.names[i] for i in np.argsort(-total, kind="stable")[:_MOST_NAMES].tolist() if total[i]]
+    near = [name for name in names if literal and literal in name.lower()]
+    by_word = {word: name for name in reversed(names) for word in (name.lower(), *re.findall(r"\w+", name.lower()))}
+    near = near or list(dict.fromkeys(by_word[word] for word in get_close_matches(literal, by_word, 3)))
+    return f"names like it: {', '.join(repr(name[:60]) for name in near[:3])}" if near else ""
+
+
+def _examples(graph: Graph, on_device: Mask) -> str:
+    """The names that take the most time, as a hint."""
+    candidates = np.flatnonzero(on_device) if on_device.any() else np.flatnonzero(graph.kind == Kind.OPERATOR)
+    total = np.bincount(graph.name[candidates], graph.duration[candidates], minlength=len(graph.names))
+    longest: Sequence[str] = [graph.names[i] for i in np.argsort(-total)[:3].tolist() if total[i] > 0]
+    return f"most time goes to {', '.join(repr(name[:60]) for name in longest)}"

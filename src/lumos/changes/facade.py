@@ -1,0 +1,168 @@
+"""`lumos.whatif`: a job, or its files, and changes as keyword arguments with the words of the command line.
+
+    lumos.whatif("traces/", tp=2, layers=16)
+    lumos.whatif(job, scale={"*nccl*": 0.5}, drop="aten::dropout")
+    lumos.whatif(job, grid={"dp": (2, 4, 8)})
+
+The keywords are turned into the words of the command line and parsed as those are, so both accept and refuse the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
+
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.grid import Cell, evaluate, parse_grid
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes as answer_of
+from lumos.choices import as_mapping, as_number
+from lumos.errors import UsageError
+from lumos.graph.build import build
+from lumos.result import Rows
+from lumos.trace.source import Source, as_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.changes.answer import Answer
+    from lumos.graph.table import Graph
+
+
+class SettingWords(TypedDict, total=False):
+    """The settings of `lumos whatif --set`. `whatif.settings` says what each means and which jobs can follow it."""
+
+    layers: int
+    hidden: int
+    ffn: int
+    heads: int
+    vocab: int
+    seq: int
+    micro_batch: int
+    microbatches: int
+    dp: int
+    tp: int
+    pp: int
+    vpp: int
+    cp: int
+    ep: int
+    zero: int
+    schedule: str
+    precision: str
+    recompute: str
+    cuda_graphs: bool | Literal["on", "off"]
+
+
+class ChangeWords(SettingWords, total=False):
+    """Everything that can be changed.
+
+    scale: factors on the time of tasks, by a glob of their names. drop: globs of tasks to leave out. fuse: globs of neighbouring
+    kernels that become one. rank_slowdown: factors on all work of a rank. cluster: where to run the job instead. base_cluster: where
+    it was recorded, if the trace does not say. Both are a cluster's name or a .toml file. network: factors on "bandwidth" and "latency".
+    host_factor: how much longer the CPU's work takes on `cluster`.
+    """
+
+    scale: Mapping[str, float]
+    drop: str | Sequence[str]
+    fuse: str | Sequence[str]
+    rank_slowdown: Mapping[int, float]
+    cluster: str
+    base_cluster: str
+    network: Mapping[Literal["bandwidth", "latency"], float]
+    repeat: bool
+    host_factor: float
+
+
+@overload
+def whatif(
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: None = None,
+    **changes: Unpack[ChangeWords],
+) -> Answer: ...
+
+
+@overload
+def whatif(
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: Mapping[str, Sequence[object]],
+    **changes: Unpack[ChangeWords],
+) -> Rows[Cell]: ...
+
+
+def whatif(
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: Mapping[str, Sequence[object]] | None = None,
+    **changes: Unpack[ChangeWords],
+) -> Answer | Rows[Cell]:
+    """The step of the job under `changes`, compared with that of the job as it is.
+
+    job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again.
+    force: answer also where the recording cannot give a sound answer. changes: see `ChangeWords` and `SettingWords`. grid: values by
+    setting, or by "scale:GLOB"; every combination of them is evaluated on top of the changes and becomes a row. Raises UsageError for
+    an unknown setting (it names the nearest) or a wrong value, LumosError where the trace does not support the change or cannot give a
+    sound answer, TraceError as `lumos.read` does.
+    """
+    wanted = changes_of(changes)
+    cells = None if grid is None else parse_grid(map(_axis, as_mapping(grid, "grid", "{'dp': (2, 4)}").items()))
+    job = as_job(job, repair=repair)
+    probed, graph = graph is None, build(job) if graph is None else graph
+    if cells is not None:
+        return Rows(evaluate(job, graph, wanted, cells, force=force))
+    return answer_of(job, graph, wanted, force=force, probed=probed)
+
+
+def changes_of(words: ChangeWords) -> Changes:
+    """The changes that the keyword arguments ask for. Raises UsageError where one is unknown or wrong."""
+    rest = cast("dict[str, object]", dict(words))
+    for word in ChangeWords.__optional_keys__ - SettingWords.__optional_keys__:
+        rest.pop(word, None)
+    durations = Durations.parse(
+        (f"{glob}={factor}" for glob, factor in _factors(words.get("scale", {}), "scale", "{'*nccl*': 0.5}")),
+        _several(words.get("drop", ()), "drop"),
+        _several(words.get("fuse", ()), "fuse"),
+        (f"{rank}={factor}" for rank, factor in _factors(words.get("rank_slowdown", {}), "rank_slowdown", "{3: 1.2}")),
+    )
+    settings = parse_settings(f"{key}={_text(value)}" for key, value in rest.items())
+    network = tuple(f"{key}=x{factor}" for key, factor in _factors(words.get("network", {}), "network", "{'bandwidth': 2}"))
+    return Changes(
+        settings, durations, words.get("base_cluster"), words.get("cluster"), network, words.get("repeat", False), words.get("host_factor")
+    )
+
+
+def _factors(given: object, what: str, example: str) -> list[tuple[object, float]]:
+    """What is multiplied, and by what. Raises UsageError where it is no mapping to numbers."""
+    return [(key, as_number(factor, f"{what}[{key!r}]")) for key, factor in as_mapping(given, what, example).items()]
+
+
+def _several(globs: object, what: str) -> Sequence[str]:
+    """One pattern or several. Raises UsageError where it is neither."""
+    several = (globs,) if isinstance(globs, str) else globs
+    if not isinstance(several, Sequence) or not all(isinstance(glob, str) for glob in several):
+        raise UsageError(f"{what} = {globs!r} is neither a pattern nor a sequence of patterns")
+    return several
+
+
+def _axis(of: tuple[str, object]) -> str:
+    """A setting and its values as the option `--grid` has them. Raises UsageError where the values are no sequence."""
+    key, values = of
+    if isinstance(values, str) or not isinstance(values, Sequence):
+        raise UsageError(f"grid[{key!r}] = {values!r} is no sequence of values; give one, for instance {{'dp': (2, 4)}}")
+    return f"{key}={','.join(map(_text, values))}"
+
+
+def _text(value: object) -> str:
+    """A value as it is written on the command line."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

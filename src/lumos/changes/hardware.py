@@ -1,0 +1,266 @@
+"""The same job on other hardware or another network: measured × model(new) / model(old), kernel by kernel.
+
+Kernels of operators with shapes, and collectives, are scaled by the ratio of their cost models. Kernels without shapes are scaled
+by what bounds their class: multiplications, convolutions and attention by peak arithmetic in the type that their name states, else in the
+one in which the job multiplies, the rest by memory bandwidth. A small multiplication is bound by memory, too, which only shapes would show:
+its interval reaches from the one ratio to the other. What
+the new machine's host does to the CPU's work is for the user to say; unless he does, it is unknown within HOST_INTERVAL.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import sqrt
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+from lumos.analyze.flops import counted_operators
+from lumos.analyze.task_class import bound_by_arithmetic
+from lumos.changes.durations import number
+from lumos.changes.layout.precision import Ratio, at_lower_rate, computing
+from lumos.changes.layout.recurrent import recurrent_ns
+from lumos.changes.layout.rescale import modelled, operator_rows
+from lumos.cost.collective_model import collective
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.signatures import in_tf32, rounds_to_tf32, type_by_name
+from lumos.trace.table import ABSENT, Int64, Job, Trace
+from lumos.vocabulary import CollectiveKind, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.graph.table import Graph
+    from lumos.segment.products import ShapedOperator
+    from lumos.simulation.durations import Mask
+
+    Floats = float | np.ndarray
+
+#: Half-width of the 80 % interval of a kernel that is scaled only by the ratio of two datasheets, as a fraction.
+DATASHEET_INTERVAL = 0.3
+#: Half-width of the 80 % interval of the CPU's work on another machine whose host nobody described, as a fraction: an assumption, about
+#: the spread between the hosts of one generation.
+HOST_INTERVAL = 0.15
+#: What is said where that interval is used.
+HOST_UNKNOWN = Diagnostic(
+    "host-unknown",
+    f"how fast the host of the new cluster is was not said: its CPU's work is taken as measured, ±{HOST_INTERVAL:.0%}, and the interval"
+    " is as wide as that makes it; --host-factor F says how much longer (above 1) or shorter it takes",
+)
+
+
+def network(cluster: Cluster, words: Iterable[str]) -> Cluster:
+    """The cluster with its links and NICs changed. words: bandwidth=x2, latency=x0.5 (comma-separated or repeated).
+
+    Raises UsageError for a malformed word, LumosError where the cluster states no latency that could change.
+    """
+    factors: dict[str, float] = {}
+    for word in (w for text in words for w in text.split(",")):
+        key, equals, value = word.partition("=")
+        if not equals or key.strip() not in ("bandwidth", "latency"):
+            raise UsageError(f"--network {word!r}: write bandwidth=x2 or latency=x0.5")
+        factor = number(value, f"--network {word!r}")
+        if factors.setdefault(key.strip(), factor) != factor:
+            raise UsageError(f"--network {key.strip()}: given twice, as x{factors[key.strip()]:g} and as x{factor:g}; give it once")
+    bandwidth, latency = factors.get("bandwidth", 1.0), factors.get("latency", 1.0)
+    if not bandwidth:
+        raise UsageError("--network bandwidth: a factor must be more than 0")
+    node, fabric = cluster.node, cluster.fabric
+    if latency != 1 and node.link_latency_s is None and fabric.latency_s is None:
+        raise LumosError(
+            f"--network latency: the description of {cluster.name} states no latency to change; give a cluster file with"
+            " node.link_latency_s or fabric.latency_s (--base-cluster FILE.toml)"
+        )
+    return msgspec.structs.replace(
+        cluster,
+        node=msgspec.structs.replace(
+            node,
+            link_bytes_per_s=_times(node.link_bytes_per_s, bandwidth),
+            nic_bytes_per_s=_times(node.nic_bytes_per_s, bandwidth),
+            link_latency_s=_times(node.link_latency_s, latency),
+        ),
+        fabric=msgspec.structs.replace(fabric, latency_s=_times(fabric.latency_s, latency)),
+    )
+
+
+def _times(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor
+
+
+def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, described: str) -> MeasuredLayout:
+    """The layout with its device work on `new` instead of `old`. described: the change, for the answer."""
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    if new.accelerator != old.accelerator:
+        _kernels(layout, job, old.accelerator, new.accelerator, columns)
+    notes = _collectives(layout, job, old, new, columns)
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        changes=(*layout.changes, described),
+        diagnostics=(*layout.diagnostics, *notes),
+    )
+
+
+def check_links_matter(before: MeasuredLayout, after: MeasuredLayout) -> None:
+    """Raise LumosError where other links gave no exchange another time. before, after: the layout without them and with them."""
+    if not np.array_equal(before.factor, after.factor):
+        return
+    facts = before.segmentation.graph.collectives
+    what = (
+        "the recording has no exchange between ranks"
+        if facts is None or not len(facts.task)
+        else "no exchange of the recording takes another time, as none crosses what changes; lumos inspect says what they are"
+    )
+    raise LumosError(f"{after.changes[-1]}: nothing changes, since {what}")
+
+
+def on_host(layout: MeasuredLayout, factor: float | None) -> MeasuredLayout:
+    """The layout with the CPU's work on another host. factor: how much longer it takes; None where that is not known."""
+    work = host_work(layout.segmentation.graph)
+    low, high = (factor, factor) if factor is not None else (1 - HOST_INTERVAL, 1 + HOST_INTERVAL)
+    columns = (layout.factor, 1.0 if factor is None else factor), (layout.low, low), (layout.high, high)
+    scaled = [np.where(work, column * by, column) for column, by in columns]
+    said = () if factor is None else (f"host factor = {factor:g}",)
+    notes = (HOST_UNKNOWN,) if factor is None else ()
+    return replace(
+        layout,
+        factor=scaled[0],
+        low=scaled[1],
+        high=scaled[2],
+        changes=(*layout.changes, *said),
+        diagnostics=(*layout.diagnostics, *notes),
+    )
+
+
+def host_work(graph: Graph) -> Mask:
+    """The CPU's own work, bool[n]: all that threads do, but for transfers."""
+    work: Mask = ~graph.on_device & (graph.kind != Kind.COLLECTIVE)
+    return work
+
+
+def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, columns: tuple[np.ndarray, ...]) -> None:
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    owners = segmentation.owners
+    ratio, spread = np.ones(len(graph)), np.ones(len(graph))
+    done = np.zeros(len(graph), bool)
+    of_tf32 = np.array([rounds_to_tf32(name) for name in graph.names], bool)[graph.name]
+    for position, trace in enumerate(job.traces):
+        shapes = shapes_of(trace)
+        known: dict[tuple[ShapedOperator | None, bool], tuple[float, float] | None] = {}
+        tasks, rows = operator_rows(segmentation, position, trace)
+        for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
+            o, rounded = shapes[row], bool(of_tf32[task])
+            if (o, rounded) not in known:
+                known[o, rounded] = None if o is None else _change(o, old, new, rounded=rounded)
+            change = known[o, rounded]
+            if change is not None:
+                ratio[task], spread[task] = change
+                done[task] = True
+    _apply(columns, np.flatnonzero(done), ratio[done], spread[done])
+    rest = owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE)
+    arithmetic = rest & bound_by_arithmetic(graph)
+    memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
+    _apply(columns, np.flatnonzero(rest & ~arithmetic), memory, 1 + DATASHEET_INTERVAL)
+    usual = computing(layout, job)
+    for name in np.unique(graph.name[arithmetic]).tolist():
+        rates = _by_rate(type_by_name(graph.names[name]) or usual, old, new)
+        within = min(*rates, memory) / (1 + DATASHEET_INTERVAL), max(*rates, memory) * (1 + DATASHEET_INTERVAL)
+        tasks = arithmetic & (graph.name == name)
+        for column, longer in zip(columns, (sqrt(rates[0] * rates[1]), *within), strict=True):
+            column[tasks] *= longer
+    for position, trace in enumerate(job.traces):
+        tasks, rows = operator_rows(segmentation, position, trace)
+        _convolutions(layout, trace, tasks[arithmetic[tasks]], rows[arithmetic[tasks]], usual, old, columns)
+
+
+def _convolutions(
+    layout: MeasuredLayout,
+    trace: Trace,
+    tasks: Int64,
+    rows: Int64,
+    usual: DType | None,
+    old: Accelerator,
+    columns: tuple[np.ndarray, ...],
+) -> None:
+    """Let the convolutions of a rank keep a part only of what they took beyond their arithmetic, where the rate falls (`at_lower_rate`), in
+    place. tasks: kernels that multiply; rows: the operator of each. usual: the type in which the job multiplies."""
+    graph, flops = layout.segmentation.graph, counted_operators(trace)
+    order = np.argsort(rows, kind="stable")
+    for same in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
+        row = int(rows[same[0]]) if len(same) else -1
+        if "conv" not in trace.strings[trace.name[row]] or row not in flops:
+            continue
+        kernels = tasks[same]
+        dtype = type_by_name(graph.names[graph.name[kernels[np.argmax(graph.duration[kernels])]]]) or usual
+        if dtype not in old.peak_flops:
+            continue
+        measured_ns, by = float(graph.duration[kernels].sum()), columns[0][kernels] / layout.factor[kernels]
+        longer = float((graph.duration[kernels] * by).sum()) / measured_ns if measured_ns else 1.0
+        kept = at_lower_rate(Ratio(longer, longer, longer), 1e9 * flops[row][1] / float(old.peak_flops[dtype]), measured_ns)
+        columns[0][kernels] *= kept.best / longer
+
+
+def _change(o: ShapedOperator, old: Accelerator, new: Accelerator, *, rounded: bool) -> tuple[float, float] | None:
+    """How much longer an operator takes on the new accelerator, and how far its interval spreads; None where no model covers it. rounded:
+    whether its kernel multiplies fp32 in tf32, which it does where the accelerator can."""
+    there = [in_tf32(o) if rounded and single(each) is DType.TF32 else o for each in (old, new)]
+    before, after = (modelled(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
+    if before is not None and after is not None and int(before.time):
+        return int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
+    earlier, later = (recurrent_ns(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
+    return (later / earlier, 1 + DATASHEET_INTERVAL) if earlier and later else None
+
+
+def single(accelerator: Accelerator) -> DType:
+    """The type in which an accelerator multiplies fp32 where tf32 is allowed: tf32, or fp32 on one that does not have it."""
+    return DType.TF32 if DType.TF32 in accelerator.peak_flops else DType.FP32
+
+
+def _by_rate(dtype: DType | None, old: Accelerator, new: Accelerator) -> tuple[float, float]:
+    """How much longer arithmetic in a type takes on the new accelerator, by the peak rates: at least and at most. Where the type is not
+    known, or one of the two lacks it, it may be any that both have."""
+    if dtype is DType.TF32:
+        ratios = [old.peak_flops[single(old)] / new.peak_flops[single(new)]]
+    else:
+        shared = [d for d in (DType.BF16, DType.FP16, DType.FP32) if d in old.peak_flops and d in new.peak_flops]
+        ratios = [old.peak_flops[d] / new.peak_flops[d] for d in ([dtype] if dtype in shared else shared)] or [1.0]
+    return min(ratios), max(ratios)
+
+
+def _apply(columns: tuple[np.ndarray, ...], tasks: np.ndarray, ratio: Floats, spread: Floats) -> None:
+    for column, r in zip(columns, (ratio, ratio / spread, ratio * spread), strict=True):
+        column[tasks] *= r
+
+
+def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, columns: tuple[np.ndarray, ...]) -> list[Diagnostic]:
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    if facts is None:
+        return []
+    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
+    left_out = 0
+    for i in range(len(facts.task)):
+        task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
+        size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
+        if kind.is_transfer:
+            size = 2
+        if size == 1:  # the rank is alone in its group, so nothing moves
+            continue
+        if kind is CollectiveKind.UNKNOWN or nbytes <= 0:
+            left_out += 1
+            continue
+        before, after = (collective(kind, size, kind.buffer_bytes(nbytes, size), cluster) for cluster in (old, new))
+        if int(before.time) and int(after.time) != int(before.time):
+            _apply(columns, np.array([task]), int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1))
+    if not left_out:
+        return []
+    text = f"{left_out} collectives of unknown kind, size or group keep their measured time"
+    return [Diagnostic("collectives-kept", text)]

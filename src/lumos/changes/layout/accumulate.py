@@ -1,0 +1,130 @@
+"""The accumulation of gradients over microbatches: what a backward pass adds to the gradients of those before it.
+
+Autograd adds each gradient with one operator, which reads two tensors of its size and writes one. The gradients are those that it
+gathers in the recording, with their sizes and types (`segment.weights`). On a device each addition is a kernel, whose time is that of the
+memory it moves, and an operator on the CPU, which takes what an operator with one kernel usually takes there. On a CPU the addition reads
+and writes at the rate of the operators that work in place on large tensors (mostly the optimizer's).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.changes.layout.measured_layout import Extra
+from lumos.changes.layout.rescale import operator_rows
+from lumos.cost.memory_bound_model import moved
+from lumos.cost.operators import elements
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.weights import Gradient, gradients, weights
+from lumos.vocabulary import Phase
+
+if TYPE_CHECKING:
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.cost.cluster import Accelerator
+    from lumos.segment.products import ShapedOperator
+    from lumos.trace.table import Job, Trace
+
+#: Bytes of a value of a gradient where the trace does not show its type.
+GRADIENT_BYTES = 4
+#: A gradient is read twice and written once when another is added to it.
+PASSES = 3
+#: An in-place operator on at least this many elements shows the rate of a CPU's memory.
+LARGE = 16_384
+
+
+def accumulation(
+    layout: MeasuredLayout,
+    position: int,
+    trace: Trace,
+    accelerator: Accelerator | None,
+    passes: int = PASSES,
+    after: Trace | None = None,
+) -> dict[int, Extra]:
+    """What adding the gradients of one microbatch to those of the earlier ones takes, by layer (-1: outside the layers). passes: how often
+    each is read or written; a copy does so twice. after: the trace with the shapes that the changed job has; None for the recorded ones."""
+    total: dict[int, Extra] = defaultdict(Extra)
+    each = operator_ns(layout, position, trace) if accelerator is not None else 0.0
+    rate = _access_rate(trace) if accelerator is None else 0.0
+    for gradient in _gathered(layout, position, after or trace):
+        n = elements(gradient.shape)
+        if accelerator is None:
+            total[gradient.layer] += Extra(cpu=round(rate * n * passes))
+        else:
+            time = int(moved(passes * gradient.width * n, accelerator, "pointwise").time)
+            total[gradient.layer] += Extra(round(each), time)
+    return dict(total)
+
+
+def shows_gradients(layout: MeasuredLayout, job: Job) -> bool:
+    """Whether the traces show any gradients, or weights, whose accumulation takes time."""
+    return any(_gathered(layout, position, trace) for position, trace in enumerate(job.traces))
+
+
+def accumulation_ns(layout: MeasuredLayout) -> int:
+    """What the accumulations of a step take in all, on CPU and device one after the other, beyond those that were recorded in
+    proportion: the most over ranks and steps, ns. Where a microbatch that adds its gradients is repeated, that is how much longer it takes
+    than the recorded ones in the mean."""
+    duration = layout.segmentation.graph.duration * layout.factor
+    cost = np.bincount(layout.segmentation.piece, duration, minlength=len(layout.pieces))
+    passes = [p.label.phase in (Phase.FORWARD, Phase.BACKWARD) for p in layout.pieces]
+    total: dict[tuple[int, int], float] = defaultdict(float)
+    runs: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for rank, items in enumerate(layout.ranks):
+        for item in items:
+            step = rank, layout.pieces[item.piece].step
+            total[step] += sum(item.extra)
+            if passes[item.piece] and item.thread_of < 0:
+                runs[step].append(item.piece)
+    for step, pieces in runs.items():
+        recorded = np.unique(pieces)
+        total[step] += max(0.0, cost[pieces].sum() - len(pieces) / len(recorded) * cost[recorded].sum())
+    return round(max(total.values(), default=0.0))
+
+
+def _gathered(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Gradient, ...]:
+    """The gradients of a rank; those of a layer as one where the trace does not show them one by one."""
+    found = gradients(layout.segmentation, position, trace)
+    if found:
+        return found
+    by_layer = weights(layout.segmentation, position, trace)
+    return tuple(Gradient(layer, (n,), GRADIENT_BYTES) for layer, n in by_layer.items())
+
+
+def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:
+    """What an operator with one kernel takes on the CPU, with its launch call: the median, ns; 0 where the trace has none."""
+    graph, owners = layout.segmentation.graph, layout.segmentation.owners
+    kernels, rows = operator_rows(layout.segmentation, position, trace)
+    unique, first, count = np.unique(rows, return_index=True, return_counts=True)
+    single = first[count == 1]
+    if not len(single):
+        return 0.0
+    tasks = owners.of_rank(position)
+    own = tasks[graph.kind[tasks] == Kind.OPERATOR]
+    of_row = np.bincount(graph.event[own], graph.duration[own], minlength=len(trace))
+    return float(np.median(of_row[unique[count == 1]] + graph.duration[owners.launch[kernels[single]]]))
+
+
+def _access_rate(trace: Trace) -> float:
+    """ns for which a CPU reads or writes an element of a large tensor, in place (mostly in the optimizer); 0 where the trace has none.
+
+    The sum of the times over that of the elements, as the step is a sum: where other programs held some of the calls up, they will hold
+    up as large a share of those that are added.
+    """
+    shapes = shapes_of(trace)
+    works = [_in_place(o) for o in shapes.operators] or [(0, 0)]
+    size, accessed = np.array(works, np.int64).T
+    rows = shapes.rows
+    of_row = shapes.of_row[rows]
+    large = size[of_row] >= LARGE
+    return float(trace.duration[rows[large]].sum() / accessed[of_row[large]].sum()) if large.any() else 0.0
+
+
+def _in_place(o: ShapedOperator) -> tuple[int, int]:
+    """Elements on which an in-place operator works, and elements that it reads or writes to do so; 0 for other operators."""
+    works = o.name.endswith("_") and o.name != "aten::copy_" and any(o.shapes)
+    size = elements(o.shapes[0]) if works else 0
+    return size, size * (1 + o.shapes.count(o.shapes[0])) if works else 0

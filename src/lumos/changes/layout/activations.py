@@ -1,0 +1,217 @@
+"""The exchanges of activations in a measured job: collectives inside the passes that move what runs through the model, not its gradients.
+
+Tensor-parallel ranks exchange the residual stream, expert-parallel ones its tokens, in every layer. Such exchanges are in the forward
+pass, and in the backward pass with the same kind, group and bytes; what is exchanged in the backward pass alone is gradients. Exchanges
+of weights (FSDP's gathers) are in both too: they count here where a pass is repeated, for they would be repeated with it, but their
+bytes do not follow the batch.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.cost.collective_model import collective
+from lumos.diagnostics import Diagnostic
+from lumos.segment.dimensions import sizes
+from lumos.trace.table import ABSENT
+from lumos.vocabulary import CollectiveKind, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.cost.cluster import Cluster
+    from lumos.graph.table import Collectives
+    from lumos.segment.segment import Segmentation
+    from lumos.trace.table import Int64, Job
+
+#: Bytes of one value of the residual stream.
+WIDTHS = (2, 4)
+#: Share by which gathered weights may be more than those of the layer, so that all ranks have equally many.
+PADDED = 0.02
+#: How tensor-parallel ranks exchange the residual stream.
+_OF_STREAM = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+#: Sizes on which the bytes of the residual stream depend.
+STREAM_KEYS = ("micro_batch", "seq", "hidden")
+
+
+def in_forward(segmentation: Segmentation) -> NDArray[np.bool_]:
+    """Which collectives (by row of the graph's facts) are exchanges of forward passes, or the same in a backward pass."""
+    facts = segmentation.graph.collectives
+    if facts is None:
+        return np.empty(0, bool)
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece[facts.task]]
+    size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
+    _, key = np.unique(np.stack((facts.kind.astype(np.int64), size, facts.nbytes)), axis=1, return_inverse=True)
+    key = np.ravel(key)
+    forward = np.isin(phase, (Phase.FORWARD, Phase.RECOMPUTE))
+    return forward | np.isin(key, key[forward])
+
+
+def of_stream(layout: MeasuredLayout, job: Job) -> Int64:
+    """The rows of the graph's facts that exchange activations: the residual stream, whole or in the parts that ranks gather and scatter,
+    what the head makes of it (`of_head`), messages between stages, and all exchanges of tokens between experts."""
+    return np.union1d(_moving(layout, job), of_head(layout, job))
+
+
+def of_head(layout: MeasuredLayout, job: Job) -> Int64:
+    """The rows of the graph's facts that gather the results of a head of which every rank has a part of the vocabulary. That is done in the
+    groups that exchange the residual stream; gathered weights, which may have as many bytes, are not."""
+    graph = layout.segmentation.graph
+    facts, stream = graph.collectives, _moving(layout, job)
+    if facts is None or facts.size is None or not len(stream):
+        return np.empty(0, np.int64)
+    reduced = stream[np.array([kind in _OF_STREAM for kind in facts.kinds], bool)[facts.kind[stream]]]
+    gathers = np.array([kind is CollectiveKind.ALL_GATHER for kind in facts.kinds], bool)[facts.kind]
+    within = (
+        gathers
+        & (facts.size == measured_ranks(layout, stream))
+        & np.isin(facts.group, facts.group[reduced])
+        & in_forward(layout.segmentation)
+    )
+    rank = graph.position_of_task[facts.task]
+    out = []
+    for position, trace in enumerate(job.traces):
+        s = sizes(trace)
+        results = [width * s.micro_batch * s.seq * s.vocab for width in WIDTHS]
+        out.append(np.flatnonzero(within & (rank == position) & (facts.nbytes > 0) & np.isin(facts.nbytes, results)))
+    return np.setdiff1d(np.concatenate(out), stream)
+
+
+def _moving(layout: MeasuredLayout, job: Job) -> Int64:
+    """The rows of the graph's facts that exchange the residual stream, messages and exchanges of tokens."""
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    if facts is None:
+        return np.empty(0, np.int64)
+    rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor[facts.task]]
+    inside = in_forward(layout.segmentation)
+    elements = [_stream(job, position) for position in range(len(job.traces))]
+    chosen = [i for i in np.flatnonzero(inside).tolist() if _moves_stream(facts, i, elements[int(rank[i])])]
+    return np.array(chosen, np.int64)
+
+
+def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int], stream: Int64) -> Int64:
+    """The tasks of a rank that gather the weights of a layer in the passes (FSDP): all-gathers of as many values as a layer has weights.
+
+    by_layer: the number of weights of each layer. What is gathered may be longer by a few values, so that it can be shared equally.
+    stream: the rows of the graph's facts that exchange activations (`of_stream`).
+    """
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    if facts is None or facts.size is None:
+        return np.empty(0, np.int64)
+    gathers = np.array([kind is CollectiveKind.ALL_GATHER for kind in facts.kinds], bool)[facts.kind]
+    mine = gathers & (graph.position_of_task[facts.task] == position) & (facts.size > 1) & in_forward(layout.segmentation)
+    mine[stream] = False
+    values = facts.nbytes * facts.size
+    sizes_of = np.array([width * count for count in set(by_layer.values()) if count for width in WIDTHS] or [1], np.float64)
+    same = (np.abs(values[:, None] / sizes_of[None, :] - 1) < PADDED).any(axis=1)
+    return np.sort(facts.task[mine & same]).astype(np.int64)
+
+
+def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:
+    """The usual size of the groups that exchange the residual stream; 0 where none does. rows: of `of_stream`."""
+    facts = layout.segmentation.graph.collectives
+    if facts is None or facts.size is None:
+        return 0
+    sizes = Counter(int(facts.size[row]) for row in rows.tolist() if facts.kinds[facts.kind[row]] in _OF_STREAM and facts.size[row] > 1)
+    return sizes.most_common(1)[0][0] if sizes else 0
+
+
+def in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
+    """Whether the ranks exchange the residual stream before the first layer, because they share the vocabulary too. Messages between the
+    stages of a pipeline, which arrive there as well, say nothing of it."""
+    facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
+    if facts is None:
+        return False
+    rows = rows[np.array([kind in _OF_STREAM for kind in facts.kinds] or [False], bool)[facts.kind[rows]]]
+    parts = {segmentation.pieces[p].label.name for p in np.unique(segmentation.piece[facts.task[rows]]).tolist()}
+    return "embedding" in parts
+
+
+def shared_keys(*, vocabulary: bool) -> tuple[str, ...]:
+    """The sizes of a model of which tensor-parallel ranks hold a part each. vocabulary: whether they share that, too."""
+    return ("heads", "kv_heads", "ffn", *(("vocab",) if vocabulary else ()))
+
+
+def stream_ratio(job: Job, wanted: Mapping[str, int]) -> float:
+    """By what the bytes of the residual stream are multiplied under other sizes."""
+    old = sizes(job.traces[0])._asdict()
+    return float(prod(wanted[key] / old[key] for key in STREAM_KEYS if key in wanted and old[key]))
+
+
+def _head_ratio(job: Job, wanted: Mapping[str, int], ranks: int) -> float:
+    """By what the bytes of a head's results are multiplied under other sizes. ranks: that share the vocabulary."""
+    old = sizes(job.traces[0])._asdict()
+    old["vocab"] *= max(ranks, 1)
+    return float(prod(wanted[key] / old[key] for key in ("micro_batch", "seq", "vocab") if key in wanted and old[key]))
+
+
+def _stream(job: Job, position: int) -> int:
+    """Elements of the residual stream of a microbatch on the rank at a position; 0 where unknown."""
+    s = sizes(job.traces[position])
+    return s.micro_batch * s.seq * s.hidden
+
+
+def _moves_stream(facts: Collectives, row: int, elements: int) -> bool:
+    kind, nbytes = facts.kinds[facts.kind[row]], int(facts.nbytes[row])
+    if kind is CollectiveKind.ALL_TO_ALL:
+        return True
+    if kind.is_transfer:
+        return nbytes > 0
+    ranks = int(facts.size[row]) if facts.size is not None else 1
+    whole = kind.buffer_bytes(nbytes, max(ranks, 1)) if nbytes > 0 else 0
+    return elements > 0 and whole in [width * elements for width in WIDTHS]
+
+
+def exchanged(
+    layout: MeasuredLayout, job: Job, cluster: Cluster | None, wanted: Mapping[str, int], ranks: Mapping[int, int]
+) -> MeasuredLayout:
+    """The layout whose exchanges of activations are those of other sizes, between groups of other sizes.
+
+    wanted: sizes of the model. cluster: where the job ran; None where that is not known, so that times are taken in proportion to the
+    bytes. ranks: the new size by the old size of a group; other groups stay. A group of one exchanges nothing.
+    """
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    rows = of_stream(layout, job)
+    if facts is None or not len(rows):
+        return layout
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    of_results = set(of_head(layout, job).tolist())
+    ratios = {False: stream_ratio(job, wanted), True: _head_ratio(job, wanted, measured_ranks(layout, rows))}
+    known: dict[tuple[int, ...], tuple[float, float, float]] = {}
+    for row in rows.tolist():
+        size = int(facts.size[row]) if facts.size is not None and facts.size[row] > 0 else 2
+        kind, task = facts.kinds[facts.kind[row]], facts.task[row]
+        key = int(facts.kind[row]), int(facts.nbytes[row]), size, row in of_results
+        if key not in known:
+            known[key] = _factors(kind, key[1], size, ranks.get(size, size), ratios[key[3]], cluster)
+        for column, factor in zip(columns, known[key], strict=True):
+            column[task] *= factor
+    text = "the job's links are not known: exchanges of activations take time as their bytes"
+    notes = (Diagnostic("exchange-in-proportion", text),) if cluster is None else ()
+    return replace(layout, factor=columns[0], low=columns[1], high=columns[2], diagnostics=(*layout.diagnostics, *notes))
+
+
+def _factors(kind: CollectiveKind, nbytes: int, old: int, new: int, ratio: float, cluster: Cluster | None) -> tuple[float, float, float]:
+    """By what the time of an exchange is multiplied: best estimate, low and high end."""
+    if ratio == 1 and new == old:
+        return 1.0, 1.0, 1.0
+    if kind.is_transfer or cluster is None:
+        return ratio, min(ratio, 1.0), max(ratio, 1.0)
+    if new == 1:
+        return 0.0, 0.0, 0.0
+    whole = kind.buffer_bytes(nbytes, old)
+    before, after = collective(kind, old, whole, cluster), collective(kind, new, round(whole * ratio), cluster)
+    best = int(after.time) / max(int(before.time), 1)
+    spread = int(after.high) / max(int(after.time), 1)
+    return best, best / spread, best * spread

@@ -1,0 +1,358 @@
+"""Changes of a measured layout: other sizes, more or fewer layers, microbatches, recomputation.
+
+Each function takes a layout and returns one. They compose, and those that change different things commute. A change that the
+trace does not support is refused with the reason. This module decides which blocks run how often; `rescale` decides what changed
+operators cost, and `exchange` what changed collectives and more replicas cost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from itertools import accumulate, groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.changes.layout.accumulate import accumulation
+from lumos.changes.layout.activations import in_forward
+from lumos.changes.layout.measured_layout import NOTHING, Extra
+from lumos.changes.layout.pipeline.recorded import recorded_pipeline
+from lumos.changes.layout.rescale import multiply
+from lumos.changes.ranges import inside
+from lumos.changes.settings import SETTINGS, Way
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Kind
+from lumos.segment.pass_layers import RECURRENT, REPETITION
+from lumos.segment.weights import gradients, weights
+from lumos.vocabulary import Phase, Recompute
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.changes.layout.measured_layout import Factors, Instance, MeasuredLayout
+    from lumos.cost.cluster import Accelerator
+    from lumos.graph.table import Graph
+    from lumos.segment.segment import Label, Segmentation
+    from lumos.trace.table import Job, Trace
+
+#: What operators and kernels are called that update lists of weights.
+_LISTS = re.compile(r"_foreach_|_fused_|multi_tensor")
+#: What DistributedDataParallel calls its copies of gradients into buckets and back, which it makes where it exchanges them.
+_BUCKETS = re.compile(r"torch(\.|::)distributed(\.ddp\.|::)reducer::")
+
+# ---------------------------------------------------------------- layers
+
+
+def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
+    """The layout with `count` layers, which are copies of the measured ones (`copied`). Of several stacks that have as many layers as each
+    other (an encoder's and a decoder's), each has `count` then, which is how the configurations of such models count; stacks of different
+    numbers have `count` layers together, and keep their proportion.
+
+    Raises LumosError where the trace shows no layers, or layers that are not alike (as those of a convolutional network), and where the
+    stacks cannot keep their proportion.
+    """
+    segmentation = layout.segmentation
+    measured, stages = segmentation.layers, pipeline_stages(segmentation.graph, job)
+    if count < 1:
+        raise UsageError(f"--set layers={count}: must be at least 1")
+    if stages > 1:
+        stages *= _chunks(layout, job, stages)
+        if count % stages:
+            raise LumosError(
+                f"--set layers={count}: must be a multiple of the {stages} pipeline stages or chunks, each of which has as many"
+            )
+        count //= stages
+    if not measured or segmentation.evidence.get("forward") not in (REPETITION, RECURRENT):
+        raise LumosError("--set layers: the trace shows no layers that repeat, so none can be added or left out (lumos inspect --blocks)")
+    stacks = segmentation.stacks
+    each = len(stacks) if len(set(stacks)) == 1 else 1
+    count *= each
+    if any(stack * count % measured for stack in stacks):
+        parts = " + ".join(map(str, stacks))
+        raise LumosError(f"--set layers={count}: the model has stacks of {parts} = {measured} layers, which cannot keep their proportion")
+    new = [
+        first + i for first, stack in zip(accumulate((0, *stacks)), stacks, strict=False) for i in copied(stack, stack * count // measured)
+    ]
+    ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    for position, trace in enumerate(job.traces):
+        _more_updates(columns, layout, position, trace, new)
+    change = f"layers = {count // each * stages} (measured: {measured // each * stages})"
+    if each > 1:
+        change += f" in each of {each} stacks"
+    return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, change))
+
+
+def _more_updates(columns: Sequence[Factors], layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
+    """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
+    proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
+    trace shows it. layers_of: the new layers, by their measured numbers."""
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    updates = whole_updates(layout, position)
+    values = weights(segmentation, position, trace)
+    tensors = Counter(gradient.layer for gradient in gradients(segmentation, position, trace)) or values
+    works = graph.on_device if graph.on_device.any() else graph.kind == Kind.OPERATOR
+    between = np.flatnonzero((graph.kind == Kind.HOST) & np.isin(segmentation.piece, segmentation.piece[updates]))
+    for tasks, by_layer in ((updates[works[updates]], values), (np.append(updates[~works[updates]], between), tensors)):
+        before = sum(by_layer.values())
+        if any(layer >= 0 for layer in by_layer):
+            after = by_layer.get(-1, 0) + sum(by_layer.get(layer, 0) for layer in layers_of)
+            multiply(columns, tasks, graph.duration, (after / before,) * 3, 0.0)
+
+
+def pipeline_stages(graph: Graph, job: Job) -> int:
+    """The stages of the job's pipeline: its ranks over the distance to the nearest peer of a transfer; 1 without transfers."""
+    facts = graph.collectives
+    if facts is None:
+        return 1
+    rank = np.array([p.rank for p in graph.processors], np.int64)[graph.processor[facts.task]]
+    distance = np.abs(facts.peer - rank)[facts.peer >= 0]
+    distance = distance[distance > 0]
+    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
+    return max(world // int(distance.min()), 1) if len(distance) else 1
+
+
+def _chunks(layout: MeasuredLayout, job: Job, stages: int) -> int:
+    """How many chunks of layers each stage of the job's pipeline has: 1 where the order of its passes does not say it."""
+    try:
+        return recorded_pipeline(layout, job, stages).pipeline.chunks
+    except LumosError:
+        return 1
+
+
+def copied(measured: int, count: int) -> list[int]:
+    """Of which measured layer of a stack each of `count` layers is a copy. The last stays the last, since what ends a stack may be a part
+    of it, and the first stays the first, since what later layers take over from it may be; those between repeat in equal parts."""
+    if count == 1 or measured == 1:
+        return [measured - 1] * count
+    if measured == 2:
+        return [0] * (count - 1) + [1]
+    return [0, *(1 + i * (measured - 2) // (count - 2) for i in range(count - 2)), measured - 1]
+
+
+def _relayered(layout: MeasuredLayout, items: tuple[Instance, ...], wanted: Sequence[int]) -> tuple[Instance, ...]:
+    """The instances of a rank in which every pass runs over the layers `wanted`, by their measured numbers."""
+    out: list[Instance] = []
+    for key, group in groupby(items, key=lambda i: _pass(layout, i)):
+        one_pass = list(group)
+        if key is None:
+            out += one_pass
+            continue
+        of_layer: dict[int, list[Instance]] = {}
+        for item in one_pass:
+            of_layer.setdefault(layout.pieces[item.piece].label.layer, []).append(item)
+        order = list(of_layer)
+        descending = len(order) > 1 and order[0] > order[-1]
+        if not _is_whole(sorted(order), layout.segmentation.stacks):
+            most = layout.segmentation.layers - 1
+            raise LumosError(f"--set layers: a pass shows layers {sorted(order)} instead of 0 to {most}: it was cut differently")
+        new = [layer for layer in wanted if layer in of_layer]
+        for layer in reversed(new) if descending else new:
+            out += of_layer[layer]
+    return tuple(out)
+
+
+def _is_whole(layers: list[int], stacks: tuple[int, ...]) -> bool:
+    """Whether ascending layers are all layers of one stack, or of several that follow each other."""
+    edges = [0, *accumulate(stacks)]
+    return bool(layers) and layers == list(range(layers[0], layers[-1] + 1)) and {layers[0], layers[-1] + 1} <= set(edges)
+
+
+def _pass(layout: MeasuredLayout, item: Instance) -> tuple[int, ...] | None:
+    """The step, direction and microbatch that the pieces of one pass over the layers share; None outside the layers. Recomputation
+    is part of the backward pass."""
+    piece = layout.pieces[item.piece]
+    label = piece.label
+    if label.layer < 0:
+        return None
+    phase = Phase.BACKWARD if label.phase == Phase.RECOMPUTE else label.phase
+    return piece.step, int(phase) if item.thread_of < 0 else int(Phase.BACKWARD), label.microbatch
+
+
+def whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
+    """Tasks of a rank's optimizer if it updates all layers at once. One that updates layer by layer is repeated instead. Where something
+    else is done to every layer before (a pipeline's schedule divides the gradients), the tasks are those outside the layers, if they update
+    lists of weights and nothing in the layers does."""
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    of_optimizer = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[
+        segmentation.piece
+    ]
+    if segmentation.evidence.get("optimizer") == "repetition":
+        in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+        of_lists = np.array([_LISTS.search(name) is not None for name in graph.names], bool)[graph.name]
+        if (of_optimizer & in_layer & of_lists).any():
+            return np.empty(0, np.int64)
+        works = of_lists | ~graph.on_device if (of_optimizer & of_lists & graph.on_device).any() else np.zeros(len(graph), bool)
+        of_optimizer &= works & ~in_layer
+    return np.flatnonzero(of_optimizer & (graph.kind != Kind.HOST))
+
+
+# ---------------------------------------------------------------- microbatches
+
+
+def microbatches(
+    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, count: int, shaped: Job | None = None
+) -> MeasuredLayout:
+    """The layout with `count` microbatches in a step (gradient accumulation). shaped: the traces with the shapes that the changed job has;
+    None where they are the recorded ones.
+
+    All but the last run without exchanging gradients, and all but the first add their gradients to those that are there. Raises
+    LumosError where the trace has no backward pass, or a step has other forward than backward passes.
+    """
+    if count < 1:
+        raise UsageError(f"--set microbatches={count}: must be at least 1")
+    segmentation = layout.segmentation
+    if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
+        raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
+    measured = _paired(layout)
+    after = (shaped or job).traces
+    added = [accumulation(layout, position, trace, accelerator, after=after[position]) for position, trace in enumerate(job.traces)]
+    last = layout.last | set(np.flatnonzero(inside(segmentation.graph, job, _BUCKETS.match)).tolist())
+    working, exchanging = _working(segmentation), _exchanging(segmentation, last)
+    ranks = []
+    for position, items in enumerate(layout.ranks):
+        out: list[Instance] = []
+        for (_, passes), group in groupby(items, key=lambda i: (layout.pieces[i.piece].step, _is_pass(layout, i))):
+            of_step = list(group)
+            out += _repeated(layout, of_step, measured, count, added[position], working, exchanging) if passes else of_step
+        ranks.append(tuple(out))
+    if count != measured and tuple(ranks) == layout.ranks:
+        raise LumosError(
+            f"--set microbatches={count}: a step of the recording shows {measured} microbatches, but not one after the other: updates of"
+            " the weights lie between their passes, so it holds several steps; mark each (profiler.step() in the loop) and record again"
+        )
+    change = f"microbatches = {count} (measured: {measured})"
+    return replace(layout, ranks=tuple(ranks), last=last, changes=(*layout.changes, change))
+
+
+def _paired(layout: MeasuredLayout) -> int:
+    """The number of microbatches in a step. Raises LumosError where a step has other forward than backward passes (because it already
+    runs passes of the next step), or where the steps differ."""
+    passes: dict[tuple[int, int], dict[Phase, set[int]]] = {}
+    for p in layout.pieces:
+        if p.label.phase in (Phase.FORWARD, Phase.BACKWARD):
+            passes.setdefault((p.rank, p.step), {}).setdefault(p.label.phase, set()).add(p.label.microbatch)
+    counts = set()
+    for (rank, _), seen in passes.items():
+        forward, backward = seen.get(Phase.FORWARD, set()), seen.get(Phase.BACKWARD, set())
+        if forward and backward and forward != backward:
+            raise LumosError(
+                f"--set microbatches: a step of rank position {rank} shows {len(forward)} forward and {len(backward)} backward passes,"
+                " so its microbatches cannot be counted (lumos inspect --blocks)"
+            )
+        if forward and backward:
+            counts.add(len(backward))
+    if len(counts) != 1:
+        raise LumosError(f"--set microbatches: the steps show {sorted(counts)} microbatches, not one number (lumos inspect --blocks)")
+    return counts.pop()
+
+
+def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
+    return layout.pieces[item.piece].label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+
+
+def _working(segmentation: Segmentation) -> set[int]:
+    """The pieces that compute: with a kernel, or with an operator where the trace has no device."""
+    graph = segmentation.graph
+    computes = graph.kind == (Kind.KERNEL if graph.on_device.any() else Kind.OPERATOR)
+    return set(np.unique(segmentation.piece[computes]).tolist())
+
+
+def _exchanging(segmentation: Segmentation, last: frozenset[int]) -> set[int]:
+    """The pieces that exchange gradients, or copy them for that. last: tasks that do so beside the collectives."""
+    facts = segmentation.graph.collectives
+    exchanges = facts.task[~in_forward(segmentation)].tolist() if facts is not None else []
+    return set(segmentation.piece[[*exchanges, *last]].tolist())
+
+
+def _repeated(
+    layout: MeasuredLayout,
+    of_step: list[Instance],
+    measured: int,
+    count: int,
+    added: dict[int, Extra],
+    working: set[int],
+    exchanging: set[int],
+) -> list[Instance]:
+    """The passes of one step for `count` microbatches: the first and the last as recorded, those between as the last recorded one that
+    exchanges nothing. working: the pieces that compute. exchanging: those that exchange gradients."""
+    by_microbatch: dict[int, list[Instance]] = {}
+    for item in of_step:
+        by_microbatch.setdefault(layout.pieces[item.piece].label.microbatch, []).append(item)
+    if len(by_microbatch) != measured:
+        return of_step  # the window cut this step
+    early = [by_microbatch[m] for m in range(measured - 1)] or [[replace(i, inner=True) for i in by_microbatch[0]]]
+    if measured == 2 and not any(item.piece in exchanging for item in by_microbatch[1]):
+        early.append(by_microbatch[1])  # it shows how gradients are added to earlier ones
+    out: list[Instance] = []
+    for m in range(count):
+        number = measured - 1 if m == count - 1 else min(m, len(early) - 1)
+        source = by_microbatch[number] if m == count - 1 else early[number]
+        out += _accumulating(layout, source, added, working) if number == 0 and m > 0 else source  # the first one had nothing to add to
+    return out
+
+
+def _accumulating(layout: MeasuredLayout, items: list[Instance], added: dict[int, Extra], working: set[int]) -> list[Instance]:
+    """The instances of the first microbatch as a later one, of which each layer adds its gradients at the end of its backward pass."""
+    out = [replace(item, later=True) for item in items]
+    last: dict[int, int] = {}
+    for i, item in enumerate(items):
+        label = layout.pieces[item.piece].label
+        if label.phase == Phase.BACKWARD and item.thread_of < 0 and item.piece in working:
+            last[label.layer] = i
+    for layer, i in last.items():
+        out[i] = replace(out[i], extra=out[i].extra + added.get(layer, NOTHING))
+    return out
+
+
+# ---------------------------------------------------------------- recomputation
+
+
+def recompute(layout: MeasuredLayout, wanted: str, once: frozenset[int] = frozenset()) -> MeasuredLayout:
+    """The layout with or without recomputation. once: tasks of the forward passes that are not repeated (`sharding.gathers_once`).
+
+    "full": every layer's forward pass runs again before its backward pass, on the thread of the backward pass. "none": a measured
+    recomputation is left out. Raises LumosError where the trace has no backward pass or no layers, or where no layer has its forward
+    and its backward pass in one step.
+    """
+    SETTINGS["recompute"].check_for(Way.BLOCKS, wanted)
+    segmentation = layout.segmentation
+    if not segmentation.layers or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
+        raise LumosError("--set recompute: needs layers and a backward pass in the trace (see lumos inspect --blocks)")
+    recomputes = any(layout.pieces[i.piece].label.phase == Phase.RECOMPUTE or i.thread_of >= 0 for items in layout.ranks for i in items)
+    if recomputes is (wanted == Recompute.FULL):
+        return replace(layout, changes=(*layout.changes, f"recompute = {wanted} (as measured)"))
+    if wanted == Recompute.NONE:
+        ranks = tuple(
+            tuple(i for i in items if layout.pieces[i.piece].label.phase != Phase.RECOMPUTE and i.thread_of < 0) for items in layout.ranks
+        )
+        return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = none"))
+    ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
+    if ranks == layout.ranks:
+        raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")
+    return replace(layout, ranks=ranks, once=once, changes=(*layout.changes, "recompute = full"))
+
+
+def _recomputed(layout: MeasuredLayout, items: tuple[Instance, ...]) -> tuple[Instance, ...]:
+    """The instances with the forward pieces of every layer inserted again before its backward pieces."""
+    forward: dict[tuple[int, int, int], list[Instance]] = {}
+    for item in items:
+        piece = layout.pieces[item.piece]
+        if piece.label.phase == Phase.FORWARD and piece.label.layer >= 0:
+            known = forward.setdefault((piece.step, piece.label.microbatch, piece.label.layer), [])
+            if item.piece not in {i.piece for i in known}:
+                known.append(item)
+    out: list[Instance] = []
+    previous: tuple[Label, int] | None = None
+    for item in items:
+        piece = layout.pieces[item.piece]
+        label = piece.label
+        if label.phase == Phase.BACKWARD and label.layer >= 0:
+            key = (piece.step, label.microbatch, label.layer)
+            if previous is None or previous[0] != label or previous[1] == item.piece:
+                out += [replace(i, thread_of=item.piece, inner=True) for i in forward.get(key, ())]
+        previous = (label, item.piece)
+        out.append(item)
+    return tuple(out)

@@ -1,0 +1,153 @@
+"""The exchanges of a job with another number of replicas.
+
+The time of a measured collective whose peers are known is its transfer. In another group it takes
+transfer · model(new) / model(old), so the fabric's own efficiency is kept. Where the peers were not recorded, waiting and transfer
+cannot be separated, and the change of the modelled transfer is added. The collectives of a single process move nothing: the
+whole transfer comes from the model, over the link that the user states.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.changes.layout.activations import measured_ranks, of_stream
+from lumos.changes.layout.change import pipeline_stages
+from lumos.changes.layout.sharding.exchanged import updates_of_parts
+from lumos.cost.collective_model import collective
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Collectives, Kind
+from lumos.trace.table import ABSENT, Int32, Int64, Job
+from lumos.vocabulary import CollectiveKind, Phase
+
+if TYPE_CHECKING:
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.cost.cluster import Cluster
+
+#: Why replicas of a process on a CPU cannot be timed, and what to do.
+NO_LINK = (
+    "--set dp: the trace is of one process, whose collectives move nothing, so it does not show what an exchange costs;"
+    " describe the link between them with --base-cluster FILE.toml, a cluster file with the node's link_bytes_per_s and"
+    " link_latency_s (docs/whatif.md), or record two processes"
+)
+
+
+def replicas(
+    layout: MeasuredLayout, job: Job, count: int | None, cluster: Cluster | None, sharing: tuple[int, int] = (1, 1)
+) -> MeasuredLayout:
+    """The layout with `count` data-parallel replicas, or as many as there are for None; new replicas do the same work as the measured ones.
+
+    sharing: how many ranks of a replica share its sequences, as measured and as they are to (`context`): they exchange gradients too.
+
+    Collectives over the whole job are taken for the data-parallel ones; where stages or tensor-parallel ranks share the layers, those of
+    other groups of as many ranks as the job has replicas then. Where replicas share their parameters, each updates a part, as large as
+    there are few.
+    A job of one process shows when gradients are exchanged
+    and how many bytes, but not how long that takes: `cluster` then describes the link between the processes. Raises LumosError
+    where a link is needed and `cluster` is None, and where the trace does not show which collectives exchange gradients.
+    """
+    graph = layout.segmentation.graph
+    if count is not None and count < 1:
+        raise UsageError(f"--set dp={count}: must be at least 1")
+    worlds = {t.world_size for t in job.traces if t.world_size}
+    world = (worlds.pop() if len(worlds) == 1 else len(job.traces)) // pipeline_stages(graph, job)
+    facts = graph.collectives
+    if facts is None or not len(facts.task):
+        raise LumosError(
+            "--set dp: the trace has no collectives, so it does not show when gradients are exchanged; record under DistributedDataParallel"
+        )
+    stream = of_stream(layout, job)
+    ranks = measured_ranks(layout, stream)
+    if ranks and ranks < world:
+        world //= ranks
+        chosen = _exchanges(layout, facts, world)
+        chosen = chosen[~np.isin(facts.group[chosen], facts.group[stream])]
+    else:
+        chosen = _exchanges(layout, facts, world)
+    if not len(chosen):
+        raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
+    wanted = count or world // sharing[0]
+    described = (f"dp = {wanted} (measured: {world // sharing[0]})",) if count is not None else ()
+    count = wanted * sharing[1]
+    if count == world:
+        return replace(layout, changes=(*layout.changes, *(f"dp = {wanted} (as measured)" for _ in described)))
+    if cluster is None:
+        raise LumosError(NO_LINK)
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    notes: dict[str, Diagnostic] = {}
+    modelled = set(layout.modelled)
+    unknown = np.zeros(len(graph), bool)
+    unknown[graph.waiting_unknown] = True
+    for i in chosen.tolist():
+        task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
+        whole = kind.buffer_bytes(nbytes, world)  # the exchanged buffer stays as large; each rank then has another part of it
+        after = collective(kind, count, whole, cluster)
+        for d in after.diagnostics:
+            notes[d.code] = d
+        duration = max(int(graph.duration[task]), 1)
+        times = int(after.time), int(after.low), int(after.high)
+        before = int(collective(kind, world, whole, cluster).time) if world > 1 else 0
+        if before and not unknown[task]:
+            ratios = [t / before for t in times]
+        else:  # the time that the modelled transfer does not explain is waiting, and stays
+            modelled.add(task)
+            ratios = [max(duration - before + t, t) / duration for t in times]
+            if world > 1:
+                text = "collectives without their peers: the time that the model of their transfer does not explain is kept as waiting"
+                notes["waiting-kept"] = Diagnostic("waiting-kept", text)
+        for column, ratio in zip(columns, ratios, strict=True):
+            column[task] *= ratio
+    updates = updates_of_parts(layout, job)
+    for column in columns:
+        column[updates] *= world / count
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        modelled=frozenset(modelled),
+        awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
+        changes=(*layout.changes, *described),
+        diagnostics=(*layout.diagnostics, *notes.values()),
+    )
+
+
+def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
+    """Indices of the collectives over all ranks, of known kind and bytes, in the passes and the optimizer of a step."""
+    segmentation = layout.segmentation
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+    size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
+    size = np.where(size == ABSENT, world, size)
+    known = np.array([kind is not CollectiveKind.UNKNOWN and not kind.is_transfer for kind in facts.kinds], bool)[facts.kind]
+    exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
+    return np.flatnonzero((size == world) & known & exchanging & (facts.nbytes > 0))
+
+
+def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
+    """Dependencies of the exchanges that a CPU thread (gloo's) carries out during the backward pass, as (collective, task that must
+    not begin before it ends). A measured exchange can be too short for the trace to show them.
+
+    The next exchange of the rank waits, since both share one link, and so does the first task of the optimizer that began after
+    the exchange ended.
+    """
+    segmentation, graph, owners = layout.segmentation, layout.segmentation.graph, layout.segmentation.owners
+    start, end = graph.measured_start, graph.measured_end
+    if start is None or end is None:
+        return ()
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+    rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor]
+    host = tasks[~owners.on_device[tasks] & (phase[tasks] == Phase.BACKWARD)]
+    updating = np.flatnonzero((phase == Phase.OPTIMIZER) & ~owners.on_device & (graph.kind != Kind.COLLECTIVE))
+    updating = updating[np.argsort(start[updating], kind="stable")]
+    host = host[np.lexsort((start[host], owners.step[host], rank[host]))]
+    follows = (np.diff(rank[host]) == 0) & (np.diff(owners.step[host]) == 0)
+    out = list(zip(host[:-1][follows].tolist(), host[1:][follows].tolist(), strict=True))
+    for task in host.tolist():
+        later = updating[np.searchsorted(start[updating], end[task], "left") :]
+        same = np.flatnonzero((rank[later] == rank[task]) & (owners.step[later] == owners.step[task]))
+        if len(same):
+            out.append((task, int(later[same[0]])))
+    return tuple(out)

@@ -1,0 +1,138 @@
+"""A layout of measured blocks: which measured pieces every rank runs, in which order, and how much longer or shorter they take.
+
+`measured_layout` makes the layout of a segmented graph as it was measured. Changes are functions from one layout to another
+(`change`). `place` assembles a layout into a graph; without a change that has the measured tasks and dependencies again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.changes.layout.placed import Addition, Placed
+    from lumos.diagnostics import Diagnostic
+    from lumos.segment.dimensions import Sizes
+    from lumos.segment.products import ShapedOperator
+    from lumos.segment.segment import Piece, Segmentation
+
+Factors = NDArray[np.float64]
+Assumed = Callable[["Placed"], Iterable["Addition"]]
+#: What becomes of an operator's inputs: from the operator as recorded, and as it is after all changes before, to as it is then.
+Rewrite = Callable[["ShapedOperator", "ShapedOperator"], "ShapedOperator"]
+
+
+class Extra(NamedTuple):
+    """Time that a run of a piece takes beyond the measured one, ns: on the CPU and on the device."""
+
+    cpu: int = 0
+    device: int = 0
+
+    def __add__(self, other: Extra) -> Extra:  # type: ignore[override]
+        return Extra(self.cpu + other.cpu, self.device + other.device)
+
+
+#: No more time than measured.
+NOTHING = Extra()
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """One run of a measured piece.
+
+    inner: it is not the last microbatch of its step (or is recomputation), so it exchanges no gradients.
+    later: it repeats the first microbatch of its step later in it, so it does not begin the step.
+    thread_of: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own thread.
+    extra: time added to its last operator and its last kernel (for adding its gradients to those of earlier microbatches).
+    """
+
+    piece: int
+    inner: bool = False
+    thread_of: int = -1
+    extra: Extra = NOTHING
+    later: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class MeasuredLayout:
+    """What the ranks of a changed job run.
+
+    ranks: for each rank its instances in order. factor: float64[n], by which the duration of every task of the measured graph is
+    multiplied; low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration comes from a model alone.
+    awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the trace. assumed: each gives
+    the work that is added once the pieces are placed, such as exchanges that the recording does not have. shared: how many ranks do what
+    one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat. last: tasks of
+    which only the last microbatch of a step has its like. recorded: of which recorded rank, by position, each is a copy; () where all are
+    the recorded ones. origin: of which task of the recording each task of `segmentation` is a copy; None where these are the recorded ones.
+    dropped: tasks that no instance runs. open: recorded tasks whose interval holds what the recording leaves open. sizes: of the
+    part of the model that each recorded rank has after the change; () where as recorded. rewritten: what becomes of the inputs of
+    operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
+    """
+
+    segmentation: Segmentation
+    ranks: tuple[tuple[Instance, ...], ...]
+    factor: Factors
+    low: Factors
+    high: Factors
+    modelled: frozenset[int] = frozenset()
+    awaited: tuple[tuple[int, int], ...] = ()
+    assumed: tuple[Assumed, ...] = ()
+    shared: float = 1.0
+    once: frozenset[int] = frozenset()
+    last: frozenset[int] = frozenset()
+    recorded: tuple[int, ...] = ()
+    origin: NDArray[np.int64] | None = None
+    dropped: frozenset[int] = frozenset()
+    open: frozenset[int] = frozenset()
+    sizes: tuple[Sizes, ...] = ()
+    rewritten: Mapping[tuple[int, int], tuple[Rewrite, ...]] = field(default_factory=dict)
+    changes: tuple[str, ...] = ()
+    diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
+
+    @property
+    def pieces(self) -> Sequence[Piece]:
+        return self.segmentation.pieces
+
+
+def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
+    """The layout of the job as it was measured."""
+    ranks: list[list[Instance]] = [[] for _ in segmentation.graph.ranks]
+    for i, piece in enumerate(segmentation.pieces):
+        ranks[piece.rank].append(Instance(i))
+    ones = np.ones(len(segmentation.graph))
+    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), ones, ones, ones)
+
+
+def by_repetition(numbered: Iterable[tuple[int, Instance]]) -> Iterator[list[tuple[int, Instance]]]:
+    """Instances that run over one measured layer, with their numbers, by how often it is repeated: a piece that runs for the second time
+    begins the layer again."""
+    mine: list[tuple[int, Instance]] = []
+    ran: set[int] = set()
+    for number, item in numbered:
+        if item.piece in ran:
+            yield mine
+            mine, ran = [], set()
+        mine.append((number, item))
+        ran.add(item.piece)
+    if mine:
+        yield mine
+
+
+def opened(before: MeasuredLayout, after: MeasuredLayout) -> MeasuredLayout:
+    """The layout after a change that makes assumptions of recorded tasks: those whose interval is another share of their time are open."""
+    other = np.zeros(len(before.factor), bool)
+    for was, is_now in ((before.low, after.low), (before.high, after.high)):
+        other |= ~np.isclose(was * after.factor, is_now * before.factor)
+    return replace(after, open=after.open | set(np.flatnonzero(other).tolist()))
+
+
+def rewriting(layout: MeasuredLayout, position: int, rows: Iterable[int], rewrite: Rewrite) -> MeasuredLayout:
+    """The layout in which the inputs of operators, by the rows of a rank's trace, become what `rewrite` makes of them."""
+    more = {(position, row): (*layout.rewritten.get((position, row), ()), rewrite) for row in rows}
+    return replace(layout, rewritten={**layout.rewritten, **more})

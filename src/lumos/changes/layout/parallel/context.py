@@ -1,0 +1,333 @@
+"""Ranks that share the sequences of a replica (context parallelism).
+
+A rank has an equal part of every sequence, so all work on tokens is that of the shorter sequence. Its queries attend to the keys and values
+of all ranks, one part after the other, so attention takes as often as long as there are ranks. Gradients are summed over these ranks too,
+like over replicas.
+
+Of a job recorded without such ranks the exchanges are assumed, as PyTorch's `context_parallel` makes them: keys and values are gathered
+while a rank attends to its own, what it found for each part is merged in fp32, and in the backward pass the gradients of keys and values go
+around the ring, at every step in fp32 together with those of the rank. At the low end of the interval exchanges are hidden and results are
+merged by the attention's own kernels, as in Transformer Engine; at the high end nothing is hidden and merging takes twice as long.
+
+Of a job recorded with such ranks the exchanges are those of attention's keys and values, by their bytes, and what follows each attention
+up to the next multiplication is merging.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.changes.layout.measured_layout import rewriting
+from lumos.changes.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
+from lumos.changes.layout.rescale import UNKNOWN, holding, modelled, operator_rows
+from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
+from lumos.cost.collective_model import collective
+from lumos.cost.operators import elements
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.segment.dimensions import is_attention, positions_first, shapes_of, sizes
+from lumos.segment.products import product
+from lumos.vocabulary import CollectiveKind, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.placed import Placed
+    from lumos.changes.layout.rates import Rates
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.dimensions import Sizes
+    from lumos.segment.products import ShapedOperator
+    from lumos.trace.table import Int64, Job, Trace
+
+#: Bytes that merging in fp32 reads and writes for every element of a rank's output of 16 bits: once, and for every further part in the
+#: forward pass, for every part in the backward pass; and kernels that it launches for each. Counted in PyTorch 2.13's
+#: `_templated_ring_attention` and `_templated_ring_attention_backward`, as means of its two ways to share causal attention. Forward: 6 to
+#: widen the first part and 6 to narrow the result; of a further part 8 to join its keys and values, and 38, or 27 where half of the queries
+#: attend. Backward: 12 to clear the gradients, 18 to narrow them, 20 to add those of keys and values to a cleared one and 10 those of
+#: queries, and 16 to join what goes around; of a further part 8, 16, and 20 and 13, or 26 and 10.
+FORWARD_ONCE, FORWARD_PART = 12.0, 40.5
+BACKWARD_ONCE, BACKWARD_PART = 17.5, 58.5
+FORWARD_KERNELS, BACKWARD_KERNELS = 10, 9
+#: Kinds of collectives by which keys and values go to the other ranks.
+_KINDS = (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND, CollectiveKind.RECEIVE)
+
+
+#: Sizes that say how many tokens a rank has.
+_OF_TOKENS = ("seq", "micro_batch")
+
+
+class _Call(NamedTuple):
+    """A call of attention. operator: with its shapes. row: of it. tasks: of the measured graph. keys, outputs: elements of the keys and of
+    the result. width: bytes of each."""
+
+    operator: ShapedOperator
+    row: int
+    tasks: tuple[int, ...]
+    piece: int
+    backward: bool
+    keys: int
+    outputs: int
+    width: int
+
+
+def sequence_ranks(layout: MeasuredLayout, job: Job) -> int:
+    """By how many ranks the sequences of the recording are shared; 1 where by none: as many as attend in parts in every layer, if they also
+    exchange keys and values."""
+    calls = _calls(layout, 0, job.traces[0])
+    by_piece: dict[int, int] = {}
+    for call in calls:
+        if not call.backward:
+            by_piece[call.piece] = by_piece.get(call.piece, 0) + 1
+    parts = int(np.median(list(by_piece.values()))) if by_piece else 1
+    return parts if parts > 1 and len(_exchanges(layout, 0, calls, parts)) else 1
+
+
+def context_parallel(
+    layout: MeasuredLayout,
+    job: Job,
+    rates: Rates | None,
+    wanted: Mapping[str, int],
+    ranks: tuple[int, int],
+) -> MeasuredLayout:
+    """The layout with other sizes, and another number of ranks that share the sequences. wanted: sizes of the model. ranks: how many shared
+    them in the recording, and how many are to.
+
+    Raises UsageError where the sequences cannot be shared equally, and LumosError where attention, the device or its links are not known.
+    """
+    measured, count = ranks
+    if rates is None:
+        raise LumosError("--set cp: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
+    old = sizes(job.traces[0])
+    if not old.seq:
+        raise LumosError(f"--set cp: ranks share the sequences of a model, but {unknown_size('seq', job.traces[0])}")
+    whole = wanted.get("seq", old.seq * measured)
+    if whole % (2 * count if count > 1 else 1):
+        raise UsageError(f"--set cp={count}: sequences of {whole} tokens cannot be shared equally; they must be a multiple of {2 * count}")
+    of_model = {**wanted, "seq": whole}
+    of_rank = {**sizes_of_rank(layout, job, of_model), "seq": whole // count}
+    described = [
+        f"{key} = {value} (measured: {getattr(old, key) * (measured if key == 'seq' else value // of_rank[key])})"
+        for key, value in of_model.items()
+        if key in wanted
+    ]
+    described += [f"cp = {count} (measured: {measured})"] if count != measured else []
+    out = to_sizes(
+        layout, job, rates.accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), sure=False
+    )
+    calls = [_calls(layout, position, trace) for position, trace in enumerate(job.traces)]
+    if not any(calls):
+        raise LumosError(f"--set cp: {job.traces[0].path} shows no attention with shapes; record with record_shapes=True")
+    ratio = of_rank["seq"] * of_rank.get("micro_batch", old.micro_batch) / (old.seq * old.micro_batch)
+    columns = out.factor.copy(), out.low.copy(), out.high.copy()
+    for position, found in enumerate(calls):
+        if measured > 1:
+            _rerouted(columns, layout, position, job.traces[position], found, ranks, ratio, rates.cluster)
+            _attending(
+                columns, layout, found, rates.accelerator, (old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS}))
+            )
+        for column in columns:
+            column[[task for call in found for task in call.tasks]] *= count / measured
+    divided = count if "seq" in wanted else count / measured
+    out = replace(out, factor=columns[0], low=columns[1], high=columns[2], shared=out.shared * divided)
+    for position, (found, trace) in enumerate(zip(calls, job.traces, strict=True)):
+        lengths = _lengths(old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS})) if measured > 1 else {}
+        attends = partial(_to_all_keys, Fraction(count, measured), lengths)
+        out = rewriting(out, position, holding(trace, [call.row for call in found], is_attention), attends)
+    if measured > 1 or count == 1:
+        return out
+    of_task = {call.tasks[-1]: call for found in calls for call in found}
+    text = (
+        f"cp = {count}: the recording has whole sequences on every rank and shows no exchange of keys and values; assumed are gathers of"
+        f" them in every layer, results merged in fp32, and a ring of their gradients, as in PyTorch's context_parallel, over the links of"
+        f" {rates.cluster.name}"
+    )
+    return replace(
+        out,
+        assumed=(*out.assumed, partial(_assumed, of_task, count, ratio, rates)),
+        diagnostics=(*out.diagnostics, Diagnostic("sequence-assumed", text)),
+    )
+
+
+def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
+    """The calls of attention in the layers of a rank, in order."""
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    tasks, rows = operator_rows(segmentation, position, trace)
+    attends = np.array([is_attention(o.name) and sum(len(s) == 4 for s in o.shapes) > 1 for o in shapes.operators] or [False], bool)
+    chosen = (shapes.of_row[rows] >= 0) & attends[shapes.of_row[rows]]
+    by_row: dict[int, list[int]] = {}
+    for task, row in sorted(zip(tasks[chosen].tolist(), rows[chosen].tolist(), strict=True)):
+        by_row.setdefault(row, []).append(task)
+    out = []
+    for row, mine in by_row.items():
+        o, piece = shapes.operators[shapes.of_row[row]], int(segmentation.piece[mine[0]])
+        if segmentation.pieces[piece].label.layer < 0:
+            continue
+        backward = "backward" in o.name
+        tensors = [s for s in o.shapes if len(s) == 4][int(backward) :]
+        width = 4 if "float" in o.dtypes[:2] else 2
+        out.append(_Call(o, row, tuple(mine), piece, backward, elements(tensors[1]), elements(tensors[0]), width))
+    return out
+
+
+def _exchanges(layout: MeasuredLayout, position: int, calls: Sequence[_Call], ranks: int) -> Int64:
+    """The rows of the graph's facts by which a rank exchanges keys and values, or their gradients, in the layers."""
+    graph = layout.segmentation.graph
+    facts = graph.collectives
+    if facts is None or facts.size is None or not calls:
+        return np.empty(0, np.int64)
+    usual = [kind in _KINDS for kind in facts.kinds]
+    nbytes = [times * call.keys * width for call in calls for times in (1, 2) for width in (2, 4)]
+    in_layer = np.array([p.label.layer >= 0 for p in layout.segmentation.pieces], bool)[layout.segmentation.piece[facts.task]]
+    mine = (graph.position_of_task[facts.task] == position) & in_layer & (facts.size == ranks)
+    return np.flatnonzero(mine & np.array(usual, bool)[facts.kind] & np.isin(facts.nbytes, nbytes))
+
+
+def _rerouted(
+    columns: tuple[np.ndarray, ...],
+    layout: MeasuredLayout,
+    position: int,
+    trace: Trace,
+    calls: Sequence[_Call],
+    ranks: tuple[int, int],
+    ratio: float,
+    cluster: Cluster,
+) -> None:
+    """Let exchanges of keys and values, and merging, be those among other ranks, in place. ratio: of a rank's tokens to recorded ones."""
+    graph, (measured, count) = layout.segmentation.graph, ranks
+    facts = graph.collectives
+    assert facts is not None
+    phase = np.array([p.label.phase for p in layout.segmentation.pieces], np.uint8)[layout.segmentation.piece]
+    parts = {False: (count - 1) / (measured - 1), True: count / measured if count > 1 else 0.0}
+    for row in _exchanges(layout, position, calls, measured).tolist():
+        kind, task, nbytes = facts.kinds[facts.kind[row]], int(facts.task[row]), int(facts.nbytes[row])
+        gathers = kind is CollectiveKind.ALL_GATHER
+        factor = 0.0
+        if count > 1 and gathers:
+            before = collective(kind, measured, kind.buffer_bytes(nbytes, measured), cluster)
+            factor = int(collective(kind, count, round(nbytes * ratio) * count, cluster).time) / max(int(before.time), 1)
+        elif count > 1:
+            before, after = (collective(CollectiveKind.SEND_RECEIVE, 2, round(nbytes * by), cluster) for by in (1.0, ratio))
+            factor = int(after.time) / max(int(before.time), 1) * parts[bool(phase[task] == Phase.BACKWARD)]
+        for column in columns:
+            column[task] *= factor
+    for backward, tasks in _merging(layout, position, trace, calls):
+        of_halves = tasks[graph.on_device[tasks] & (columns[0][tasks] == layout.factor[tasks])]
+        for column in columns:
+            column[of_halves] *= ratio
+            column[tasks] *= parts[backward]
+
+
+def _attending(
+    columns: tuple[np.ndarray, ...], layout: MeasuredLayout, calls: Sequence[_Call], accelerator: Accelerator, change: tuple[Sizes, Sizes]
+) -> None:
+    """Let every call of attention be that to a part of the new length, in place: of a whole part or, as causal attention is shared
+    equally, of half of one. change: the sizes of a rank as recorded and now."""
+    old, new = change
+    if old == new:
+        return
+    lengths = _lengths(old, new)
+    known: dict[ShapedOperator, float] = {}
+    for call in calls:
+        o = call.operator
+        if o not in known:
+            shapes = tuple(
+                (new.micro_batch, *(lengths.get(x, x) for x in s[1:3]), s[3]) if len(s) == 4 and s[0] == old.micro_batch else s
+                for s in o.shapes
+            )
+            times = [modelled(each, accelerator, UNKNOWN) for each in (o, o._replace(shapes=shapes))]
+            known[o] = int(times[1].time) / max(int(times[0].time), 1) if times[0] is not None and times[1] is not None else 1.0
+        tasks = list(call.tasks)
+        for column, before in zip(columns, (layout.factor, layout.low, layout.high), strict=True):
+            column[tasks] = before[tasks] * known[o]
+
+
+def _lengths(old: Sizes, new: Sizes) -> dict[int, int]:
+    """What becomes of the length of a part of the sequence, and of half of one."""
+    return {old.seq: new.seq, old.seq // 2: new.seq // 2}
+
+
+def _to_all_keys(more: Fraction, lengths: Mapping[int, int], recorded: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A call of attention whose keys and values stand for those of `more` times as many ranks. lengths: those of parts of a sequence."""
+    wide = [i for i, s in enumerate(o.shapes) if len(s) == 4][int("backward" in o.name) :]
+    out = [
+        tuple(lengths.get(a, b) if 0 < at < 3 else b for at, (a, b) in enumerate(zip(was, now, strict=True))) if len(was) == 4 else now
+        for was, now in zip(recorded.shapes, o.shapes, strict=True)
+    ]
+    at = 1 if positions_first(o.name) else 2
+    for i in wide[1:3]:
+        out[i] = (*out[i][:at], int(out[i][at] * more), *out[i][at + 1 :])
+    return o._replace(shapes=tuple(out))
+
+
+def _merging(layout: MeasuredLayout, position: int, trace: Trace, calls: Sequence[_Call]) -> Iterator[tuple[bool, Int64]]:
+    """For every layer's pass whether it is a backward one, and its tasks between the first attention and the next multiplication but
+    attention and collectives."""
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    graph, owners = segmentation.graph, segmentation.owners
+    tasks, rows = operator_rows(segmentation, position, trace)
+    multiplies = np.array([product(o) is not None for o in shapes.operators] or [False], bool)
+    products = np.sort(tasks[(shapes.of_row[rows] >= 0) & multiplies[shapes.of_row[rows]]])
+    attends = np.array([task for call in calls for task in call.tasks], np.int64)
+    kept = np.zeros(len(graph), bool)
+    kept[attends] = True
+    if graph.collectives is not None:
+        kept[graph.collectives.task] = True
+    by_piece: dict[int, list[_Call]] = {}
+    for call in calls:
+        by_piece.setdefault(call.piece, []).append(call)
+    for found in by_piece.values():
+        first, last = found[0].tasks[0], found[-1].tasks[-1]
+        behind = products[np.searchsorted(products, last, "right") :]
+        behind = behind[graph.processor[behind] == graph.processor[last]][:1]
+        if not len(behind):
+            continue
+        mine = [_between(graph.processor, first, int(behind[0]))]
+        calls_of = owners.launch[first], owners.launch[int(behind[0])]
+        if min(calls_of) >= 0 and graph.processor[calls_of[0]] == graph.processor[calls_of[1]]:
+            mine.append(_between(graph.processor, int(calls_of[0]), int(calls_of[1])))
+        inside = np.concatenate(mine)
+        yield found[0].backward, inside[~kept[inside]]
+
+
+def _between(processor: np.ndarray, first: int, end: int) -> Int64:
+    """The tasks behind one and before another on their processor."""
+    inside = np.arange(first + 1, end, dtype=np.int64)
+    same: Int64 = inside[processor[first + 1 : end] == processor[first]]
+    return same
+
+
+def _assumed(calls: Mapping[int, _Call], ranks: int, ratio: float, rates: Rates, placed: Placed) -> Iterator[Addition]:
+    """The exchanges and the merging after every copy of a call of attention. calls: by the last task of each. ratio: of a rank's tokens to
+    those of the recording."""
+    following, rank = next_on_processor(placed), placed.graph.position_of_task
+    for task in np.flatnonzero(np.isin(placed.recorded, np.array(sorted(calls), np.int64))).tolist():
+        call = calls[int(placed.recorded[task])]
+        waiting = (int(following[task]),) if following[task] >= 0 else ()
+        keys, outputs = round(call.keys * ratio), call.outputs * ratio
+        part = int(placed.graph.duration[task]) // ranks
+        times, merging, kernels = _times(call.backward, 2 * keys * call.width, outputs, ranks, part, rates)
+        where = int(rank[task]), "assumed exchange of keys"
+        name = f"exchange of {'gradients of ' if call.backward else ''}keys and values (assumed)"
+        instance, exchanges = int(placed.instance[task]), ranks + 1 if call.backward else 1
+        yield Addition(name, *where, times, (task,), waiting, instance, calls=EXCHANGE_CALLS * exchanges)
+        yield Addition("merging of parts of attention (assumed)", *where, merging, (task,), waiting, instance, calls=kernels)
+
+
+def _times(backward: bool, nbytes: int, outputs: float, ranks: int, part: int, rates: Rates) -> tuple[AddedTimes, AddedTimes, int]:
+    """What the exchange takes that attention to one part, of `part` ns, does not hide; what merging takes; and how many kernels. nbytes: of
+    a rank's keys and values. outputs: elements of a rank's result."""
+    gather = rates.exchange(CollectiveKind.ALL_GATHER, ranks, nbytes * ranks)
+    best, high = max(gather.best - part, 0), gather.high
+    if backward:
+        hop = rates.exchange(CollectiveKind.SEND_RECEIVE, 2, 2 * nbytes)  # in fp32
+        best, high = best + hop.best + (ranks - 1) * max(hop.best - part, 0), high + ranks * hop.high
+    each = BACKWARD_ONCE + BACKWARD_PART * ranks if backward else FORWARD_ONCE + FORWARD_PART * (ranks - 1)
+    merged = rates.passing(round(outputs * each)).best
+    kernels = BACKWARD_KERNELS * ranks if backward else FORWARD_KERNELS * (ranks - 1)
+    return AddedTimes(best, 0, high), AddedTimes(merged, 0, 2 * merged), kernels

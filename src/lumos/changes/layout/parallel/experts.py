@@ -1,0 +1,354 @@
+"""Experts on several of a job's replicas (expert parallelism).
+
+Every rank of a group has an equal part of the experts, and sends each token to the ranks that have its experts and back, in both passes.
+Ranks with the same experts sum the gradients of these alone, in a group that is smaller by the number of parts. A rank's experts get as
+many tokens as before, in fewer and larger groups. Gradients of experts are exchanged apart from the others, and not copied into their
+buckets. Without parts (`ep=1`) they are copied into buckets and back again, where the recording copies the others so; their copies take
+the time of the memory that they move.
+
+Of a job recorded without such an exchange it is assumed: all-to-alls of the tokens that the experts multiply, before and after them, and a
+copy of these tokens in the order of their ranks around each, as torchtitan makes them. Of a recorded one, the all-to-alls are those of a
+larger or smaller group. Tokens are assumed to be spread as they were: the interval reaches to a rank that gets a part more than the others
+(`IMBALANCE`), for which all wait.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.changes.layout.accumulate import operator_ns
+from lumos.changes.layout.activations import stream_ratio
+from lumos.changes.layout.change import whole_updates
+from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
+from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
+from lumos.changes.layout.replicated import backward_ends
+from lumos.changes.layout.rescale import dtype_on, operator_rows
+from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
+from lumos.cost.collective_model import collective
+from lumos.cost.gemm_model import gemm
+from lumos.cost.memory_bound_model import moved
+from lumos.cost.operators import elements
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.products import grouped_product, routed
+from lumos.segment.weights import gradients
+from lumos.vocabulary import CollectiveKind, DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumos.changes.layout.measured_layout import Factors, Instance, MeasuredLayout
+    from lumos.changes.layout.placed import Placed
+    from lumos.changes.layout.rates import Rates
+    from lumos.changes.layout.sharding.exchanged import Exchanged
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.products import ShapedOperator
+    from lumos.trace.table import Int64, Job, Trace
+
+#: By how much more than its equal share of tokens the fullest rank gets, at the high end of the interval (an assumption: routers are
+#: trained to spread tokens, and batches differ).
+IMBALANCE = 0.15
+
+
+class _Grouped(NamedTuple):
+    """A multiplication by the weights of all experts of a rank. task: of the measured graph. row: of its operator. tokens: bytes of what it
+    multiplies."""
+
+    task: int
+    row: int
+    piece: int
+    operator: ShapedOperator
+    tokens: int
+
+
+class _Experts(NamedTuple):
+    """What a rank shows of its experts. number: how many it has. nbytes: of their gradients; others: of all other gradients of the layers;
+    outside: of those outside the layers."""
+
+    number: int
+    grouped: list[_Grouped]
+    nbytes: int
+    others: int
+    outside: int
+
+
+def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count: int, wanted: Mapping[str, int]) -> MeasuredLayout:
+    """The layout with experts shared by `count` ranks. wanted: the sizes of the model that were changed before.
+
+    Raises LumosError where the recording shows no experts that are multiplied together, no replicas, or not their devices and links;
+    UsageError where experts or replicas cannot be shared equally.
+    """
+    shown = [_experts(layout, position, trace) for position, trace in enumerate(job.traces)]
+    rows = _sent(layout)
+    measured = _usual(layout, rows) or 1
+    if not any(each.number for each in shown):
+        raise LumosError(
+            f"--set ep: {job.traces[0].path} shows no experts whose weights are multiplied together (grouped_mm, with shapes); experts that"
+            " run one after the other cannot be told from other layers"
+        )
+    found = exchanged_by_rank(layout, job)
+    replicas = _replicas(layout, found)
+    if count == measured:
+        return replace(layout, changes=(*layout.changes, f"ep = {count} (as measured)"))
+    _check(count, measured, max(each.number for each in shown), replicas, max(each.stage for each in found))
+    if rates is None:
+        raise LumosError("--set ep: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    ratio, tokens = stream_ratio(job, wanted), stream_ratio(job, {key: value for key, value in wanted.items() if key != "hidden"})
+    for position, each in enumerate(shown):
+        _regrouped(columns, each, measured / count, tokens, rates.accelerator)
+        _fewer_weights(columns, layout, position, each, measured / count)
+        if measured == 1:
+            _uncopied(columns, layout, job.traces[position], found[position].copies, position, count)
+        _own_gradients(columns, layout, found[position].gradients, each, (measured, count, replicas), rates.cluster)
+    _resent(columns, layout, rows, (measured, count), rates.cluster)
+    ranks = list(layout.ranks)
+    for position, trace in enumerate(job.traces if count == 1 else ()):
+        if len(found[position].copies):
+            ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
+    changes = (*layout.changes, f"ep = {count} (measured: {measured})")
+    out = replace(layout, ranks=tuple(ranks), factor=columns[0], low=columns[1], high=columns[2], changes=changes)
+    for position, each in enumerate(shown):
+        fewer = partial(_with_experts, each.number, each.number * measured // count)
+        out = rewriting(out, position, {grouped.row for grouped in each.grouped}, fewer)
+    if measured > 1:
+        return out
+    sites = {place.task: place for each in shown for place in _sites(each, ratio)}
+    sent = max(place.nbytes for place in sites.values())
+    text = (
+        f"ep = {count}: the recording has all experts on every rank and shows no exchange of tokens; assumed are all-to-alls of"
+        f" {sent / 1e6:,.1f} MB before and after the experts of every layer, with a copy around each, over the links of"
+        f" {rates.cluster.name}, and tokens that are spread as they were"
+    )
+    times = {nbytes: _times(nbytes, count, rates) for nbytes in {place.nbytes for place in sites.values()}}
+    assumed = partial(_assumed, sites, times, count)
+    return replace(out, assumed=(*out.assumed, assumed), diagnostics=(*out.diagnostics, Diagnostic("experts-assumed", text)))
+
+
+def _check(count: int, measured: int, experts: int, replicas: int, stage: int) -> None:
+    """Raise where the experts cannot be shared by `count` ranks."""
+    if experts * measured % count:
+        raise UsageError(f"--set ep={count}: {experts * measured} experts cannot be shared equally")
+    if replicas < 2 or replicas % count:
+        raise UsageError(
+            f"--set ep={count}: experts are shared by ranks that are replicas otherwise, of which the recording has {max(replicas, 1)}; ask"
+            " for a divisor of that, or record more of them"
+        )
+    if stage > 1:
+        raise LumosError(
+            f"--set ep={count}: the replicas share their parameters (zero = {stage}), and the trace does not show which gathers are those"
+            " of experts; ask lumos predict"
+        )
+    if measured == replicas:
+        raise LumosError(
+            f"--set ep={count}: every recorded rank has experts of its own, so none shows how replicas of experts exchange their gradients;"
+            " ask lumos predict"
+        )
+
+
+def _experts(layout: MeasuredLayout, position: int, trace: Trace) -> _Experts:
+    """What a rank shows of its experts."""
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    tasks, rows = operator_rows(segmentation, position, trace)
+    found = []
+    for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
+        o = shapes.operators[shapes.of_row[row]] if shapes.of_row[row] >= 0 else None
+        if o is None or grouped_product(o) is None:
+            continue
+        dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
+        piece = int(segmentation.piece[task])
+        if segmentation.pieces[piece].label.layer >= 0:
+            found.append(_Grouped(task, row, piece, o, elements(o.shapes[0]) * dtype.bytes))
+    count = next((g.operator.shapes[1][0] for g in found if len(g.operator.shapes[1]) == 3), 0)
+    of_layers = gradients(segmentation, position, trace)
+    total, inside = (sum(g.width * elements(g.shape) for g in of_layers if g.layer >= least) for least in (-1, 0))
+    of_experts = sum(g.width * elements(g.shape) for g in of_layers if g.layer >= 0 and len(g.shape) == 3)
+    return _Experts(count, found, of_experts, inside - of_experts, total - inside)
+
+
+def _sent(layout: MeasuredLayout) -> Int64:
+    """The rows of the graph's facts that exchange tokens between all ranks of a group, in the layers."""
+    facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
+    if facts is None or facts.size is None:
+        return np.empty(0, np.int64)
+    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece[facts.task]]
+    exchanges = np.array([kind is CollectiveKind.ALL_TO_ALL for kind in facts.kinds], bool)[facts.kind]
+    return np.flatnonzero(in_layer & exchanges & (facts.size > 1))
+
+
+def _usual(layout: MeasuredLayout, rows: Int64) -> int:
+    """The usual size of the groups of collectives; 0 for none."""
+    facts = layout.segmentation.graph.collectives
+    if facts is None or facts.size is None or not len(rows):
+        return 0
+    return int(np.bincount(facts.size[rows]).argmax())
+
+
+def _replicas(layout: MeasuredLayout, found: Sequence[Exchanged]) -> int:
+    """How many replicas the job has, but for its experts: the size of the largest group that exchanges gradients."""
+    facts = layout.segmentation.graph.collectives
+    if facts is None or facts.size is None:
+        return 1
+    rows = np.flatnonzero(np.isin(facts.task, np.concatenate([each.gradients for each in found])))
+    return int(facts.size[rows].max(initial=1))
+
+
+def _regrouped(columns: Sequence[Factors], experts: _Experts, part: float, tokens: float, accelerator: Accelerator) -> None:
+    """Let a rank's experts be `part` times as many, of as many tokens together, in place. tokens: by which these were made more before."""
+    known: dict[ShapedOperator, float] = {}
+    for each in experts.grouped:
+        o = each.operator
+        if o not in known:
+            known[o] = _ratio(o, experts.number, part, tokens, accelerator)
+        for column, more in zip(columns, (0.0, 0.0, IMBALANCE), strict=True):
+            column[each.task] *= known[o] * (1 + more)
+
+
+def _ratio(o: ShapedOperator, experts: int, part: float, tokens: float, accelerator: Accelerator) -> float:
+    """By what the time of a grouped multiplication is multiplied: of tokens by the matrix of each expert, or, for the gradients of the
+    matrices, of the tokens of each by their gradients. tokens: by which these were made more before."""
+    each, dtype = grouped_product(o), dtype_on(o, accelerator)
+    if each is None or dtype is None:
+        return 1.0
+    times = []
+    for count in (experts, max(round(experts * part), 1)):
+        rows = max(round(routed(o) * tokens) // count, 1)
+        m, k = (rows, each.k) if len(o.shapes[1]) == 3 else (each.m, rows)
+        times.append(int(gemm(m, each.n, k, accelerator, dtype, batch=count, cast=False).time))
+    return times[1] / max(times[0], 1)
+
+
+def _with_experts(before: int, after: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A grouped multiplication, whose inputs have a part for each of `before` experts, for `after` experts."""
+    parts = [len(s) in (1, 3) and s[0] == before for s in o.shapes]
+    return o._replace(shapes=tuple((after, *s[1:]) if part else s for s, part in zip(o.shapes, parts, strict=True)))
+
+
+def _fewer_weights(columns: Sequence[Factors], layout: MeasuredLayout, position: int, experts: _Experts, part: float) -> None:
+    """Let the optimizer update `part` times as many weights of experts, in place."""
+    rest, tasks = experts.others + experts.outside, whole_updates(layout, position)
+    if experts.nbytes:
+        for column in columns:
+            column[tasks] *= (experts.nbytes * part + rest) / (experts.nbytes + rest)
+
+
+def _uncopied(columns: Sequence[Factors], layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
+    """Let no gradient of experts be copied into a bucket and back, in place, since they are exchanged apart; at the high end, the part that
+    is left. copies: the kernels that copy gradients."""
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    sizes = {elements(g.shape) for g in gradients(segmentation, position, trace) if g.layer >= 0 and len(g.shape) == 3}
+    tasks, rows = operator_rows(segmentation, position, trace)
+    of_experts = np.array([any(elements(s) in sizes for s in o.shapes if s) for o in shapes.operators] or [False], bool)
+    mine = tasks[np.isin(tasks, copies) & (shapes.of_row[rows] >= 0) & of_experts[shapes.of_row[rows]]]
+    for column, ratio in zip(columns, (0.0, 0.0, 1 / count), strict=True):
+        column[mine] *= ratio
+
+
+def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured: int, accelerator: Accelerator) -> tuple[Instance, ...]:
+    """What a rank runs, with the gradients of its experts copied into buckets where they are ready, and back behind the backward pass.
+    measured: of how many parts of the experts the recorded rank has one; now it has all."""
+    operator, by_layer = round(operator_ns(layout, position, trace)), defaultdict[int, Extra](Extra)
+    for gradient in gradients(layout.segmentation, position, trace):
+        if gradient.layer >= 0 and len(gradient.shape) == 3:
+            nbytes = gradient.width * elements(gradient.shape) * measured
+            by_layer[gradient.layer] += Extra(operator, int(moved(2 * nbytes, accelerator, "pointwise").time))
+    items, first = list(layout.ranks[position]), sum(map(len, layout.ranks[:position]))
+    for step in backward_ends(layout, position):
+        for instance, layers in step.ready.items():
+            extra = sum((by_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
+            for at in (instance - first, step.end - first):
+                items[at] = replace(items[at], extra=items[at].extra + extra)
+    return tuple(items)
+
+
+def _own_gradients(
+    columns: Sequence[Factors],
+    layout: MeasuredLayout,
+    exchanges: Int64,
+    experts: _Experts,
+    sizes: tuple[int, int, int],
+    cluster: Cluster,
+) -> None:
+    """Let the gradients of experts be exchanged among the ranks that have the same, in place. exchanges: those of a rank's gradients, as
+    tasks. sizes: of the groups that share experts, as measured and now, and how many replicas there are."""
+    facts, (measured, count, replicas) = layout.segmentation.graph.collectives, sizes
+    if facts is None or facts.size is None or not experts.nbytes:
+        return
+    share = experts.nbytes / (experts.nbytes + experts.others)
+    in_layer = np.array([p.label.layer >= 0 for p in layout.segmentation.pieces], bool)[layout.segmentation.piece]
+    for row in np.flatnonzero(np.isin(facts.task, exchanges)).tolist():
+        kind, task, size, nbytes = facts.kinds[facts.kind[row]], int(facts.task[row]), int(facts.size[row]), int(facts.nbytes[row])
+        if measured == 1 and size == replicas and in_layer[task]:
+            parts = [(replicas, (1 - share) * nbytes), (replicas // count, share * nbytes / count)]
+        elif measured > 1 and size == replicas // measured and size != replicas:
+            parts = [(replicas // count, nbytes * measured / count)]
+        else:
+            continue
+        before = int(collective(kind, size, nbytes, cluster).time)
+        after = sum(int(collective(kind, ranks, round(n), cluster).time) for ranks, n in parts if ranks > 1 and n >= 1)
+        for column in columns:
+            column[task] *= after / max(before, 1)
+
+
+def _resent(columns: Sequence[Factors], layout: MeasuredLayout, rows: Int64, change: tuple[int, int], cluster: Cluster) -> None:
+    """Let the recorded exchanges of tokens be among other ranks, in place."""
+    facts, (measured, count) = layout.segmentation.graph.collectives, change
+    for row in rows[facts.size[rows] == measured].tolist() if facts is not None and facts.size is not None else ():
+        assert facts is not None
+        nbytes, factor = int(facts.nbytes[row]), 0.0
+        if count > 1:
+            before, after = (int(collective(CollectiveKind.ALL_TO_ALL, ranks, nbytes, cluster).time) for ranks in change)
+            factor = after / max(before, 1)
+        for column, more in zip(columns, (0.0, 0.0, IMBALANCE), strict=True):
+            column[facts.task[row]] *= factor * (1 + more)
+
+
+class _Site(NamedTuple):
+    """A task before or after which tokens are exchanged, and how many bytes."""
+
+    task: int
+    before: bool
+    nbytes: int
+
+
+def _sites(experts: _Experts, ratio: float) -> Iterator[_Site]:
+    """Before the first and after the last multiplication of the experts in every pass of a layer."""
+    by_piece: dict[int, list[_Grouped]] = {}
+    for each in experts.grouped:
+        by_piece.setdefault(each.piece, []).append(each)
+    for found in by_piece.values():
+        tokens = next((g.tokens for g in found if len(g.operator.shapes[1]) == 3), 0)
+        yield _Site(found[0].task, True, round(tokens * ratio))
+        yield _Site(found[-1].task, False, round(tokens * ratio))
+
+
+def _times(nbytes: int, ranks: int, rates: Rates) -> tuple[AddedTimes, AddedTimes]:
+    """What an exchange of tokens takes, and the copy beside it."""
+    exchange = rates.exchange(CollectiveKind.ALL_TO_ALL, ranks, nbytes)
+    copied = rates.copy(nbytes).best
+    return AddedTimes(exchange.best, exchange.low, round(exchange.high * (1 + IMBALANCE))), AddedTimes(copied, 0, 2 * copied)
+
+
+def _assumed(
+    sites: Mapping[int, _Site], times: Mapping[int, tuple[AddedTimes, AddedTimes]], ranks: int, placed: Placed
+) -> Iterator[Addition]:
+    """The exchanges and copies around every copy of the experts' multiplications. times: of both, by the bytes that are exchanged."""
+    following, position = next_on_processor(placed), placed.graph.position_of_task
+    before = np.full(len(following), -1, np.int64)
+    known = np.flatnonzero(following >= 0)
+    before[following[known]] = known
+    tasks = np.flatnonzero(np.isin(placed.recorded, np.array(sorted(sites), np.int64)))
+    for task in tasks.tolist():
+        site, rank = sites[int(placed.recorded[task])], int(position[task])
+        earlier, later = (int(before[task]), task) if site.before else (task, int(following[task]))
+        after, waiting = (tuple(t for t in (each,) if t >= 0) for each in (earlier, later))
+        exchange, copied = times[site.nbytes]
+        where, instance = (rank, "assumed exchange of tokens"), int(placed.instance[task])
+        yield Addition("copy of tokens (assumed)", *where, copied, after, waiting, instance, calls=4)
+        yield Addition("all_to_all of tokens (assumed)", *where, exchange, after, waiting, instance, group=ranks)

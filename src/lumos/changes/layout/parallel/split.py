@@ -1,0 +1,326 @@
+"""The layers of a job without tensor parallelism, shared by several ranks, as Megatron-LM shares them (Shoeybi et al., 2019).
+
+The multiplications that read the residual stream are cut by columns, those that write it by rows, so that each rank holds a part of the
+heads and of the feed-forward width. The ranks then sum the residual stream four times in a layer: in the forward pass after the attention's
+output projection and after the feed-forward part, in the backward pass after the gradients of the input of each. The table of the
+embedding and the multiplication of the head are cut by the vocabulary if the ranks can have equal parts of it: the ranks sum what
+each looked up, gather the head's results, put them in order, and take each its part of their gradient. A table that the two have in common
+stays whole unless its vocabulary is padded. What exchanges and copies take follows the recording's own, else their models over the stated
+or usual link, and the work around them waits.
+
+Frameworks differ. PyTorch's DTensor, by modules, sums the gradient of every multiplication that reads the stream, and Megatron the sum of
+them; some plans leave embedding and head whole, and others compute the loss from parts of the head's result. The interval reaches from
+one to the other.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.changes.layout.measured_layout import rewriting
+from lumos.changes.layout.parallel.split_weights import share_weights
+from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor, times_of
+from lumos.changes.layout.rescale import CPU_INTERVAL, operator_rows
+from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
+from lumos.cost.collective_model import collective
+from lumos.cost.gemm_model import gemm
+from lumos.cost.operators import elements
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
+from lumos.segment.dimensions import Sizes, shapes_of, sizes
+from lumos.segment.products import Product, factors, product
+from lumos.segment.weights import gradients
+from lumos.vocabulary import CollectiveKind, DType, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.changes.layout.placed import Placed
+    from lumos.changes.layout.rates import Rates
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.cost.operators import Shape
+    from lumos.segment.products import ShapedOperator
+    from lumos.segment.segment import Label
+    from lumos.trace.table import Job, Trace
+
+#: Megatron-LM shares a table that embedding and head have in common, and pads its vocabulary to a multiple of this for each rank
+#: (its option make-vocab-size-divisible-by).
+PADDED_TO = 128
+#: Operators that look up rows of a table, the one called in the other.
+_LOOKUPS = ("aten::embedding", "aten::index_select")
+_NAME, _LANE = "exchange of activations (assumed)", "assumed exchange of activations"
+
+
+class _Place(NamedTuple):
+    """A multiplication of the passes over a rank's tokens. task: of the measured graph. row: of its operator."""
+
+    task: int
+    row: int
+    sizes: Product
+    label: Label
+    piece: int
+    dtype: str
+
+    @property
+    def inside(self) -> bool:
+        return self.label.layer >= 0
+
+
+def split_over_ranks(
+    before: MeasuredLayout,
+    after: MeasuredLayout,
+    job: Job,
+    accelerator: Accelerator | None,
+    ranks: int,
+    cluster: Cluster,
+    ratio: float,
+    rates: Rates | None = None,
+) -> MeasuredLayout:
+    """The layout in which `ranks` ranks share the layers, and sum the residual stream of each.
+
+    before, after: the layout before and after heads and feed-forward width became those of a rank's part. ratio: by which the stream is
+    larger than recorded. rates: what exchanges and copies take; None for those of the models of `cluster`, and no copies. Raises LumosError
+    where the layers do not show the multiplications around which ranks exchange.
+    """
+    sites: list[_Site] = []
+    columns = after.factor.copy(), after.low.copy(), after.high.copy()
+    exchanges = exchanged_by_rank(before, job)
+    for position, trace in enumerate(job.traces):
+        places = _multiplications(before, position, trace)
+        shown = sizes(trace)
+        could = shown.vocab if shown.vocab % ranks == 0 else 0
+        looked_up = _lookups(before, position, trace, (shown.vocab, shown.hidden))
+        apart = _has_two_tables(before, position, trace, shown, places, looked_up)
+        shown = shown._replace(vocab=could if apart or not could % (PADDED_TO * ranks) else 0)
+        sites += [*_sites(places, shown), *(_Site(task, inside=False) for task in looked_up if shown.vocab)]
+        for dimension, rows in _share(columns, before, places, shown, could, accelerator, ranks).items():
+            after = rewriting(after, position, rows, partial(_cut, dimension, ranks))
+        _share_loss(columns[1], before, position, trace, could, ranks)
+        share_weights(columns, before, exchanges[position], position, trace, ranks, cluster, outside=shown.vocab > 0)
+    if not any(site.inside for site in sites):
+        raise LumosError(
+            f"--set tp: the layers of {job.traces[0].path} show no multiplications that read and write the residual stream, so they cannot"
+            " be shared by ranks; record with record_shapes=True"
+        )
+    shown, width = sizes(job.traces[0]), stream_width(job.traces[0])
+    tokens = shown.micro_batch * shown.seq * ratio * width
+    vocab = max(1, *(sizes(trace).vocab for trace in job.traces))
+    times = _times(round(tokens * shown.hidden), round(tokens * vocab), ranks, cluster, rates)
+    outside = ", and around the shared embedding and head," if any(not site.inside for site in sites) else ","
+    text = (
+        f"tp = {ranks}: the recording is of one rank a layer and shows no exchange inside it; assumed are sums of the residual stream"
+        f" ({tokens * shown.hidden / 1e6:,.1f} MB) twice in a layer's forward pass and twice in its backward pass{outside}"
+        f" over the links of {cluster.name}"
+    )
+    of_site = {site.task: _time(site, times) for site in sites}
+    return replace(
+        after,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        assumed=(*after.assumed, partial(_exchanges, of_site)),
+        diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
+    )
+
+
+def _has_two_tables(
+    layout: MeasuredLayout, position: int, trace: Trace, shown: Sizes, places: Sequence[_Place], looked_up: Sequence[int]
+) -> bool:
+    """Whether embedding and head have a table each, as far as the gradients show. Of a single one for both (tied), PyTorch's
+    `parallelize_module` would give each of the two modules a parameter of its own, so its plans leave it whole. A stage of a pipeline that
+    has but one of the two has its table alone."""
+    table = (shown.vocab, shown.hidden)
+    multiplied = any(not place.inside and {place.sizes.n, place.sizes.k} == set(table) for place in places)
+    found = [gradient.shape for gradient in gradients(layout.segmentation, position, trace)].count(table)
+    return found != 1 or not (looked_up and multiplied)
+
+
+def _lookups(layout: MeasuredLayout, position: int, trace: Trace, table: Shape) -> list[int]:
+    """The last task of every piece of a rank that looks tokens up in a table."""
+    shapes, segmentation = shapes_of(trace), layout.segmentation
+    tasks, rows = operator_rows(segmentation, position, trace)
+    reads = [o.name in _LOOKUPS and o.shapes[:1] == (table,) for o in shapes.operators]
+    tasks = np.sort(tasks[(shapes.of_row[rows] >= 0) & np.array(reads or [False], bool)[shapes.of_row[rows]]])
+    return sorted({int(segmentation.piece[task]): task for task in tasks.tolist()}.values())
+
+
+class _Site(NamedTuple):
+    """Where ranks exchange: after a task. most: the most exchanges that a framework makes there. gathers: whether the head's result; takes:
+    whether each first takes its part of that result's gradient."""
+
+    task: int
+    inside: bool
+    most: int = 1
+    gathers: bool = False
+    takes: bool = False
+
+
+class _Times(NamedTuple):
+    """What ranks do for one microbatch: a sum of the stream; a gather of the head's results, which puts them in order as well; a copy of a
+    rank's part of them."""
+
+    stream: AddedTimes
+    results: AddedTimes
+    part: AddedTimes
+
+
+def _times(stream: int, results: int, ranks: int, cluster: Cluster, rates: Rates | None) -> _Times:
+    """The times of exchanges and copies of so many bytes."""
+    if rates is None:
+        summed = times_of(collective(CollectiveKind.ALL_REDUCE, ranks, stream, cluster))
+        return _Times(summed, times_of(collective(CollectiveKind.ALL_GATHER, ranks, results, cluster)), AddedTimes(0, 0, 0))
+    gather, ordered = rates.exchange(CollectiveKind.ALL_GATHER, ranks, results), rates.copy(results)
+    return _Times(rates.exchange(CollectiveKind.ALL_REDUCE, ranks, stream), _together(gather, ordered), rates.copy(results // ranks))
+
+
+def _together(one: AddedTimes, other: AddedTimes) -> AddedTimes:
+    return AddedTimes(*(a + b for a, b in zip(one, other, strict=True)))
+
+
+def _time(site: _Site, times: _Times) -> AddedTimes:
+    """What the ranks do at a site takes. Outside the layers there may be nothing."""
+    if site.inside:
+        return times.stream._replace(high=times.stream.high * site.most)
+    time = times.results if site.gathers else _together(times.stream, times.part) if site.takes else times.stream
+    return time._replace(low=0)
+
+
+def _share(
+    columns: Sequence[Factors],
+    before: MeasuredLayout,
+    places: Sequence[_Place],
+    shown: Sizes,
+    could: int,
+    accelerator: Accelerator | None,
+    ranks: int,
+) -> dict[str, list[int]]:
+    """Multiply the factors of the multiplications that sizes did not tell to be a part, in place: those of square weights, and those of
+    embedding and head and of no width that ranks share (the narrow projections of latent attention), which some plans leave whole. could:
+    the vocabulary that ranks could share; where `shown` has none, embedding and head stay whole, and only their low ends are of a part.
+    Returns the rows of those that are cut, by the dimension of `Product` of which every rank has a part."""
+    cut: dict[str, list[int]] = defaultdict(list)
+    shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
+    for place in places:
+        m, n, k, batch = place.sizes
+        task, of_vocabulary = place.task, could > 0 and could in (m, n, k) and not place.inside
+        if batch > 1 or not (place.inside or of_vocabulary) or columns[0][task] != before.factor[task]:
+            continue
+        dimension = "k" if of_vocabulary and k == could else "m" if m == could else "n"
+        part = place.sizes._replace(**{dimension: getattr(place.sizes, dimension) // ranks})[:3]
+        factor = 1 / ranks
+        if accelerator is not None:
+            old, new = (gemm(*each, accelerator, place.dtype, cast=False) for each in ((m, n, k), part))
+            factor = int(new.time) / max(int(old.time), 1)
+        columns[1][task] *= factor / (1 + CPU_INTERVAL)
+        if of_vocabulary and not shown.vocab:
+            continue
+        columns[0][task] *= factor
+        cut[dimension].append(place.row)
+        sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
+        columns[2][task] *= min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
+    return cut
+
+
+def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A rank's part of a multiplication, of which the ranks share a dimension of `Product`."""
+    found, whole = factors(o), product(o)
+    if found is None or whole is None:
+        return o
+    part = whole._replace(**{dimension: getattr(whole, dimension) // ranks})
+    out = list(o.shapes)
+    rows = (part.m,) if len(out[found.first]) == 2 else out[found.first][:-1]
+    out[found.first] = (*rows, part.k)
+    out[found.second] = (part.n, part.k) if found.transposed else (part.k, part.n)
+    return o._replace(shapes=tuple(out))
+
+
+def _share_loss(low: Factors, before: MeasuredLayout, position: int, trace: Trace, could: int, ranks: int) -> None:
+    """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
+    the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`). could: the vocabulary that ranks
+    could share; 0 for none."""
+    segmentation, shapes = before.segmentation, shapes_of(trace)
+    over = [product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes) for o in shapes.operators]
+    tasks, rows = operator_rows(segmentation, position, trace)
+    for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
+        label = segmentation.pieces[int(segmentation.piece[task])].label
+        outside = label.layer < 0 and label.phase in (Phase.FORWARD, Phase.BACKWARD)
+        if could and outside and shapes.of_row[row] >= 0 and over[shapes.of_row[row]]:
+            low[task] /= ranks
+
+
+def stream_bytes(trace: Trace) -> int:
+    """Bytes of what runs through the layers of a microbatch: the residual stream of a model for sequences, else what most multiplications
+    and convolutions read; 0 where the trace does not say."""
+    shown, shapes, found = sizes(trace), shapes_of(trace), Counter[int]()
+    for o, times in shapes.counted():
+        if o.shapes and ("linear" in o.name or "conv" in o.name) and "backward" not in o.name:
+            found[elements(o.shapes[0])] += times
+    usual = found.most_common(1)[0][0] if found else 0
+    return (shown.micro_batch * shown.seq * shown.hidden or usual) * stream_width(trace)
+
+
+def stream_width(trace: Trace) -> int:
+    """Bytes of one value of the residual stream: of the type that most multiplications read; 4 where the trace does not say."""
+    shapes, found = shapes_of(trace), Counter[str]()
+    for o, times in shapes.counted(shapes.own):
+        places = factors(o)
+        if places is not None and places.first < len(o.dtypes):
+            found[o.dtypes[places.first]] += times
+    dtype = DType.parse(found.most_common(1)[0][0]) if found else None
+    return (dtype or DType.FP32).bytes
+
+
+def _exchanges(times: Mapping[int, AddedTimes], placed: Placed) -> Iterator[Addition]:
+    """An exchange after every copy of the tasks in `times`."""
+    following = next_on_processor(placed)
+    rank = placed.graph.position_of_task
+    for task in np.flatnonzero(np.isin(placed.recorded, np.array(sorted(times), np.int64))).tolist():
+        waiting = (int(following[task]),) if following[task] >= 0 else ()
+        yield Addition(_NAME, int(rank[task]), _LANE, times[int(placed.recorded[task])], (task,), waiting, int(placed.instance[task]))
+
+
+def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
+    """Where the ranks exchange."""
+    of_piece: dict[int, list[_Place]] = defaultdict(list)
+    for place in places:
+        m, n, k, batch = place.sizes
+        if m * batch != shown.micro_batch * shown.seq:
+            continue
+        if place.inside and n == shown.hidden:
+            of_piece[place.piece].append(place)
+        elif not place.inside and (n, k) == (shown.vocab, shown.hidden):
+            yield _Site(place.task, inside=False, gathers=True)
+        elif not place.inside and (n, k) == (shown.hidden, shown.vocab):
+            yield _Site(place.task, inside=False, takes=True)
+    for found in of_piece.values():
+        inner = [p for p in found if p.sizes.k in (shown.ffn, 2 * shown.ffn)]
+        attended = [p for p in found if p not in inner]
+        if found[0].label.phase == Phase.BACKWARD:
+            # the gradient of what attention gives has the output projection's shape, and comes first
+            halves = [(inner, len(inner)), (attended, max(len(attended) - 1, 1))]
+        else:
+            halves = [([p for p in inner if p.sizes.k == shown.ffn], 1), (attended, 1)]
+        yield from (_Site(half[-1].task, True, most) for half, most in halves if half)
+
+
+def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Place]:
+    """The multiplications in the passes of a rank, in order."""
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    tasks, rows = operator_rows(segmentation, position, trace)
+    known = [(o, product(o)) for o in shapes.operators]
+    out = []
+    for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
+        o, found = known[shapes.of_row[row]] if shapes.of_row[row] >= 0 else (None, None)
+        piece = int(segmentation.piece[task])
+        label = segmentation.pieces[piece].label
+        if o is None or found is None or label.phase not in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+            continue
+        dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
+        out.append(_Place(task, row, found, label, piece, dtype))
+    return out

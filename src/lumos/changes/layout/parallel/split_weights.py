@@ -1,0 +1,104 @@
+"""What follows from a rank's part of the weights, where ranks come to share the layers (`split`): the optimizer's work, what replicas
+exchange of weights and gradients with the copies around it, and what autograd adds to a gradient.
+
+Every matrix of the layers is shared, and the tables of embedding and head where the ranks share the vocabulary. Plans differ in the latter,
+so the interval reaches from all weights in parts to those of the layers alone.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.changes.layout.rescale import operator_rows
+from lumos.changes.layout.sharding.exchanged import within_rows
+from lumos.cost.collective_model import collective
+from lumos.graph.table import Kind
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.weights import gradients, weights
+from lumos.vocabulary import CollectiveKind, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.changes.layout.sharding.exchanged import Exchanged
+    from lumos.cost.cluster import Cluster
+    from lumos.trace.table import Int64, Trace
+
+#: Where autograd adds a gradient to that of an earlier microbatch.
+_GATHERED = re.compile(r"torch::autograd::AccumulateGrad$")
+
+
+class Fractions(NamedTuple):
+    """A rank's share of what was one rank's: best estimate and the ends of its interval."""
+
+    best: float
+    low: float
+    high: float
+
+
+def share_weights(
+    columns: Sequence[Factors],
+    before: MeasuredLayout,
+    exchanged: Exchanged,
+    position: int,
+    trace: Trace,
+    ranks: int,
+    cluster: Cluster,
+    *,
+    outside: bool,
+) -> None:
+    """Let the work on all weights of a rank be that on its part of them, in place.
+
+    columns: factor, low and high end of every task. exchanged: what the replicas of the rank exchange by. outside: whether ranks share the
+    weights outside the layers.
+    """
+    segmentation = before.segmentation
+    by_layer = weights(segmentation, position, trace)
+    inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
+    whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
+    share = Fractions(1 / ranks if outside else whole, 1 / ranks, whole)
+    mine = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
+    updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
+    _assign(columns, before, np.union1d(updates, exchanged.copies), share)
+    _share_exchanges(columns, before, exchanged, share, cluster)
+    inside, tables = _accumulated(before, position, trace)
+    _assign(columns, before, inside, Fractions(1 / ranks, 1 / ranks, 1 / ranks))
+    _assign(columns, before, tables, Fractions(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
+
+
+def _assign(columns: Sequence[Factors], before: MeasuredLayout, tasks: Int64, share: Fractions) -> None:
+    for column, was, part in zip(columns, (before.factor, before.low, before.high), share, strict=True):
+        column[tasks] = was[tasks] * part
+
+
+def _share_exchanges(columns: Sequence[Factors], before: MeasuredLayout, exchanged: Exchanged, share: Fractions, cluster: Cluster) -> None:
+    """Let replicas exchange a rank's part of weights and gradients, in place."""
+    facts = before.segmentation.graph.collectives
+    if facts is None or facts.size is None:
+        return
+    tasks = np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))
+    known: dict[tuple[CollectiveKind, int, int], Fractions] = {}
+    for row in np.flatnonzero(np.isin(facts.task, tasks) & (facts.nbytes > 0) & (facts.size > 1)).tolist():
+        key = facts.kinds[facts.kind[row]], int(facts.size[row]), int(facts.nbytes[row])
+        if key not in known:
+            kind, size, nbytes = key
+            buffer = kind.buffer_bytes(nbytes, size)
+            whole, *parts = (int(collective(kind, size, round(buffer * part), cluster).time) for part in (1.0, *share))
+            known[key] = Fractions(*(part / max(whole, 1) for part in parts))
+        _assign(columns, before, facts.task[row : row + 1].astype(np.int64), known[key])
+
+
+def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Int64, Int64]:
+    """The tasks of a rank in which autograd adds the gradients of matrices to those that are there: of the layers', and of others."""
+    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    matrices = {gradient.shape for gradient in gradients(segmentation, position, trace) if len(gradient.shape) == 2}
+    tasks, rows = operator_rows(segmentation, position, trace)
+    adds = [bool(found := {s for s in o.shapes if s}) and found <= matrices for o in shapes.operators]
+    chosen = (shapes.of_row[rows] >= 0) & np.array(adds or [False], bool)[shapes.of_row[rows]]
+    tasks = tasks[chosen & within_rows(trace, rows, _GATHERED)]
+    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece[tasks]]
+    return tasks[in_layer], tasks[~in_layer]

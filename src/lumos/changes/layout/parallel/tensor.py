@@ -1,0 +1,125 @@
+"""Another number of tensor-parallel ranks: each rank's part of the layers, and their exchanges.
+
+The group that exchanges the residual stream inside the layers is the tensor-parallel one. Each rank then holds as many of the heads and
+as much of the feed-forward width as its part of the new group; the residual stream, and what every rank does to all of it, stay; where the
+ranks gather and scatter the stream (sequence parallelism), they share that work, too. New ranks do the same work as the recorded ones. A
+job that was recorded without such ranks shows no exchange; where its layers would exchange is in `split`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.changes.layout.activations import exchanged, in_embedding, measured_ranks, of_head, of_stream, shared_keys
+from lumos.changes.layout.parallel.split import split_over_ranks
+from lumos.changes.layout.reach import unchanged_work
+from lumos.changes.layout.rescale import operator_rows
+from lumos.changes.layout.resize import to_sizes, unknown_size
+from lumos.cost.operators import elements
+from lumos.errors import LumosError
+from lumos.segment.dimensions import shapes_of, sizes
+from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.rates import Rates
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.segment.dimensions import Sizes
+    from lumos.segment.products import ShapedOperator
+    from lumos.trace.table import Int64, Job, Trace
+
+
+def tensor_parallel(
+    layout: MeasuredLayout,
+    job: Job,
+    accelerator: Accelerator | None,
+    count: int,
+    cluster: Cluster | None,
+    ratio: float = 1.0,
+    rates: Rates | None = None,
+) -> MeasuredLayout:
+    """The layout with `count` tensor-parallel ranks. cluster: where the job ran; None if that is not known. ratio: by which other changes
+    made the residual stream larger. rates: what exchanges and copies take that the recording does not have; None if that is not known.
+
+    Raises LumosError where heads or feed-forward width cannot be shared by `count`, and where the links are not known.
+    """
+    rows = of_stream(layout, job)
+    alone = not measured_ranks(layout, rows)
+    measured = measured_ranks(layout, rows) or 1
+    described = (f"tp = {count} (measured: {measured})",)
+    if cluster is None and count != measured:
+        raise LumosError("--set tp: the links between the ranks are not known; describe them with --base-cluster FILE.toml or NAME")
+    embedding = in_embedding(layout, rows)
+
+    def share(old: Sizes, trace: Trace) -> Sizes:
+        return _shared(old, measured, count, embedding, trace)
+
+    if count == measured:
+        return replace(layout, changes=(*layout.changes, *described))
+    gathers = _gathers(layout, rows)
+    shared = to_sizes(layout, job, accelerator, share, ("heads",), described, sure=not gathers)
+    shared = replace(shared, shared=layout.shared * count / measured)
+    if alone and cluster is not None:
+        return split_over_ranks(layout, shared, job, accelerator, count, cluster, ratio, rates)
+    if gathers:
+        shared = _rest_shared(layout, shared, measured / count, outside=embedding)
+    return _rejoined(layout, exchanged(shared, job, cluster, {}, {measured: count}), job, (measured, count))
+
+
+def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
+    """Whether the ranks gather and scatter the residual stream (sequence parallelism), and so share all work of the layers."""
+    facts = layout.segmentation.graph.collectives
+    return facts is not None and any(facts.kinds[k] is CollectiveKind.REDUCE_SCATTER for k in set(facts.kind[rows].tolist()))
+
+
+def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, ratio: float, *, outside: bool) -> MeasuredLayout:
+    """The layout in which the work of the layers that no size describes takes `ratio` times its time; its interval reaches to no change.
+    outside: whether the work of embedding and head does, too."""
+    factor, segmentation = after.factor.copy(), after.segmentation
+    in_layer = np.array([outside or p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+    for position in range(len(segmentation.graph.ranks)):
+        left = unchanged_work(before, position, after.factor, np.empty(0, np.int64))
+        factor[left[in_layer[left]]] *= ratio
+    return replace(after, factor=factor)
+
+
+def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tuple[int, int]) -> MeasuredLayout:
+    """The layout in which what ranks gather of a head's results is joined to the whole, as before, and each takes its part of the gradient;
+    one rank alone does neither. ranks: how many there were, and how many there are to be."""
+    measured, count = ranks
+    if not len(of_head(before, job)):
+        return after
+    columns = after.factor.copy(), after.low.copy(), after.high.copy()
+    for position, trace in enumerate(job.traces):
+        old, shapes = sizes(trace), shapes_of(trace)
+        part = old.micro_batch * old.seq, old.vocab
+        tasks, operators = operator_rows(before.segmentation, position, trace)
+        for name, parts, kept in (("aten::cat", measured, True), ("aten::clone", 1, False)):
+            of_parts = [o.name == name and _parts(o, *part) == parts for o in shapes.operators]
+            chosen = tasks[(shapes.of_row[operators] >= 0) & np.array(of_parts or [False], bool)[shapes.of_row[operators]]]
+            for column, was in zip(columns, (before.factor, before.low, before.high), strict=True):
+                if kept or count == 1:
+                    column[chosen] = was[chosen] * (count > 1)
+    return replace(after, factor=columns[0], low=columns[1], high=columns[2])
+
+
+def _parts(o: ShapedOperator, tokens: int, vocab: int) -> int:
+    """Of how many ranks' results of a head an operator's inputs consist; 0 where of anything else."""
+    found = [(s[-1], elements(s)) for s in o.shapes if s]
+    return len(found) if set(found) == {(vocab, tokens * vocab)} else 0
+
+
+def _shared(old: Sizes, measured: int, count: int, vocabulary: bool, trace: Trace) -> Sizes:
+    """The sizes of one rank's part among `count`. Raises LumosError where a size is unknown or cannot be shared."""
+    new = {}
+    for key in shared_keys(vocabulary=vocabulary):
+        whole = getattr(old, key) * measured
+        if not whole and key in ("heads", "ffn"):
+            raise LumosError(f"--set tp: tensor-parallel ranks share the {key} of a model, but {unknown_size(key, trace)}")
+        if whole % count and key != "kv_heads":
+            raise LumosError(f"--set tp={count}: the {whole} {key} of the model cannot be shared equally by {count} ranks")
+        new[key] = max(whole // count, 1) if whole else 0
+    return old._replace(**new)

@@ -1,0 +1,69 @@
+"""What a recorded pass of a pipeline consists of, and which recorded one a new one is a copy of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.changes.layout.change import copied
+from lumos.plan.schedules import Pass
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.changes.layout.pipeline.recorded import OnePass, RecordedStages, StepOfRank
+
+
+def carried(layout: MeasuredLayout) -> frozenset[int]:
+    """The tasks that carry messages between stages."""
+    facts = layout.segmentation.graph.collectives
+    if facts is None:
+        return frozenset()
+    transfers = np.array([kind.is_transfer for kind in facts.kinds], bool)
+    return frozenset(facts.task[transfers[facts.kind]].tolist())
+
+
+def passes_of_step(recorded: RecordedStages, stage: int, step: StepOfRank) -> dict[tuple[int, int, bool], OnePass]:
+    """The passes of a recorded step of a stage by microbatch, chunk and direction."""
+    actions = recorded.pipeline.actions(stage, recorded.microbatches)
+    return {
+        (a.microbatch, a.chunk, a.step is not Pass.FORWARD): one
+        for a, one in zip(actions, step.passes, strict=len(step.passes) == len(actions))
+    }
+
+
+def like(microbatch: int, count: int, recorded: int) -> int:
+    """The recorded microbatch of which a new one is a copy: the first and the last stay, and those between repeat in turn. count: how many
+    there are now; recorded: how many there were."""
+    last = recorded - 1
+    if microbatch == 0:
+        return 0
+    return last if microbatch == count - 1 or last < 2 else 1 + (microbatch - 1) % (last - 1)
+
+
+class PassParts:
+    """The instances of a pass: before its layers, in each of them, and after them, in the order in which they ran. What lies between layers
+    belongs to the one before it."""
+
+    def __init__(self, layout: MeasuredLayout, items: Sequence[Instance], *, backward: bool) -> None:
+        self.backward = backward
+        numbers = [layout.pieces[item.piece].label.layer for item in items]
+        inside = [i for i, number in enumerate(numbers) if number >= 0]
+        low, high = (inside[0], inside[-1] + 1) if inside else (len(items), len(items))
+        self.start, self.end = list(items[:low]), list(items[high:])
+        self.layers: list[list[Instance]] = []
+        previous, ran = -1, set[int]()
+        for item, number in zip(items[low:high], numbers[low:high], strict=True):
+            if number >= 0 and (number != previous or item.piece in ran):  # another layer, or the same one again
+                self.layers.append([])
+                previous, ran = number, set()
+            ran.add(item.piece)
+            self.layers[-1].append(item)
+
+    def of(self, layers: int, *, lead: bool, tail: bool) -> list[Instance]:
+        """The pass over that many layers. lead, tail: whether with what the forward pass does before and after them."""
+        first, last = (tail, lead) if self.backward else (lead, tail)
+        inner = self.layers if layers == len(self.layers) else [self.layers[nth] for nth in copied(len(self.layers), layers)]
+        return [*(self.start if first else ()), *(i for layer in inner for i in layer), *(self.end if last else ())]

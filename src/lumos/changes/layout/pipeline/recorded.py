@@ -1,0 +1,190 @@
+"""The pipeline of a recording: its stages, the chunks of each, its microbatches, and the order of their passes.
+
+Stages are the ranks that send each other messages, the outermost dimension of the job's ranks, as frameworks number them by default. A step
+of every rank shows its forward and backward passes in their order. The schedule is the one that has passes of the same directions in the
+same order on all stages. Of several chunks every backward pass also has to be that of the forward pass to which autograd links it, in
+traces with such links.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.errors import LumosError, UsageError
+from lumos.plan.schedules import Action, Pass, schedule
+from lumos.segment.segment import LINKS
+from lumos.units import count as counted
+from lumos.vocabulary import Phase, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.trace.table import Job
+
+#: The orders of passes that can be arranged of whole backward passes.
+STAGE_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """A pipeline: stages, chunks of each, and the order of their passes. forward_first: whether an interleaved one with as many
+    microbatches as stages runs all forward passes first. Raises UsageError where order and chunks do not fit together."""
+
+    stages: int
+    chunks: int
+    order: Schedule
+    forward_first: bool = False
+
+    def __post_init__(self) -> None:
+        if (self.chunks > 1) != (self.order is Schedule.INTERLEAVED):
+            raise UsageError(f"schedule {self.order} cannot be used with vpp={self.chunks}: several chunks need the interleaved one")
+        if self.order not in STAGE_SCHEDULES:
+            raise LumosError(
+                f"--set schedule={self.order}: the recording shows backward passes as a whole; valid are {', '.join(STAGE_SCHEDULES)}"
+            )
+
+    @property
+    def places(self) -> int:
+        """The chunks of all stages."""
+        return self.stages * self.chunks
+
+    def actions(self, stage: int, microbatches: int) -> list[Action]:
+        """The passes of a stage in their order."""
+        found = schedule(self.order, stage, self.stages, microbatches, self.chunks)
+        if self.order is Schedule.INTERLEAVED and microbatches == self.stages and not self.forward_first:
+            return _alternating(found, (self.chunks - 1) * self.stages + 2 * (self.stages - 1 - stage))
+        return found
+
+
+def _alternating(actions: Sequence[Action], ahead: int) -> list[Action]:
+    """The passes of a stage with a backward pass after each forward pass beyond the first `ahead`.
+
+    Megatron-LM used to run all forward passes of an interleaved pipeline first where it has as many microbatches as stages, and
+    `plan.schedules` does. Its current versions (core/pipeline_parallel/schedules.py) and PyTorch's
+    `ScheduleInterleaved1F1B` do not: they run ahead by as much as with more microbatches.
+    """
+    forward = [a for a in actions if a.step is Pass.FORWARD]
+    backward = [a for a in actions if a.step is not Pass.FORWARD]
+    late = forward[ahead:]
+    pairs = [action for both in zip(late, backward, strict=False) for action in both]
+    return [*forward[:ahead], *pairs, *backward[len(late) :]]
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedStages:
+    """The pipeline of a recording, and its microbatches. ranks: for each stage the positions of its ranks, which are its replicas or share
+    its work."""
+
+    pipeline: Pipeline
+    microbatches: int
+    ranks: tuple[tuple[int, ...], ...]
+
+
+class OnePass(NamedTuple):
+    """One pass of a rank over one of its chunks. number: that of the forward pass that it is, or whose gradients it computes."""
+
+    backward: bool
+    number: int
+    items: list[Instance]
+
+
+class StepOfRank(NamedTuple):
+    """What a rank runs in a step: before its passes, in each of them, and afterwards."""
+
+    before: list[Instance]
+    passes: list[OnePass]
+    after: list[Instance]
+
+
+def steps_of(layout: MeasuredLayout, items: Sequence[Instance]) -> Iterator[StepOfRank]:
+    """The steps of a rank. Recomputation is part of the backward pass; what does not belong to a pass and comes after the first one comes
+    after all."""
+    for _, group in groupby(items, key=lambda i: layout.pieces[i.piece].step):
+        out, known = StepOfRank([], [], []), dict[tuple[bool, int], OnePass]()
+        for item in group:
+            label = layout.pieces[item.piece].label
+            if label.phase not in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+                (out.after if out.passes else out.before).append(item)
+                continue
+            key = label.phase != Phase.FORWARD or item.thread_of >= 0, label.microbatch
+            if key not in known:
+                known[key] = OnePass(*key, [])
+                out.passes.append(known[key])
+            known[key].items.append(item)
+        yield out
+
+
+def recorded_pipeline(layout: MeasuredLayout, job: Job, stages: int) -> RecordedStages:
+    """The pipeline of a recording whose messages go through that many stages.
+
+    Raises LumosError where ranks are missing, and where no known schedule has the recorded passes.
+    """
+    ranks = _ranks_of_stages(layout, job, stages)
+    shown = [_passes_of_stage(layout, own[0]) for own in ranks]
+    passes = len(shown[0]) // 2
+    linked = layout.segmentation.evidence.get("backward") == LINKS
+    fitting = [
+        RecordedStages(candidate, passes // candidate.chunks, ranks)
+        for candidate in _candidates(stages, passes)
+        if all(_fits(candidate, stage, seen, linked=linked) for stage, seen in enumerate(shown))
+    ]
+    if not fitting:
+        raise LumosError(
+            f"--set: the recording is of a pipeline of {stages} stages, but the order of its passes is that of no schedule that Lumos knows"
+            f" ({', '.join(STAGE_SCHEDULES)}), so it cannot be cut anew (lumos inspect --blocks); ask lumos predict"
+        )
+    return fitting[0]
+
+
+def _ranks_of_stages(layout: MeasuredLayout, job: Job, stages: int) -> tuple[tuple[int, ...], ...]:
+    """For each stage the positions of its ranks."""
+    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
+    numbers = layout.segmentation.graph.ranks
+    each = world // stages
+    out = tuple(tuple(i for i, rank in enumerate(numbers) if rank // each == stage) for stage in range(stages))
+    if len({len(own) for own in out}) > 1 or not out[0]:
+        raise LumosError(
+            f"--set: the traces are {counted(len(numbers), 'rank')} of {world} in a pipeline of {stages} stages, not equally many of every"
+            " stage; give the traces of the others too"
+        )
+    return out
+
+
+def _passes_of_stage(layout: MeasuredLayout, position: int) -> list[tuple[bool, int]]:
+    """The passes of a step of a rank: whether each is a backward one, and the number of its forward pass.
+
+    Raises LumosError where steps differ, or show other forward than backward passes.
+    """
+    found = {tuple((p.backward, p.number) for p in step.passes) for step in steps_of(layout, layout.ranks[position]) if step.passes}
+    rank = layout.segmentation.graph.ranks[position]
+    if len(found) != 1:
+        raise LumosError(f"--set: the steps of rank {rank} show passes in {len(found)} orders, so its pipeline cannot be cut anew")
+    (passes,) = found
+    if 2 * sum(backward for backward, _ in passes) != len(passes):
+        raise LumosError(f"--set: a step of rank {rank} shows other forward than backward passes (lumos inspect --blocks)")
+    return list(passes)
+
+
+def _candidates(stages: int, passes: int) -> Iterator[Pipeline]:
+    yield Pipeline(stages, 1, Schedule.ONE_F_ONE_B)
+    yield Pipeline(stages, 1, Schedule.GPIPE)
+    for chunks in range(2, passes + 1):
+        if passes % chunks == 0 and passes // chunks % stages == 0:
+            yield Pipeline(stages, chunks, Schedule.INTERLEAVED)
+            if passes // chunks == stages:
+                yield Pipeline(stages, chunks, Schedule.INTERLEAVED, forward_first=True)
+
+
+def _fits(candidate: Pipeline, stage: int, seen: Sequence[tuple[bool, int]], *, linked: bool) -> bool:
+    """Whether a stage would run the passes in the order in which they were seen. linked: whether it is known of which forward pass each
+    backward pass is. Without chunks their directions say it: PyTorch's GPipe runs backward passes in the order of the forward passes, and
+    the published one the other way round, which takes as long."""
+    actions = candidate.actions(stage, len(seen) // 2 // candidate.chunks)
+    if candidate.chunks == 1 or not linked:
+        return [a.step is not Pass.FORWARD for a in actions] == [backward for backward, _ in seen]
+    forward = {(a.microbatch, a.chunk): n for n, a in enumerate(a for a in actions if a.step is Pass.FORWARD)}
+    wanted = [(a.step is not Pass.FORWARD, forward[a.microbatch, a.chunk]) for a in actions]
+    return wanted == list(seen)

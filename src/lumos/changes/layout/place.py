@@ -1,0 +1,402 @@
+"""From a measured layout to a graph: copies of measured tasks in the order of the instances, with their dependencies.
+
+A dependency inside a piece is copied with every instance of the piece. For a dependency between two pieces, each copy of the
+waiting task waits for all copies of the awaited task since its own piece last ran, or, where there is none, for the latest copy
+before it. Where the layout no longer runs the awaited piece, it waits for the corresponding task of the latest piece of the same
+kind. Threads and streams run the instances in order. A collective joins the same run (first, second, …) of all its ranks.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.loop.spans import launches
+from lumos.analyze.loop.steps import assigned
+from lumos.changes.layout.activations import in_forward
+from lumos.changes.layout.measured_layout import NOTHING
+from lumos.changes.layout.placed import Placed
+from lumos.errors import LumosError
+from lumos.graph.edges import Edges
+from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
+from lumos.graph.table import Collectives, Dependency, Kind, Occupancy, Waits
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.analyze.loop.steps import Members
+    from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.trace.table import Int8, Int32, Int64
+
+
+#: Half-width of the 80 % interval of the time that a run of a piece takes beyond the measured one, as a fraction: it was not measured.
+EXTRA_INTERVAL = 0.3
+
+
+def assemble_pieces(layout: MeasuredLayout) -> Placed:
+    """Assemble the layout. Raises LumosError where its ranks no longer run the same collectives."""
+    base, owners = layout.segmentation.graph, layout.segmentation.owners
+    copies = _Copies(layout, owners)
+    source = copies.source
+    duration = np.rint(base.duration[source] * layout.factor[source]).astype(np.int64)
+    low = np.minimum(np.rint(base.duration[source] * layout.low[source]).astype(np.int64), duration)
+    high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
+    for column, share in ((duration, 1.0), (low, 1 - EXTRA_INTERVAL), (high, 1 + EXTRA_INTERVAL)):
+        copies.add_extra(column, share)
+    predecessors = copies.edges().predecessors(len(source))
+    rendezvous = copies.rendezvous()
+    release = copies.releases()
+    graph = replace(
+        base,
+        duration=duration,
+        processor=copies.processor,
+        kind=base.kind[source],
+        name=base.name[source],
+        event=base.event[source],
+        pred_offset=predecessors.offset,
+        pred=predecessors.task,
+        pred_kind=predecessors.kind,
+        release_task=release[0],
+        release_time=release[1],
+        rendezvous_offset=rendezvous.offset,
+        rendezvous_task=rendezvous.flat.astype(np.int32),
+        waits=copies.waits(),
+        occupancy=copies.occupancy(duration),
+        collectives=copies.collectives(),
+        measured_start=None,
+        measured_end=None,
+        unclaimed_wait_task=np.empty(0, np.int32),
+        unclaimed_wait_time=np.empty(0, np.int64),
+        arrivals=None,
+        one_off=None,
+        waiting_unknown=copies.all_of(base.waiting_unknown),
+        steps=(),
+    )
+    step = owners.step[source]
+    recorded = source if layout.origin is None else layout.origin[source]
+    return Placed(graph, assigned(graph, owners.steps, step, owners), low, high, source, recorded, copies.instance)
+
+
+class _Copies:
+    """The copies of measured tasks that make up the new graph. Instances are numbered through over all ranks.
+
+    source, instance, processor: by new task. place_in_piece: by measured task, its position among the tasks of its piece. new: the
+    new task by position in the list of all instances' tasks, -1 where left out. start: where an instance begins in that list.
+    runs: the instances of each piece, ascending. of_kind: the instances of each kind of piece, ascending.
+    """
+
+    def __init__(self, layout: MeasuredLayout, owners: Members) -> None:
+        self.base = base = layout.segmentation.graph
+        self.layout = layout
+        piece = layout.segmentation.piece
+        begin, order = grouped(piece, len(layout.pieces))
+        self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
+        pauses, left_out = before_the_step(layout), _exchanges(layout)
+        left_out[list(layout.last)] = True
+        recomputed = left_out.copy()
+        recomputed[list(layout.once)] = True
+        self.place_in_piece = np.empty(len(base), np.int64)
+        self.place_in_piece[order] = np.arange(len(base)) - begin[piece[order]]
+        parts, numbers = [], []
+        self.start = np.zeros(len(self.instances) + 1, np.int64)
+        absent: list[NDArray[np.bool_] | None] = []
+        for number, (_, item) in enumerate(self.instances):
+            tasks = order[begin[item.piece] : begin[item.piece + 1]]
+            masks = [recomputed if item.thread_of >= 0 else left_out] * item.inner + [pauses] * item.later
+            absent.append(np.logical_or.reduce([mask[tasks] for mask in masks]) if masks else None)
+            parts.append(tasks)
+            numbers.append(np.full(len(tasks), number, np.int64))
+            self.start[number + 1] = self.start[number] + len(tasks)
+        flat = np.concatenate(parts) if parts else np.empty(0, np.int64)
+        instance = np.concatenate(numbers) if numbers else np.empty(0, np.int64)
+        present = ~np.isin(flat, np.fromiter(layout.dropped, np.int64, len(layout.dropped)))
+        for number, without in enumerate(absent):
+            if without is not None:
+                present[self.start[number] : self.start[number + 1]] &= ~without
+        processor = _threads(layout, owners, flat, instance, self.instances)
+        device = owners.on_device[flat]
+        rank = np.array([r for r, _ in self.instances], np.int64)[instance]
+        chosen = np.flatnonzero(present)
+        order_of_copies = np.lexsort((flat[chosen], instance[chosen], np.where(device, processor, 0)[chosen], device[chosen], rank[chosen]))
+        copied = chosen[order_of_copies]
+        self.source: Int64 = flat[copied]
+        self.instance: Int64 = instance[copied]
+        self.processor: Int32 = processor[copied].astype(np.int32)
+        self.new = np.full(len(flat), -1, np.int64)
+        self.new[copied] = np.arange(len(copied))
+        self.runs: dict[int, list[int]] = defaultdict(list)
+        for number, (_, item) in enumerate(self.instances):
+            self.runs[item.piece].append(number)
+        self.of_kind = _by_kind(layout, self.instances)
+        self.order, self.begin = order, begin
+
+    def copy(self, task: int, instance: int) -> int:
+        """The copy of `task`, a task of the instance's piece; -1 where the instance leaves it out."""
+        return int(self.new[self.start[instance] + self.place_in_piece[task]])
+
+    def edges(self) -> Edges:
+        """All dependencies of the new graph but its rendezvous and waits that are resolved while simulating."""
+        base, piece = self.base, self.layout.segmentation.piece
+        awaited = np.array(self.layout.awaited, np.int64).reshape(-1, 2)
+        after = np.concatenate((list_of(base.pred_offset), awaited[:, 1]))
+        before = np.concatenate((base.pred.astype(np.int64), awaited[:, 0]))
+        kind = np.concatenate((base.pred_kind, np.full(len(awaited), Dependency.HAND_OFF, base.pred_kind.dtype)))
+        order = np.argsort(after, kind="stable")
+        after, before, kind = after[order], before[order], kind[order]
+        same_piece = piece[after] == piece[before]
+        edges = Edges()
+        # within a piece, every copy of `after` waits for the copy of `before` in the same instance
+        inside = np.flatnonzero(same_piece)
+        first = np.searchsorted(after[inside], self.source, "left")
+        last = np.searchsorted(after[inside], self.source, "right")
+        copies = last - first
+        at = np.repeat(np.arange(len(self.source)), copies)
+        edge = inside[places(first, copies)]
+        source = self.new[self.start[self.instance[at]] + self.place_in_piece[before[edge]]]
+        for k in np.unique(kind[edge]) if len(edge) else ():
+            same = kind[edge] == k
+            edges.add(source[same], at[same], Dependency(int(k)))
+        self._across(edges, after, before, kind, np.flatnonzero(~same_piece))
+        self._turns(edges)
+        return edges
+
+    def _turns(self, edges: Edges) -> None:
+        """Add the hand-offs between threads of instances that did not follow each other in the recording, and all hand-offs of a rank that
+        leaves out work outside the layers, with which theirs may be missing: the thread that runs a forward pass calls the backward pass,
+        which runs on another thread, and waits until that returns. A backward pass may end on the thread that called it (a pipeline's
+        schedule divides gradients); then the next one begins after that."""
+        run = {item.piece for _, item in self.instances}
+        cut = {piece.rank for number, piece in enumerate(self.layout.pieces) if number not in run and piece.label.layer < 0}
+        befores, afters = [], []
+        on_cpu = ~self.base.on_device
+        for number, ((rank, item), (next_rank, following)) in enumerate(pairwise(self.instances)):
+            here, there = self.layout.pieces[item.piece], self.layout.pieces[following.piece]
+            follows = following.piece == item.piece + 1 and rank not in cut
+            if rank != next_rank or follows:
+                continue
+            last, first = self._on_cpu(number, on_cpu), self._on_cpu(number + 1, on_cpu)
+            if here.label.phase == there.label.phase:
+                last = self._ending(number, on_cpu)
+            if len(last) and len(first) and self.processor[last[-1]] != self.processor[first[0]]:
+                befores.append(int(last[-1]))
+                afters.append(int(first[0]))
+        edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency.HAND_OFF)
+
+    def _ending(self, instance: int, on_cpu: NDArray[np.bool_]) -> Int64:
+        """The new tasks of an instance on the CPU thread on which it ended in the recording, in order; none where that is not known."""
+        new = self.new[self.start[instance] : self.start[instance + 1]]
+        new = new[new >= 0]
+        new = new[on_cpu[self.source[new]]]
+        if not len(new) or self.base.measured_end is None:
+            return new[:0]
+        latest = new[int(self.base.measured_end[self.source[new]].argmax())]
+        return np.sort(new[self.processor[new] == self.processor[latest]])
+
+    def _on_cpu(self, instance: int, on_cpu: NDArray[np.bool_]) -> Int64:
+        """The new tasks of an instance on the CPU thread on which it runs most tasks, in order. on_cpu: by measured task."""
+        new = self.new[self.start[instance] : self.start[instance + 1]]
+        new = new[new >= 0]
+        new = new[on_cpu[self.source[new]]]
+        if not len(new):
+            return new
+        return np.sort(new[self.processor[new] == np.bincount(self.processor[new]).argmax()])
+
+    def _across(self, edges: Edges, after: Int64, before: Int64, kind: Int8, which: Int64) -> None:
+        """Add the dependencies `which`, all between two pieces, to `edges`."""
+        piece = self.layout.segmentation.piece
+        by_kind: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        for e in which.tolist():
+            u, v = int(before[e]), int(after[e])
+            befores, afters = by_kind[int(kind[e])]
+            runs = self.runs.get(int(piece[v]), [])
+            for nth, run in enumerate(runs):
+                waiter = self.copy(v, run)
+                if waiter < 0:
+                    continue
+                for source in self._sources(u, run, runs[nth - 1] if nth else -1):
+                    befores.append(source)
+                    afters.append(waiter)
+        for k, (befores, afters) in by_kind.items():
+            edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency(k))
+
+    def _sources(self, task: int, run: int, previous: int) -> list[int]:
+        """The new tasks for which instance `run` waits in place of `task`. previous: the instance in which its piece last ran, -1 none."""
+        piece = int(self.layout.segmentation.piece[task])
+        runs = self.runs.get(piece, [])
+        last = bisect_left(runs, run)
+        if piece > self.instances[run][1].piece:  # the awaited piece began later, on another thread
+            since = runs[last : last + 1]
+        else:
+            since = [r for r in runs[:last] if r > previous] or runs[max(last - 1, 0) : last]
+        copies = [c for c in (self.copy(task, r) for r in since) if c >= 0]
+        if copies or runs:
+            return copies
+        same_kind = self.of_kind[_kind_of(self.layout, piece)]
+        at = bisect_left(same_kind, run)
+        return self._corresponding(task, same_kind[at - 1]) if at else []
+
+    def _corresponding(self, task: int, instance: int) -> list[int]:
+        """The copy of the task that corresponds to `task` in an instance of another piece: the task at the same position, if it has the
+        same name and kind, or else the last task on the same processor. [] where there is none."""
+        piece = self.instances[instance][1].piece
+        tasks = self.order[self.begin[piece] : self.begin[piece + 1]]
+        place = int(self.place_in_piece[task])
+        if (
+            place < len(tasks)
+            and self.base.name[tasks[place]] == self.base.name[task]
+            and self.base.kind[tasks[place]] == self.base.kind[task]
+        ):
+            chosen = int(tasks[place])
+        else:
+            same = tasks[self.base.processor[tasks] == self.base.processor[task]]
+            if not len(same):
+                return []
+            chosen = int(same[-1])
+        copy = self.copy(chosen, instance)
+        return [copy] if copy >= 0 else []
+
+    def add_extra(self, duration: Int64, share: float) -> None:
+        """Add a share of the extra time of every instance to the last operator and the last kernel that it runs, in place."""
+        for number, (_, item) in enumerate(self.instances):
+            if item.extra == NOTHING:
+                continue
+            new = self.new[self.start[number] : self.start[number + 1]]
+            new = new[new >= 0]
+            kinds = self.base.kind[self.source[new]]
+            for kind, extra in ((Kind.OPERATOR, item.extra.cpu), (Kind.KERNEL, item.extra.device)):
+                duration[new[kinds == kind][-1:]] += round(share * extra)
+
+    def all_of(self, tasks: Int32) -> Int32:
+        """All copies of the tasks, ascending."""
+        return np.flatnonzero(np.isin(self.source, tasks)).astype(np.int32)
+
+    def rendezvous(self) -> Lists:
+        """Lists of the new tasks that meet: the n-th copies of the members of a measured rendezvous. Raises LumosError where members have
+        different numbers of copies."""
+        base, piece = self.base, self.layout.segmentation.piece
+        sets: list[list[int]] = []
+        for low, high in zip(base.rendezvous_offset[:-1].tolist(), base.rendezvous_offset[1:].tolist(), strict=True):
+            runs = []
+            for task in base.rendezvous_task[low:high].tolist():
+                copies = (self.copy(task, r) for r in self.runs.get(int(piece[task]), []))
+                runs.append([c for c in copies if c >= 0])
+            if len({len(r) for r in runs}) > 1:
+                names = base.names[base.name[base.rendezvous_task[low]]]
+                raise LumosError(f"the change leaves the ranks with different numbers of {names!r}; their blocks were cut differently")
+            sets += [list(members_) for members_ in zip(*runs, strict=True)]
+        return end_to_end(sets)
+
+    def releases(self) -> tuple[Int32, Int64]:
+        """The tasks with a start time that the trace gives, and these times: the first copy of each such measured task."""
+        first = np.full(len(self.base), -1, np.int64)
+        first[self.source[::-1]] = np.arange(len(self.source))[::-1]
+        task = first[self.base.release_task]
+        copied = task >= 0
+        return task[copied].astype(np.int32), self.base.release_time[copied]
+
+    def waits(self) -> Waits | None:
+        waits = self.base.waits
+        if waits is None:
+            return None
+        new, row = _rows(self.source, waits.task)
+        return Waits(new, waits.target[row])
+
+    def occupancy(self, duration: Int64) -> Occupancy | None:
+        shared = self.base.occupancy
+        if shared is None:
+            return None
+        new, row = _rows(self.source, shared.task)
+        before = np.maximum(self.base.duration[shared.task[row]], 1)
+        hold = np.minimum(np.rint(shared.hold[row] * (duration[new] / before)), duration[new]).astype(np.int64)
+        return Occupancy(new, shared.share[row], hold)
+
+    def collectives(self) -> Collectives | None:
+        facts = self.base.collectives
+        if facts is None:
+            return None
+        new, row = _rows(self.source, facts.task)
+        columns = {c: getattr(facts, c)[row] for c in ("kind", "nbytes", "group", "sequence", "peer")}
+        size = facts.size[row] if facts.size is not None else None
+        return replace(facts, task=new, size=size, **columns)
+
+
+def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
+    """Every copy of a task in `tasks`, ascending, and the position of its source in `tasks`."""
+    order = np.argsort(tasks, kind="stable")
+    at = np.searchsorted(tasks[order], source)
+    listed = np.zeros(len(source), bool)
+    if len(tasks):
+        listed = tasks[order][np.minimum(at, len(tasks) - 1)] == source
+    return np.flatnonzero(listed).astype(np.int32), order[at[listed]]
+
+
+def _exchanges(layout: MeasuredLayout) -> NDArray[np.bool_]:
+    """Exchanges of gradients and their launches, which only the last microbatch of a step has."""
+    base = layout.segmentation.graph
+    out = base.kind == Kind.COLLECTIVE
+    if base.collectives is not None:
+        out[base.collectives.task[in_forward(layout.segmentation)]] = False
+    launch = launches(base)
+    out[launch[out & (launch >= 0)]] = True
+    return np.asarray(out, bool)
+
+
+def before_the_step(layout: MeasuredLayout) -> NDArray[np.bool_]:
+    """The pauses before a step, which only its first microbatch has: they come before anything else that embeds."""
+    base = layout.segmentation.graph
+    out = np.zeros(len(base), bool)
+    first = np.full(len(layout.pieces), -1, np.int64)
+    tasks = np.flatnonzero(base.kind != Kind.HOST)
+    piece = layout.segmentation.piece[tasks]
+    first[piece[::-1]] = tasks[::-1]
+    pause = np.flatnonzero(base.kind == Kind.HOST)
+    piece_of_pause = layout.segmentation.piece[pause]
+    leading = np.array([p.label.part == "embedding" for p in layout.pieces], bool)[piece_of_pause] & (pause < first[piece_of_pause])
+    out[pause[leading]] = True
+    return out
+
+
+def _threads(layout: MeasuredLayout, owners: Members, flat: Int64, instance: Int64, instances: list[tuple[int, Instance]]) -> Int64:
+    """The processor of every copy: that of its source, or of another piece for CPU work that runs on that piece's thread."""
+    measured = layout.segmentation.graph.processor
+    processor = measured[flat].astype(np.int64)
+    moved = [number for number, (_, item) in enumerate(instances) if item.thread_of >= 0]
+    if not moved:
+        return processor
+    on_cpu = ~owners.on_device
+    begin, order = grouped(layout.segmentation.piece, len(layout.pieces))
+    for number in moved:
+        piece = instances[number][1].thread_of
+        tasks = order[begin[piece] : begin[piece + 1]]
+        on_thread = tasks[on_cpu[tasks]]
+        if len(on_thread):
+            copies = np.arange(*np.searchsorted(instance, (number, number + 1)))
+            processor[copies[on_cpu[flat[copies]]]] = np.bincount(measured[on_thread]).argmax()
+    return processor
+
+
+class _PieceKind(NamedTuple):
+    """What pieces of one kind share. part: "layer", or the part outside the layers."""
+
+    rank: int
+    step: int
+    phase: int
+    part: str
+
+
+def _kind_of(layout: MeasuredLayout, piece: int) -> _PieceKind:
+    p = layout.pieces[piece]
+    return _PieceKind(p.rank, p.step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part)
+
+
+def _by_kind(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[_PieceKind, list[int]]:
+    """The instances of each kind of piece, ascending."""
+    by_kind: dict[_PieceKind, list[int]] = defaultdict(list)
+    for number, (_, item) in enumerate(instances):
+        by_kind[_kind_of(layout, item.piece)].append(number)
+    return by_kind

@@ -1,0 +1,137 @@
+"""What exchanges and copies that a recording does not have would take, from those that it has.
+
+The models of collectives and of memory know devices and links of a kind, not those of this job. Where the recorded ranks exchange in
+groups of as many ranks, by how much longer or shorter they take than the model says is a property of their links, and holds for other
+kinds of collectives too. Exchanges without their peers show nothing, since their times are waiting as well. In the same way the recorded
+kernels that pass over memory show its rate.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from itertools import product
+from math import log
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.changes.layout.placed import AddedTimes, times_of
+from lumos.changes.layout.rescale import operator_rows
+from lumos.cost.collective_model import FITTED_KINDS, collective
+from lumos.cost.from_trace import middle_of
+from lumos.cost.memory_bound_model import POINTWISE, STRIDED, moved
+from lumos.cost.operators import OperatorTime
+from lumos.cost.traffic import traffic
+from lumos.segment.dimensions import shapes_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.cost.estimate import Float64
+    from lumos.graph.table import Graph
+    from lumos.segment.products import ShapedOperator
+    from lumos.segment.segment import Segmentation
+    from lumos.trace.table import Trace
+    from lumos.vocabulary import CollectiveKind
+
+#: In the public tables of nccl-tests on one node (of 19 groups on 7 machines, with four kinds of collectives each, from 1 MB), how much
+#: longer than modelled one kind takes is within a factor of 1 + CARRIES of how much longer another takes, in 80 % of the pairs whose bytes
+#: differ by a factor of NEAR at most. Smaller exchanges are latency, those farther apart are known no better than by the model, and the
+#: tables have no broadcasts.
+CARRIES, NEAR = 0.125, 4.0
+#: Bytes from which an exchange, or a kernel, shows a rate and not only latency.
+_LEAST_BYTES = 1_000_000
+
+
+class Rates(NamedTuple):
+    """The device and the links on which a job runs. links: by the ranks of a group the buffers that the recording exchanges, bytes, and by
+    how much longer than modelled that takes. memory: by how much longer than modelled kernels take that pass over memory, and the ends of
+    its 80 % interval; None where none is recorded."""
+
+    accelerator: Accelerator
+    cluster: Cluster
+    links: Mapping[int, tuple[tuple[int, float], ...]]
+    memory: tuple[float, float, float] | None
+
+    def exchange(self, kind: CollectiveKind, ranks: int, nbytes: int) -> AddedTimes:
+        """What a collective of `ranks` ranks takes. nbytes: the larger of one rank's input and output."""
+        modelled = times_of(collective(kind, ranks, nbytes, self.cluster))
+        if nbytes < _LEAST_BYTES or kind not in FITTED_KINDS:
+            return modelled
+        size, ratio = min(self.links.get(ranks, ()), key=lambda each: abs(log(each[0] / nbytes)), default=(0, 1.0))
+        if not size or abs(log(size / nbytes)) > log(NEAR):
+            return modelled
+        best = modelled.best * ratio
+        return AddedTimes(round(best), round(best / (1 + CARRIES)), round(best * (1 + CARRIES)))
+
+    def copy(self, nbytes: int) -> AddedTimes:
+        """What a kernel takes that reads so many bytes and writes them elsewhere."""
+        return self.passing(2 * nbytes)
+
+    def passing(self, nbytes: int) -> AddedTimes:
+        """What kernels take that read and write so many bytes together."""
+        modelled = times_of(moved(nbytes, self.accelerator, POINTWISE))
+        if self.memory is None:
+            return modelled
+        return AddedTimes(*(round(modelled.best * ratio) for ratio in self.memory))
+
+
+def rates_of(layout: MeasuredLayout, traces: Sequence[Trace], accelerator: Accelerator, cluster: Cluster) -> Rates:
+    """The rates of a job that runs as recorded on a cluster of such accelerators, those of its memory from the first rank."""
+    duration = layout.segmentation.graph.duration * layout.factor
+    links = _links(layout.segmentation.graph, duration, cluster)
+    return Rates(accelerator, cluster, links, _memory(layout.segmentation, duration, traces[0], accelerator))
+
+
+def _links(graph: Graph, duration: Float64, cluster: Cluster) -> dict[int, tuple[tuple[int, float], ...]]:
+    """The buffers that groups of ranks exchange, and by how much longer than modelled that takes. duration: of all tasks, ns."""
+    facts = graph.collectives
+    if facts is None or facts.size is None:
+        return {}
+    unknown = np.isin(facts.task, graph.waiting_unknown)
+    found: dict[int, list[tuple[int, float]]] = defaultdict(list)
+    for place, ranks in product(range(len(facts.kinds)), np.unique(facts.size[facts.size > 1]).tolist()):
+        kind = facts.kinds[place]
+        if kind not in FITTED_KINDS:
+            continue
+        rows = np.flatnonzero((facts.kind == place) & (facts.size == ranks) & (facts.nbytes > 0) & ~unknown)
+        for nbytes in np.unique(facts.nbytes[rows]).tolist():
+            buffer = kind.buffer_bytes(nbytes, ranks)
+            if buffer >= _LEAST_BYTES:
+                took = float(np.median(duration[facts.task[rows[facts.nbytes[rows] == nbytes]]]))
+                found[ranks].append((buffer, took / max(int(collective(kind, ranks, buffer, cluster).time), 1)))
+    return {ranks: tuple(sorted(each)) for ranks, each in found.items()}
+
+
+def _memory(segmentation: Segmentation, duration: Float64, trace: Trace, accelerator: Accelerator) -> tuple[float, float, float] | None:
+    """By how much longer than modelled the recorded kernels take that pass over memory in order; its interval holds also those that do not
+    (`STRIDED`), since a copy may be either."""
+    shapes = shapes_of(trace)
+    modelled = [_passing(o, accelerator) for o in shapes.operators]
+    tasks, rows = operator_rows(segmentation, 0, trace)
+    tasks, rows = tasks[shapes.of_row[rows] >= 0], rows[shapes.of_row[rows] >= 0]
+    chosen, calls = np.unique(rows, return_inverse=True)
+    took = np.bincount(calls, duration[tasks], minlength=len(chosen))
+    ratios: dict[str, tuple[list[float], list[float]]] = {POINTWISE: ([], []), STRIDED: ([], [])}
+    for at, ns in zip(shapes.of_row[chosen].tolist(), took.tolist(), strict=True):
+        known = modelled[at]
+        if known is not None and ns > 0:
+            ratios[known[0]][0].append(ns / known[1])
+            ratios[known[0]][1].append(ns)
+    if not ratios[POINTWISE][0]:
+        return None
+    low, best, high = middle_of(*map(np.array, ratios[POINTWISE]))
+    if ratios[STRIDED][0]:
+        other = middle_of(*map(np.array, ratios[STRIDED]))
+        low, high = min(low, other[0]), max(high, other[2])
+    return best, low, high
+
+
+def _passing(o: ShapedOperator, accelerator: Accelerator) -> tuple[str, int] | None:
+    """The class of an operator that only passes over memory, and its modelled time, ns; None for others and for small ones."""
+    rule = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
+    if rule is None or rule[0] not in (POINTWISE, STRIDED) or rule[1] < _LEAST_BYTES:
+        return None
+    return rule[0], max(int(moved(rule[1], accelerator, rule[0]).time), 1)

@@ -1,0 +1,389 @@
+"""How much longer a measured task takes when the sizes of its operator change: measured × model(new) / model(old).
+
+On accelerators the models are those of `cost`. On a CPU core an operator has a fixed time, and the rest of its time is
+proportional to its work, at the rate that the trace shows (`Core`):
+
+    multiplication  m · n · k
+    attention       its arithmetic at the rate of the trace's own multiplications, and its elements for the rest
+    recurrent       its arithmetic at that rate, and its weights for the rest: they are laid out anew at every call
+    view            no work: it only describes its input in another way
+    anything else   the elements of its inputs
+    autograd node   (no shapes) the elements of the largest operator inside it, whose memory it frees
+
+The measured time contains the trace's own efficiency, so only the change is modelled. The interval grows with the change, up to
+the interval of the model at a factor of four. Beyond that, how long a kernel took says less and less of another one: a small one may have
+taken twice its modelled time for what a large one does not do (`Factor.carried`).
+"""
+
+from __future__ import annotations
+
+from math import exp, log, prod, sqrt
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.attribution import innermost
+from lumos.cost.attention_model import attention
+from lumos.cost.cluster import Accelerator, dtype_of
+from lumos.cost.gemm_model import gemm
+from lumos.cost.memory_bound_model import moved
+from lumos.cost.operators import OperatorTime, elements
+from lumos.cost.traffic import traffic
+from lumos.errors import LumosError
+from lumos.graph.occupancy import launch_size
+from lumos.graph.table import Kind
+from lumos.segment.batch import convolution_work
+from lumos.segment.dimensions import Shapes, Sizes, is_attention, positions_first
+from lumos.segment.products import ShapedOperator, grouped_product, product
+from lumos.segment.recurrence import is_recurrent, recurrence, recurrent_multiplications
+from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.vocabulary import Direction
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lumos.changes.layout.measured_layout import Factors
+    from lumos.cost.estimate import Estimate
+    from lumos.cost.operators import Shape
+    from lumos.graph.table import Graph
+    from lumos.segment.resized import Resize
+    from lumos.segment.segment import Segmentation
+
+#: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
+CPU_INTERVAL = 0.15
+#: Logarithm of the factor from which a scaled time has the whole interval of the model.
+WHOLE_INTERVAL = log(4.0)
+#: Rows, columns and depth from which a CPU multiplies at its full rate: a few times the 8 to 32 values that its registers hold at once.
+FULL_RATE = 128
+#: Operators of at most this many elements show the fixed time of an operator.
+_SMALL = 256
+#: Fixed time of a kernel, ns: that of ATen's smallest kernels on current accelerators (public traces: 1–3 µs).
+KERNEL_FLOOR = 2000
+
+
+#: Operators that only describe a tensor in another way, without reading its elements, or only call another operator.
+VIEWS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("view", "reshape", "_unsafe_view", "_reshape_alias", "as_strided", "slice", "select", "narrow", "transpose", "t", "permute"),
+        *("expand", "expand_as", "unsqueeze", "squeeze", "flatten", "unflatten", "unbind", "split", "chunk", "detach", "alias", "to"),
+        *("linear", "matmul", "layer_norm", "softmax", "log_softmax", "contiguous", "scaled_dot_product_attention", "cross_entropy_loss"),
+        *("empty", "empty_like", "empty_strided"),
+    )
+)
+
+
+class Factor(NamedTuple):
+    """By what a duration is multiplied: best estimate and ends of the 80 % interval. fixed: ns of the duration that do not change.
+    modelled: what an accelerator's model says of the operator before the change, ns; 0 where none does."""
+
+    ratio: float
+    low: float
+    high: float
+    fixed: float
+    modelled: float = 0.0
+
+    @property
+    def far(self) -> bool:
+        """Whether an accelerator's model makes it more than four times as long or as short, so that a measured call says less of it."""
+        return self.modelled > 0 and self.ratio > 0 and abs(log(self.ratio)) > WHOLE_INTERVAL
+
+    def carried(self, measured_ns: float) -> Factor:
+        """The factor where a call takes `measured_ns`, which is `slower` times as long as modelled.
+
+        Up to a factor of four the new time is `slower` times the model's, too. Beyond, it is slower ** (log 4 / |log ratio|) times, which
+        goes towards the model's; the interval reaches as far to either side as from there to `slower`, but not beyond the model. Where
+        `slower` itself is beyond four, it takes the place of the four, so that more work never takes less time.
+        """
+        if not self.far or measured_ns <= 0:
+            return self
+        slower = log(measured_ns / self.modelled)
+        share = min(1.0, max(WHOLE_INTERVAL, abs(slower)) / abs(log(self.ratio)))
+        best, far, near = (exp((part - 1) * slower) for part in (share, max(2 * share - 1, 0.0), 1.0))
+        return self._replace(ratio=self.ratio * best, low=self.low * min(far, near), high=self.high * max(far, near))
+
+
+UNCHANGED = Factor(1.0, 1.0, 1.0, 0.0)
+#: The sizes of a model of which none is known.
+UNKNOWN = Sizes()
+
+
+class Core(NamedTuple):
+    """A CPU core as a trace shows it. fixed, node_fixed: the fixed time of an operator and of an autograd node, ns. rate:
+    multiplications per ns, 0 where the trace has none. own: the time of each operator without those inside it, the median over its
+    calls, ns."""
+
+    fixed: float
+    node_fixed: float
+    rate: float
+    own: dict[ShapedOperator, float]
+
+    def ratio(self, old: ShapedOperator, new: ShapedOperator) -> float:
+        """By what the time of an operator, without its fixed time, is multiplied."""
+        if old.name in VIEWS:
+            return 1.0
+        arithmetic = operator_work(new) / max(operator_work(old), 1)
+        if not self.rate:
+            return arithmetic
+        before, after = recurrence(old), recurrence(new)
+        if before is not None and after is not None:
+            share = self._multiplying(old, recurrent_multiplications(old))
+            if before.rows < FULL_RATE:  # the product of a step is slower than others, so the share is between this and one
+                share = sqrt(share)
+            return share * recurrent_multiplications(new) / recurrent_multiplications(old) + (1 - share) * after.weights / before.weights
+        if is_attention(old.name):
+            passes = 5 if "backward" in old.name else 2  # products of queries, keys, values and their gradients
+            share = self._multiplying(old, passes * operator_work(old))
+            return share * arithmetic + (1 - share) * touched(new) / max(touched(old), 1)
+        return arithmetic
+
+    def _multiplying(self, o: ShapedOperator, multiplications: int) -> float:
+        """The share of an operator's time, without its fixed time, that its multiplications take at the rate of the trace."""
+        return min(multiplications / self.rate / max(self.own.get(o, 0.0) - self.fixed, 1.0), 1.0)
+
+
+class Rescale:
+    """The factors for the operators of one rank under a `resize`. Either `accelerator` is given, or `core` for a job on CPUs. blocks: in
+    how many blocks the kernels of attention run, where the trace shows it (`attention_blocks`)."""
+
+    def __init__(
+        self,
+        resize: Resize,
+        accelerator: Accelerator | None,
+        core: Core | None,
+        blocks: Mapping[ShapedOperator, int] = MappingProxyType({}),
+    ) -> None:
+        self.resize, self.accelerator, self.core, self.blocks = resize, accelerator, core, blocks
+
+    def __call__(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
+        """The factor of an operator."""
+        new = self.resize.operator(o, in_layer, of_weights)
+        if new == o:
+            return UNCHANGED
+        if self.core is not None:
+            whole = factor_within(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
+            if recurrent_multiplications(o):
+                growth = recurrent_multiplications(new) / recurrent_multiplications(o)
+                return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
+            return whole if product(o) is None else _between(whole, o, new)
+        if self.accelerator is not None:
+            sizes = self.resize.old, self.resize.new
+            before, after = (modelled(each, self.accelerator, s, self._idle(o, each)) for each, s in zip((o, new), sizes, strict=True))
+            if before is not None and after is not None and int(before.time) > 0:
+                ratio = int(after.time) / int(before.time)
+                spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
+                return factor_within(ratio, spread, 0.0)._replace(modelled=float(int(before.time)))
+            launch = float(int(moved(1.0, self.accelerator).time))
+            return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, launch)
+        return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+
+    def _idle(self, recorded: ShapedOperator, o: ShapedOperator) -> float:
+        """How many times the blocks of an attention, which is `recorded` after the change or before it, have room on the device at once;
+        1 where they fill it. As long as they do not, more blocks take no more time: each has a core of its own."""
+        blocks = self.blocks.get(recorded, 0)
+        if not blocks or self.accelerator is None:
+            return 1.0
+        return max(1.0, float(self.accelerator.require("cores")) / (blocks * queries(o) / max(queries(recorded), 1)))
+
+    def around(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
+        """The factor of an autograd node on a CPU whose largest inner operator is `o`."""
+        new = self.resize.operator(o, in_layer, of_weights)
+        if new == o or self.core is None:
+            return UNCHANGED
+        return factor_within(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
+
+
+def factor_within(ratio: float, spread: float, fixed: float) -> Factor:
+    """The factor `ratio` with an interval that is the wider the more changes, up to `spread` at a factor of four."""
+    half_width = spread * min(1.0, abs(log(ratio)) / WHOLE_INTERVAL) if ratio > 0 else spread
+    return Factor(ratio, ratio / (1 + half_width), ratio * (1 + half_width), fixed)
+
+
+def multiply(columns: Sequence[Factors], tasks: Int64, duration: Int64, ratios: Sequence[float], fixed: float) -> None:
+    """Multiply the factors of tasks in place; `fixed` ns of their durations do not change."""
+    fixed_share = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
+    for column, ratio in zip(columns, ratios, strict=True):
+        column[tasks] *= fixed_share + (1 - fixed_share) * ratio
+
+
+def _between(whole: Factor, old: ShapedOperator, new: ShapedOperator) -> Factor:
+    """The factor of a multiplication on a CPU: between that of its memory and that of its arithmetic.
+
+    A multiplication with few rows is slower for its arithmetic than one with many, since it reads all weights for them; how much, a
+    trace of one size does not show. With FULL_RATE or more in every dimension it is taken as arithmetic, else as the geometric mean.
+    """
+    memory = touched(new) / max(touched(old), 1)
+    sizes = product(old), product(new)
+    fewest = min((min(s.m, s.n, s.k) for s in sizes if s is not None), default=FULL_RATE)
+    middle = whole.ratio if fewest >= FULL_RATE else sqrt(whole.ratio * memory)
+    return Factor(middle, min(whole.low, memory), max(whole.high, memory), whole.fixed)
+
+
+def operator_work(o: ShapedOperator) -> int:
+    """The work to which an operator's time is proportional: multiplications, or elements of its inputs; of a recurrent layer the elements
+    of what runs through it, since its weights are used again in every step."""
+    sizes = product(o) or grouped_product(o)
+    if sizes is not None:
+        m, n, k, batch = sizes
+        return m * n * k * batch
+    if is_attention(o.name):
+        tensors = [s for s in o.shapes if len(s) == 4]
+        if len(tensors) >= 2:
+            query, key = tensors[0], tensors[1]
+            return elements(query) * (key[2] if query[1] == query[2] else max(key[1], key[2]))
+    if is_recurrent(o.name) and o.shapes:
+        return elements(o.shapes[0])
+    return convolution_work(o) or touched(o)
+
+
+def touched(o: ShapedOperator) -> int:
+    """Elements of an operator's inputs."""
+    return sum(elements(s) for s in o.shapes if s)
+
+
+def queries(o: ShapedOperator) -> int:
+    """The queries of all heads of an attention; 0 where its shapes do not say."""
+    tensors = [s for s in o.shapes if len(s) == 4]
+    return prod(tensors["backward" in o.name][:3]) if len(tensors) > 1 else 0
+
+
+def attention_blocks(
+    graph: Graph, trace: Trace, tasks: Int64, operator: Int64, operators: Sequence[ShapedOperator]
+) -> dict[ShapedOperator, int]:
+    """In how many blocks attention runs, by its operator: those of the longest kernel that it launched, where the trace shows a grid.
+    tasks: kernels of a rank. operator: of each the position in `operators`."""
+    attends = np.array([is_attention(o.name) for o in operators] or [False], bool)[operator]
+    tasks, operator = tasks[attends], operator[attends]
+    blocks = launch_size(trace, "grid")[graph.event[tasks]]
+    shortest_first = np.argsort(graph.duration[tasks], kind="stable").tolist()
+    return {operators[operator[i]]: int(blocks[i]) for i in shortest_first if blocks[i] > 0}
+
+
+def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN, times: float = 1.0) -> Estimate | None:
+    """The cost model's time of an operator on an accelerator; None where no model covers it. known: the sizes of its model. times: an
+    attention is modelled as that of so many batches at once."""
+    sizes = product(o) or grouped_product(o)
+    if sizes is not None:
+        m, n, k, batch = sizes
+        dtype = dtype_on(o, accelerator)
+        return None if dtype is None else gemm(m, n, k, accelerator, dtype, batch=batch, cast=False)
+    if is_attention(o.name):
+        tensors = [s for s in o.shapes if len(s) == 4]
+        dtype = dtype_on(o, accelerator)
+        if dtype is None or len(tensors) < 2:
+            return None
+        backward = "backward" in o.name
+        query, key = tensors[1 if backward else 0], tensors[2 if backward and len(tensors) > 2 else 1]
+        heads, length = _heads_and_length(o.name, query, known)
+        return attention(
+            query[0] * times,
+            query[length],
+            query[heads],
+            query[3],
+            accelerator,
+            dtype,
+            kv_heads=key[heads],
+            kv_len=key[length],
+            direction=Direction.BACKWARD if backward else Direction.FORWARD,
+        )
+    if not any(o.shapes):
+        return None
+    rule = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
+    return None if rule is None else moved(rule[1], accelerator, rule[0])
+
+
+def _heads_and_length(name: str, query: Shape, known: Sizes) -> tuple[int, int]:
+    """Which dimensions of the queries are the heads and the length of the sequence: those that have the sizes of the model, else by the
+    operator's convention (the kernels of FlashAttention have the length before the heads, scaled_dot_product_attention after them)."""
+    by_name = (2, 1) if positions_first(name) else (1, 2)
+    fit = [at for at in ((1, 2), (2, 1)) if (query[at[0]], query[at[1]]) == (known.heads, known.seq)]
+    return fit[0] if len(fit) == 1 else by_name
+
+
+def dtype_on(o: ShapedOperator, accelerator: Accelerator) -> str | None:
+    """The type of an operator's first input that an accelerator multiplies in; None where there is none."""
+    for name in o.dtypes:
+        if name:
+            try:
+                dtype = dtype_of(name)
+            except LumosError:
+                continue
+            if dtype in accelerator.peak_flops:
+                return dtype
+    return None
+
+
+def operator_rows(segmentation: Segmentation, position: int, trace: Trace) -> tuple[Int64, Int64]:
+    """The tasks of a rank whose time belongs to an operator, and the row of each one's operator. On devices these are the kernels of
+    operators with shapes, in a job on CPUs the operators' own slices."""
+    graph, owners = segmentation.graph, segmentation.owners
+    tasks = owners.of_rank(position)
+    device = tasks[owners.on_device[tasks]]
+    column = trace.args.get("Input Dims")
+    if column is None:
+        return tasks[:0], tasks[:0]
+    if len(device):
+        chosen = device[(graph.kind[device] != Kind.COLLECTIVE) & (owners.launch[device] >= 0)]
+        calls = graph.event[owners.launch[chosen]].astype(np.int64)
+        shaped = column.rows.astype(np.int64)[trace.category[column.rows] == Category.OPERATOR]
+        rows = innermost(trace, shaped, calls)
+        return chosen[rows >= 0], rows[rows >= 0]
+    chosen = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (graph.event[tasks] != ABSENT)]
+    return chosen, graph.event[chosen].astype(np.int64)
+
+
+def holding(trace: Trace, rows: Sequence[int], like: Callable[[str], bool]) -> list[int]:
+    """The rows of operators with a name that `like` tells and that some of `rows` lie in, and those among `rows` themselves: PyTorch calls
+    one such operator in another, with the same inputs."""
+    outer = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(like))
+    inner = np.array(rows, np.int64)
+    found = set(rows)
+    for lane in np.unique(trace.lane[inner]).tolist() if rows else ():
+        spans, starts = outer[trace.lane[outer] == lane], np.sort(trace.start[inner[trace.lane[inner] == lane]])
+        begin, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
+        found |= set(spans[np.searchsorted(starts, end, "left") > np.searchsorted(starts, begin, "left")].tolist())
+    return sorted(found)
+
+
+def core_of(segmentation: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> Core:
+    """The CPU core of a rank, from the times of its operators. tasks, rows: of `operator_rows`, a task for every slice of an operator."""
+    duration = segmentation.graph.duration[tasks]
+    of_task = shapes.of_row[rows]
+    is_small = np.array([any(o.shapes) and touched(o) <= _SMALL for o in shapes.operators] or [False], bool)
+    small, nodes = duration[(of_task >= 0) & is_small[of_task]], duration[of_task < 0]
+    chosen, slices = np.unique(rows, return_inverse=True)
+    own, of_chosen = np.bincount(slices, duration, minlength=len(chosen)), shapes.of_row[chosen]
+    order = np.argsort(of_chosen, kind="stable")
+    ids, first = np.unique(of_chosen[order], return_index=True)
+    times = np.split(own[order], first)[1:]
+    typical = {shapes.operators[i]: float(np.median(t)) for i, t in zip(ids.tolist(), times, strict=True) if i >= 0}
+    products = [(operator_work(o), time) for o, time in typical.items() if product(o) is not None]
+    spent = sum(time for _, time in products)
+    return Core(
+        fixed=float(np.median(small)) if len(small) else 0.0,
+        node_fixed=float(np.median(nodes)) if len(nodes) else 0.0,
+        rate=sum(count for count, _ in products) / spent if spent else 0.0,
+        own=typical,
+    )
+
+
+def largest_inside(trace: Trace, rows: Int64, shapes: Shapes) -> Int64:
+    """For each of `rows` the row of the operator with the most elements that begins inside it on its thread; -1 where there is none."""
+    inner = shapes.rows
+    out = np.full(len(rows), -1, np.int64)
+    if not len(inner):
+        return out
+    inner = inner[np.lexsort((trace.start[inner], trace.lane[inner]))]
+    size = np.array([touched(o) for o in shapes.operators], np.int64)[shapes.of_row[inner]]
+    chosen, of_chosen = np.unique(rows, return_inverse=True)
+    largest = np.full(len(chosen), -1, np.int64)
+    for lane in np.unique(trace.lane[chosen]):
+        here, asked = np.flatnonzero(trace.lane[inner] == lane), np.flatnonzero(trace.lane[chosen] == lane)
+        start = trace.start[inner[here]]
+        low = np.searchsorted(start, trace.start[chosen[asked]], "left")
+        high = np.searchsorted(start, trace.start[chosen[asked]] + trace.duration[chosen[asked]], "left")
+        for i, a, b in zip(asked.tolist(), low.tolist(), high.tolist(), strict=True):
+            if b > a:
+                largest[i] = inner[here[a + int(size[here[a:b]].argmax())]]
+    return largest[of_chosen]

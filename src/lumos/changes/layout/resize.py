@@ -1,0 +1,292 @@
+"""Other sizes of the model in a measured layout: what every task then takes, from the shapes of its operator.
+
+Work whose operator has no shapes, or shapes that do not show the change, keeps its time; its interval reaches to the time in
+proportion to the change, and the answer says how much of the passes that is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.averaged import average
+from lumos.changes.layout.misfit import Usual, usual
+from lumos.changes.layout.reach import not_reached, unchanged_work, widen
+from lumos.changes.layout.recurrent import resize_recurrent
+from lumos.changes.layout.rescale import VIEWS, Factor, Rescale, attention_blocks, core_of, largest_inside, multiply, operator_rows
+from lumos.changes.layout.reshaped import after_both
+from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
+from lumos.changes.layout.tables import clears_table, resize_tables
+from lumos.changes.settings import SETTINGS
+from lumos.cost.operators import elements
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Graph, Kind
+from lumos.segment.batch import shapes_of_weights
+from lumos.segment.chunks import chunks_of
+from lumos.segment.dimensions import Shapes, Sizes, shapes_of, sizes
+from lumos.segment.products import routed
+from lumos.segment.resized import Resize
+from lumos.segment.signatures import in_tf32, rounds_to_tf32
+from lumos.segment.weights import weights
+from lumos.units import count as counted
+from lumos.vocabulary import DType, Phase
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.cost.cluster import Accelerator
+    from lumos.cost.operators import Shape
+    from lumos.segment.products import ShapedOperator
+    from lumos.simulation.durations import Mask
+    from lumos.trace.table import Int64, Job, Trace
+
+#: Sizes that may be changed.
+SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
+
+
+def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **wanted: int) -> MeasuredLayout:
+    """The layout with other sizes of each rank: any of SIZE_KEYS. accelerator: of the trace; None for a job on CPUs.
+
+    Sizes are those of the model, of which tensor-parallel ranks hold a part each. The number of heads stays unless given, so a wider
+    model has wider heads. The feed-forward width and the vocabulary stay, too. Raises LumosError where the trace does not show a size that
+    is to change or tensor-parallel ranks cannot share it equally, UsageError where sizes do not fit together.
+    """
+    of_rank = sizes_of_rank(layout, job, wanted)
+    old = sizes(job.traces[0])
+    described = tuple(f"{key} = {value} (measured: {getattr(old, key) * value // of_rank[key]})" for key, value in wanted.items())
+    sure = not {"micro_batch", "seq"} & set(wanted)
+    return to_sizes(layout, job, accelerator, lambda old, trace: resized(old, of_rank, trace), tuple(wanted), described, sure=sure)
+
+
+def sizes_of_rank(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int]) -> dict[str, int]:
+    """The sizes of one rank's part of a model that has the sizes `wanted`: of what tensor-parallel ranks share, each has an equal part.
+
+    Raises LumosError where they cannot share a size equally.
+    """
+    rows = of_stream(layout, job)
+    ranks = measured_ranks(layout, rows) or 1
+    shared = shared_keys(vocabulary=in_embedding(layout, rows)) if ranks > 1 else ()
+    for key, value in wanted.items():
+        if key in shared and value % ranks:
+            raise LumosError(f"--set {key}={value}: the {ranks} tensor-parallel ranks of the recording cannot share it equally")
+    return {key: value // ranks if key in shared else value for key, value in wanted.items()}
+
+
+def to_sizes(
+    layout: MeasuredLayout,
+    job: Job,
+    accelerator: Accelerator | None,
+    choose: Callable[[Sizes, Trace], Sizes],
+    keys: Sequence[str],
+    described: tuple[str, ...],
+    *,
+    sure: bool,
+) -> MeasuredLayout:
+    """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words.
+    sure: whether an operator whose shapes do not change does rightly not change."""
+    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    owners = segmentation.owners
+    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+    update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
+    unreached: list[Int64] = []
+    far: list[Int64] = []
+    after_change: list[Sizes] = []
+    changes_sizes = False
+    exchanges, stream = exchanged_by_rank(layout, job), of_stream(layout, job)
+    for position, trace in enumerate(job.traces):
+        old = sizes(trace)
+        shapes = shapes_of(trace)
+        new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
+        chunks = chunks_of(shapes.counted(), old)
+        change = Resize(old, new, of_weights, frozenset(map(routed, shapes.operators)) - {0}, chunks)
+        changes_sizes |= new != old
+        after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))
+        tasks, rows = operator_rows(segmentation, position, trace)
+        shaped = shapes.of_row[rows] >= 0
+        copies = exchanges[position].copies
+        parts = np.union1d(copies, exchanges[position].updates_of_parts) if exchanges[position].stage >= 2 else copies[:0]
+        shaped &= ~np.isin(tasks, parts)
+        operator = shapes.of_row[rows].astype(np.int64)
+        apart, clears = np.zeros((2, len(tasks)), bool)
+        operators, known = shapes.operators, Usual({})
+        if accelerator is None:
+            rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes))
+        else:
+            operators = as_computed(graph, tasks, shapes, rows, accelerator)
+            rescale = Rescale(change, accelerator, None, attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators))
+            known = usual(operators, shapes, tasks[shaped], rows[shaped], graph.duration * layout.factor, accelerator)
+            apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator, operators)
+            clears = clears_table(graph, tasks, operator, operators) & shaped
+            resize_tables(columns, graph, tasks[clears], operator[clears], operators, change)
+        chosen = shaped & ~apart & ~clears
+        far += _rescaled(columns, graph, tasks[chosen], shapes, rows[chosen], rescale, change, in_layer, update, operators, known)
+        if accelerator is not None:
+            alike = np.where(apart, 0, operator + 1)
+            average(columns, (layout.factor, layout.low, layout.high), tasks, alike, graph.duration)
+        else:
+            inner = largest_inside(trace, rows[~shaped], shapes)
+            nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
+            _rescaled(columns, graph, nodes, shapes, inside, rescale.around, change, in_layer, update, operators)
+        flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
+        by_layer = weights(segmentation, position, trace)
+        before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
+        if before and after != before:
+            shown = tasks[shaped & ~flat[operator]]
+            unshaped = _of_weights(layout, position, shown)
+            copied = np.setdiff1d(copies[columns[0][copies] == layout.factor[copies]], shown)
+            moved = np.concatenate((unshaped, copied, parts, gathered(layout, position, by_layer, stream)))
+            multiply(columns, np.unique(moved), graph.duration, (after / before,) * 3, 0.0)
+        same = np.append(copies, tasks[shaped & (clears | _rightly_unchanged(shapes, of_weights, sure)[operator])])
+        left = unchanged_work(layout, position, columns[0], same) if new != old else tasks[:0]
+        widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
+        unreached.append(left)
+    if changes_sizes and np.array_equal(np.rint(graph.duration * columns[0]), np.rint(graph.duration * layout.factor)):
+        raise LumosError(
+            f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
+            " record_shapes=True around the work, or say what changes with --scale"
+        )
+    notes = (*not_reached(layout, np.concatenate(unreached), described), *_far_from_measured(far, described))
+    return replace(
+        layout,
+        factor=columns[0],
+        low=columns[1],
+        high=columns[2],
+        sizes=tuple(after_change),
+        changes=(*layout.changes, *described),
+        open=layout.open | set(np.concatenate((*unreached, *far)).tolist()),
+        diagnostics=(*layout.diagnostics, *notes),
+    )
+
+
+def _far_from_measured(far: Sequence[Int64], described: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """The diagnostic that kernels (`far`) become much longer or shorter than any that was measured; () where none does."""
+    if not far:
+        return ()
+    kernels = counted(sum(map(len, far)), "recorded kernel")
+    text = (
+        f"{', '.join(described)}: {kernels} would take more than four times as long, or a quarter; their measured time says little of such"
+        " sizes, so the answer lies between the cost model and its proportion to what was measured, and the interval reaches to both"
+    )
+    return (Diagnostic("far-from-measured", text),)
+
+
+def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, accelerator: Accelerator) -> tuple[ShapedOperator, ...]:
+    """The operators of `shapes` in the types in which their kernels compute: those in fp32 of which a kernel rounds to tf32 are in tf32,
+    where the accelerator multiplies in that. tasks, rows: kernels, and the rows of their operators."""
+    if DType.TF32 not in accelerator.peak_flops:
+        return shapes.operators
+    rounds = np.array([rounds_to_tf32(name) for name in graph.names] or [False], bool)[graph.name[tasks]]
+    rounded = set(shapes.of_row[rows[rounds]].tolist())
+    return tuple(in_tf32(o) if index in rounded else o for index, o in enumerate(shapes.operators))
+
+
+def _unseen_lists(shapes: Shapes) -> Mask:
+    """Which of the operators with shapes work on a list of tensors, such as all weights, of none of which the trace has the shape."""
+    return np.array([not any(o.shapes) and "TensorList" in o.dtypes for o in shapes.operators] or [False], bool)
+
+
+def _flattened(shapes: Shapes, weights_of: frozenset[Shape], old: Sizes) -> Mask:
+    """Which operators work on many weights laid end to end, as distributed optimizers do: on one-dimensional tensors longer than any
+    width of the model."""
+    longest = max(old)
+    long = [
+        any(s for s in o.shapes) and all(len(s) < 2 and s not in weights_of and elements(s) != 0 for s in o.shapes)
+        and max(elements(s) for s in o.shapes) > longest
+        for o in shapes.operators
+    ]  # fmt: skip
+    return np.array(long or [False], bool)
+
+
+def _rightly_unchanged(shapes: Shapes, weights_of: frozenset[Shape], sure: bool) -> Mask:
+    """Which of the operators with shapes are no different under the change: those of weights, views, and scalars; and all, where only
+    features change, since an operator may work on tokens alone."""
+    if sure:
+        return np.ones(len(shapes.operators) or 1, bool)
+    same = [o.name in VIEWS or all(not s or elements(s) == 1 or s in weights_of for s in o.shapes) for o in shapes.operators]
+    return np.array(same or [False], bool)
+
+
+def resized(old: Sizes, wanted: dict[str, int], trace: Trace) -> Sizes:
+    """The sizes with those wanted. Raises LumosError where one is not known from the trace, UsageError where they do not fit together."""
+    for key, value in wanted.items():
+        if not getattr(old, key):
+            raise LumosError(f"--set {key}: {unknown_size(key, trace)}")
+        if value < 1:
+            raise UsageError(f"--set {key}={value}: must be at least 1")
+    new = old._replace(**wanted)
+    if "heads" in wanted and old.kv_heads == old.heads:
+        new = new._replace(kv_heads=new.heads)
+    if new.heads and ("hidden" in wanted or "heads" in wanted):
+        if new.hidden % new.heads:
+            keys = ", ".join(f"{key}={wanted[key]}" for key in ("hidden", "heads") if key in wanted)
+            raise UsageError(f"--set {keys}: hidden ({new.hidden}) must be a multiple of heads ({new.heads})")
+        new = new._replace(head_dim=old.head_dim * new.hidden * old.heads // (old.hidden * new.heads))
+    return new
+
+
+def unknown_size(key: str, trace: Trace) -> str:
+    """Why a size is not known, and what to do."""
+    if "Input Dims" not in trace.args:
+        return f"{trace.path} has no shapes of operators, so it does not show {key}; record with record_shapes=True"
+    found = sizes(trace)
+    shown = [name for name in SIZE_KEYS if getattr(found, name)]
+    return (
+        f"the shapes of the operators in {trace.path} do not show {key} of a model; they show {', '.join(shown) or 'no size'}, which can be"
+        " changed"
+    )
+
+
+def _rescaled(
+    columns: Sequence[Factors],
+    graph: Graph,
+    tasks: Int64,
+    shapes: Shapes,
+    rows: Int64,
+    factor: Callable[[ShapedOperator, bool, bool], Factor],
+    change: Resize,
+    in_layer: Mask,
+    update: Mask,
+    operators: Sequence[ShapedOperator],
+    known: Usual = Usual({}),
+) -> list[Int64]:
+    """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
+
+    `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer. operators: those of
+    `shapes`, in the types in which they are computed. known: what multiplications usually take. Returns the tasks that become so much
+    longer or shorter that their measured time says less of it (`Factor.far`).
+    """
+    far = []
+    key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
+    order = np.argsort(key, kind="stable")
+    kinds, first = np.unique(key[order], return_index=True)
+    for kind, same, calls in zip(kinds.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
+        o, where = operators[kind >> 2], (bool(kind & 2), bool(kind & 1))
+        f = factor(o, *where)
+        measured_ns = float((graph.duration[same] * columns[0][same]).sum()) / len(np.unique(calls))
+        if f.far:
+            far.append(same)
+        f = known.fitted(o, change.operator(o, *where), f, measured_ns) or f.carried(measured_ns)
+        if f.ratio != 1.0:
+            multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
+    return far
+
+
+def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:
+    """Tasks of a rank that work on all weights and have no shapes: kernels of fused optimizers, and exchanges of gradients.
+    shaped: tasks whose shapes are known."""
+    graph, segmentation = layout.segmentation.graph, layout.segmentation
+    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+    rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
+    update = graph.on_device & (phase == Phase.OPTIMIZER)
+    update[shaped] = False
+    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER))
+    if graph.collectives is not None:
+        exchanged[graph.collectives.task[in_forward(segmentation)]] = False  # activations, not gradients
+    return np.flatnonzero((rank == position) & (update | exchanged))

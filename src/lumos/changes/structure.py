@@ -1,0 +1,133 @@
+"""The structural settings of a change, applied to a layout of measured blocks one after the other."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumos.changes.hardware import check_links_matter, on_cluster, on_host
+from lumos.changes.layout.accumulate import shows_gradients
+from lumos.changes.layout.activations import exchanged, stream_ratio
+from lumos.changes.layout.change import layers, microbatches, pipeline_stages, recompute
+from lumos.changes.layout.exchange import replicas
+from lumos.changes.layout.measured_layout import opened
+from lumos.changes.layout.number_format import in_precision
+from lumos.changes.layout.parallel.context import context_parallel, sequence_ranks
+from lumos.changes.layout.parallel.experts import expert_parallel
+from lumos.changes.layout.parallel.tensor import tensor_parallel
+from lumos.changes.layout.pipeline.recut import KEYS, recut_as
+from lumos.changes.layout.pipeline.stages import pipelined, wanted_pipeline
+from lumos.changes.layout.precision import computing
+from lumos.changes.layout.rates import rates_of
+from lumos.changes.layout.reshaped import reshaped
+from lumos.changes.layout.resize import SIZE_KEYS, resize
+from lumos.changes.layout.sharding.exchanged import gathers_once
+from lumos.changes.layout.sharding.sharded import sharded
+from lumos.changes.machine import has_device
+from lumos.changes.settings import counts
+from lumos.errors import LumosError
+from lumos.vocabulary import DType, Recompute
+
+if TYPE_CHECKING:
+    from lumos.changes.changes import Changes
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.rates import Rates
+    from lumos.changes.machine import Machine
+    from lumos.cost.cluster import Cluster
+    from lumos.trace.table import Job
+
+
+def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> MeasuredLayout:
+    """The layout with the settings applied: the hardware first, then sizes, then how often blocks run. Each change takes the time of a cost
+    model after it over that before it, so those of sizes, groups and number formats are between models of the hardware that is new."""
+    settings = changes.settings
+    wanted, machine = counts(settings), changes.machine(job, layout.segmentation.graph)
+    resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
+    shared = sequence_ranks(layout, job) if resized or "cp" in wanted else 1
+    stages = pipeline_stages(layout.segmentation.graph, job)
+    keys = {"tp", "cp", "ep", "zero", "precision"}
+    accumulates = "microbatches" in settings and stages == 1 and shows_gradients(layout, job)
+    needs_costs = bool(resized) or bool(keys & set(settings)) or accumulates
+    accelerator = machine.accelerator if needs_costs else None
+    layout = _on_hardware(layout, job, changes, machine)
+    exchanges, links = shared > 1 or not {"tp", "cp", "ep", "zero"}.isdisjoint(wanted), machine.links
+    rates = None if not exchanges or accelerator is None or links is None else rates_of(layout, job.traces, accelerator, links)
+    if shared > 1 or wanted.get("cp", 1) > 1:
+        layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
+    elif resized:
+        layout = resize(layout, job, accelerator, **resized)
+        layout = exchanged(layout, job, machine.links, resized, {})
+    if "tp" in wanted:
+        layout = opened(layout, tensor_parallel(layout, job, accelerator, wanted["tp"], machine.links, stream_ratio(job, resized), rates))
+    if ("dp" in wanted or wanted.get("cp", shared) != shared) and not machine.alone:
+        layout = replicas(layout, job, wanted.get("dp"), machine.fabric, (shared, wanted.get("cp", shared)))
+    if "ep" in wanted:
+        layout = opened(layout, expert_parallel(layout, job, rates, wanted["ep"], resized))
+    if "precision" in settings:
+        layout = in_precision(layout, job, accelerator, settings["precision"], machine.recorded.accelerator if accelerator else None)
+    if "recompute" in settings:
+        layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
+    of_weights = {"layers", "microbatches", "zero"} & set(wanted)
+    shaped = reshaped(job, layout) if of_weights else job
+    if "layers" in wanted:
+        layout = layers(layout, shaped, wanted["layers"])
+    if "microbatches" in wanted and stages == 1:
+        layout = microbatches(layout, job, accelerator, wanted["microbatches"], shaped)
+    if "zero" in wanted:  # the last, since what it adds is placed between the instances of all blocks
+        layout = _sharing_states(layout, (job, shaped), changes, machine, rates, stages)
+    if stages > 1:
+        return recut_as(layout, job, settings, stages)
+    pipeline = wanted_pipeline(settings)
+    if pipeline is not None:
+        layout = pipelined(layout, job, pipeline, machine.link("pp"), stream_ratio(job, resized))
+    return layout
+
+
+def _sharing_states(
+    layout: MeasuredLayout, jobs: tuple[Job, Job], changes: Changes, machine: Machine, rates: Rates | None, stages: int
+) -> MeasuredLayout:
+    """The layout of replicas with another stage of ZeRO. jobs: the recorded one, and the same with the shapes that the changed one has.
+    stages: of the recorded pipeline.
+
+    Raises LumosError as `sharded` does, and where its exchanges would have to be spread over new stages.
+    """
+    wanted = counts(changes.settings)
+    copies = wanted.get("dp", 1) * wanted.get("cp", 1) if machine.alone else 1
+    out = opened(layout, sharded(layout, *jobs, rates, wanted["zero"], copies))
+    if copies > 1 and "dp" in wanted and wanted["zero"] >= 2:
+        out = replace(out, changes=(*out.changes, f"dp = {wanted['dp']} (measured: 1)"))
+    rearranged = wanted_pipeline(changes.settings) is not None if stages == 1 else any(key in changes.settings for key in KEYS)
+    if len(out.assumed) > len(layout.assumed) and rearranged:
+        raise LumosError(
+            f"--set zero={wanted['zero']}: its exchanges lie between the recorded passes, which the other keys of this change put on other"
+            " stages or in another order, and a stage would exchange for its own layers alone; ask for zero and for the pipeline one by one"
+        )
+    return out
+
+
+def _on_hardware(layout: MeasuredLayout, job: Job, changes: Changes, machine: Machine) -> MeasuredLayout:
+    """The layout on the cluster and network that the job is to run on."""
+    if changes.cluster and not has_device(layout.segmentation.graph):
+        raise LumosError(
+            "--cluster: the job ran on CPUs, which does not show how long its operators take on accelerators; use lumos predict"
+        )
+    if changes.cluster or changes.network:
+        old, new, before = machine.recorded, machine.goal, layout
+        if "precision" not in changes.settings:
+            _check_format(layout, job, new)
+        layout = on_cluster(before, job, old, new, ", ".join(changes.hardware_words))
+        if new != old and not (changes.cluster or changes.settings):
+            check_links_matter(before, layout)
+        if changes.moves_from(old):
+            layout = on_host(layout, changes.host_factor)
+    return layout
+
+
+def _check_format(layout: MeasuredLayout, job: Job, new: Cluster) -> None:
+    """Raise LumosError where the job multiplies in a format that its new accelerator lacks; where that lacks tf32, fp32 stands in."""
+    dtype, rates = computing(layout, job), new.accelerator.peak_flops
+    if dtype is not None and dtype is not DType.TF32 and rates and dtype not in rates:
+        raise LumosError(
+            f"--cluster: the job multiplies in {dtype}, for which {new.name} has no rate; it has {', '.join(rates)}"
+            " (--set precision asks for another)"
+        )

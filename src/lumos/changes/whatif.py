@@ -1,0 +1,336 @@
+"""From a measured job and a list of changes to the answer.
+
+Structural changes are made on the identified plan, on a layout of the measured blocks, or on recorded passes. Changes of
+durations then apply to the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.loop.bounds import size_bounds
+from lumos.analyze.loop.identity import identity
+from lumos.analyze.loop.steady import steady
+from lumos.analyze.loop.steps import members
+from lumos.analyze.trust import Trust, check_sound, together, with_evidence
+from lumos.analyze.trust import trust as trust_in
+from lumos.changes.answer import Answer, Changed, answer, planned_answer, unchanged_tasks
+from lumos.changes.certainty.left_out import sides_left_out
+from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
+from lumos.changes.certainty.peak import above_peak_rate
+from lumos.changes.certainty.possible import check_size, schedulable
+from lumos.changes.certainty.probe import probe, probe_of_base
+from lumos.changes.certainty.rebuilt import as_far_as_rebuilt
+from lumos.changes.certainty.reproduced import as_far_as_reproduced
+from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, up_to_base, widened
+from lumos.changes.certainty.unmeasured import loader_evidence
+from lumos.changes.durations import Durations, check_altered, meant_operators
+from lumos.changes.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work
+from lumos.changes.layout.accumulate import accumulation_ns, operator_ns
+from lumos.changes.layout.capture import capture, wants_graphs
+from lumos.changes.layout.measured_layout import MeasuredLayout, measured_layout
+from lumos.changes.layout.pipeline.recut import as_recorded_cut
+from lumos.changes.layout.place import assemble_pieces
+from lumos.changes.layout.placed import add_work, added_range
+from lumos.changes.layout.replicated import replicate
+from lumos.changes.layout.reshaped import reshaped
+from lumos.changes.layout.resize import SIZE_KEYS, sizes_of_rank
+from lumos.changes.machine import has_device, other_device
+from lumos.changes.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
+from lumos.changes.plan.needs import refusal
+from lumos.changes.plan.passes import rearranged
+from lumos.changes.plan.planned import Planned, between, planned
+from lumos.changes.settings import counts, needs_plan
+from lumos.changes.structure import changed_layout
+from lumos.changes.work import work
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UnknownDeviceError
+from lumos.graph.table import Evidence
+from lumos.segment.dimensions import sizes
+from lumos.simulation.durations import scale
+from lumos.stages import stage
+from lumos.trace.operations import is_operations
+from lumos.units import count
+from lumos.vocabulary import Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.changes.changes import Changes
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Job, Trace
+
+
+#: What is said where a graph was given, of which nobody knows that it is what the rows of the job give.
+_NOT_PROBED = Evidence(
+    "not-probed", "a graph was given, so the answer was not asked again of the recording without single rows", Grade.SOUND
+)
+
+#: A device for asking whether a change is possible on any.
+_ANY = "h100"
+
+
+@stage("answering the what-if")
+def answer_changes(
+    job: Job,
+    graph: Graph,
+    changes: Changes,
+    plan: Identification | None = None,
+    *,
+    trust: Trust | None = None,
+    force: bool = False,
+    probed: bool = True,
+) -> Answer:
+    """The answer for one set of changes to `graph`, which was built from `job`.
+
+    plan, trust: the identification of this job and how far it can be trusted, for callers that ask many what-ifs and need these only
+    once. force: answer also where the evidence is unsound. probed: whether to ask the same of the job without a few rows, which cannot be
+    done where the graph is not what the job's rows give. Raises LumosError where it is and `force` is not given.
+    """
+    grounds = with_evidence(trust_in(graph) if trust is None else trust, other_device(job, graph, changes.base_cluster))
+    check_sound(grounds, "whatif", force=force)
+    found = unchecked_answer(job, graph, changes, plan)
+    if not changes.repeat:
+        grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
+    unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
+    notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
+    found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
+    found = up_to_base(found) if unseen else found
+    grounds = with_evidence(together(grounds, found.trust), (*unseen, *(_probed(job, graph, changes, found) if probed else (_NOT_PROBED,))))
+    found = widened(found, grounds)
+    check_sound(found.trust, "whatif", force=force)
+    return found
+
+
+def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:
+    """How far the answer depends on single rows of the recording (`certainty.probe`)."""
+    if changes.structural:
+        return probe_of_base(job, steady(members(graph)))
+    base, outcome = found.base.step_time_s, found.outcome
+    if not base or not found.altered or changes.repeat:
+        return ()
+    half = (outcome.step_time_high_s - outcome.step_time_low_s) / 2 / base
+    return probe(job, outcome.step_time_s / base, half, lambda each, its: changes.durations.apply(its, each))
+
+
+def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
+    """The same without a look at the evidence. Where the change needs to know a device that is not known, but is refused whatever that is,
+    the error is the refusal and not the question for the device."""
+    try:
+        return _changed_job(job, graph, changes, plan)
+    except UnknownDeviceError:
+        _changed_job(job, graph, replace(changes, base_cluster=_ANY), plan)
+        raise
+
+
+def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification | None) -> Answer:
+    """The answer for one set of changes."""
+    if not changes.structural:
+        altered = changes.durations.apply(graph, job)
+        check_altered(graph, altered, job, changes.durations)
+        found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
+        known = changes.machine(job, graph).known
+        impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, found.base.step_time_s)
+        return replace(found, trust=with_evidence(found.trust, (*impossible, *sides_left_out(graph, altered))))
+    if is_operations(job.traces[0]):
+        return _passes(job, graph, changes)
+    graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
+    plan = plan or Identification(job, graph)
+    identified = _identified(job, graph, changes, plan)
+    if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
+        counted = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
+        check_size(len(graph), counts(changes.settings), counted)
+        return _planned(identified, job, graph, changes)
+    _whole_pipeline(job, graph, changes.settings)
+    segmentation = plan.segmentation
+    counted = {"layers": segmentation.layers, "microbatches": 1 + max(p.label.microbatch for p in segmentation.pieces)}
+    check_size(len(graph), counts(changes.settings), counted)
+    check_size(len(graph), counts(changes.settings), {"pp": 1})
+    measured = measured_layout(segmentation)
+    resized = {key: value for key, value in counts(changes.settings).items() if key in SIZE_KEYS}
+    layout = changed_layout(measured, job, changes)
+    same = as_recorded_cut(segmentation, job, changes.settings)
+    shaped = reshaped(job, replace(layout, segmentation=segmentation))  # the traces are of the recorded ranks, not of their copies
+    new = replace(job, traces=_of_ranks(job, layout))
+    placed = assemble_pieces(layout)
+    modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
+    if graphs:
+        placed, launches = capture(placed, layout.segmentation)
+        modelled |= launches
+        layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
+    copies = counts(changes.settings).get("dp", 1), counts(changes.settings).get("cp", 1)
+    if machine.alone and max(copies) > 1 and counts(changes.settings).get("zero", 0) < 2:
+        replicated = replicate(placed, layout, job.traces[0], shaped.traces[0], copies, machine.link("dp"), machine.accelerator)
+        placed, layout = replicated.placed, replicated.layout
+    launching = _launching(measured, job, layout) if has_device(graph) and same is None else ()
+    recorded = placed
+    for assumed in layout.assumed:
+        placed = add_work(placed, tuple(assumed(placed)), launching)
+    modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
+    left_open = added_range(recorded, placed)
+    left_open[: len(recorded.source)] |= np.isin(recorded.recorded, np.array(sorted(layout.open), np.int64))
+    altered = changes.durations.apply(placed.graph, new, (layout.segmentation.graph, placed.source))
+    before = placed.graph.duration
+    factor = np.divide(altered.duration, before, out=np.ones(len(before)), where=before > 0)  # what is left out may remain at the high end
+    changed = Changed(
+        graph=altered,
+        owners=placed.owners,
+        low=np.minimum(np.rint(placed.low * factor).astype(np.int64), altered.duration),
+        high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
+        scaled=((layout.factor[placed.source] != 1) & (placed.source >= 0)) | (altered.duration != placed.graph.duration),
+        modelled=modelled,
+        left_open=left_open,
+        changes=(*layout.changes, *changes.durations.described()),
+        diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
+    )
+    resized_here = sizes_of_rank(measured, job, resized)
+    done = work(measured, job, changes, resized_here, layout.shared)
+    with schedulable(", ".join(changed.changes)):
+        found = as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat))
+    found = replace(found, trust=with_evidence(found.trust, sides_left_out(placed.graph, altered)))
+    if {"layers", "recompute"} & set(changes.settings):
+        how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
+        found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
+    found = replace(as_far_as_rebuilt(found) if changes.settings else found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
+    if same is not None:
+        found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
+    shown = {**sizes(job.traces[0])._asdict(), **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
+    return _sized(found, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
+
+
+def _with_shapes(found: Answer, job: Job, changes: Changes) -> Job | None:
+    """The traces with the shapes that the changed job has; None where these are not known."""
+    return found.recorded or (None if {*SIZE_KEYS, "tp", "cp", "ep", "precision"} & set(changes.settings) else job)
+
+
+def _of_ranks(job: Job, layout: MeasuredLayout) -> tuple[Trace, ...]:
+    """The trace of which each rank of the layout is a copy: stages may share a recording."""
+    return tuple(job.traces[rank] for rank in layout.recorded) or job.traces
+
+
+def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tuple[float, ...]:
+    """What an operator that launches one kernel takes the CPU of every rank of the layout, ns. measured: the layout before the change."""
+    if not layout.assumed:
+        return ()
+    each = [operator_ns(measured, position, trace) for position, trace in enumerate(job.traces)]
+    return tuple(each[i] for i in layout.recorded or range(len(layout.ranks)))
+
+
+def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
+    """The answer for a recording of passes."""
+    if changes.cluster or changes.network:
+        raise LumosError(f"{job.traces[0].path} records passes, not what they consist of: --cluster and --network cannot change them")
+    changed = rearranged(job, changes.settings)
+    altered = changes.durations.apply(changed.graph, job)
+    factor = altered.duration / np.maximum(changed.graph.duration, 1)
+    return answer(
+        graph,
+        replace(
+            changed,
+            graph=altered,
+            low=np.rint(changed.low * factor).astype(np.int64),
+            high=np.rint(changed.high * factor).astype(np.int64),
+            scaled=changed.scaled | (altered.duration != changed.graph.duration),
+            changes=(*changed.changes, *changes.durations.described()),
+        ),
+        repeat=changes.repeat,
+    )
+
+
+def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None:
+    """Raise LumosError where layers, microbatches or tensor-parallel ranks are to change but traces of some pipeline stages are missing."""
+    world = max((t.world_size or 0 for t in job.traces), default=0)
+    facts = graph.collectives
+    transfers = facts is not None and any(facts.kinds[k].is_transfer for k in set(facts.kind.tolist()))
+    changed = [key for key in ("layers", "microbatches", "tp", "pp", "vpp", "schedule") if key in settings]
+    if transfers and world > len(job.traces) and changed:
+        raise LumosError(
+            f"--set {changed[0]}: the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show"
+            " only a part of the model; give at least one rank of every pipeline stage"
+        )
+
+
+def _plan_not_followed(identified: Identified | None) -> tuple[Diagnostic, ...]:
+    """The diagnostic that a job is changed through its measured blocks although its plan was identified, and why."""
+    if identified is None:
+        return ()
+    text = (
+        f"the layout of the plan that the traces show accounts for {identified.agreement:.1%} of their device work,"
+        f" less than {ENOUGH_AGREEMENT:.0%}:"
+        " the change is made on the measured blocks, which do not model experts or exchanges inside layers; compare it with lumos predict"
+    )
+    return (Diagnostic("plan-not-followed", text),)
+
+
+def _identified(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Identified | None:
+    """The job's identified plan. None where no setting needs it and the job has no collectives on devices or cannot be identified."""
+    if needs_plan(changes.settings):
+        if not has_device(graph):
+            raise LumosError(
+                "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, tp, pp, layers, sizes and microbatches"
+            )
+        try:
+            found = plan.on(changes.machine(job, graph).recorded)
+        except LumosError as error:
+            raise refusal(changes.settings, str(error)) from error
+        if found.agreement < ENOUGH_AGREEMENT:
+            raise refusal(
+                changes.settings, f"a layout of it accounts for {found.agreement:.1%} of the device work, not {ENOUGH_AGREEMENT:.0%}"
+            )
+        return found
+    if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
+        return None
+    try:
+        return plan.on(changes.machine(job, graph).recorded)
+    except LumosError:
+        return None
+
+
+def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
+    """The answer of a change that is made on the identified plan."""
+    owners = members(graph)
+    loop = steady(owners, repeat=changes.repeat or None)
+    times = step_times_of(graph, owners)
+    off, grounds = identity(graph, loop, times)
+    durations = changes.durations
+    altered = durations._replace(slow=()).apply(graph, job)
+    cluster = changes.machine(job, graph).target(identified.job.cluster)
+
+    def predicted(host: float) -> Planned:
+        there = altered if host == 1 else scale(altered, host_work(graph), host)
+        return planned(identified, graph, loop.step_time_ns * 1e-9, changes.settings, cluster, there, durations.slow)
+
+    moves = changes.moves_from(identified.job.cluster)
+    prediction = predicted((changes.host_factor if moves else None) or 1.0)
+    unknown = moves and changes.host_factor is None
+    if unknown:
+        prediction = between(prediction, *(predicted(1 + by) for by in (-HOST_INTERVAL, HOST_INTERVAL)))
+    found = planned_answer(
+        prediction,
+        loop.basis,
+        (*(f"{k} = {v}" for k, v in changes.settings.items()), *changes.hardware_words, *changes.durations.described()),
+        spread(times, off),
+        measured_step(graph, times),
+        (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job"), *((HOST_UNKNOWN,) if unknown else ())),
+    )
+    found = replace(found, trust=with_evidence(found.trust, grounds))
+    found = as_far_as_rebuilt(found) if changes.settings else found
+    found = less_sure(found, "plan-uncertain", "the plan accounts for a part of the heavy work of the recording", identified.agreement)
+    of_plan = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
+    return _sized(found, changes, of_plan, counts(changes.settings))
+
+
+def _sized(found: Answer, changes: Changes, recorded: Mapping[str, int], wanted: Mapping[str, int], added_s: float = 0.0) -> Answer:
+    """The answer, with the finding that it is beyond what the changed sizes and counts allow, where nothing else changes.
+
+    recorded, wanted: sizes and counts by key, 0 where a recording does not show one. added_s: what accumulating the gradients of more
+    microbatches adds to a step, seconds.
+    """
+    alone = not (changes.cluster or changes.network or changes.durations != Durations())
+    if not alone or not all(recorded.get(key) for key in changes.settings):
+        return found
+    beyond = size_bounds(found.base.step_time_s, found.outcome.step_time_s - added_s, recorded, {k: wanted[k] for k in changes.settings})
+    return replace(found, trust=with_evidence(found.trust, beyond)) if beyond else found

@@ -1,0 +1,42 @@
+"""What a script is told about the accelerator of a cluster: what a driver would answer and the cluster's data do not say."""
+
+from __future__ import annotations
+
+from lumos.cost.cluster import load_cluster
+from lumos.emulation.process.settings import Device
+from lumos.errors import UsageError
+
+_CPU = "cpu"
+
+#: Names of torch.cuda.get_device_name, and CUDA compute capabilities (developer.nvidia.com/cuda-gpus).
+_DRIVER = {
+    "v100": ("Tesla V100-SXM2-32GB", (7, 0)),
+    "a100-40gb": ("NVIDIA A100-SXM4-40GB", (8, 0)),
+    "a100-80gb": ("NVIDIA A100-SXM4-80GB", (8, 0)),
+    "h800": ("NVIDIA H800", (9, 0)),
+    "h200": ("NVIDIA H200", (9, 0)),
+    "h100": ("NVIDIA H100 80GB HBM3", (9, 0)),
+    "gb200": ("NVIDIA GB200", (10, 0)),
+    "b200": ("NVIDIA B200", (10, 0)),
+    "gb300": ("NVIDIA GB300", (10, 3)),
+    "b300": ("NVIDIA B300", (10, 3)),
+}
+
+
+def compute_capability(name: str) -> tuple[int, int] | None:
+    """The compute capability of NVIDIA's accelerator of this name; None for any other."""
+    return next((known for prefix, (_, known) in _DRIVER.items() if name.startswith(prefix)), None)
+
+
+def emulated_device(cluster: str) -> Device:
+    """The accelerator of a cluster, or the host's processors for "cpu". Raises LumosError for an unknown cluster and UsageError for one
+    whose accelerator is not NVIDIA's, which torch would drive otherwise."""
+    if cluster == _CPU:
+        return Device(_CPU, "", 0, 0, (0, 0), 8)
+    found = load_cluster(cluster)
+    accelerator = found.accelerator
+    known = next((_DRIVER[name] for name in _DRIVER if accelerator.name.startswith(name) or found.name.startswith(name)), None)
+    if known is None:
+        raise UsageError(f"--emulate {cluster}: only NVIDIA's accelerators can be emulated ({', '.join(_DRIVER)}), and {_CPU}")
+    memory, processors = accelerator.require("memory_bytes"), accelerator.require("cores")
+    return Device(found.name, known[0], int(memory), int(processors), known[1], found.node.devices)

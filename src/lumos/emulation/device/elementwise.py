@@ -1,0 +1,137 @@
+"""Element-wise kernels: which of ATen's three forms runs, and how many instructions it takes for an element.
+
+    contiguous    every operand lies in memory in the same order, without gaps, in the type that the function computes with. A thread
+                  loads several elements at once
+    cast          as above, but types differ: the type of each operand is looked up for each element while the kernel runs
+    strided       where an operand lies in memory is computed for each element, one dimension after the other, with a division for each.
+                  Neighbouring dimensions that all operands walk through alike are one dimension
+
+The last two are held back by how fast a core issues instructions, and by the latency of memory, since a thread fetches an element when
+it is done with the one before; the more so the fewer bytes an element has. The rules are those of PyTorch (aten/src/ATen/native/cuda,
+Loops.cuh, CUDALoops.cuh and Copy.cu; TensorIterator.cpp). Instructions were counted in the code that NVIDIA's compiler (NVRTC 12.4) makes
+of the same loops for compute capability 9.0; no recording was used for them.
+
+Limits: branches that values rarely take do not count, and an operator whose function was not counted takes that of an addition. A result
+whose layout is not known is taken to follow its inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from lumos.blocks.work import Traffic
+from lumos.cost.memory_bound_model import POINTWISE, STRIDED
+from lumos.emulation.device.launch import shown_elements
+from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.emulation.record import Argument, Tensor
+
+#: Instructions for an element of a contiguous kernel with its share of the wide loads, of an operand whose type is looked up, and
+#: of the strided kernel: for itself and for each operand, then for each dimension the same.
+_CONTIGUOUS = 4
+_CAST = 22
+_STRIDED, _STRIDED_OPERAND = 10, 5
+_DIMENSION, _DIMENSION_OPERAND = 8, 2
+#: What a lookup of the type adds to an operand of the strided kernel, which has its address already.
+_STRIDED_CAST = 12
+#: Instructions of the functions themselves: of an addition of numbers in 16 bits, which turns them into fp32 and back, and of those that
+#: need more, without what rare values take.
+_FEW = 4
+_FUNCTIONS = {
+    "copy": 0,
+    "_to_copy": 0,
+    "clone": 0,
+    "gelu": 32,
+    "gelu_backward": 46,
+    "silu": 20,
+    "silu_backward": 24,
+    "sigmoid": 20,
+    "tanh": 23,
+    "exp": 10,
+    "expm1": 36,
+    "elu": 36,
+    "erf": 30,
+    "log": 28,
+    "log1p": 33,
+    "softplus": 43,
+    "sqrt": 10,
+    "reciprocal": 10,
+    "div": 10,
+}
+#: Gelu by its approximation with tanh.
+_BY_TANH = {"gelu": 30, "gelu_backward": 33}
+#: Copies of fp32 to these types have a kernel of their own, which looks nothing up.
+_FROM_FP32 = frozenset({DType.BF16, DType.FP16, DType.FP8})
+
+
+def elementwise(name: str, size: int, results: Sequence[Tensor], inputs: Sequence[Tensor], arguments: Sequence[Argument] = ()) -> Traffic:
+    """The work of one element-wise kernel that moves `size` bytes. name: the operator's, without namespace. arguments: the operator's own,
+    which may choose the function."""
+    operands = [*results, *(tensor for tensor in inputs if len(tensor.shape) and math.prod(tensor.shape) != 1)]
+    shape = _joint_shape(operands)
+    if shape is None:
+        return Traffic(size, 1, STRIDED)
+    elements, steps = math.prod(shape), _iterated(operands, shape)
+    contiguous = len(steps) < 2 and all(step == 1 for each in steps for step in each)
+    casts, count = _casts(name, operands), len(operands)
+    function = (_BY_TANH if "tanh" in arguments else _FUNCTIONS).get(name, _FEW)
+    if contiguous and not casts:
+        return Traffic(size, 1, POINTWISE, elements * (_CONTIGUOUS + function) if function > _FEW else 0)
+    issued = function + count * (_CAST if contiguous else _STRIDED_OPERAND + casts * _STRIDED_CAST)
+    if not contiguous:
+        issued += _STRIDED + len(steps) * (_DIMENSION + _DIMENSION_OPERAND * count)
+    beside = all(step in (0, 1) for each in steps[:1] for step in each)
+    return Traffic(size, 1, POINTWISE if beside else STRIDED, elements * issued, elements)
+
+
+def _casts(name: str, operands: Sequence[Tensor]) -> bool:
+    """Whether types are looked up: those of a copy differ, or those of floating-point operands."""
+    types = [DType.parse(tensor.dtype) for tensor in operands]
+    if name in ("copy", "_to_copy"):
+        return types[0] != types[-1] and not (types[-1] is DType.FP32 and types[0] in _FROM_FP32)
+    return len({each for each in types if each in (DType.FP64, DType.FP32, DType.BF16, DType.FP16)}) > 1
+
+
+def _joint_shape(operands: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """What the operands' shapes broadcast to; None where they do not, as with an operator that halves a dimension."""
+    width = max((len(tensor.shape) for tensor in operands), default=0)
+    aligned = [(1,) * (width - len(tensor.shape)) + tensor.shape for tensor in operands]
+    shape = tuple(map(max, zip(*aligned, strict=True)))
+    fits = all(length in (1, whole) for lengths in aligned for length, whole in zip(lengths, shape, strict=True))
+    return shape if fits else None
+
+
+def _iterated(operands: Sequence[Tensor], shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+    """The dimensions that a kernel iterates over, from the innermost: of each, how many elements every operand steps on."""
+    known = [_steps(tensor, shape) for tensor in operands]
+    dims = [dim for dim, length in enumerate(shape) if length != 1]
+    order = next((each for each in known if each is not None and all(each[dim] for dim in dims)), None)
+    dims.sort(key=lambda dim: -dim if order is None else order[dim])
+    out: list[tuple[int, ...]] = []
+    ends: tuple[int, ...] = ()  # where each operand would step on, if the dimension continued the one before
+    dense = 1  # a tensor whose layout is not known follows the order of the others without gaps
+    for dim in dims:
+        step = tuple(dense if each is None else each[dim] for each in known)
+        if not out or step != ends:
+            out.append(step)
+        ends = tuple(one * shape[dim] for one in step)
+        dense *= shape[dim]
+    return out
+
+
+def _steps(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Its strides in `shape`, 0 where it is broadcast; None where they are not known."""
+    if len(tensor.stride) != len(tensor.shape):
+        if shown_elements(tensor) == math.prod(shape):
+            return None
+        lengths = tensor.shape
+        strides = tuple(math.prod(lengths[dim + 1 :]) for dim in range(len(lengths)))
+    else:
+        strides = tensor.stride
+    short = len(shape) - len(tensor.shape)
+    own = (0 if length == 1 else step for length, step in zip(tensor.shape, strides, strict=True))
+    return (*(0,) * short, *own)

@@ -1,0 +1,225 @@
+"""From the record of a process to its program: goes through everything that the process did, in order, and issues the work.
+
+An operator takes the host time of its class when it begins, then launches; an operator that calls others takes its own time before
+them. A call that waits ends with the work that it waits for. Memory that an operator takes is taken where the record says.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.blocks.work import Fixed
+from lumos.emulation.device.communication import exchange_work, stream_of
+from lumos.emulation.device.copies import host_copy_ns
+from lumos.emulation.device.fusion import launched
+from lumos.emulation.device.host import HostClass, OperatorTree, class_of
+from lumos.emulation.device.launch import DeviceEngine
+from lumos.emulation.device.program import DeviceProgram, Span, Threads
+from lumos.emulation.device.streams import MarkedEvent
+from lumos.emulation.record import CallKind, DeviceCall, Exchange
+from lumos.errors import LumosError
+from lumos.graph.table import Kind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Iterator, Mapping
+
+    from lumos.cost.cluster import Cluster
+    from lumos.emulation.device.kernels import Kernels
+    from lumos.emulation.device.program import HostPlace
+    from lumos.emulation.record import Process
+
+_KINDS = {DeviceEngine.KERNEL: Kind.KERNEL, DeviceEngine.COPY: Kind.MEMCPY, DeviceEngine.FILL: Kind.MEMSET}
+_CALLS = {DeviceEngine.KERNEL: "cudaLaunchKernel", DeviceEngine.COPY: "cudaMemcpyAsync", DeviceEngine.FILL: "cudaMemsetAsync"}
+#: The beginning of the names of the rows of the backward pass' engine.
+_ENGINE = "autograd::engine"
+_NOTHING = MarkedEvent((), -1, -1)
+
+
+class What(IntEnum):
+    """What happened. Of things at one position, the lower number comes first."""
+
+    MARK_BEGINS = 0
+    OPERATOR_BEGINS = 1
+    EXCHANGE_BEGINS = 2
+    CALL = 3
+    ALLOCATION = 4
+    EXCHANGE_ENDS = 5
+    OPERATOR_ENDS = 6
+    MARK_ENDS = 7
+
+
+class Moment(NamedTuple):
+    """Something that happened. thread: -1 where the record does not say, which is the thread that ran. place: index in its
+    list of the record."""
+
+    position: int
+    what: What
+    thread: int
+    place: int
+
+
+def issued(process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> DeviceProgram:
+    """The program of a process on `cluster`. host: ns of each class. Raises LumosError for a record that contradicts itself."""
+    return _Walk(process, kernels, host, cluster).run()
+
+
+class _Walk:
+    """The state of a process between two moments."""
+
+    def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
+        self.process, self.host, self.cluster = process, host, cluster
+        self.launches, self.regions = launched(process, kernels)
+        self.tree = OperatorTree.of(process, self.launches)
+        self.outermost: dict[int, int] = {}  # by thread: the last operator that no other called
+        self.program = DeviceProgram(process)
+        self.threads = Threads(self.program)
+        self.groups = {group.name: group.ranks for group in process.groups}
+        self.begun: dict[tuple[What, int], HostPlace] = {}
+        self.events: dict[int, MarkedEvent] = {}
+        self.ends: dict[int, MarkedEvent] = {}
+        self.fetched: dict[int, int] = {}  # by thread: the last copy to the host that an operator made, until its wait
+
+    def run(self) -> DeviceProgram:
+        steps: dict[What, Callable[[int], None]] = {
+            What.MARK_BEGINS: self._mark_begins,
+            What.OPERATOR_BEGINS: self._operator_begins,
+            What.EXCHANGE_BEGINS: self._exchange_begins,
+            What.CALL: lambda i: self._call(self.process.calls[i]),
+            What.ALLOCATION: self._allocation,
+            What.EXCHANGE_ENDS: lambda i: self._close(What.EXCHANGE_BEGINS, i, self.program.exchanges),
+            What.OPERATOR_ENDS: self._operator_ends,
+            What.MARK_ENDS: lambda i: self._close(What.MARK_BEGINS, i, self.program.marks),
+        }
+        for moment in sorted(moments(self.process)):
+            if moment.thread >= len(self.process.threads):
+                raise LumosError(f"record of rank {self.process.rank}: thread {moment.thread} is not among its threads; emulate again")
+            if moment.thread >= 0:
+                self.threads.go_on(moment.thread)
+            steps[moment.what](moment.place)
+        self.threads.flush()
+        return self.program
+
+    # ---------------------------------------------------------------- rows
+
+    def _mark_begins(self, i: int) -> None:
+        self.begun[What.MARK_BEGINS, i] = self.threads.here()
+
+    def _allocation(self, i: int) -> None:
+        self.program.allocations[i] = self.threads.here()
+
+    def _close(self, opened: What, i: int, spans: dict[int, Span]) -> None:
+        spans[i] = Span(self.begun.pop((opened, i)), self.threads.here())
+
+    def _operator_begins(self, i: int) -> None:
+        operator, thread = self.process.operators[i], self.threads.current
+        inner = self.threads.operators[thread]
+        fused, launches = i in self.regions, self.launches[i]
+        if not inner and not fused:
+            self.threads.spend(self.host[HostClass.ENGINE if operator.name.startswith(_ENGINE) else self._python(i, thread)])
+        if not inner:
+            self.outermost[thread] = i
+        inner.append(i)
+        self.begun[What.OPERATOR_BEGINS, i] = self.threads.here()
+        if fused:  # compiled code calls one operator or kernel for each launch, and nothing around it
+            self.threads.spend(len(launches) * self.host[HostClass.LEAF])
+        else:
+            self.threads.spend(self.host[class_of(i, operator.name, self.tree)])
+        self.fetched.pop(thread, None)
+        for launch in launches:
+            self.threads.flush(operator.name)
+            cost = self.host[HostClass.LAUNCH if launch.engine is DeviceEngine.KERNEL else HostClass.COPY]
+            call = self.threads.call(_CALLS[launch.engine], Kind.LAUNCH, cost)
+            task = self.threads.issue(call, self.threads.stream(operator.stream), _KINDS[launch.engine], launch.name, launch.work)
+            if "DtoH" in launch.name:
+                self.fetched[thread] = task
+
+    def _python(self, i: int, thread: int) -> HostClass:
+        """The class of the time before an operator that no other called: a framework's own code lies around launches."""
+        quiet = i not in self.tree.launching and self.outermost.get(thread, -1) not in self.tree.launching
+        return HostClass.QUIET_PYTHON if quiet else HostClass.PYTHON
+
+    def _operator_ends(self, i: int) -> None:
+        self.threads.operators[self.threads.current].remove(i)
+        self._close(What.OPERATOR_BEGINS, i, self.program.operators)
+
+    # ---------------------------------------------------------------- order between streams
+
+    def _exchange_begins(self, i: int) -> None:
+        exchange = self.process.exchanges[i]
+        self.begun[What.EXCHANGE_BEGINS, i] = self.threads.here()
+        self.threads.spend(self.host[HostClass.LEAF])
+        if exchange.host:
+            return
+        name = stream_of(exchange)
+        if name != exchange.stream:
+            self._wait(name, self._record(exchange.stream))
+        self._collective(i, exchange, name)
+        self.ends[i] = self._record(name)
+
+    def _collective(self, i: int, exchange: Exchange, stream: Hashable) -> None:
+        ranks = self.groups.get(exchange.group)
+        if ranks is None:
+            raise LumosError(f"record of rank {self.process.rank}: group {exchange.group!r} is not among its groups; emulate again")
+        work = exchange_work(exchange, self.process.rank, ranks, self.process.world, self.cluster)
+        call = self.threads.call(_CALLS[DeviceEngine.KERNEL], Kind.LAUNCH, self.host[HostClass.LAUNCH])
+        self.threads.issue(call, self.threads.stream(stream), Kind.COLLECTIVE, exchange.name, work, i)
+
+    def _record(self, stream: Hashable) -> MarkedEvent:
+        call = self.threads.call("cudaEventRecord", Kind.RUNTIME, self.host[HostClass.EVENT])
+        return self.program.streams.record(self.threads.stream(stream), call)
+
+    def _wait(self, stream: Hashable, event: MarkedEvent) -> None:
+        call = self.threads.call("cudaStreamWaitEvent", Kind.RUNTIME, self.host[HostClass.EVENT])
+        self.program.streams.wait(self.threads.stream(stream), event, call)
+
+    def _synchronise(self, name: str, tasks: tuple[int, ...], stream: int = -1) -> None:
+        self.threads.call(name, Kind.SYNC, self.host[HostClass.EVENT], awaited=stream)
+        self.threads.call(name, Kind.RETURN, 0, tasks)
+
+    def _call(self, call: DeviceCall) -> None:
+        streams = self.program.streams
+        match call.kind:
+            case CallKind.RECORD_EVENT:
+                self.events[call.event] = self._record(call.stream)
+            case CallKind.STREAM_WAITS_EVENT:
+                self._wait(call.stream, self.events.get(call.event, _NOTHING))
+            case CallKind.STREAM_WAITS_EXCHANGE:
+                if call.exchange in self.ends:
+                    self._wait(call.stream, self.ends[call.exchange])
+            case CallKind.SYNCHRONIZE_EVENT:
+                event = self.events.get(call.event, _NOTHING)
+                self._synchronise("cudaEventSynchronize", event.tasks, event.stream)
+            case CallKind.SYNCHRONIZE_STREAM:
+                stream = self.threads.stream(call.stream)
+                self._synchronise("cudaStreamSynchronize", streams.record(stream).tasks, stream)
+            case CallKind.SYNCHRONIZE_DEVICE:
+                self._synchronise("cudaDeviceSynchronize", streams.last())
+            case CallKind.READ_VALUE:
+                self._read(call)
+            case CallKind.EMPTY_CACHE:
+                pass
+
+    def _read(self, call: DeviceCall) -> None:
+        """Copy a value to the host, unless the operator around the call has made the copy itself, and wait for it."""
+        copy = self.fetched.pop(self.threads.current, -1)
+        if copy < 0:
+            launch = self.threads.call(_CALLS[DeviceEngine.COPY], Kind.LAUNCH, self.host[HostClass.COPY])
+            work = Fixed(host_copy_ns(call.bytes))
+            copy = self.threads.issue(launch, self.threads.stream(call.stream), Kind.MEMCPY, "Memcpy DtoH (Device -> Pinned)", work)
+        self._synchronise("cudaStreamSynchronize", (copy,), self.program.tasks[copy].lane)
+
+
+def moments(process: Process) -> Iterator[Moment]:
+    """Everything that a process did, in any order."""
+    for i, operator in enumerate(process.operators):
+        yield Moment(operator.begin, What.OPERATOR_BEGINS, operator.thread, i)
+        yield Moment(operator.end, What.OPERATOR_ENDS, operator.thread, i)
+    for i, exchange in enumerate(process.exchanges):
+        yield Moment(exchange.begin, What.EXCHANGE_BEGINS, exchange.thread, i)
+        yield Moment(exchange.end, What.EXCHANGE_ENDS, exchange.thread, i)
+    for i, mark in enumerate(process.marks):
+        yield Moment(mark.begin, What.MARK_BEGINS, mark.thread, i)
+        yield Moment(mark.end, What.MARK_ENDS, mark.thread, i)
+    yield from (Moment(call.position, What.CALL, call.thread, i) for i, call in enumerate(process.calls))
+    yield from (Moment(allocation.position, What.ALLOCATION, -1, i) for i, allocation in enumerate(process.allocations))

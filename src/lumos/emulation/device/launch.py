@@ -1,0 +1,135 @@
+"""A piece of device work that an operator launches, and the memory that an operator's tensors take.
+
+Bytes are those in memory: an expanded dimension (stride 0) counts once, and a view counts only the elements that it shows.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.emulation.record import Tensor
+from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from lumos.blocks.work import Work
+    from lumos.emulation.record import Argument, Operator
+
+#: Bytes of a cache line of the device, and of a sector of it: what memory moves at least.
+_LINE = 128
+SECTOR = 32
+#: Bytes of an element of a type that no part of Lumos knows, such as a quantised one of a user's own kernel.
+_UNKNOWN_BYTES = 4
+
+
+class DeviceEngine(StrEnum):
+    """What does the work. The value is the category that a profiler gives the row."""
+
+    KERNEL = "kernel"
+    COPY = "gpu_memcpy"
+    FILL = "gpu_memset"
+
+
+class Launch(NamedTuple):
+    """One piece of work of one launch call. name: of the kernel, as the row of a trace shows it."""
+
+    name: str
+    work: Work
+    engine: DeviceEngine = DeviceEngine.KERNEL
+
+
+def tensors_of(arguments: Sequence[Argument]) -> Iterator[Tensor]:
+    """The tensors among arguments, those in lists included, in order."""
+    for argument in arguments:
+        if isinstance(argument, Tensor):
+            yield argument
+        elif isinstance(argument, list):
+            yield from tensors_of(argument)
+
+
+def results_of(operator: Operator) -> list[Tensor]:
+    """The tensors that the operator wrote. A recording without results (a profiler's) gives the shape that its inputs broadcast to,
+    or the first input where the operator works in place."""
+    if operator.outputs:
+        return list(tensors_of(operator.outputs))
+    inputs = list(tensors_of(operator.inputs))
+    if not inputs:
+        return []
+    first = inputs[0]
+    if operator.name.endswith("_"):
+        return [first]
+    width = max(len(t.shape) for t in inputs)
+    aligned = [(1,) * (width - len(t.shape)) + t.shape for t in inputs]
+    shape = tuple(max(sizes) for sizes in zip(*aligned, strict=True))
+    if any(size not in (1, whole) for sizes in aligned for size, whole in zip(sizes, shape, strict=True)):
+        return [first]
+    return [Tensor(shape, first.dtype, (), -1, first.device)]
+
+
+def shown_elements(tensor: Tensor) -> int:
+    """Elements that lie in memory: those of expanded dimensions once."""
+    if len(tensor.stride) != len(tensor.shape):
+        return math.prod(tensor.shape)
+    return math.prod(size for size, step in zip(tensor.shape, tensor.stride, strict=True) if step or not size)
+
+
+def width(dtype: str) -> int:
+    """Bytes of one element."""
+    known = DType.parse(dtype)
+    return _UNKNOWN_BYTES if known is None else known.bytes
+
+
+def nbytes(tensor: Tensor) -> int:
+    """Bytes that the tensor takes in memory."""
+    return shown_elements(tensor) * width(tensor.dtype)
+
+
+def dense(tensor: Tensor) -> bool:
+    """Whether the elements lie one after the other in some order of the dimensions. True where the strides are not known."""
+    if len(tensor.stride) != len(tensor.shape):
+        return True
+    expected = 1
+    for step, size in sorted((step, size) for step, size in zip(tensor.stride, tensor.shape, strict=True) if size != 1):
+        if step != expected:
+            return False
+        expected *= size
+    return True
+
+
+def has_channels_last(image: Tensor) -> bool:
+    """Whether the channels of one position lie beside each other. False where the strides are not known."""
+    return len(image.stride) == len(image.shape) > 1 and image.stride[1] == 1 and image.shape[1] > 1
+
+
+def same_layout(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape have their elements in the same order in memory, without gaps."""
+    if one.shape != other.shape:
+        return False
+    steps = [_steps(tensor) for tensor in (one, other) if len(tensor.stride) == len(tensor.shape)]
+    return dense(one) and dense(other) and (len(steps) < 2 or steps[0] == steps[1])
+
+
+def _steps(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of the dimensions that have more than one element; those of others mean nothing."""
+    return tuple(step for step, size in zip(tensor.stride, tensor.shape, strict=True) if size != 1)
+
+
+def in_lines(tensors: Iterable[Tensor]) -> bool:
+    """Whether a cache line or more of each tensor lies beside each other when the elements are visited in the order of the shape, so that
+    copying them takes as long as element-wise work does. True where the strides are not known."""
+    return all(_run(tensor) * width(tensor.dtype) >= min(_LINE, nbytes(tensor)) for tensor in tensors)
+
+
+def _run(tensor: Tensor) -> int:
+    """Elements that lie beside each other, from the innermost dimension on."""
+    if len(tensor.stride) != len(tensor.shape):
+        return shown_elements(tensor)
+    elements = 1
+    for size, step in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
+        if size != 1 and step != elements:
+            break
+        elements *= size
+    return elements

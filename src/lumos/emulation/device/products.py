@@ -1,0 +1,328 @@
+"""Operators that multiply matrices: products, linear layers, scaled and grouped products, convolutions.
+
+A convolution is the product that the implicit-GEMM kernels of cuDNN and MIOpen compute: with N images, C input and K output
+channels, R x S taps and P x Q output positions,
+
+    forward            [N P Q, C R S / groups] x [C R S / groups, K / groups]
+    data gradient      [N H W, K R S / groups] x [K R S / groups, C / groups]
+    weight gradient    [C R S / groups, N P Q] x [N P Q, K / groups]
+
+once for each group; the R S taps read the same image, which comes from memory once. A transposed convolution is the data gradient of the
+convolution from its result to its image, whose forward product is its own data gradient. A kernel multiplies the channels of one tap after
+those of another, `CHANNELS_AT_ONCE` bytes of them in one step, so that an image of three channels takes as long as one of 32 in 16 bits.
+Kernels on matrix units read channels last; where the tensors lie with channels first, the library permutes the inputs before and the result
+afterwards, each with a kernel that goes through the tensor in tiles of `PERMUTED_TILE` channels and as many positions, at the rate of
+contiguous passes. Its threads visit a whole tile also where it has fewer channels.
+
+fp32 matrices are multiplied in fp32 and fp32 convolutions in TF32, as torch does unless a script says otherwise
+(`torch.backends.cuda.matmul.allow_tf32` is False, `torch.backends.cudnn.allow_tf32` True). Matrix units take TF32 only where the channels
+are a multiple of 16 bytes (NVIDIA, Convolutional Layers User's Guide); others are multiplied in fp32 by kernels that read them as they lie.
+
+Hopper's own kernels read and write matrices by its tensor memory accelerator, whose rows begin at multiples of 16 bytes (NVIDIA, CUDA
+driver API, cuTensorMapEncodeTiled). Matrices in 16 bits whose rows do not, such as the scores of a vocabulary of 50,257, are multiplied by
+kernels written for Ampere, with its instructions. So are images whose channels are no multiple of 16 bytes: cuDNN fills them up with zeros,
+in memory that it clears first, and its kernels for them split k among cores for the gradient of the weight alone.
+
+For a weight gradient neighbours along k are positions, which lie apart where channels are last. Hopper's matrix units read them from shared
+memory so in 16 bits alone (NVIDIA, PTX ISA, wgmma.mma_async), so that in TF32 both factors are turned around there first: each byte is
+written when it arrives, read and written back turned, and then read as often as a tile of C needs it (`_through_shared`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+
+from lumos.blocks.work import Gemm, GroupedGemm, Traffic
+from lumos.cost.memory_bound_model import POINTWISE
+from lumos.emulation.accelerators import compute_capability
+from lumos.emulation.device.launch import DeviceEngine, Launch, has_channels_last, nbytes, tensors_of, width
+from lumos.emulation.record import Tensor
+from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from lumos.cost.cluster import Accelerator
+    from lumos.emulation.record import Operator, Single
+
+
+class _Factors(NamedTuple):
+    """Where a product's factors stand among the inputs, and whether the second is transposed, as in a linear layer."""
+
+    first: int
+    second: int
+    transposed: bool = False
+
+
+_PRODUCTS = {
+    "mm": _Factors(0, 1),
+    "bmm": _Factors(0, 1),
+    "matmul": _Factors(0, 1),
+    "_int_mm": _Factors(0, 1),
+    "_scaled_mm": _Factors(0, 1),
+    "_grouped_mm": _Factors(0, 1),
+    "_scaled_grouped_mm": _Factors(0, 1),
+    "addmm": _Factors(1, 2),
+    "_addmm_activation": _Factors(1, 2),
+    "baddbmm": _Factors(1, 2),
+    "addbmm": _Factors(1, 2),
+    "mv": _Factors(0, 1),
+    "dot": _Factors(0, 1),
+    "vdot": _Factors(0, 1),
+    "addmv": _Factors(1, 2),
+    "linear": _Factors(0, 1, transposed=True),
+}
+_CONVOLUTIONS = (
+    "cudnn_convolution", "miopen_convolution", "convolution", "_convolution", "convolution_overrideable", "conv1d", "conv2d", "conv3d",
+    "cudnn_convolution_transpose", "miopen_convolution_transpose", "_conv_depthwise2d", "conv_depthwise3d", "miopen_depthwise_convolution",
+    "slow_conv_transpose2d",
+)  # fmt: skip
+#: Bytes of channels that a convolution multiplies in one step: the least of CUTLASS' tiles along k on matrix units, 32 elements of 16 bits
+#: or 16 of TF32 (NVIDIA, CUTLASS, Implicit GEMM Convolution, which says that a step stays within one tap).
+CHANNELS_AT_ONCE = 64
+#: Bytes that the channels of an image are a multiple of where matrix units take fp32 as TF32, and rows where Hopper's own kernels run.
+ALIGNED_BYTES = 16
+#: Channels of a tile of cuDNN's kernels that permute: its shared memory, 32 rows of 33 elements, is in the launch of each recorded one.
+PERMUTED_TILE = 32
+#: The launch for the gradient of a convolution's bias, which a profiler shows as an operator of its own (`aten::sum`).
+BIAS_GRADIENT = "reduce_kernel [bias gradient]"
+#: The compute capability of Hopper.
+_HOPPER = (9, 0)
+#: Where operators say whether they are transposed.
+_TRANSPOSED_AT = {"convolution": 6, "_convolution": 6, "convolution_overrideable": 6, "convolution_backward": 7}
+_GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
+
+
+def product_kernels(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """What the operator of this base name ("mm") launches; None where it is no multiplication or its shapes are not of one."""
+    if name in _PRODUCTS:
+        return _product(name, operator, accelerator)
+    if name in _CONVOLUTIONS:
+        return (_transposed if _is_transposed(name, operator) else _convolution)(operator, accelerator)
+    if name != "convolution_backward":
+        return None
+    return (_transposed_backward if _is_transposed(name, operator) else _convolution_backward)(operator, accelerator)
+
+
+def arithmetic(dtype: str, accelerator: Accelerator, fp32: DType = DType.FP32) -> DType | None:
+    """The type in which the accelerator multiplies elements of this type; a type that it has no rate for is multiplied in fp32.
+
+    None for a type that is not multiplied. fp32: the type for fp32, which may be TF32.
+    """
+    known = DType.parse(dtype)
+    if known is None or (known.is_integer and known is not DType.INT8) or known in (DType.BOOL, DType.COMPLEX64, DType.COMPLEX128):
+        return None
+    wanted = fp32 if known is DType.FP32 else known.arithmetic
+    return wanted if wanted in accelerator.peak_flops else DType.FP32
+
+
+def _product(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    places = _PRODUCTS[name]
+    tensors = list(tensors_of(operator.inputs))
+    if places.second >= len(tensors):
+        return None
+    a, b = tensors[places.first], tensors[places.second]
+    dtype = arithmetic(a.dtype, accelerator)
+    if dtype is None or not a.shape or not b.shape:
+        return None
+    if name in _GROUPED and len(b.shape) == 3 and len(a.shape) == 2:
+        groups = b.shape[0]
+        return [Launch(f"grouped_gemm_{dtype}", GroupedGemm(a.shape[0] // groups, groups, b.shape[2], a.shape[1], dtype, cast=False))]
+    inner = a.shape[-1]
+    columns = (b.shape[-2] if places.transposed else b.shape[-1]) if len(b.shape) > 1 else 1
+    batch = math.prod(b.shape[:-2])
+    rows = math.prod(a.shape[:-1]) // max(1, batch)
+    if not rows * columns * inner * batch:
+        return []
+    out = max(2, dtype.bytes)
+    result = Tensor((rows, columns), dtype, (columns, 1), -1, a.device)
+    older = dtype.bytes == 2 and min(rows, columns, inner) > 1 and not all(map(_is_aligned, (a, b, result)))
+    return [Launch(f"gemm_{dtype}", Gemm(rows, columns, inner, dtype, batch, out, cast=False, older=older))]
+
+
+def _is_aligned(matrix: Tensor) -> bool:
+    """Whether every row, or every column where those lie one after the other, begins at a multiple of `ALIGNED_BYTES`."""
+    if len(matrix.stride) != len(matrix.shape):
+        return matrix.shape[-1] * width(matrix.dtype) % ALIGNED_BYTES == 0
+    steps = [step for size, step in zip(matrix.shape, matrix.stride, strict=True) if size > 1 and step > 1]
+    return all(step * width(matrix.dtype) % ALIGNED_BYTES == 0 for step in steps)
+
+
+def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    image, weight = _image_and_weight(operator, 0)
+    if image is None or weight is None:
+        return None
+    dtype = _convolved(image, accelerator)
+    if dtype is None:
+        return None
+    results = list(tensors_of(operator.outputs))
+    out = results[0].shape if results else _positions(operator, image, weight)
+    groups = max(1, image.shape[1] // weight.shape[1])
+    rows = image.shape[0] * math.prod(out[2:])
+    taps = math.prod(weight.shape[2:])
+    direct, padded = dtype is DType.FP32 or groups > 1, _is_padded(image, weight)
+    inner = taps * (weight.shape[1] if direct else _whole(weight.shape[1], CHANNELS_AT_ONCE // dtype.bytes))
+    out_bytes = max(2, dtype.bytes)
+    gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, out_bytes, False, False, taps, split=not padded, older=padded)
+    result = Tensor(tuple(out), image.dtype, (), -1, image.device)
+    body = [Launch(f"convolution_implicit_gemm_{dtype}", gemm)]
+    return body if dtype is DType.FP32 else [*_brought([image, weight], image, padded), *body, *_permuted([result], image)]
+
+
+def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    tensors = list(tensors_of(operator.inputs))
+    if len(tensors) < 3 or len(tensors[1].shape) < 3:
+        return None
+    gradient, image, weight = tensors[:3]
+    dtype = _convolved(image, accelerator)
+    if dtype is None:
+        return None
+    masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
+    to_image, to_weight, to_bias = masks[-1] if masks else (True, True, False)
+    padded = _is_padded(image, weight)
+    out: list[Launch] = []
+    if to_image:
+        data = Launch(
+            f"dgrad_implicit_gemm_{dtype}", _data_gradient(gradient, image, weight, dtype)._replace(split=not padded, older=padded)
+        )
+        out += [data] if dtype is DType.FP32 else [*_brought([gradient, weight], image, padded), data, *_permuted([image], image)]
+    if to_weight:
+        weights = Launch(
+            f"wgrad_implicit_gemm_{dtype}", _weight_gradient(gradient, image, weight, dtype, accelerator)._replace(older=padded)
+        )
+        out += [weights] if dtype is DType.FP32 else [*_brought([gradient, image], image, padded), weights, *_permuted([weight], image)]
+    if to_bias:
+        out.append(Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction")))
+    return out
+
+
+def _is_transposed(name: str, operator: Operator) -> bool:
+    place = _TRANSPOSED_AT.get(name, len(operator.inputs))
+    return "transpose" in name or (place < len(operator.inputs) and operator.inputs[place] is True)
+
+
+def _transposed(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """A transposed convolution: the data gradient of the convolution from its result to its image."""
+    image, weight = _image_and_weight(operator, 0)
+    results = list(tensors_of(operator.outputs))
+    if image is None or weight is None or not results:
+        return None
+    return _convolution_backward(_called(operator, image, results[0], weight, [True, False, False]), accelerator)
+
+
+def _transposed_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """Its own gradients: that convolution of the gradient, and the same convolution's gradient of the weight."""
+    tensors, mask = list(tensors_of(operator.inputs)), operator.inputs[-1]
+    if len(tensors) < 3 or not isinstance(mask, list):
+        return None
+    gradient, image, weight = tensors[:3]
+    out: list[Launch] = []
+    if mask[0]:
+        forward = msgspec.structs.replace(operator, inputs=[gradient, weight], outputs=[image])
+        out += _convolution(forward, accelerator) or []
+    out += _convolution_backward(_called(operator, image, gradient, weight, [False, mask[1], False]), accelerator) or []
+    return [*out, Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction"))] if mask[2] else out
+
+
+def _called(operator: Operator, gradient: Tensor, image: Tensor, weight: Tensor, wanted: list[Single]) -> Operator:
+    return msgspec.structs.replace(operator, inputs=[gradient, image, weight, wanted], outputs=[])
+
+
+def _data_gradient(gradient: Tensor, image: Tensor, weight: Tensor, dtype: DType) -> Gemm:
+    groups, taps = max(1, image.shape[1] // weight.shape[1]), math.prod(weight.shape[2:])
+    rows, positions = (tensor.shape[0] * math.prod(tensor.shape[2:]) for tensor in (image, gradient))
+    data = Gemm(rows, weight.shape[1], weight.shape[0] // groups * taps, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
+    # A strided convolution multiplies only the taps that fall on an input position: as many products as forward.
+    return data._replace(k=max(1, round(data.k * positions / max(1, rows)))) if positions < rows else data
+
+
+def _weight_gradient(gradient: Tensor, image: Tensor, weight: Tensor, dtype: DType, accelerator: Accelerator) -> Gemm:
+    groups, taps = max(1, image.shape[1] // weight.shape[1]), math.prod(weight.shape[2:])
+    positions = math.prod(gradient.shape[2:])
+    weights = Gemm(weight.shape[1] * taps, weight.shape[0] // groups, positions, dtype, groups, max(2, dtype.bytes), cast=False, taps=taps)
+    if dtype is DType.FP32:  # every image for itself, added up afterwards: C is far too small to fill the cores
+        return weights._replace(batch=groups * gradient.shape[0])
+    weights = weights._replace(k=positions * gradient.shape[0])
+    if dtype is DType.TF32 and compute_capability(accelerator.name) == _HOPPER:
+        return weights._replace(shared_bytes=groups * taps * _through_shared(weight.shape[1], weights.n, weights.k))
+    return weights
+
+
+def _through_shared(m: int, n: int, k: int) -> int:
+    """Bytes that pass through shared memory for C[m, n] of one tap, whose factors are turned around there. Tiles of C have 64 or 128 rows
+    and columns, and an instruction multiplies 64 rows by all columns of a tile."""
+    rows, columns = (min(128, _whole(size, 64)) for size in (m, n))
+    turned, multiplied = 3 * (rows + columns), rows // 64 * (64 + columns)
+    return -(-m // rows) * -(-n // columns) * k * (turned + multiplied) * DType.TF32.bytes
+
+
+def _is_padded(image: Tensor, weight: Tensor) -> bool:
+    """Whether the channels, of one group, are filled up to a multiple of `ALIGNED_BYTES` with zeros."""
+    return DType.parse(image.dtype) in (DType.FP16, DType.BF16) and image.shape[1] == weight.shape[1] and _is_odd(image)
+
+
+def _is_odd(image: Tensor) -> bool:
+    return image.shape[1] * width(image.dtype) % ALIGNED_BYTES != 0
+
+
+def _convolved(image: Tensor, accelerator: Accelerator) -> DType | None:
+    """The type in which a convolution of this image is multiplied; None for a type that is not multiplied."""
+    dtype = arithmetic(image.dtype, accelerator, DType.TF32)
+    return DType.FP32 if dtype is DType.TF32 and _is_odd(image) else dtype
+
+
+def _image_and_weight(operator: Operator, first: int) -> tuple[Tensor | None, Tensor | None]:
+    tensors = list(tensors_of(operator.inputs))[first : first + 2]
+    if len(tensors) < 2 or len(tensors[0].shape) < 3 or len(tensors[0].shape) != len(tensors[1].shape):
+        return None, None
+    return tensors[0], tensors[1]
+
+
+def _positions(operator: Operator, image: Tensor, weight: Tensor) -> tuple[int, ...]:
+    """The shape of a convolution's result, from its lists of padding, stride and dilation (of which `aten::convolution` has a bias, and
+    then stride, padding, dilation; the libraries' own operators padding, stride, dilation)."""
+    spatial = len(image.shape) - 2
+    lists = [
+        [int(x) for x in a if isinstance(x, int)]
+        for a in operator.inputs
+        if isinstance(a, list) and a and all(isinstance(x, int) for x in a)
+    ]
+    lists += [[0], [1], [1]][len(lists) :]
+    own = operator.name.removeprefix("aten::").startswith(("cudnn", "miopen"))
+    padding, stride = (lists[0], lists[1]) if own else (lists[1], lists[0])
+    dilation = lists[2]
+    sizes = []
+    for i in range(spatial):
+        p, s, d = (x[i] if i < len(x) else x[-1] for x in (padding, stride, dilation))
+        sizes.append((image.shape[2 + i] + 2 * p - d * (weight.shape[2 + i] - 1) - 1) // s + 1)
+    return (image.shape[0], weight.shape[0], *sizes)
+
+
+def _brought(tensors: list[Tensor], image: Tensor, padded: bool) -> list[Launch]:
+    """The kernels that bring a convolution's inputs into the order that matrix units read. padded: whether zeros fill up odd channels, for
+    which memory is cleared first."""
+    out: list[Launch] = []
+    for tensor in tensors:
+        permuted = _permuted([tensor], image)
+        if permuted and padded and _is_odd(tensor):
+            size = nbytes(tensor) // tensor.shape[1] * _whole(tensor.shape[1], ALIGNED_BYTES // width(tensor.dtype))
+            out.append(Launch("Memset (Device)", Traffic(size, 1, POINTWISE), DeviceEngine.FILL))
+        out += permuted
+    return out
+
+
+def _permuted(tensors: list[Tensor], image: Tensor) -> list[Launch]:
+    """The kernels that bring tensors into that order, or back, where the image has its channels first."""
+    if has_channels_last(image) or len(image.shape) < 4:
+        return []
+    return [
+        Launch("nchwToNhwcKernel", Traffic(2 * nbytes(tensor) // tensor.shape[1] * _whole(tensor.shape[1], PERMUTED_TILE), 1, POINTWISE))
+        for tensor in tensors
+        if nbytes(tensor)
+    ]
+
+
+def _whole(size: int, step: int) -> int:
+    """The size in whole steps."""
+    return -(-size // step) * step

@@ -1,0 +1,176 @@
+"""Which ranks of a job do work of their own, and which do the same as another.
+
+The process groups that rank 0 made are the dimensions in which ranks differ. Where the last rank, which is elsewhere along all of them,
+does what rank 0 does, they all do. Else the dimensions are tried one by one, away from rank 0, since that one often writes the log: where
+a neighbour along a dimension does the same, all ranks along it are copies of one; where it does not, they all run.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lumos.emulation.record import Argument, Group, Process, Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+#: A dimension: the groups along it, which share no rank.
+GroupsAlong = list[Group]
+
+
+def mesh_dimensions(process: Process) -> list[GroupsAlong]:
+    """The dimensions of a job with several ranks, from the groups that a rank knows. Where these do not reach every rank, as with a script
+    that has the group of all ranks for its replicas, one more dimension joins the ranks at the same places along the others; where that
+    does not reach every rank either, it joins all."""
+    families: dict[int, GroupsAlong] = {}
+    for group in process.groups:
+        families.setdefault(group.made, []).append(group)
+    smaller = [each for each in families.values() if 1 < len(each[0].ranks) < process.world]
+    everyone = [Group("", "", list(range(process.world)), -1)]
+    choices = (smaller, [*smaller, _alike_elsewhere(process.world, smaller)], [*smaller, everyone])
+    return next(each for each in choices if len(set(_copies(process.world, each))) == 1)
+
+
+def _alike_elsewhere(world: int, along: Sequence[GroupsAlong]) -> GroupsAlong:
+    """The ranks that are at the same places along these dimensions, as groups of one dimension."""
+    found: dict[tuple[int | None, ...], list[int]] = {}
+    for rank in range(world):
+        found.setdefault(tuple(_place(each, rank) for each in along), []).append(rank)
+    return [Group("", "", ranks, -1) for ranks in found.values()]
+
+
+class RankWork(NamedTuple):
+    """Ranks that ran, in order, and for each the others that do the same."""
+
+    run: list[int]
+    copies: dict[int, list[int]]
+
+
+def distinct_work(world: int, along: Sequence[GroupsAlong], ran: Callable[[Sequence[int]], Sequence[Process]], last_ran: bool) -> RankWork:
+    """Which of the job's ranks do work of their own. along: its dimensions. ran: runs ranks that have not run, and gives their records.
+    last_ran: the last rank has run."""
+
+    def same(one: int, other: int) -> bool:
+        return same_work(*ran([one, other]))
+
+    last = world - 1
+    if last_ran and apart(along, 0, last) and same(0, last):
+        return RankWork([0], copies(world, [0], along))
+    start = last if last_ran else diagonal(along)
+    beside = [neighbour(each, start) for each in along]
+    ran([start, *(rank for rank in beside if rank is not None)])
+    changing = [each for each, rank in zip(along, beside, strict=True) if rank is None or not same(start, rank)]
+    needed = to_run(changing, start)
+    ran(needed)
+    alike = copies(world, needed, [each for each in along if each not in changing])
+    return RankWork(*_with_first(needed, alike, same))
+
+
+def _with_first(needed: list[int], alike: dict[int, list[int]], same: Callable[[int, int], bool]) -> tuple[list[int], dict[int, list[int]]]:
+    """Let rank 0, which ran first, stand for the ranks that do the same, or for itself alone."""
+    if 0 in alike:
+        return needed, alike
+    leader = next(rank for rank, others in alike.items() if 0 in others)
+    others = [rank for rank in alike[leader] if rank]
+    if same(0, leader):
+        changed = {0: sorted([leader, *others])} | {rank: found for rank, found in alike.items() if rank != leader}
+    else:
+        changed = {0: []} | alike | {leader: others}
+    return sorted(changed), changed
+
+
+def apart(along: Sequence[GroupsAlong], one: int, other: int) -> bool:
+    """Whether two ranks are at different places along every dimension."""
+    return all(None not in places and places[0] != places[1] for places in ((_place(each, one), _place(each, other)) for each in along))
+
+
+def _place(dimension: GroupsAlong, rank: int) -> int | None:
+    return next((each.ranks.index(rank) for each in dimension if rank in each.ranks), None)
+
+
+def diagonal(along: Sequence[GroupsAlong]) -> int:
+    """The rank that is one on from rank 0 along every dimension."""
+    rank = 0
+    for each in along:
+        group = next((group.ranks for group in each if rank in group.ranks), [rank])
+        rank = group[(group.index(rank) + 1) % len(group)]
+    return rank
+
+
+def neighbour(dimension: GroupsAlong, rank: int) -> int | None:
+    """The next rank along a dimension that is not rank 0; None where there is none."""
+    group = next((each.ranks for each in dimension if rank in each.ranks), [rank])
+    place = group.index(rank)
+    return next((other for other in (*group[place + 1 :], *group[:place]) if other), None)
+
+
+def to_run(changing: Sequence[GroupsAlong], start: int = 0) -> list[int]:
+    """The ranks that must run: those reached from one of them along the dimensions that change the work."""
+    found, waiting = {start}, [start]
+    while waiting:
+        rank = waiting.pop()
+        for dimension in changing:
+            for other in next((each.ranks for each in dimension if rank in each.ranks), []):
+                if other not in found:
+                    found.add(other)
+                    waiting.append(other)
+    return sorted(found)
+
+
+def copies(world: int, run: Iterable[int], unchanging: Sequence[GroupsAlong]) -> dict[int, list[int]]:
+    """For each rank that ran, the others that do the same. Ranks that no dimension leads to are copies of the first."""
+    part = _copies(world, unchanging)
+    leader = {part[rank]: rank for rank in sorted(run, reverse=True)}
+    found: dict[int, list[int]] = {rank: [] for rank in sorted(run)}
+    first = min(found)
+    for rank in range(world):
+        if rank not in found:
+            found[leader.get(part[rank], first)].append(rank)
+    return found
+
+
+def _copies(world: int, unchanging: Sequence[GroupsAlong]) -> list[int]:
+    """For each rank the least rank that it is joined with by groups along these dimensions."""
+    least = list(range(world))
+
+    def find(rank: int) -> int:
+        while least[rank] != rank:
+            rank = least[rank]
+        return rank
+
+    for dimension in unchanging:
+        for group in dimension:
+            for rank in group.ranks:
+                one, other = find(group.ranks[0]), find(rank)
+                least[max(one, other)] = min(one, other)
+    return [find(rank) for rank in range(world)]
+
+
+def same_work(one: Process, other: Process) -> bool:
+    """Whether two ranks ask the same of their devices, in the same order: operators with their shapes, calls, and exchanges with their
+    sizes within groups of the same dimension."""
+    compared: tuple[Callable[[Process], Any], ...] = (_operators, _calls, _exchanges)
+    return all(each(one) == each(other) for each in compared)
+
+
+def _operators(process: Process) -> list[tuple[Any, ...]]:
+    return [(each.name, each.thread, each.stream, _shapes(each.inputs)) for each in process.operators]
+
+
+def _calls(process: Process) -> list[tuple[Any, ...]]:
+    return [(each.kind, each.stream, each.event, each.exchange) for each in process.calls]
+
+
+def _exchanges(process: Process) -> list[tuple[Any, ...]]:
+    made = {group.name: group.made for group in process.groups}
+    return [(each.kind, made.get(each.group), each.input_elements, each.output_elements, each.dtype) for each in process.exchanges]
+
+
+def _shapes(arguments: Sequence[Argument]) -> tuple[Any, ...]:
+    found: list[Any] = []
+    for each in arguments:
+        if isinstance(each, Tensor):
+            found.append((each.shape, each.dtype))
+        elif isinstance(each, list):
+            found.append(_shapes(each))
+    return tuple(found)

@@ -1,0 +1,232 @@
+"""The nodes of an execution trace, and its file: schema 1.1.1, as torch's ExecutionTraceObserver writes it since version 2.5.
+
+Node 1 is the process, then come its threads and the process groups, then everything that the record has, in the order in which it
+began, so that an id is a place in the order of calls. A node's `rf_id` is the "Record function id" of the profiler's row of the same call.
+
+A record keeps the results of operators that reach the dispatcher. An operator that only calls others above it gives what the last of
+them gave, or its first argument where it called none, as `aten::to` does for a tensor that is what it should be.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from isal import igzip
+
+from lumos.emulation.device.arguments import type_word
+from lumos.emulation.execution_trace.values import TensorIds
+from lumos.emulation.record import Exchange, Mark, Operator, signature
+from lumos.graph.joined.one_job import EMULATED
+from lumos.reports.export.kineto_rows import PROCESS
+from lumos.vocabulary import MODULE_PREFIX, CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from lumos.emulation.record import Argument, Group, Process
+
+SCHEMA = "1.1.1-chakra.0.0.4"
+_PROCESS, _THREAD = (f"[pytorch|profiler|execution_trace|{word}]" for word in ("process", "thread"))
+_GROUPS = "## process_group:init ##"
+
+#: Numbers of c10's RecordScope.
+_FUNCTION, _BACKWARD, _USER = 0, 1, 7
+#: Level of compression: the fastest, which a reader does not notice.
+_LEVEL = 1
+
+
+class Meeting(NamedTuple):
+    """What an exchange is for one rank: its group, and the other rank of a transfer or the root (-1 without)."""
+
+    group: Group
+    peer: int
+
+
+class _Call(NamedTuple):
+    """A node of the record. parent: the id of its caller."""
+
+    id: int
+    parent: int
+    what: Operator | Mark | Exchange
+    place: int
+
+
+def execution_trace_name(rank: int) -> str:
+    """The name of a rank's file, as `lumos collect --execution-trace` gives it."""
+    return f"rank{rank}.et.json.gz"
+
+
+def record_ids(process: Process) -> tuple[int, int, int]:
+    """The "Record function id" of the first operator, the first mark and the first exchange of a record; those of others follow."""
+    marks = 1 + len(process.operators)
+    return 1, marks, marks + len(process.marks)
+
+
+def own_meetings(process: Process) -> dict[int, Meeting]:
+    """The exchanges of the process itself, by their place in its record."""
+    groups = {group.name: group for group in process.groups}
+    return {i: Meeting(groups[each.group], each.peer) for i, each in enumerate(process.exchanges) if each.group in groups}
+
+
+class NodeSheet:
+    """The nodes of the ranks that run one program. What they have in common is made once."""
+
+    def __init__(self, process: Process) -> None:
+        self.process = process
+        self._ids = record_ids(process)
+        self._calls = list(_calls(process))
+        self._results = _results(process, self._calls)
+        self._tensors = TensorIds(self._calls[-1].id + 1 if self._calls else _first_call(process))
+        self._common = [self._node(each) for each in self._calls if not isinstance(each.what, Exchange)]
+
+    def write(self, path: Path, groups: Sequence[Group], meetings: Mapping[int, Meeting]) -> None:
+        """Write the file of one rank, compressed. groups: those that it is a member of."""
+        head = {"schema": SCHEMA, "pid": PROCESS, "time": "", "start_ts": 0, "lumos": EMULATED}
+        nodes = [*self._pseudo(groups), *self._common]
+        nodes += [
+            self._exchange(each, meetings[each.place]) for each in self._calls if each.place in meetings and isinstance(each.what, Exchange)
+        ]
+        with igzip.open(path, "wb", compresslevel=_LEVEL) as file:  # type: ignore[no-untyped-call]
+            file.write(msgspec.json.encode(head)[:-1] + b',"nodes":[\n' + b",\n".join(nodes) + b'\n],"finish_ts":0}\n')
+
+    def _pseudo(self, groups: Sequence[Group]) -> Iterator[bytes]:
+        """The nodes of the process, its threads and its groups."""
+        empty = self._tensors.written(())
+        yield _encoded(1, _PROCESS, 1, empty, empty, _attributes(0, _USER, 0))
+        for place in range(len(self.process.threads)):
+            yield _encoded(2 + place, _THREAD, 1, empty, empty, _attributes(0, _USER, place + 1))
+        if groups:
+            listed = [
+                {
+                    "pg_name": each.name,
+                    "pg_desc": each.description,
+                    "ranks": each.ranks,
+                    "group_size": len(each.ranks),
+                    "group_count": len(groups),
+                }
+                for each in groups
+            ]
+            given = self._tensors.written([msgspec.json.encode(listed).decode()])
+            yield _encoded(2 + len(self.process.threads), _GROUPS, 2, given, empty, _attributes(0, _USER, 1))
+
+    def _node(self, call: _Call) -> bytes:
+        what = call.what
+        if isinstance(what, Mark):
+            empty = self._tensors.written(())
+            return _encoded(call.id, what.name, call.parent, empty, empty, _attributes(self._ids[1] + call.place, _USER, what.thread + 1))
+        assert isinstance(what, Operator)
+        attributes = _attributes(
+            self._ids[0] + call.place,
+            _BACKWARD if what.forward_thread >= 0 and "::engine::" not in what.name else _FUNCTION,
+            what.thread + 1,
+            sequence=what.sequence,
+            forward=what.forward_thread + 1,
+            schema=self.process.schemas.get(signature(what), ""),
+        )
+        inputs, outputs = self._tensors.written(what.inputs), self._tensors.written(self._results[call.place])
+        return _encoded(call.id, what.name, call.parent, inputs, outputs, attributes)
+
+    def _exchange(self, call: _Call, meeting: Meeting) -> bytes:
+        """The node in which torch says what a collective does, below the operator that asked for it."""
+        exchange, group = call.what, meeting.group
+        assert isinstance(exchange, Exchange)
+        name = {CollectiveKind.SEND: "send", CollectiveKind.RECEIVE: "recv"}.get(exchange.kind, exchange.name)
+        start, stride = group.ranks[0], _stride(group.ranks)
+        given: list[Argument] = [exchange.sequence, [group.name, group.description], meeting.peer, name]
+        given += [list(exchange.input_splits), list(exchange.output_splits), start, stride, len(group.ranks)]
+        more = [
+            _attribute("collective_name", "string", name),
+            _attribute("dtype", "string", type_word(exchange.dtype)),
+            _attribute("in_msg_nelems", "uint64", exchange.input_elements),
+            _attribute("out_msg_nelems", "uint64", exchange.output_elements),
+            _attribute("in_split_size", "string", str(exchange.input_splits)),
+            _attribute("out_split_size", "string", str(exchange.output_splits)),
+            _attribute("global_rank_start", "uint64", start),
+            _attribute("global_rank_stride", "int64", stride),
+            _attribute("pg_name", "string", group.name),
+            _attribute("pg_desc", "string", group.description),
+            _attribute("pg_size", "uint64", len(group.ranks)),
+        ]
+        attributes = [*_attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1), *more]
+        return _encoded(call.id, "record_param_comms", call.parent, self._tensors.written(given), self._tensors.written(()), attributes)
+
+
+def _first_call(process: Process) -> int:
+    """The id of the first node after those of the process, its threads and its groups."""
+    return 3 + len(process.threads)
+
+
+def _calls(process: Process) -> Iterator[_Call]:
+    """Everything that the record has but calls of modules, which torch's observer does not see, in the order in which it began, each with
+    its caller on its thread."""
+    every: list[tuple[int, int, int, Operator | Mark | Exchange]] = []
+    lists: tuple[Sequence[Operator | Mark | Exchange], ...] = (process.marks, process.operators, process.exchanges)
+    for kind, things in enumerate(lists):
+        every += [(each.begin, kind, place, each) for place, each in enumerate(things) if not _is_module(each)]
+    open_: list[list[tuple[int, int]]] = [[] for _ in process.threads]  # the calls of each thread that have not ended: their end, their id
+    for number, (begin, _, place, what) in enumerate(sorted(every, key=lambda one: one[:3])):
+        stack = open_[what.thread]
+        while stack and stack[-1][0] < begin:
+            stack.pop()
+        call = _Call(_first_call(process) + number, stack[-1][1] if stack else 2 + what.thread, what, place)
+        stack.append((what.end, call.id))
+        yield call
+
+
+def _is_module(what: Operator | Mark | Exchange) -> bool:
+    return isinstance(what, Mark) and what.name.startswith(MODULE_PREFIX)
+
+
+def _results(process: Process, calls: Sequence[_Call]) -> list[list[Argument]]:
+    """What each operator of the record gives."""
+    place_of = {each.id: each.place for each in calls if isinstance(each.what, Operator)}
+    found: list[list[Argument]] = [[] for _ in process.operators]
+    last: dict[int, list[Argument]] = {}  # by place: the results of the last operator that it called
+    for each in reversed(calls):
+        if isinstance(each.what, Operator):
+            found[each.place] = _given(each.what, process.schemas.get(signature(each.what), ""), last.pop(each.place, []))
+            caller = place_of.get(each.parent, -1)
+            if caller >= 0 and found[each.place]:
+                last.setdefault(caller, found[each.place])
+    return found
+
+
+def _given(operator: Operator, schema: str, of_last: list[Argument]) -> list[Argument]:
+    returns = schema.rpartition(" -> ")[2]
+    if operator.outputs or returns in ("", "()"):
+        return operator.outputs
+    count = 1 + returns.count(",") if returns.startswith("(") else 1
+    return (of_last or operator.inputs[:1])[:count]
+
+
+def _stride(ranks: Sequence[int]) -> int:
+    """The distance between the ranks of a group where it is always the same, otherwise -1."""
+    steps = {other - one for one, other in itertools.pairwise(ranks)}
+    return steps.pop() if len(steps) == 1 else -1 if steps else 0
+
+
+def _attribute(name: str, kind: str, value: Any) -> dict[str, Any]:
+    return {"name": name, "type": kind, "value": value}
+
+
+def _attributes(record: int, scope: int, thread: int, sequence: int = -1, forward: int = 0, schema: str = "") -> list[dict[str, Any]]:
+    return [
+        _attribute("rf_id", "uint64", record),
+        _attribute("fw_parent", "uint64", 0),
+        _attribute("seq_id", "int64", sequence),
+        _attribute("scope", "uint64", scope),
+        _attribute("tid", "uint64", thread),
+        _attribute("fw_tid", "uint64", forward),
+        _attribute("op_schema", "string", schema),
+        _attribute("kernel_backend", "string", ""),
+        _attribute("kernel_file", "string", ""),
+        _attribute("tensor_range", "string", ""),
+    ]
+
+
+def _encoded(number: int, name: str, parent: int, inputs: Any, outputs: Any, attributes: list[dict[str, Any]]) -> bytes:
+    node = {"id": number, "name": name, "ctrl_deps": parent, "inputs": inputs, "outputs": outputs, "attrs": attributes}
+    return msgspec.json.encode(node)

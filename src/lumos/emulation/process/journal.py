@@ -1,0 +1,144 @@
+"""What happened, in order, while the profiler ran: notes, each tied to the profiler's rows by a row of its own.
+
+torch's profiler knows which operator called which, on which thread, and where the backward pass came from; what it does not know
+(streams, storages, communication) is noted here under a number. The number is the name of an empty row among the profiler's, so
+both have one order.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch._C._profiler import _RecordFunctionFast
+
+from lumos.emulation.process.script import line_of_script
+from lumos.emulation.record import Argument, Assumption, CallKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.vocabulary import CollectiveKind
+
+#: Rows with this prefix and a number are ours; the rows that a note encloses are torch's work on tensors without data, unless the
+#: second prefix says that they are what the operator itself calls.
+CLOSED = "lumos:"
+OPEN = "lumos>"
+#: Around what runs on tensors with data: torch shows an operator twice there that meets a tensor without.
+ASIDE = "lumos|"
+
+
+class OperatorNote(NamedTuple):
+    """An operator that reached the device. Its results are added when it returns. own_kernel: it has one besides what it calls."""
+
+    overload: str
+    inputs: list[Argument]
+    outputs: list[Argument]
+    stream: int
+    own_kernel: bool = False
+
+
+class CallNote(NamedTuple):
+    kind: CallKind
+    stream: int
+    event: int
+    exchange: int
+    bytes: int
+
+
+class ExchangeNote(NamedTuple):
+    """Fields as in `record.Exchange`."""
+
+    kind: CollectiveKind
+    name: str
+    group: str
+    sequence: int
+    dtype: str
+    input_elements: int
+    output_elements: int
+    peer: int
+    input_splits: list[int]
+    output_splits: list[int]
+    batch: int
+    stream: int
+    asynchronous: bool
+    host: bool
+    storages: list[int]
+
+
+class AllocationNote(NamedTuple):
+    bytes: int
+    storage: int
+
+
+class StepNote(NamedTuple):
+    """The end of a step."""
+
+    number: int
+
+
+_Entry = OperatorNote | CallNote | ExchangeNote | AllocationNote | StepNote
+
+
+class Journal:
+    """The notes of one process. Those made before `recording` have number 0 and no row."""
+
+    def __init__(self) -> None:
+        self.recording = False
+        self.reads = 0  # values read from tensors since the last step
+        self.entries: dict[int, _Entry] = {}
+        self.before: list[AllocationNote] = []
+        self.assumed: dict[tuple[str, str], Assumption] = {}
+        self._last = 0
+
+    @contextlib.contextmanager
+    def around(self, entry: _Entry, opened: bool = False) -> Iterator[int]:
+        """Note something that takes place within this context. Gives its number, 0 where nothing is recorded."""
+        if not self.recording:
+            yield 0
+            return
+        number = self._number(entry)
+        with _RecordFunctionFast(f"{OPEN if opened else CLOSED}{number}"):
+            yield number
+
+    def add(self, entry: _Entry) -> int:
+        """Note something that takes place now. Returns its number, 0 where nothing is recorded."""
+        if not self.recording:
+            if isinstance(entry, AllocationNote):
+                self.before.append(entry)
+            return 0
+        with _RecordFunctionFast(f"{CLOSED}{self._last + 1}"):
+            return self._number(entry)
+
+    def assume(self, code: str, message: str) -> None:
+        """Note an assumption, with the line of the script that made it necessary; equal ones are counted."""
+        known = self.assumed.get((code, message))
+        if known is None:
+            self.assumed[code, message] = Assumption(code, message, line_of_script())
+        else:
+            self.assumed[code, message] = Assumption(code, message, known.where, known.count + 1)
+
+    @property
+    def last(self) -> int:
+        """The number of the newest note."""
+        return self._last
+
+    def _number(self, entry: _Entry) -> int:
+        self._last += 1
+        self.entries[self._last] = entry
+        return self._last
+
+    @contextlib.contextmanager
+    def aside(self) -> Iterator[None]:
+        """Within it, tensors have data."""
+        with _RecordFunctionFast(f"{ASIDE}0") if self.recording else contextlib.nullcontext():
+            yield
+
+    @contextlib.contextmanager
+    def closed(self) -> Iterator[None]:
+        """Within it, rows are torch's own work on tensors without data."""
+        if not self.recording:
+            yield
+            return
+        with _RecordFunctionFast(f"{CLOSED}0"):
+            yield

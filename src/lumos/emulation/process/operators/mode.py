@@ -1,0 +1,275 @@
+"""Runs every operator on tensors without data, and notes it.
+
+torch's FakeTensorMode knows the shape, type and device of each operator's result. Here it also follows operators that are
+written in terms of others, as a real device would, so that those appear; gives stand-ins for values that would have been read
+from the device; and notes what reached the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import DispatchKey
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily
+from torch.utils._pytree import tree_map_only
+
+from lumos.emulation.process.journal import OperatorNote
+from lumos.emulation.process.operators import attention, inside, real, recurrent, values, workspaces
+from lumos.emulation.process.operators.composite import follows, has_kernel, implementation
+from lumos.emulation.process.ranks.exchanges import Exchanges
+from lumos.emulation.record import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lumos.emulation.process.journal import Journal
+    from lumos.emulation.process.operators.storages import Storages
+    from lumos.emulation.process.streams import Streams
+    from lumos.emulation.record import Argument
+
+
+class SparseGradientError(RuntimeError):
+    """An operator would make a sparse matrix, of which nothing says how many elements it has."""
+
+
+#: Takes the lengths of sequences from a tensor of the host, and gives one back.
+_PACK = torch.ops.aten._pack_padded_sequence.default
+
+
+class Emulation(FakeTensorMode):  # type: ignore[misc]
+    """The mode in which the whole script runs."""
+
+    def __init__(self, journal: Journal, storages: Storages, streams: Streams, device: str) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.journal, self.storages, self.streams, self.kind = journal, storages, streams, device
+        self.exchanges = Exchanges(journal, storages, streams)
+        self._inside = False
+        self._largest: dict[tuple[Any, ...], int] = {}  # elements of the largest result, by operator and shapes: a mesh is made often
+
+    def __deepcopy__(self, _: Any) -> Emulation:
+        return self  # a copy of a tensor is in the same mode
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # torch would otherwise import its compiler and wrap every operator
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if self._inside or func.namespace == "prim" or not all(map(_is_plain, types)):
+            return self.dispatch(func, types, args, kwargs)
+        if func.namespace == "c10d":
+            return self.exchanges.run(func, args, kwargs)
+        if self.kind != "cpu" and real.can_run(self, func, args, kwargs):
+            note = self._note(func, args, kwargs)
+            with self.journal.around(note, opened=True), torch._C._AutoDispatchBelowAutograd():
+                return self._returned(note, real.run(func, args, kwargs))
+        if func is _PACK:
+            return self._with_data_of_host(func, args, kwargs)
+        args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
+        if not self.journal.recording:
+            return self._quietly(func, types, args, kwargs)
+        if self._follows(func, args):
+            return self._follow(func, types, args, kwargs)
+        return self._leaf(func, types, args, kwargs)
+
+    def _with_data_of_host(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator by those that it calls, which read its tensors of the host."""
+        note = self._note(func, args, kwargs)
+        sequences, given, batch_first = args
+        given = recurrent.lengths(self, given, sequences.shape[1 if batch_first else 0])
+        with self.journal.around(note, opened=True), self, torch._C._AutoDispatchBelowAutograd():
+            return self._returned(note, func._op_dk(DispatchKey.CompositeExplicitAutograd, sequences, given, batch_first, **kwargs))
+
+    def _without_data(self, given: Any) -> tuple[Any, ...]:
+        """Arguments, with a tensor without data in place of each that has data."""
+        return tuple(
+            values.from_data(self.from_tensor(each), each) if type(each) in (torch.Tensor, torch.nn.Parameter)
+            else list(self._without_data(each)) if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)
+            else each for each in given
+        )  # fmt: skip
+
+    def _quietly(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Outside of the recorded steps, only memory is kept account of."""
+        if attention.chooses(func, self.kind):
+            with self:
+                return attention.run(func, args, kwargs)
+        if func.namespace == "_c10d_functional":
+            return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
+        out = self._result(func, types, args, kwargs)
+        for each in out if isinstance(out, (list, tuple)) else (out,):
+            if isinstance(each, torch.Tensor):
+                self.storages.number_of(each)
+        self._pass(func, args)
+        return out
+
+    def _follows(self, func: Any, args: Any) -> bool:
+        device = _device_of(args, self.kind)
+        return follows(func, device) or (_is_implicit(func) and func._can_decompose() and not has_kernel(func, device))
+
+    def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator by the operators that it calls."""
+        note = self._note(func, args, kwargs)
+        with self.journal.around(note, opened=True):
+            return self._returned(note, self._by_parts(func, types, args, kwargs))
+
+    def _by_parts(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        if attention.chooses(func, self.kind):
+            with self:
+                return attention.run(func, args, kwargs)
+        try:
+            with self, torch._C._AutoDispatchBelowAutograd():
+                if _is_implicit(func):
+                    return func._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+                out = func._op_dk(getattr(DispatchKey, implementation(func)), *args, **kwargs)
+        except (RuntimeError, NotImplementedError):
+            out = None  # it reads data after all
+        if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
+            with self.journal.closed():
+                return self._result(func, types, args, kwargs)
+        values.pass_on(func, args, out)
+        return out
+
+    def _leaf(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator that reaches a kernel of its own."""
+        note = self._note(func, args, kwargs)
+        if self.exchanges.has_pending:
+            self.exchanges.touch(set(_storages(note.inputs)))
+        device = _device_of(args, self.kind)
+        calls = inside.of(func, device)
+        if calls is not None:
+            note = note._replace(own_kernel=inside.has_own_kernel(func, device))
+            with self.journal.around(note, opened=True):
+                with self, torch._C._AutoDispatchBelowAutograd():
+                    calls(self.hidden, *args, **kwargs)
+                with self.journal.closed():
+                    out = self._result(func, types, args, kwargs)
+        else:
+            with self.journal.around(note):
+                out = self._result(func, types, args, kwargs)
+        values.note_read(func, args, self.streams)
+        returned = self._returned(note, out)
+        self._pass(func, args)
+        return returned
+
+    def _pass(self, func: Any, args: Any) -> None:
+        """Take what a kernel of the emulated host needs besides its results, and give it back."""
+        found = workspaces.taken(func, args) if self.kind == "cpu" else None
+        if found is not None:
+            self.storages.borrow(found.passing)
+
+    def _returned(self, note: OperatorNote, out: Any) -> Any:
+        """The result of an operator, which is noted."""
+        note.outputs.extend(self.storages.as_argument(each) for each in (out if isinstance(out, tuple) else (out,)))
+        return out
+
+    def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        stand_in = values.STAND_INS.get(func)
+        if self.kind == "cpu":
+            self.storages.borrow(workspaces.in_passing(func, args))
+        with self._closed():
+            if stand_in is not None:
+                return stand_in(self, func, args, kwargs)
+            try:
+                out = self.dispatch(func, types, args, kwargs)
+            except NotImplementedError as error:
+                if "aten::empty_strided" not in str(error):
+                    raise
+                raise UnsupportedOperatorException(func) from error  # torch tried it on tensors with data, which the device has none of
+            if isinstance(out, torch.Tensor) and out.layout is torch.sparse_coo:
+                raise SparseGradientError(f"{func} makes a sparse matrix")
+        values.pass_on(func, args, out)
+        return out
+
+    @contextlib.contextmanager
+    def aside(self, hidden: bool) -> Iterator[None]:
+        """Within it, tensors have data. hidden: what runs is not this process's work in a real run."""
+        with unset_fake_temporarily(), self.journal.closed() if hidden else self.journal.aside():
+            yield
+
+    def batch_of(self, batch: Any) -> Any:
+        """A batch of a data loader as the script gets it: with data where those are on the host of an emulated accelerator."""
+        if self.kind != "cpu":
+            return batch
+        with self.journal.closed():
+            return tree_map_only(torch.Tensor, lambda each: self.from_tensor(each) if type(each) is torch.Tensor else each, batch)
+
+    def hidden(self, function: Callable[[], Any]) -> Any:
+        """The result of a function whose operators are not part of the record."""
+        with self.journal.closed(), self._closed():
+            return function()
+
+    def largest_result(self, func: Any, args: Any, kwargs: Any) -> int:
+        """Elements of the largest tensor that an operator on tensors with data would make; 0 where only the data tell."""
+        if any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments):
+            return 0  # it writes into tensors that are there
+        asked = (func, _shapes(args), _shapes(kwargs.items()))
+        if asked not in self._largest:
+            with self.journal.closed(), self._closed():
+                try:
+                    out = self.dispatch(func, (), args, kwargs)
+                except (RuntimeError, NotImplementedError):
+                    out = None
+            found = out if isinstance(out, (list, tuple)) else (out,)
+            self._largest[asked] = max((each.numel() for each in found if isinstance(each, torch.Tensor)), default=0)
+        return self._largest[asked]
+
+    @contextlib.contextmanager
+    def _closed(self) -> Iterator[None]:
+        """Within it, operators are torch's own work on tensors without data."""
+        before, self._inside = self._inside, True
+        try:
+            yield
+        finally:
+            self._inside = before
+
+    def _note(self, func: Any, args: Any, kwargs: Any) -> OperatorNote:
+        declared = func._schema.arguments
+        given = [args[place] if place < len(args) else kwargs.get(each.name, each.default_value) for place, each in enumerate(declared)]
+        overload = "" if func._overloadname == "default" else func._overloadname
+        return OperatorNote(overload, [self.storages.as_argument(each) for each in given], [], self.streams.current)
+
+
+def _storages(arguments: Iterable[Argument]) -> Iterator[int]:
+    for each in arguments:
+        if isinstance(each, Tensor):
+            yield each.storage
+        elif isinstance(each, list):
+            yield from _storages(each)
+
+
+def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:
+    """Arguments, with the shape and type of each tensor in its place: all that the shapes of results follow from. What is neither a
+    number nor a tensor, such as an element type, stands as its text."""
+    return tuple(
+        (each.dtype, tuple(each.shape)) if isinstance(each, torch.Tensor)
+        else _shapes(each) if isinstance(each, (list, tuple))
+        else (type(each), each) if isinstance(each, (bool, int, float)) else str(each)
+        for each in values_given
+    )  # fmt: skip
+
+
+def _is_plain(kind: Any) -> bool:
+    """Whether operators on tensors of this class are the device's; others (DTensor, …) translate them themselves first."""
+    return kind is FakeTensor or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+
+
+def _is_implicit(func: Any) -> bool:
+    known = _IMPLICIT.get(func)
+    if known is None:
+        known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
+        _IMPLICIT[func] = known
+    return known
+
+
+_IMPLICIT: dict[Any, bool] = {}
+
+
+def _device_of(args: Any, default: str) -> str:
+    """The kind of device that an operator runs on: that of its first tensor."""
+    for each in args:
+        found = each[0] if isinstance(each, (list, tuple)) and each else each
+        if isinstance(found, torch.Tensor):
+            return str(found.device.type)
+    return default

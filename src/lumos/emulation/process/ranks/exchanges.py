@@ -1,0 +1,203 @@
+"""Collectives, sends and receives: noted, with results of the right shape, and never carried out.
+
+All of them reach the dispatcher as an operator of c10d, whoever asks for them: torch.distributed's functions, functional
+collectives, DDP's reducer or FSDP.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lumos.emulation.process.journal import ExchangeNote, Journal
+from lumos.emulation.process.operators.known import forget, know, value_of
+from lumos.emulation.record import CallKind
+from lumos.errors import LumosError
+from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from lumos.emulation.process.operators.storages import Storages
+    from lumos.emulation.process.streams import Streams
+
+#: The operators of c10d: what kind of exchange, which of their arguments hold what is read and what is written.
+_OPERATORS = {
+    "allreduce_": (CollectiveKind.ALL_REDUCE, "tensors", "tensors"),
+    "allreduce_coalesced_": (CollectiveKind.ALL_REDUCE, "tensors", "tensors"),
+    "broadcast_": (CollectiveKind.BROADCAST, "tensors", "tensors"),
+    "reduce_": (CollectiveKind.REDUCE, "tensors", "tensors"),
+    "allgather_": (CollectiveKind.ALL_GATHER, "input_tensors", "output_tensors"),
+    "_allgather_base_": (CollectiveKind.ALL_GATHER, "input_tensor", "output_tensor"),
+    "allgather_coalesced_": (CollectiveKind.ALL_GATHER, "input_list", "output_lists"),
+    "allgather_into_tensor_coalesced_": (CollectiveKind.ALL_GATHER, "inputs", "outputs"),
+    "reduce_scatter_": (CollectiveKind.REDUCE_SCATTER, "input_tensors", "output_tensors"),
+    "_reduce_scatter_base_": (CollectiveKind.REDUCE_SCATTER, "input_tensor", "output_tensor"),
+    "reduce_scatter_tensor_coalesced_": (CollectiveKind.REDUCE_SCATTER, "inputs", "outputs"),
+    "alltoall_": (CollectiveKind.ALL_TO_ALL, "input_tensors", "output_tensors"),
+    "alltoall_base_": (CollectiveKind.ALL_TO_ALL, "input", "output"),
+    "gather_": (CollectiveKind.GATHER, "input_tensors", "output_tensors"),
+    "scatter_": (CollectiveKind.SCATTER, "input_tensors", "output_tensors"),
+    "send": (CollectiveKind.SEND, "tensors", ""),
+    "recv_": (CollectiveKind.RECEIVE, "", "tensors"),
+    "recv_any_source_": (CollectiveKind.RECEIVE, "", "tensors"),
+    "barrier": (CollectiveKind.BARRIER, "", ""),
+    "monitored_barrier_": (CollectiveKind.BARRIER, "", ""),
+}
+
+
+#: Kinds whose results are other values than those that were sent.
+_SUMS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
+
+
+class Exchanges:
+    """The exchanges of one process. batch: the number of the batch of sends and receives that is being issued, -1 outside of one."""
+
+    def __init__(self, journal: Journal, storages: Storages, streams: Streams) -> None:
+        self._journal, self._storages, self._streams = journal, storages, streams
+        self._sequences: dict[str, int] = {}
+        self._works: list[Any] = []
+        self._pending: dict[int, int] = {}  # by storage: the exchange that nobody has waited for in so many words
+        self.batch = self.batches = -1
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """An operator of c10d: noted, and answered with work that is done."""
+        word = func._schema.name.removeprefix("c10d::")
+        if word not in _OPERATORS:
+            raise LumosError(f"{func}: this collective operator cannot be emulated")
+        declared = [each.name for each in func._schema.arguments]
+        given = dict(zip(declared, args, strict=False)) | kwargs
+        note = self._note(word, given)
+        with self._journal.around(note, opened=True) as number:
+            pass
+        _pass_on(_OPERATORS[word], given)
+        work = self._work(number, given)
+        returns = len(func._schema.returns)
+        if returns == 0:
+            return None
+        outputs = given.get(_OPERATORS[word][2])
+        return work.boxed() if returns == 1 else (outputs, work.boxed())
+
+    def _note(self, word: str, given: dict[str, Any]) -> ExchangeNote:
+        kind, source, target = _OPERATORS[word]
+        group = torch.distributed.ProcessGroup.unbox(given["process_group"])
+        name = group.group_name
+        sends, receives = _flat(given.get(source)), _flat(given.get(target))
+        in_batch = kind.is_transfer and self.batch >= 0
+        sequence = self._sequences.get(name, -1) + (0 if in_batch and self._sequences.get(f"{name}#{self.batch}") else 1)
+        self._sequences[name] = sequence
+        if in_batch:
+            self._sequences[f"{name}#{self.batch}"] = 1
+        some = (sends or receives or [given.get("tensor")])[0]
+        asynchronous = bool(given.get("async_op", True))
+        return ExchangeNote(
+            kind, word, name, sequence, str(some.dtype).removeprefix("torch.") if some is not None else "uint8",
+            sum(each.numel() for each in sends), sum(each.numel() for each in receives), _peer(given, group),
+            _splits(given, "input_split_sizes", sends), _splits(given, "output_split_sizes", receives),
+            self.batch if in_batch else -1, self._streams.current, asynchronous,
+            bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
+            sorted({self._storages.number_of(each) for each in (*sends, *receives)}),
+        )  # fmt: skip
+
+    def _work(self, number: int, given: dict[str, Any]) -> Any:
+        work = _work_class()(self._wait, self._leave_pending, number, _flat(given.get("tensors") or given.get("outputs")))
+        self._works.append(work)
+        return work
+
+    def _wait(self, number: int) -> None:
+        if number:
+            self._streams.call(CallKind.STREAM_WAITS_EXCHANGE, stream=self._streams.current, exchange=number)
+
+    def _leave_pending(self, number: int) -> None:
+        """The caller took a future: whoever touches the exchange's memory first waits for it."""
+        entry = self._journal.entries.get(number)
+        if isinstance(entry, ExchangeNote):
+            self._pending.update(dict.fromkeys(entry.storages, number))
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether an exchange is still to be waited for at the first use of its memory."""
+        return bool(self._pending)
+
+    def touch(self, storages: set[int]) -> None:
+        """An operator uses these storages."""
+        for number in sorted({self._pending[each] for each in storages & self._pending.keys()}):
+            self._pending = {storage: other for storage, other in self._pending.items() if other != number}
+            self._wait(number)
+
+
+def _flat(value: Any) -> list[Any]:
+    """All tensors of an argument."""
+    if value is None:
+        return []
+    if isinstance(value, torch.Tensor):
+        return [value]
+    return [tensor for each in value for tensor in _flat(each)]
+
+
+def _pass_on(operator: tuple[CollectiveKind, str, str], given: dict[str, Any]) -> None:
+    """What is received is what this rank sends, of which a value may be known; the results of sums are not, which whoever asked knows."""
+    kind, source, target = operator
+    values = {value_of(each) for each in _flat(given.get(source))}
+    known = values.pop() if len(values) == 1 and kind not in _SUMS else None
+    for each in _flat(given.get(target)):
+        forget(each)
+        if known is not None:
+            know(each, known)
+
+
+def _peer(given: dict[str, Any], group: Any) -> int:
+    """The other rank of a transfer, or the root, as a rank of the job."""
+    place = next((given[name] for name in ("dst", "src", "root_rank") if name in given), None)
+    return -1 if place is None else int(torch.distributed.get_global_rank(group, int(place)))
+
+
+def _splits(given: dict[str, Any], name: str, tensors: list[Any]) -> list[int]:
+    """Elements to or from each member. c10d counts in rows of the first dimension."""
+    rows = given.get(name) or []
+    if not rows or not tensors or not tensors[0].dim():
+        return []
+    width = tensors[0].numel() // max(tensors[0].shape[0], 1)
+    return [int(each) * width for each in rows]
+
+
+def _work_class() -> Any:
+    """The class of work that is done and says so; made when torch.distributed is there."""
+    global _WORK
+    if _WORK is None:
+
+        class Done(torch.distributed.Work):  # type: ignore[misc]
+            def __init__(self, wait: Any, pend: Any, number: int, tensors: list[Any]) -> None:
+                super().__init__()
+                self._wait, self._pend, self._number, self._tensors = wait, pend, number, tensors
+                self._results = [weakref.ref(each) for each in tensors]
+
+            def wait(self, *_: Any, **__: Any) -> bool:
+                self.synchronize()
+                return True
+
+            def synchronize(self) -> None:
+                self._wait(self._number)
+                self._tensors = []  # from here on only the caller keeps their memory
+
+            def is_completed(self) -> bool:
+                return True
+
+            def is_success(self) -> bool:
+                return True
+
+            def result(self) -> Any:
+                return [tensor for tensor in (each() for each in self._results) if tensor is not None]
+
+            def get_future(self) -> Any:
+                self._pend(self._number)
+                future: Any = torch.futures.Future()
+                future.set_result(self.result())
+                self._tensors = []
+                return future
+
+        _WORK = Done
+    return _WORK
+
+
+_WORK: Any = None

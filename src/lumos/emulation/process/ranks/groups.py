@@ -1,0 +1,185 @@
+"""Process groups of a job of which only this process runs: they are made as asked, and nothing is ever exchanged.
+
+Objects that ranks would tell each other are this rank's own, as in a job whose ranks do the same.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lumos.emulation.process.operators.known import know, value_of
+from lumos.emulation.record import Group
+
+if TYPE_CHECKING:
+    from lumos.emulation.process.ranks.exchanges import Exchanges
+    from lumos.emulation.process.settings import EmulationSettings
+
+
+class Groups:
+    """The process groups that the script made."""
+
+    def __init__(self, settings: EmulationSettings) -> None:
+        self._settings = settings
+        self.made: list[Group] = []
+
+    def install(self, exchanges: Exchanges) -> None:
+        """Let torch.distributed make groups that exchange nothing."""
+        c10d = torch.distributed.distributed_c10d
+        store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore
+        self._make_groups(c10d, store)
+        shown = "gloo" if self._settings.device.is_cpu else "nccl"
+        answers = {
+            "get_backend": lambda *_, **__: shown,
+            "is_nccl_available": lambda: True,
+            "batch_isend_irecv": _batch(exchanges),
+            "all_reduce": _known_sums(c10d.all_reduce),
+            **_objects(self._settings),
+        }
+        for name, answer in answers.items():
+            setattr(torch.distributed, name, answer)
+            if name != "get_backend":  # torch's own functions must see that the groups are fakes
+                setattr(c10d, name, answer)
+        _ddp()
+
+    def _make_groups(self, c10d: Any, store: Any) -> None:
+        begin, make = c10d.init_process_group, c10d._new_process_group_helper
+        settings = self._settings
+
+        def init_process_group(*_: Any, **__: Any) -> None:
+            begin(backend="fake", store=store(), rank=settings.rank, world_size=settings.world)
+
+        def helper(size: int, rank: int, ranks: Any, _: Any, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            members = [int(each) for each in ranks] or list(range(settings.world))
+            self._add(name, str(kwargs.get("group_desc") or ""), members)
+            kwargs["device_id"] = None
+            return make(size, rank, ranks, c10d.Backend("fake"), store, name, *args, **kwargs)
+
+        meshes: Any = importlib.import_module("torch.distributed.device_mesh")  # which make the group of all ranks where there is none
+        c10d.init_process_group = torch.distributed.init_process_group = meshes.init_process_group = init_process_group
+        c10d._new_process_group_helper = helper
+
+    def _add(self, name: str, description: str, ranks: list[int]) -> None:
+        """Groups of equal size and description that share no rank belong together, such as those of one dimension of a mesh."""
+        made = next((each.made for each in reversed(self.made) if self._alike(each, description, ranks)), len(self.made))
+        self.made.append(Group(name, description, ranks, made))
+
+    def _alike(self, other: Group, description: str, ranks: list[int]) -> bool:
+        if other.description != description or len(other.ranks) != len(ranks):
+            return False
+        taken = {rank for each in self.made if each.made == other.made for rank in each.ranks}
+        return not taken & set(ranks)
+
+
+def _batch(exchanges: Exchanges) -> Any:
+    def batch_isend_irecv(operations: list[Any]) -> list[Any]:
+        exchanges.batch = exchanges.batches = exchanges.batches + 1
+        try:
+            works = [
+                each.op(each.tensor, group=each.group, tag=each.tag, **{"group_dst" if _sends(each) else "group_src": each.group_peer})
+                for each in operations
+            ]
+        finally:
+            exchanges.batch = -1
+        return [each for each in works if each is not None]
+
+    return batch_isend_irecv
+
+
+def _sends(operation: Any) -> bool:
+    return "send" in operation.op.__name__
+
+
+def _known_sums(all_reduce: Any) -> Any:
+    """All ranks bring what this one brings, so that the sum of a known number is known: by it scripts agree to stop or to go on."""
+
+    def with_sum(tensor: Any, op: Any = torch.distributed.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
+        known = value_of(tensor)
+        work = all_reduce(tensor, op, group, async_op)
+        if known is not None:
+            know(tensor, known * torch.distributed.get_world_size(group) if op == torch.distributed.ReduceOp.SUM else known)
+        return work
+
+    return with_sum
+
+
+def _objects(settings: EmulationSettings) -> dict[str, Any]:
+    def size(group: Any) -> int:
+        return int(torch.distributed.get_world_size(group))
+
+    def all_gather_object(objects: list[Any], value: Any, group: Any = None) -> None:
+        objects[:] = [value] * size(group)
+
+    def gather_object(value: Any, objects: list[Any] | None = None, *_: Any, group: Any = None, **__: Any) -> None:
+        if objects is not None:
+            objects[:] = [value] * size(group)
+
+    def scatter_object_list(output: list[Any], values: list[Any] | None = None, *_: Any, **__: Any) -> None:
+        output[0] = (values or [None])[min(settings.rank, len(values or [None]) - 1)]
+
+    return {
+        "all_gather_object": all_gather_object,
+        "gather_object": gather_object,
+        "scatter_object_list": scatter_object_list,
+        "broadcast_object_list": lambda *_, **__: None,
+        "send_object_list": lambda *_, **__: None,
+        "recv_object_list": lambda *_, **__: 0,
+    }
+
+
+def _ddp() -> None:
+    """Distributed data parallel compares shapes between the ranks by their values, and rearranges its buckets after the first step by
+    values too: they have the later arrangement from the start, in which parameters stand in the order of their gradients, taken to be
+    the reverse of their own."""
+    distributed: Any = importlib.import_module("torch.nn.parallel.distributed")
+    distributed._verify_param_shape_across_processes = lambda *_, **__: None
+    base, assign = torch.distributed.Reducer, torch.distributed._compute_bucket_assignment_by_size
+
+    class Reducer(base):  # type: ignore[misc, valid-type]
+        """DDP's reducer, without the parts that read values or time the device."""
+
+        def __init__(self, parameters: Any, buckets: Any, limits: Any, *args: Any, **kwargs: Any) -> None:
+            if max(limits) == sys.maxsize:  # one bucket for the first step, after which there are those of the sizes that were asked for
+                buckets, limits = _in_order_of_gradients(parameters, assign, args)
+            super().__init__(parameters, buckets, limits, *args, **kwargs)
+
+        def prepare_for_forward(self) -> None:
+            """It counts iterations, and in each that it has counted times the device where this build of torch can; so there it counts
+            none, and takes a static graph for one that may change."""
+            if not torch.backends.cuda.is_built():
+                super().prepare_for_forward()
+
+        def set_logger(self, _: Any) -> None:
+            pass
+
+        def _rebuild_buckets(self) -> bool:
+            return False
+
+    torch.distributed.Reducer = Reducer
+    torch.distributed.Logger = _Silent
+
+
+def _in_order_of_gradients(parameters: Any, assign: Any, args: Any) -> tuple[list[list[int]], list[int]]:
+    """The buckets of DDP's later steps, and their limits in bytes. args: what its reducer is told after those of its first step."""
+    _, _, most, _, _, _, first, *others = args
+    listed = next((each for each in others if isinstance(each, list) and each), None)
+    last = len(parameters) - 1
+    buckets, limits = assign(list(reversed(parameters)), listed or [first, most], [False] * len(parameters))
+    return [[last - place for place in each] for each in buckets], limits
+
+
+class _Silent:
+    """A logger that takes everything and says nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def _get_ddp_logging_data(self) -> Any:
+        return types.SimpleNamespace(strs_map={}, ints_map={})
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: None

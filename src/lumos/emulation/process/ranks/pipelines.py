@@ -1,0 +1,147 @@
+"""Pipeline stages that tell each other what shapes they pass on.
+
+Before the first step each stage receives the shapes of its input from the stage before, and of its gradients from the one after. Ranks
+are run after each other, so what a stage sends is left in a folder for those that run later. Gradients have the shapes of what they are
+gradients of. A stage of a rank that runs earlier than the stage before it (several stages on a rank) takes this rank's own last
+output for its input, and says so.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from lumos.emulation.process.loading import when_loaded
+from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from lumos.emulation.process.journal import Journal
+    from lumos.emulation.process.settings import EmulationSettings
+
+_PAUSE_S = 0.05
+
+
+class StageWaitsError(LumosError):
+    """A stage has waited for the one before it as long as it may."""
+
+
+def install(settings: EmulationSettings, journal: Journal) -> None:
+    """Let the stages of torch.distributed.pipelining leave each other messages."""
+    mail = Mail(Path(settings.file).parent / "mail", settings.patience_s)
+    when_loaded("torch.distributed.pipelining.stage", lambda module: _stages(module, mail, journal))
+    when_loaded("torch.distributed.pipelining.schedules", _schedules)
+
+
+class Mail:
+    """What stages leave for each other: a file for each message. The ranks of a stage all say the same."""
+
+    def __init__(self, folder: Path, patience_s: float) -> None:
+        self._folder, self._patience = folder, patience_s
+        self._sleep = time.sleep
+        self._counts: dict[tuple[int, int], int] = {}
+        self.last: Any = None
+
+    def send(self, message: Any, sender: int, receiver: int) -> None:
+        """Leave a message of one stage for another."""
+        self.last = message
+        self._folder.mkdir(exist_ok=True)
+        file = self._file(sender, receiver)
+        partial = file.with_suffix(f".{os.getpid()}")
+        partial.write_bytes(pickle.dumps(message))
+        partial.replace(file)
+
+    def receive(self, sender: int, receiver: int) -> Any:
+        """The next message of one stage for another; None where it has left none although this rank cannot run after it."""
+        file = self._file(sender, receiver)
+        waited = 0.0
+        while not file.exists():
+            if self.last is not None:
+                return None
+            if waited >= self._patience:
+                raise StageWaitsError(f"pipeline stage {receiver} waits for the shapes that stage {sender} sends, which never came")
+            self._sleep(_PAUSE_S)
+            waited += _PAUSE_S
+        return pickle.loads(file.read_bytes())
+
+    def _file(self, sender: int, receiver: int) -> Path:
+        count = self._counts[sender, receiver] = self._counts.get((sender, receiver), 0) + 1
+        return self._folder / f"{sender}-{receiver}-{count}.message"
+
+
+def _stages(module: Any, mail: Mail, journal: Journal) -> None:
+    stages = module.PipelineStage
+    if not hasattr(stages, "_send_meta"):
+        exchange_objects(stages, mail, journal)
+        return
+
+    def send(stage: Any, message: Any, receiver: int) -> None:
+        if receiver > stage.stage_index:
+            mail.send(message, stage.stage_index, receiver)
+
+    def receive(stage: Any, sender: int) -> Any:
+        if sender > stage.stage_index:
+            return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(stage._stage_meta.outputs))
+        return _received(mail, journal, sender, stage.stage_index)
+
+    stages._send_meta = send
+    stages._recv_meta = receive
+
+
+def _received(mail: Mail, journal: Journal, sender: int, receiver: int) -> Any:
+    message = mail.receive(sender, receiver)
+    if message is None:
+        journal.assume("stage-input", "the input of a later pipeline stage of a rank has the shapes of its earlier stage's output")
+        return mail.last
+    return message
+
+
+class _Shape(NamedTuple):
+    """A tensor as stages tell each other of it."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: Any
+
+
+def exchange_objects(stages: Any, mail: Mail, journal: Journal) -> None:
+    """Let the stages of earlier versions of torch, such as 2.7, leave each other messages: those send their output, as tensors on no
+    device, while they infer shapes. stages: their class."""
+    infer = stages._shape_inference
+
+    def inferred(stage: Any, *given: Any, **more: Any) -> Any:
+        place = stage.stage_index
+
+        def send(objects: list[Any], *_: Any, **__: Any) -> None:
+            described = [_Shape(tuple(each.shape), tuple(each.stride()), each.dtype) for each in objects[0]]
+            mail.send(described, place, place + 1)
+
+        def receive(objects: list[Any], *_: Any, **__: Any) -> None:
+            described = _received(mail, journal, place - 1, place)
+            objects[:] = [tuple(torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device="meta") for each in described)]
+
+        distributed = torch.distributed
+        before = distributed.send_object_list, distributed.recv_object_list
+        distributed.send_object_list, distributed.recv_object_list = send, receive
+        try:
+            return infer(stage, *given, **more)
+        finally:
+            distributed.send_object_list, distributed.recv_object_list = before
+
+    stages._shape_inference = inferred
+
+
+def _schedules(module: Any) -> None:
+    if not hasattr(module, "InferenceMode"):
+        return  # an earlier version of torch, whose stages exchange nothing before the first step
+
+    def warm_up(_: Any, stages: Any, has_backward: bool, __: bool) -> None:
+        for stage in stages:
+            dynamic = module.InferenceMode.needs_dynamic(stage._user_meta, has_backward)
+            stage._inference_mode = module.InferenceMode.DYNAMIC if dynamic else module.InferenceMode.STATIC
+
+    module._PipelineSchedule._warmup_p2p = warm_up

@@ -1,0 +1,301 @@
+"""The profiler's rows and the journal's notes, put together into one record on one clock."""
+
+from __future__ import annotations
+
+import contextlib
+import heapq
+import itertools
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from lumos.emulation import record
+from lumos.emulation.process import versions
+from lumos.emulation.process.journal import (
+    ASIDE,
+    CLOSED,
+    OPEN,
+    AllocationNote,
+    CallNote,
+    ExchangeNote,
+    Journal,
+    OperatorNote,
+    StepNote,
+)
+from lumos.emulation.process.operators.plain import as_plain
+from lumos.emulation.record import REGION_PREFIX
+from lumos.vocabulary import MODULE_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from lumos.emulation.process.operators.storages import Storages
+
+#: Rows that torch adds where a mode or a subclass of tensors takes an operator over.
+_DISPATCH = frozenset({"PythonDispatchMode", "PythonSubclass"})
+_ANNOTATION = "USER_SCOPE"
+_BACKWARD = "BACKWARD_FUNCTION"
+
+
+class _Row(NamedTuple):
+    """A row that is kept. entry: the number of its note, 0 without. event: of the profiler, None for a note's own row."""
+
+    name: str
+    thread: int
+    entry: int
+    event: Any = None
+
+
+class Boundary(NamedTuple):
+    """The begin or end of a row on its thread, in ns of the profiler."""
+
+    time: int
+    row: int
+    is_end: bool
+
+
+class _Rows:
+    """The kept rows of all threads, and the boundaries of each thread in their order."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.rows: list[_Row] = []
+        self.noted: list[int] = []  # for each row the newest note when it ended
+        self._newest = 0
+        self.boundaries: dict[int, list[Boundary]] = {}
+        self._outliving: dict[int, list[Boundary]] = {}  # of each thread: the ends of rows that are still to come
+
+    def add(self, event: Any, aside: bool = False, until: int | None = None) -> None:
+        """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data. aside: within a
+        row of ASIDE. until: the end of a row above it that is not kept.
+
+        A range of the script (record_function) begins by an operator, which the mode takes over: inside a row that ends at once. For torch
+        the range ends with it, and what follows stands beside it; here it goes on to its own end.
+        """
+        name = event.name
+        if name.startswith(CLOSED):
+            self._span(event, _Row(name, event.start_tid, int(name.removeprefix(CLOSED))), _notes_below(event))
+        elif name.startswith(OPEN) or name in _DISPATCH:
+            for child in event.children:
+                self.add(child, aside, event.end_time_ns)
+        elif name.startswith(ASIDE):
+            for child in event.children:
+                self.add(child, True)
+        elif aside and (again := _again(event)) is not None:
+            self.add(again, aside)
+        else:
+            kept = [child for child in event.children if child.name in _DISPATCH]
+            entry, closed = self._entry(kept)
+            below = _notes_below(event) if closed else event.children
+            self._span(event, _Row(name, event.start_tid, entry, event), below, aside, until is not None and event.end_time_ns > until)
+
+    def _entry(self, dispatched: list[Any]) -> tuple[int, bool]:
+        """The number of the note of a row, and whether what is below it is torch's own work: a row of ours below torch's for the mode."""
+        for child in (child for each in dispatched for child in each.children):
+            for prefix in (CLOSED, OPEN):
+                if child.name.startswith(prefix):
+                    number = int(child.name.removeprefix(prefix))
+                    if isinstance(self._journal.entries.get(number), (OperatorNote, ExchangeNote)):
+                        return number, prefix == CLOSED
+        return 0, False
+
+    def _span(self, event: Any, row: _Row, children: Iterable[Any], aside: bool = False, outlives: bool = False) -> None:
+        place = len(self.rows)
+        self.rows.append(row)
+        self.noted.append(0)
+        self._newest = max(self._newest, row.entry)
+        self._bound(event.start_tid, Boundary(event.start_time_ns, place, False))
+        for child in children:
+            self.add(child, aside)
+        end = Boundary(event.end_time_ns, place, True)
+        if outlives:
+            self._outliving.setdefault(event.start_tid, []).append(end)
+        else:
+            self._bound(event.start_tid, end)
+
+    def _bound(self, thread: int, boundary: Boundary) -> None:
+        """Add a boundary to its thread, after the ends that come before it."""
+        late, mine = self._outliving.get(thread, []), self.boundaries.setdefault(thread, [])
+        while late and late[-1].time <= boundary.time:
+            self._bound(thread, late.pop())
+        mine.append(boundary._replace(time=max(boundary.time, mine[-1].time)) if mine else boundary)
+        if boundary.is_end:
+            self.noted[boundary.row] = self._newest
+
+    def close(self) -> None:
+        """End what is still open."""
+        for thread, late in self._outliving.items():
+            while late:
+                self._bound(thread, late.pop())
+
+
+def _again(event: Any) -> Any:
+    """The second row of an operator that was called once, which torch hands to the mode of a tensor without data; None where it has one."""
+    handed = (child for each in event.children if each.name == "PythonSubclass" for child in each.children)
+    return next((child for child in handed if child.name == event.name), None)
+
+
+def _notes_below(event: Any) -> Iterator[Any]:
+    """Our own rows below one whose other rows are not kept."""
+    for child in event.children:
+        if child.name.startswith(CLOSED):
+            yield child
+        else:
+            yield from _notes_below(child)
+
+
+class _Recorded(NamedTuple):
+    """The lists of a record."""
+
+    threads: list[str]
+    operators: list[record.Operator]
+    marks: list[record.Mark]
+    calls: list[record.DeviceCall]
+    exchanges: list[record.Exchange]
+    allocations: list[record.Allocation]
+
+
+def put_together(profile: Any, journal: Journal, storages: Storages) -> _Recorded:
+    """The record's lists. profile: what torch's profiler gives when it is disabled."""
+    rows = _Rows(journal)
+    for event in sorted(profile.experimental_event_tree(), key=lambda each: each.start_time_ns):
+        rows.add(event)
+    rows.close()
+    begins, ends = _positions(rows)
+    numbers = {tid: place for place, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows))}
+    flat = {each.correlation_id(): each for each in profile.events()}
+    return _lists(rows, begins, ends, numbers, journal, storages, flat)
+
+
+def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
+    """Begin and end of each row on one clock for all threads."""
+    begins, ends = [0] * len(rows.rows), [0] * len(rows.rows)
+    for position, boundary in enumerate(heapq.merge(*rows.boundaries.values(), key=lambda each: each.time)):
+        (ends if boundary.is_end else begins)[boundary.row] = position + 1
+    return begins, ends
+
+
+def _lists(
+    rows: _Rows,
+    begins: list[int],
+    ends: list[int],
+    numbers: dict[int, int],
+    journal: Journal,
+    storages: Storages,
+    flat: Mapping[int, Any],
+) -> _Recorded:
+    """flat: the profiler's rows outside of its tree, by their number there and here."""
+    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
+    found.allocations.extend(record.Allocation(0, each.bytes, each.storage) for each in journal.before)
+    forward: dict[int, int] = {}
+    exchange_of: dict[int, int] = {}
+    steps = [(0, 0)]
+    parents = _with_children(rows)
+    for place, row in enumerate(rows.rows):
+        thread, begin, end = numbers[row.thread], begins[place], ends[place]
+        note = journal.entries.get(row.entry)
+        if row.event is not None:
+            if row.event.typed[1].scope.name == _ANNOTATION or row.name.startswith((MODULE_PREFIX, REGION_PREFIX)):
+                found.marks.append(record.Mark(row.name, thread, begin, end))
+            else:
+                inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event, flat)
+                found.operators.append(_operator(row, note, inputs, thread, begin, end, forward, place in parents))
+            if isinstance(note, ExchangeNote):
+                exchange_of[row.entry] = len(found.exchanges)
+                found.exchanges.append(record.Exchange(thread=thread, begin=begin, end=end, **note._asdict()))
+        elif isinstance(note, CallNote):
+            exchange = exchange_of.get(note.exchange, -1)
+            found.calls.append(record.DeviceCall(
+                kind=note.kind, thread=thread, position=begin, stream=note.stream, event=note.event, exchange=exchange, bytes=note.bytes,
+            ))  # fmt: skip
+        elif isinstance(note, AllocationNote):
+            found.allocations.append(record.Allocation(begin, note.bytes, note.storage))
+        elif isinstance(note, StepNote):
+            steps.append((note.number, end))
+    found.marks.extend(
+        record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
+    )
+    freed = {each.storage: each.position for each in found.allocations if each.bytes < 0 and each.storage}
+    return found._replace(operators=as_plain(found.operators, freed))
+
+
+def _with_children(rows: _Rows) -> set[int]:
+    """The rows that have an operator below them."""
+    found = set()
+    for boundaries in rows.boundaries.values():
+        stack: list[int] = []
+        for each in boundaries:
+            if each.is_end:
+                stack.pop()
+                continue
+            row = rows.rows[each.row]
+            if stack and row.event is not None:
+                found.add(stack[-1])
+            stack.append(each.row)
+    return found
+
+
+def _operator(
+    row: _Row, note: Any, inputs: list[record.Argument], thread: int, begin: int, end: int, forward: dict[int, int], calls_others: bool
+) -> record.Operator:
+    fields = row.event.typed[1]
+    backward = fields.scope.name == _BACKWARD or row.name.startswith("autograd::engine")
+    if fields.sequence_number >= 0 and not backward:
+        if thread == 0:  # numbers count on each thread: the main thread's are meant, not what the backward pass recomputes
+            forward[fields.sequence_number] = thread
+        forward.setdefault(fields.sequence_number, thread)
+    known = note if isinstance(note, OperatorNote) else None
+    return record.Operator(
+        name=row.name,
+        thread=thread,
+        begin=begin,
+        end=end,
+        inputs=inputs,
+        outputs=known.outputs if known else [],
+        overload=known.overload if known else versions.overload_of(row.event),
+        sequence=fields.sequence_number,
+        forward_thread=forward.get(fields.sequence_number, -1) if backward else -1,
+        stream=known.stream if known else 0,
+        leaf=known is not None and (known.own_kernel or not calls_others),
+    )
+
+
+def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
+    """The schema of each operator that has one, by its signature."""
+    found: dict[str, str] = {}
+    for each in operators:
+        name = record.signature(each)
+        if name not in found and "::" in name:
+            with contextlib.suppress(RuntimeError):  # a row of the engine, or of a kernel without a schema
+                found[name] = str(torch._C._get_schema(each.name, each.overload))
+    return found
+
+
+class _Inputs:
+    """Reads inputs as torch's profiler describes them. Its tree knows the address of a tensor, and so which one it is of those that were
+    noted until then; of a list of numbers it has nothing, which the rows outside of the tree have. noted: the newest note."""
+
+    def __init__(self, storages: Storages, noted: int) -> None:
+        self._storages, self._noted = storages, noted
+
+    def __call__(self, event: Any, flat: Mapping[int, Any]) -> list[record.Argument]:
+        found = [self._argument(each) for each in event.typed[1].inputs]
+        if None in found and event.correlation_id in flat:
+            numbers: Sequence[Any] = flat[event.correlation_id].concrete_inputs()
+            if len(numbers) == len(found):
+                return [self._argument(each) if value is None else value for value, each in zip(found, numbers, strict=True)]
+        return found
+
+    def _argument(self, value: Any) -> record.Argument:
+        if isinstance(value, (list, tuple)):
+            return [self._single(each) for each in value]
+        return self._single(value)
+
+    def _single(self, value: Any) -> record.Single:
+        if hasattr(value, "sizes"):
+            dtype = str(value.dtype).removeprefix("torch.")
+            known = self._storages.known(int(value.impl_ptr), self._noted) if value.impl_ptr is not None else None
+            if known is not None and (known.shape, known.dtype) == (tuple(value.sizes), dtype):
+                return known
+            return record.Tensor(tuple(value.sizes), dtype, tuple(value.strides or ()), 0, value.device.type)
+        return value if isinstance(value, (bool, int, float, str)) else None

@@ -1,0 +1,161 @@
+"""Streams and events of the emulated device: they order nothing here, and every use of them is noted."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lumos.emulation.process.journal import CallNote, Journal
+from lumos.emulation.record import CallKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_CUDA = 1  # c10::DeviceType
+
+
+class Streams:
+    """The streams of one process. Each thread has a current one, at first the default stream 0."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._current = threading.local()
+        self._events = 0
+        self.priorities: list[int] = [0]
+
+    @property
+    def current(self) -> int:
+        """The number of this thread's current stream."""
+        return getattr(self._current, "number", 0)
+
+    @current.setter
+    def current(self, number: int) -> None:
+        self._current.number = number
+
+    def new(self, priority: int) -> int:
+        """The number of a new stream."""
+        self.priorities.append(priority)
+        return len(self.priorities) - 1
+
+    def new_event(self) -> int:
+        """The number of a new event."""
+        self._events += 1
+        return self._events
+
+    def call(self, kind: CallKind, *, stream: int = 0, event: int = -1, exchange: int = -1, size: int = 0) -> None:
+        """Note a call that orders work."""
+        self._journal.add(CallNote(kind, stream, event, exchange, size))
+
+
+def classes(streams: Streams) -> tuple[Any, Any, Any]:
+    """The classes that stand for torch.cuda's Stream, Event and StreamContext."""
+
+    class Stream(torch.Stream):  # type: ignore[misc]
+        """A stream of the emulated device."""
+
+        def __new__(cls, _device: Any = None, priority: int = 0, **given: Any) -> Any:
+            number = given["stream_id"] if "stream_id" in given else streams.new(priority)
+            return super().__new__(cls, stream_id=number, device_index=0, device_type=_CUDA)
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        @property
+        def priority(self) -> int:
+            return streams.priorities[self.stream_id]
+
+        @property
+        def cuda_stream(self) -> int:
+            return int(self.stream_id)
+
+        def wait_event(self, event: Any) -> None:
+            streams.call(CallKind.STREAM_WAITS_EVENT, stream=self.stream_id, event=event.number)
+
+        def wait_stream(self, other: Any) -> None:
+            self.wait_event(other.record_event())
+
+        def record_event(self, event: Any = None) -> Any:
+            event = event if event is not None else Event()
+            event.record(self)
+            return event
+
+        def synchronize(self) -> None:
+            streams.call(CallKind.SYNCHRONIZE_STREAM, stream=self.stream_id)
+
+        def query(self) -> bool:
+            return True
+
+        def __enter__(self) -> Any:
+            self._before = streams.current
+            streams.current = self.stream_id
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            streams.current = self._before
+
+    class Event:
+        """An event of the emulated device."""
+
+        def __init__(self, *_: Any, **__: Any) -> None:
+            self.number = streams.new_event()
+
+        def record(self, stream: Any = None) -> None:
+            streams.call(CallKind.RECORD_EVENT, stream=_number(stream), event=self.number)
+
+        def wait(self, stream: Any = None) -> None:
+            streams.call(CallKind.STREAM_WAITS_EVENT, stream=_number(stream), event=self.number)
+
+        def synchronize(self) -> None:
+            streams.call(CallKind.SYNCHRONIZE_EVENT, event=self.number)
+
+        def query(self) -> bool:
+            return True
+
+        def elapsed_time(self, _: Any) -> float:
+            return 1.0  # milliseconds: nothing was timed, and a script may divide by it
+
+    class StreamContext:
+        """`with torch.cuda.stream(stream):`, where None changes nothing."""
+
+        def __init__(self, stream: Any) -> None:
+            self.stream = stream
+
+        def __enter__(self) -> Any:
+            self._before = streams.current
+            streams.current = _number(self.stream)
+            return self.stream
+
+        def __exit__(self, *_: Any) -> None:
+            streams.current = self._before
+
+    def _number(stream: Any) -> int:
+        return streams.current if stream is None else int(stream.stream_id)
+
+    return Stream, Event, StreamContext
+
+
+def functions(streams: Streams) -> Iterator[tuple[str, Any]]:
+    """What takes the place of torch.cuda's names for streams and events."""
+    stream_class, event_class, context = classes(streams)
+
+    def of(number: int) -> Any:
+        return stream_class(stream_id=number)
+
+    def set_stream(stream: Any) -> None:
+        if stream is not None:
+            streams.current = int(stream.stream_id)
+
+    def synchronize(_device: Any = None) -> None:
+        streams.call(CallKind.SYNCHRONIZE_DEVICE)
+
+    yield "Stream", stream_class
+    yield "ExternalStream", stream_class
+    yield "Event", event_class
+    yield "StreamContext", context
+    yield "stream", context
+    yield "current_stream", lambda _device=None: of(streams.current)
+    yield "default_stream", lambda _device=None: of(0)
+    yield "set_stream", set_stream
+    yield "synchronize", synchronize

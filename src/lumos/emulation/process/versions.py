@@ -1,0 +1,68 @@
+"""What differs between the versions of torch that scripts are emulated with, as far as torch does not say it itself.
+
+Wherever its headers, its declarations of operators or its modules tell, they are asked. What a kernel calls inside is compiled, and so is
+listed here by the version that changed it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from lumos.emulation.process.settings import EmulationSettings
+from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+#: The oldest and the newest version that were tried.
+_OLDEST, _NEWEST = (2, 6), (2, 13)
+
+#: What to do where a version cannot be served.
+REMEDY = f"install torch {_OLDEST[0]}.{_OLDEST[1]} to {_NEWEST[0]}.{_NEWEST[1]}, as its build for CPUs or for CUDA"
+
+#: Major and minor version of the torch that is installed.
+TORCH_VERSION = tuple(int(each) for each in str(torch.__version__).split(".")[:2])
+
+
+@contextlib.contextmanager
+def served() -> Iterator[None]:
+    """Within it, a process is made ready. Where the installed torch cannot be served, because it is too old or laid out otherwise than the
+    versions that were tried, the process says so and ends, before a line of the script runs for real."""
+    try:
+        if TORCH_VERSION < _OLDEST:
+            raise LumosError(f"torch {torch.__version__} is too old to be emulated with: {REMEDY}")
+        if torch.version.hip:
+            raise LumosError(f"torch {torch.__version__} is a build for ROCm, and only NVIDIA's accelerators can be emulated: {REMEDY}")
+        yield
+    except LumosError as error:
+        _refuse(str(error))
+    except (AttributeError, ImportError, TypeError) as error:
+        _refuse(f"torch {torch.__version__} is laid out otherwise than the versions that can be emulated with ({error}): {REMEDY}")
+
+
+def _refuse(message: str) -> None:
+    Path(EmulationSettings.here().file).with_suffix(".error").write_text(message, encoding="utf-8")
+    os._exit(1)
+
+
+def profiled_with_overloads() -> Any:
+    """The profiler's configuration in which rows tell the overload of their operator, where it can, which is from 2.7 on."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    return _ExperimentalConfig(capture_overload_names=True) if TORCH_VERSION >= (2, 7) else _ExperimentalConfig()
+
+
+def overload_of(event: Any) -> str:
+    """The overload of the operator of a profiler's row; empty where the row does not tell it."""
+    return str(getattr(event, "overload_name", ""))
+
+
+def workspace_of_linear(version: tuple[int, ...]) -> int:
+    """Bytes of the tensor that `aten::addmm` makes on a device for cuBLASLt to work in, each time that it adds a bias; 0 from torch 2.8 on,
+    which takes that memory without an operator (gemm_and_bias in ATen/cuda/CUDABlas.cpp). The size is that of recordings of 2.6."""
+    return 1 << 20 if version < (2, 8) else 0

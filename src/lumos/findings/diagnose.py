@@ -1,0 +1,89 @@
+"""`lumos.diagnose`: what to fix first in a job, and what it is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lumos.analyze.loop.bounds import worth_bound
+from lumos.analyze.trust import check_sound, with_evidence
+from lumos.errors import LumosError
+from lumos.findings.case import case_of
+from lumos.findings.communication import communication_findings
+from lumos.findings.finding import Diagnosis, FindingCode
+from lumos.findings.lacks import lacks
+from lumos.findings.launches import launch_findings
+from lumos.findings.loader import loader_findings, loads
+from lumos.findings.plan_choices import plan_findings
+from lumos.findings.ranks import rank_findings
+from lumos.findings.slow_steps import slow_step_findings
+from lumos.findings.waits import blocking_findings
+from lumos.graph.build import build
+from lumos.stages import stage
+from lumos.trace.source import as_job, paths_of
+from lumos.trace.table import Job
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.analyze.ranks.stragglers import Stragglers
+    from lumos.graph.table import Graph
+    from lumos.trace.source import Source
+
+
+def diagnose(job: Source, *, graph: Graph | None = None, repair: bool = False, force: bool = False) -> Diagnosis:
+    """What to fix first in a recorded job: findings with their worth, place and evidence, the largest worth first.
+
+    job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again. force:
+    answer also where the recording cannot give a sound answer. Raises TraceError as `lumos.read` does, GraphError where no step owns any
+    work, LumosError where the job was never measured or its evidence is unsound.
+    """
+    read = as_job(job, repair=repair)
+    paths = named_paths(job) if isinstance(job, Job) else paths_of(job)
+    return diagnose_paths(read, paths, graph=graph, force=force)
+
+
+def named_paths(job: Job) -> tuple[str, ...]:
+    """What to name on the command line to read a job again: its file, or the folder that has all of its files."""
+    files = dict.fromkeys(trace.path for trace in job.traces)
+    folders = dict.fromkeys(str(Path(file).parent) for file in files)
+    return tuple(folders if len(files) > 1 and len(folders) == 1 else files)
+
+
+@stage("diagnosing")
+def diagnose_paths(
+    job: Job, paths: Sequence[str], *, graph: Graph | None = None, compared: Stragglers | None = None, force: bool = False
+) -> Diagnosis:
+    """The same for a job that was read from `paths`, which the commands of its findings name. compared: what `lumos.stragglers` gives for
+    it, where it is known already."""
+    built = build(job) if graph is None else graph
+    if built.measured_start is None:
+        raise LumosError(f"{paths[0]}: diagnose needs a measured job, and this one holds no times; record it with lumos collect")
+    case = case_of(job, built, paths)
+    check_sound(case.trust, "diagnose", force=force)
+    loading = loads(case)
+    of_ranks = tuple(rank_findings(case, loading, compared))
+    uneven_ns = 1e9 * sum(finding.worth_s for finding in of_ranks if finding.code is FindingCode.UNEVEN_STAGES)
+    found = [
+        *of_ranks,
+        *slow_step_findings(case),
+        *loader_findings(case, loading),
+        *communication_findings(case),
+        *launch_findings(case),
+        *blocking_findings(case),
+        *plan_findings(case, uneven_ns),
+    ]
+    headline = case.times.headline
+    worths = (evidence for finding in found for evidence in worth_bound(1e9 * finding.worth_s, case.step_ns))
+    grounds = with_evidence(case.trust, (*case.beyond, *worths))
+    check_sound(grounds, "diagnose", force=force)
+    return Diagnosis(
+        ranks=len(built.ranks),
+        step_time_s=headline.step_time_ns * 1e-9,
+        latency_s=headline.latency_ns * 1e-9,
+        basis=headline.basis,
+        trust=grounds,
+        findings=tuple(sorted(found, key=lambda finding: -finding.worth_s)),
+        lacks=lacks(case),
+        diagnostics=(*built.diagnostics, *case.times.findings(), *case.base.findings("the job")),
+    )

@@ -1,0 +1,66 @@
+"""Time in which the loop waits for its data.
+
+The worth is what the loop's step is shorter by where loading takes no time. Where batches come from other processes that cannot keep up,
+the wait in the loop follows their pace (`graph.arrivals`); they then have every batch ready.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.analyze.parts import LOADING
+from lumos.changes.ranges import inside
+from lumos.findings.finding import FindingCode
+from lumos.graph.arrivals import from_processes
+from lumos.simulation.durations import scale
+from lumos.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from lumos.findings.case import Case
+    from lumos.findings.finding import Finding
+
+
+def loads(case: Case) -> NDArray[np.bool_]:
+    """The tasks of a job that load data, bool[n]."""
+    return inside(case.graph, case.job, LOADING.search) & ~case.owners.on_device
+
+
+def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Finding]:
+    """The finding that the loop waits for data. loading: what `loads` gives."""
+    of_steps = loading & case.counted
+    if not of_steps.any():
+        return
+    worth = case.saved_ns(scale(case.graph, loading, 0.0))
+    if not case.matters(worth):
+        return
+    by_rank = np.bincount(case.owners.rank[of_steps], case.graph.duration[of_steps], len(case.graph.ranks)) / case.steps
+    slow = np.flatnonzero(by_rank >= by_rank.max() / 2)
+    ranks = tuple(case.graph.ranks[i] for i in slow.tolist())
+    others = [time for i, time in enumerate(by_rank.tolist()) if i not in slow]
+    whose = f"of rank {ranks[0]}" if len(ranks) == 1 and len(case.graph.ranks) > 1 else "of all ranks" if not others else "of some ranks"
+    compare = f", {duration(float(np.median(others)))} on the others" if others else ""
+    workers = any(len(from_processes(trace)) for trace in case.job.traces)
+    task = case.at_longest(of_steps & np.isin(case.owners.rank, slow), ranks=ranks)
+    yield case.finding(
+        FindingCode.DATA_LOADER,
+        f"the loop {whose} waits for data",
+        task,
+        worth,
+        evidence=f"loading takes {duration(float(by_rank[slow].mean()))} a step on {_listed(ranks)}{compare}",
+        fix=(
+            "use more workers or prefetch more batches (num_workers, prefetch_factor), or make reading a sample cheaper"
+            if workers
+            else "load in worker processes (num_workers of DataLoader), which work while the step runs"
+        ),
+        command="whatif --drop 'operator:enumerate(DataLoader)*'",
+    )
+
+
+def _listed(ranks: tuple[int, ...]) -> str:
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"

@@ -1,0 +1,215 @@
+"""Ranks that take longer than their peers, from `lumos stragglers`: more work, a stall, a slow host or device, a slow exchange, or a stage
+or an input that is larger than those of the others.
+
+A worth is that of `stragglers`: the step against one in which the rank does that work in the time of its peers. Where several ranks are
+slow at once, none alone is worth much; the upper end of the interval is what it would add to a job without the others, and the difference
+of the whole job from its ideal is then a finding of its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.loop.steps import is_operation_level
+from lumos.analyze.ranks.straggler_causes import StragglerCause
+from lumos.analyze.ranks.stragglers import stragglers
+from lumos.findings.finding import FindingCode, FindingPlace, where_words
+from lumos.graph.table import Kind
+from lumos.units import duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from lumos.analyze.ranks.straggler_causes import StragglerFinding
+    from lumos.analyze.ranks.stragglers import Stragglers
+    from lumos.findings.case import Case
+    from lumos.findings.finding import Finding
+
+#: Ranks are not compared where ranks × tasks exceed this, as every rank is simulated twice (5 ns a task).
+MOST_TRIED = 4_000_000_000
+#: Of so many operators, those that take a rank most time, the shapes are compared.
+MOST_OPERATORS = 12
+#: The longest shapes that a sentence quotes, in characters.
+LONGEST_SHAPES = 60
+
+_FIXES = {
+    FindingCode.EXTRA_WORK: "leave it out on this rank, do it on another thread, or share it among the ranks",
+    FindingCode.STALL: "find what this thread does there (py-spy dump, with_stack=True) and move it out of the step",
+    FindingCode.SLOW_HOST: "look for other processes on its cores, its clock rate and NUMA binding, and for Python work of its own",
+    FindingCode.SLOW_DEVICE: "look for throttling, a lower clock rate or another job on the device (nvidia-smi -q -d PERFORMANCE)",
+    FindingCode.SLOW_RANK: "look for other processes on its cores, a lower clock rate or throttling, and for work that only this rank does",
+    FindingCode.SLOW_EXCHANGE: "look for a slow link or switch port on its path, and for other traffic there",
+    FindingCode.UNEVEN_INPUT: "give every rank as much: sort or pack sequences by length, or balance experts and tables",
+}
+
+
+def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers | None = None) -> Iterator[Finding]:
+    """What slow ranks cost. loading: the tasks that load data, bool[n]; a stall in one of them is the loader's, and no finding here.
+    compared: what `stragglers` gives for the job, where it is known already."""
+    if len(case.graph.ranks) < 2 or len(case.graph.ranks) * len(case.graph) > MOST_TRIED:
+        return
+    result = compared or stragglers(case.graph, case.job, force=True)
+    told = 0.0
+    for found in result.findings:
+        worth = found.worth_ns if found.cause is not StragglerCause.SLOW_EXCHANGE else min(found.worth_ns, found.excess_ns)
+        if not case.matters(worth, mean=True):
+            continue
+        alone = max(worth, (found.slowdown - 1) * result.ideal_step_ns)
+        told += alone
+        task = _task(case, found)
+        if task is None or not loading[task]:
+            yield _of_rank(case, found, (worth, alone))
+    if len(result.by_stage) > 1:  # within a stage, equal work is that of its ranks; stages are compared by the rule that pools them
+        yield from _stages(case, stragglers(case.graph, case.job, "pooled-mean", force=True))
+    if len(case.graph.ranks) == 2:
+        return  # which of the two is off cannot be told, so that equal times would be a mean of both
+    together = result.replayed_step_ns - result.ideal_step_ns
+    if case.matters(together, mean=True) and 2 * told < together:
+        yield _together(case, result, together)
+
+
+def _task(case: Case, found: StragglerFinding) -> int | None:
+    """The task where a finding is worst; None where it is not found again."""
+    step = case.times.named(found.where.step)
+    position = case.graph.ranks.index(found.where.rank)
+    at = np.flatnonzero((case.truth.start == step.begin_ns + found.where.start_ns) & (case.owners.rank == position))
+    return int(at[np.argmax(case.graph.duration[at])]) if len(at) else None
+
+
+def _of_rank(case: Case, found: StragglerFinding, worth: tuple[float, float]) -> Finding:
+    """A finding about one rank. worth: what the step would be shorter by, and what this alone would add to the ideal step, ns."""
+    rank, more = found.where.rank, duration(found.excess_ns)
+    exchange = found.cause is StragglerCause.SLOW_EXCHANGE
+    other = None if exchange else _other_shapes(case, case.graph.ranks.index(rank))
+    code = _code(case, found, other)
+    where = FindingPlace((rank,), found.where.step, found.where.start_ns, found.where.task)
+    place = f"worst in {where.step} at {duration(where.start_ns)}"
+    match code:
+        case FindingCode.EXTRA_WORK:
+            title, evidence = f"rank {rank} does work that its peers do not: {found.name}", f"{more} a step more than its peers, {place}"
+        case FindingCode.STALL:
+            title, evidence = (
+                f"rank {rank} stalls {where_words(found.name)}",
+                f"one pause of {more} a step that its peers do not have, {place}",
+            )
+        case FindingCode.SLOW_EXCHANGE:
+            title = f"some {found.name} operations are slower than others"
+            evidence = f"{more} a step, summed over the ranks, beyond the usual time; {place} on rank {rank}"
+        case FindingCode.UNEVEN_INPUT:
+            title = f"rank {rank} gets larger inputs than its peers"
+            evidence = f"{more} a step more for the same operators: {'' if other is None else other.words}; {place}"
+        case _:
+            peers = "its peers" if len(case.graph.ranks) > 2 else "the other rank"
+            title = f"rank {rank} does the same work more slowly than {peers} ({found.name})"
+            evidence = f"{more} a step more for the same operators, mostly {found.name}; {place}"
+    evidence += f"; alone it makes the ideal step {found.slowdown:.2f} times as long"
+    return case.finding(code, title, where, worth[0], evidence=evidence, fix=_FIXES[code], command="stragglers", range_ns=worth, mean=True)
+
+
+def _code(case: Case, found: StragglerFinding, other: _Shapes | None) -> FindingCode:
+    """The kind of a finding of `stragglers`."""
+    match found.cause:
+        case StragglerCause.EXTRA_WORK:
+            return FindingCode.EXTRA_WORK
+        case StragglerCause.STALL:
+            return FindingCode.STALL
+        case StragglerCause.SLOW_EXCHANGE:
+            return FindingCode.SLOW_EXCHANGE
+    if other is not None:
+        return FindingCode.UNEVEN_INPUT
+    if found.name == "cpu between operators" or (found.name.startswith("cpu ") and case.has_device):
+        return FindingCode.SLOW_HOST
+    return FindingCode.SLOW_RANK if found.name.startswith("cpu ") or is_operation_level(case.graph) else FindingCode.SLOW_DEVICE
+
+
+class _Shapes(NamedTuple):
+    """An operator whose inputs have other shapes on one rank than on the others."""
+
+    operator: str
+    here: str
+    there: str
+
+    @property
+    def words(self) -> str:
+        return f"{self.operator} of {_short(self.here)}, its peers {_short(self.there)}"
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= LONGEST_SHAPES else f"{text[: LONGEST_SHAPES - 1]}…"
+
+
+def _other_shapes(case: Case, position: int) -> _Shapes | None:
+    """The operator that takes the rank most time among those whose shapes differ from the ones that all its peers have; None without."""
+    if len(case.graph.ranks) < 3:
+        return None
+    mine = _shapes(case, position)
+    peers = [_shapes(case, i) for i in range(len(case.graph.ranks)) if i != position]
+    for name, shapes in list(mine.items())[:MOST_OPERATORS]:
+        theirs = [peer.get(name, ()) for peer in peers]
+        if all(theirs) and len(set(theirs)) == 1 and not set(shapes) & set(theirs[0]):
+            return _Shapes(name, shapes[0], theirs[0][0])
+    return None
+
+
+def _shapes(case: Case, position: int) -> dict[str, tuple[str, ...]]:
+    """The operators of a rank in the step of median time, most time first, and their input shapes, in order."""
+    trace, graph = case.job.traces[position], case.graph
+    column = trace.args.get("Input Dims")
+    if column is None:
+        return {}
+    parts = [part for part in case.owners.job[case.at].parts if case.owners.steps[part].rank == graph.ranks[position]]
+    tasks = np.concatenate([case.owners.tasks(part) for part in parts]) if parts else np.empty(0, np.int64)
+    tasks = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (graph.event[tasks] >= 0)]
+    dims = trace.dense("Input Dims")[graph.event[tasks]]
+    tasks, dims = tasks[dims >= 0], dims[dims >= 0]
+    total: dict[str, int] = {}
+    shapes: dict[str, dict[str, None]] = {}
+    for task, dim in zip(tasks.tolist(), dims.tolist(), strict=True):
+        text = str(trace.strings[dim])
+        if any(map(str.isdigit, text)):
+            name = str(graph.names[graph.name[task]])
+            total[name] = total.get(name, 0) + int(graph.duration[task])
+            shapes.setdefault(name, {})[text] = None
+    return {name: tuple(shapes[name]) for name in sorted(total, key=lambda n: -total[n])}
+
+
+def _stages(case: Case, result: Stragglers) -> Iterator[Finding]:
+    """The pipeline stage whose work takes longer than that of the others."""
+    worst = result.by_stage[0]
+    if not case.matters(worst.worth_ns, mean=True):
+        return
+    work = sorted(each.work_ns for each in result.by_stage)
+    middle = work[(len(work) - 1) // 2]
+    ranks = tuple(rank.rank for rank in result.by_rank if rank.stage == worst.stage)
+    own = np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks]) & case.counted & (case.graph.kind != Kind.COLLECTIVE)
+    yield case.finding(
+        FindingCode.UNEVEN_STAGES,
+        f"pipeline stage {worst.stage} works longer than the others",
+        case.at_longest(own, ranks=ranks),
+        worst.worth_ns,
+        evidence=f"its ranks work {duration(worst.work_ns)} a step, the median stage {duration(middle)}",
+        fix="move layers from this stage to the others, or the head and the loss to a stage of their own",
+        command="stragglers",
+        mean=True,
+    )
+
+
+def _together(case: Case, result: Stragglers, worth: int) -> Finding:
+    slow = sorted((rank for rank in result.by_rank if rank.work_ns > rank.ideal_work_ns), key=lambda r: r.ideal_work_ns - r.work_ns)
+    ranks = tuple(rank.rank for rank in slow[:8]) or case.graph.ranks
+    own = np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks]) & case.counted & (case.graph.kind != Kind.COLLECTIVE)
+    listed = ", ".join(f"{rank.rank} ({duration(rank.work_ns - rank.ideal_work_ns)})" for rank in slow[:4])
+    return case.finding(
+        FindingCode.UNEVEN_RANKS,
+        "ranks take unequal times for equal work, and wait for one another",
+        case.at_longest(own, ranks=ranks),
+        worth,
+        evidence=f"with equal times the step would take {duration(result.ideal_step_ns)}; longest beyond their peers: rank {listed}",
+        fix="no one rank alone is the cause: balance their inputs (sequence lengths, experts, tables), then look for jitter of hosts",
+        command="stragglers",
+        mean=True,
+    )

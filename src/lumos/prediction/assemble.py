@@ -1,0 +1,378 @@
+"""Turn a layout into a graph of the distinct ranks, in fine form (a task for each kernel) or coarse form (a task for each item).
+
+Every rank has one CPU thread, which launches everything in the layout's order, and one stream per lane. A device task waits
+for its launch and for tasks of its block; the first tasks of an item also wait for the last tasks of the items that it waits
+for. The two sides of a transfer form a rendezvous.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.blocks.block import Block, Collapsed, Times, collapse
+from lumos.blocks.work import RANK_STREAM_NAMES, Collective, RankStream, Work
+from lumos.graph.edges import Edges
+from lumos.graph.lists import Lists, end_to_end, offsets, places
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.vocabulary import CollectiveKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.blocks.coefficients import StepCoefficients
+    from lumos.blocks.price import Pricer
+    from lumos.prediction.layout import Item, Layout
+
+#: Lane code of the CPU thread.
+HOST = -1
+#: 80 % interval of host times, as ratios. Server processors of 2019 to 2024 differ by about as much (PassMark, single thread),
+#: and so does the Python work of frameworks around a kernel.
+_HOST_INTERVAL = (0.6, 1.6)
+#: Whether a lane of pipeline transfers sends or receives.
+_SIDES: Mapping[RankStream, CollectiveKind] = {
+    lane: CollectiveKind.SEND if "SEND" in lane.name else CollectiveKind.RECEIVE
+    for lane in RankStream
+    if lane >= RankStream.RECEIVE_FORWARD
+}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Assembled:
+    """A graph. low, high: the durations with every price at the low or the high end of its interval, int64[n] ns."""
+
+    graph: Graph
+    low: Int64
+    high: Int64
+    work: tuple[Work | None, ...]  # of each entry of the pool (None: host work, or a whole block)
+    entry: Int64  # of each task: its entry in the pool
+    inside: Int64  # [n, 2]: exposed and overlapped communication inside the task of a whole block, ns; 0 in fine form
+
+
+@dataclass(slots=True)
+class _Template:
+    """A block as tasks, with one entry of each list per task. launched_by: index of its launch in the template."""
+
+    lane: list[int]
+    kind: list[int]
+    name: list[str]
+    times: list[Times]
+    launched_by: list[int]
+    edges: list[tuple[int, int]]  # (task, predecessor), DATA
+    first_tasks: list[int]
+    last_tasks: list[int]
+    first_host: int
+    work: list[Work | None]
+    inside: list[tuple[int, int]]
+
+
+def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
+    """The graph of the layout's distinct ranks, with prices from `pricer`."""
+    layout = _with_host_factors(layout, pricer.coefficients)
+    prices = _prices(layout, pricer)
+    stages = [_instances(items, coarse) for items in layout.stages]
+    if coarse:
+        keys = {(inst.block, inst.repeat) for stage in stages for inst in stage}
+        collapsed = {b: collapse(layout.blocks[b], prices[b]) for b in {key[0] for key in keys}}
+        templates = {key: _coarse(layout.blocks[key[0]], collapsed[key[0]], key[1]) for key in keys}
+    else:
+        keys = {(inst.block, 1) for stage in stages for inst in stage}
+        templates = {key: _fine(layout.blocks[key[0]], prices[key[0]]) for key in keys}
+    return _graph_of(stages, templates, pricer)
+
+
+def _with_host_factors(layout: Layout, c: StepCoefficients) -> Layout:
+    """The layout with its host times multiplied by the step's coefficients."""
+    if c.host == 1.0 and c.step == 1.0:
+        return layout
+    return replace(layout, blocks=tuple(with_host_factors(block, c) for block in layout.blocks))
+
+
+def with_host_factors(block: Block, c: StepCoefficients) -> Block:
+    """The block with its host times multiplied by the step's coefficients."""
+    return replace(
+        block,
+        before=round(block.before * (c.host if block.ops else c.step)),
+        ops=tuple(replace(op, host=round(op.host * c.host)) for op in block.ops),
+    )
+
+
+def _prices(layout: Layout, pricer: Pricer) -> list[list[Times]]:
+    every = [op.work for block in layout.blocks for op in block.ops]
+    prices = iter(pricer(every))
+    return [[next(prices).times for _ in block.ops] for block in layout.blocks]
+
+
+@dataclass(slots=True)
+class _Instance:
+    """One run of a template. waits: instances of the same stage."""
+
+    block: int
+    repeat: int
+    waits: tuple[int, ...]
+    host_waits: bool
+    transfer: str
+
+
+def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
+    """Items as instances. In fine form an item that repeats becomes several, one after the other."""
+    if coarse:
+        return [_Instance(i.block, i.repeat, i.waits, i.host_waits, i.transfer) for i in items]
+    out: list[_Instance] = []
+    last: list[int] = []  # the last instance of each item
+    for item in items:
+        waits = tuple(last[w] for w in item.waits)
+        for run in range(item.repeat):
+            out.append(_Instance(item.block, 1, waits if run == 0 else (len(out) - 1,), item.host_waits and run == 0, item.transfer))
+        last.append(len(out) - 1)
+    return out
+
+
+def _fine(block: Block, times: Sequence[Times]) -> _Template:
+    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
+    if block.before or not block.ops:
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
+    place: list[int] = []
+    for op, time in zip(block.ops, times, strict=True):
+        launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", _host(op.host))
+        communicates = isinstance(op.work, Collective)
+        kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
+        task = _add(t, int(op.lane), kind, op.name, time, launch, op.work)
+        place.append(task)
+        for a in op.after:
+            if block.ops[a].lane is not op.lane:
+                t.edges.append((task, place[a]))
+        if not op.after:
+            t.first_tasks.append(task)
+    t.last_tasks.extend(place[e] for e in block.last_ops)
+    if not t.last_tasks:
+        t.first_tasks.append(0)
+        t.last_tasks.append(0)
+    return t
+
+
+def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
+    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
+    if not block.ops:
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
+        t.first_tasks.append(0)
+        t.last_tasks.append(0)
+        return t
+    c = in_sequence(c, repeat)
+    lanes = {op.lane for op in block.ops}
+    lane = next(iter(lanes)) if len(lanes) == 1 else RankStream.COMPUTE
+    launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))
+    work = block.ops[0].work
+    communicates = lane is not RankStream.COMPUTE
+    kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
+    task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates else None)
+    if not communicates:
+        t.inside[task] = c.exposed, c.overlapped
+    if c.host > c.lead:
+        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(c.host - c.lead))
+    t.first_tasks.append(task)
+    t.last_tasks.append(task)
+    return t
+
+
+def _host(ns: int) -> Times:
+    """Host time with its interval, which is wide: hosts differ far more than devices of one kind."""
+    return Times(ns, round(ns * _HOST_INTERVAL[0]), round(ns * _HOST_INTERVAL[1]))
+
+
+def in_sequence(c: Collapsed, count: int) -> Collapsed:
+    """The block `count` times in series."""
+    host_limited = c.host_limited + (count - 1) * max(c.host, c.device.best)
+    return Collapsed(c.device.repeated(count), host_limited, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
+
+
+def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: int = ABSENT, work: Work | None = None) -> int:
+    t.lane.append(lane)
+    t.kind.append(int(kind))
+    t.name.append(name)
+    t.times.append(times)
+    t.launched_by.append(launch)
+    t.work.append(work)
+    t.inside.append((0, 0))
+    return len(t.lane) - 1
+
+
+def _graph_of(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
+    keys = list(templates)
+    number = {key: i for i, key in enumerate(keys)}
+    pool = _Pool([templates[key] for key in keys])
+    flat = [number[inst.block, inst.repeat] for stage in stages for inst in stage]
+    which = np.array(flat, np.int64)
+    size = pool.size[which]
+    offset = offsets(size)
+    total = int(offset[-1])
+    source = places(pool.start[which], size)
+    stage_of = np.repeat(np.repeat(np.arange(len(stages)), [len(s) for s in stages]), size)
+    lane = pool.lane[source]
+    processor, processors = _processors(stage_of, lane, pricer.cluster.node.devices)
+
+    edges = Edges()
+    _inner_edges(edges, pool, which, offset, source)
+    _outer_edges(edges, stages, templates, offset)
+    before = edges.predecessors(total)
+    rendezvous = _rendezvous(stages, templates, offset)
+    ranks = len(stages)
+    lag = np.zeros((ranks, len(Dependency)), np.int64)
+    latency = pricer.cluster.accelerator.launch_latency_s or 0.0
+    lag[:, Dependency.LAUNCH] = round(latency * 1e9)
+    times = pool.times[source]
+    graph = Graph(
+        ranks=tuple(range(ranks)),
+        processors=processors,
+        names=pool.names,
+        duration=np.ascontiguousarray(times[:, 0]),
+        processor=processor,
+        kind=pool.kind[source],
+        name=pool.name[source],
+        event=np.full(total, -1, np.int32),
+        pred_offset=before.offset,
+        pred=before.task,
+        pred_kind=before.kind,
+        lag=lag,
+        rendezvous_offset=rendezvous.offset,
+        rendezvous_task=rendezvous.flat.astype(np.int32),
+        collectives=_collectives(pool, source, stage_of, rendezvous),
+        diagnostics=tuple(pricer.diagnostics),
+    )
+    return Assembled(
+        graph, np.ascontiguousarray(times[:, 1]), np.ascontiguousarray(times[:, 2]), tuple(pool.work), source, pool.inside[source]
+    )
+
+
+class _Pool:
+    """The tasks of all templates, as columns."""
+
+    def __init__(self, templates: list[_Template]) -> None:
+        self.size = np.array([len(t.lane) for t in templates], np.int64)
+        self.start = offsets(self.size)[:-1]
+        self.lane = np.array([x for t in templates for x in t.lane], np.int64)
+        self.kind = np.array([x for t in templates for x in t.kind], np.uint8)
+        self.times = np.array([x for t in templates for x in t.times], np.int64).reshape(-1, 3)
+        self.launched_by = np.array([x for t in templates for x in t.launched_by], np.int64)
+        names: dict[str, int] = {}
+        self.name = np.array([names.setdefault(x, len(names)) for t in templates for x in t.name], np.int32)
+        self.names = tuple(names)
+        self.inside = np.array([x for t in templates for x in t.inside], np.int64).reshape(-1, 2)
+        self.work = [x for t in templates for x in t.work]
+        self.edge_count = np.array([len(t.edges) for t in templates], np.int64)
+        self.edge_start = offsets(self.edge_count)[:-1]
+        self.edges = np.array([e for t in templates for e in t.edges], np.int64).reshape(-1, 2)
+
+
+def _inner_edges(edges: Edges, pool: _Pool, which: Int64, offset: Int64, source: Int64) -> None:
+    """Add the edges inside each instance, as its template has them."""
+    launch = pool.launched_by[source]
+    base = np.repeat(offset[:-1], pool.size[which])
+    launched = np.flatnonzero(launch >= 0)
+    count = pool.edge_count[which]
+    rows = pool.edges[places(pool.edge_start[which], count)]
+    at = np.repeat(offset[:-1], count)
+    edges.add((base + launch)[launched], launched, Dependency.LAUNCH)
+    edges.add(at + rows[:, 1], at + rows[:, 0], Dependency.DATA)
+
+
+def _outer_edges(edges: Edges, stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> None:
+    """Add the edges between instances: from the last tasks of the one to the first tasks of the one that waits for it.
+
+    Tasks of one lane need no edge, since a stream keeps its order.
+    """
+    after: list[int] = []
+    before: list[int] = []
+    host_after: list[int] = []
+    host_before: list[int] = []
+    begins = offset.tolist()
+    base = 0
+    for stage in stages:
+        used = [templates[inst.block, inst.repeat] for inst in stage]
+        for i, inst in enumerate(stage):
+            t = used[i]
+            here = begins[base + i]
+            for w in inst.waits:
+                other, there = used[w], begins[base + w]
+                for end in other.last_tasks:
+                    for head in t.first_tasks:
+                        if t.lane[head] != other.lane[end]:
+                            after.append(here + head)
+                            before.append(there + end)
+                    if inst.host_waits and other.lane[end] != HOST:
+                        host_after.append(here + t.first_host)
+                        host_before.append(there + end)
+        base += len(stage)
+    edges.add(np.array(before, np.int64), np.array(after, np.int64), Dependency.DATA)
+    edges.add(np.array(host_before, np.int64), np.array(host_after, np.int64), Dependency.SYNC)
+
+
+def _processors(stage: Int64, lane: Int64, per_node: int) -> tuple[Int32, tuple[Processor, ...]]:
+    width = len(RankStream) + 1
+    code = stage * width + lane + 1
+    used, processor = np.unique(code, return_inverse=True)
+    out = []
+    for c in used.tolist():
+        rank, at = divmod(c, width)
+        if at == 0:
+            out.append(Processor(rank, False, "thread 1 (training)", lane=-1))
+        else:
+            out.append(Processor(rank, True, f"stream {at} ({RANK_STREAM_NAMES[at - 1]})", device=rank % per_node, stream=at))
+    return processor.astype(np.int32), tuple(out)
+
+
+def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> Lists:
+    sets: dict[str, list[int]] = {}
+    base = 0
+    for stage in stages:
+        for i, inst in enumerate(stage):
+            if inst.transfer:
+                t = templates[inst.block, inst.repeat]
+                sets.setdefault(inst.transfer, []).append(int(offset[base + i]) + t.last_tasks[0])
+        base += len(stage)
+    return end_to_end([s for s in sets.values() if len(s) > 1])
+
+
+def _collectives(pool: _Pool, source: Int64, stage: Int64, rendezvous: Lists) -> Collectives | None:
+    """Facts of the collective tasks; in coarse form, of the first collective in the block.
+
+    stage: rank of each task. rendezvous: the tasks that transfer together, which give the peers. Groups are named by lane and
+    size.
+    """
+    has = np.array([isinstance(w, Collective) for w in pool.work], bool)
+    task = np.flatnonzero(has[source])
+    if len(task) == 0:
+        return None
+    kinds: dict[CollectiveKind, int] = {}
+    groups: dict[str, int] = {}
+    facts = np.full((len(pool.work), 4), ABSENT, np.int64)  # of each entry of the pool: kind, bytes, group, ranks
+    for i, (entry, lane) in enumerate(zip(pool.work, pool.lane.tolist(), strict=True)):
+        if isinstance(entry, Collective):
+            kind = kinds.setdefault(_SIDES.get(RankStream(lane), entry.kind), len(kinds))
+            group = groups.setdefault(f"{RANK_STREAM_NAMES[lane]} of {entry.ranks}", len(groups))
+            facts[i] = kind, entry.input_bytes, group, entry.ranks
+    kind, nbytes, group, size = facts[source[task]].T
+    return Collectives(
+        task=task.astype(np.int32),
+        kind=kind.astype(np.int32),
+        nbytes=nbytes.copy(),
+        group=group.astype(np.int32),
+        sequence=np.full(len(task), ABSENT, np.int64),
+        peer=_peers(stage, pool.lane[source], rendezvous)[task],
+        kinds=tuple(kinds),
+        groups=tuple(groups),
+        size=size.astype(np.int32),
+    )
+
+
+def _peers(stage: Int64, lane: Int64, rendezvous: Lists) -> Int32:
+    """The rank on the other side of each transfer, int32[n]; ABSENT for all other tasks."""
+    peer = np.full(len(stage), ABSENT, np.int32)
+    first = rendezvous.offset[:-1][np.diff(rendezvous.offset) == 2]
+    one, other = rendezvous.flat[first], rendezvous.flat[first + 1]
+    peer[one], peer[other] = stage[other], stage[one]
+    peer[~np.isin(lane, list(_SIDES))] = ABSENT
+    return peer

@@ -1,0 +1,70 @@
+"""`lumos.predict` and `lumos.validate`: a prediction, and the score over tables of measured runs, as keyword arguments with the words of
+the command line.
+
+    lumos.predict(model="gpt3-175b", cluster="h100", gpus=512, global_batch=1536, seq=2048, tp=8, pp=8)
+    lumos.validate("runs.csv")
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Unpack
+
+from lumos.plan.configuration import Settings, job_from, read_settings
+from lumos.plan.words import JobWords, with_words
+from lumos.prediction.leave_out import LeaveOut, score_left_out
+from lumos.prediction.predict import Prediction
+from lumos.prediction.predict import predict_job as prediction_of
+from lumos.prediction.validate import Scored, read_tables, rows_of, score, summary
+from lumos.result import Shown
+from lumos.vocabulary import one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+def predict(file: str | os.PathLike[str] | None = None, *, blocks: bool | None = None, **settings: Unpack[JobWords]) -> Prediction:
+    """The step of a configuration: how long, how much memory, what bounds it. No trace is needed.
+
+    file: a TOML file of settings; those given here win over it. settings: see `JobWords`; model, cluster, gpus, global_batch and seq are
+    needed. blocks: simulate runs of blocks (True) or every kernel (False); None for every kernel of jobs that are small enough.
+    Raises UsageError where settings are incomplete, unknown or contradict each other, LumosError where a file cannot be read.
+    """
+    read = read_settings(os.fspath(file)) if file is not None else Settings()
+    return prediction_of(job_from(with_words(read, settings, "predict")), coarse=blocks)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Validation(Shown):
+    """Predictions of measured runs. rows: each run with its prediction, or why it was left out; errors are (predicted − measured) /
+    measured."""
+
+    rows: tuple[Scored, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows, and figures over them: all, by source, by device, by size; the keys of `lumos validate --json`."""
+        return {"rows": rows_of(self.rows), **summary(self.rows)}
+
+    def described(self) -> str:
+        """How many rows were scored, and their errors."""
+        found = summary(self.rows)
+        if not found["scored"]:
+            return f"0 of {len(self.rows)} rows scored"
+        errors = f"median error {found['median_abs_error']:.1%}, 90th percentile {found['p90_abs_error']:.1%}"
+        return f"{found['scored']} of {len(self.rows)} rows scored, {errors}, {found['interval_coverage']:.0%} within the interval"
+
+
+def validate(
+    *tables: str | os.PathLike[str], leave_out: str | None = None, progress: Callable[[int, int], None] | None = None
+) -> Validation:
+    """Predict every row of CSV tables of measured runs; `lumos.prediction.published` says which columns they have.
+
+    leave_out: "source" predicts each row with coefficients fitted to the other sources of the tables, "framework" as if its framework had
+    no profile. progress(done, total) is called with rows. Raises LumosError where a file is no such table, UsageError for another
+    leave_out.
+    """
+    rows = list(read_tables([os.fspath(path) for path in tables]))
+    if leave_out is None:
+        return Validation(tuple(score(rows, progress=progress)))
+    return Validation(tuple(score_left_out(rows, one_of(LeaveOut, leave_out, "leave_out"), progress)))

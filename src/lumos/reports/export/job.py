@@ -1,0 +1,75 @@
+"""`lumos.export`: the job that an answer is about, as files that other tools and `lumos` itself open.
+
+    answer = lumos.whatif("traces/", layers=16)
+    lumos.export(answer, chakra="changed/", perfetto="changed.json.gz")
+
+Replaying what is written takes the step that the answer gave.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TypeAlias
+
+from lumos.chakra.exporting import export_graph
+from lumos.chakra.work.predicted import predicted_work
+from lumos.chakra.work.recorded import recorded_work
+from lumos.changes.answer import Answer
+from lumos.errors import LumosError
+from lumos.output_files import check_outputs
+from lumos.prediction.predict import Prediction, predict_job
+from lumos.prediction.ranks import whole
+from lumos.reports.export.kineto import write_kineto
+from lumos.reports.export.kineto_changed import write_changed
+from lumos.reports.export.perfetto import write_perfetto
+from lumos.searching.search import Found
+
+#: An answer of `whatif`, a prediction, or a search, of which the best plan is meant.
+Result: TypeAlias = Answer | Prediction | Found
+
+
+def export(
+    result: Answer | Prediction | Found,
+    *,
+    perfetto: str | os.PathLike[str] | None = None,
+    chakra: str | os.PathLike[str] | None = None,
+    kineto: str | os.PathLike[str] | None = None,
+) -> None:
+    """Write the changed, the predicted or the best job.
+
+    perfetto: a file (.json or .json.gz) for ui.perfetto.dev; of a predicted job, a rank of each pipeline stage. chakra: a folder for one
+    .et file per rank and groups.json. kineto: a folder for one profiler file per rank.
+    Raises UsageError where two outputs have one name, LumosError where a file cannot be written, the job is too large, or a search found
+    no plan.
+    """
+    check_outputs((perfetto, chakra, kineto), ())
+    job = _job(result)
+    if perfetto is not None:
+        write_perfetto(os.fspath(perfetto), (job.timeline,))
+    if chakra is not None:
+        _write_chakra(job, Path(chakra))
+    if kineto is not None and isinstance(job, Prediction):
+        write_kineto(os.fspath(kineto), job)
+    elif kineto is not None:
+        write_changed(os.fspath(kineto), job.timeline, job.recorded if isinstance(job, Answer) else None)
+
+
+def _write_chakra(job: Answer | Prediction, folder: Path) -> None:
+    """Write a job as a Chakra set, with what its kernels compute and move as far as that is known."""
+    if isinstance(job, Prediction):
+        world = whole(job)
+        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded))
+    else:
+        export_graph(job.graph, folder, amounts=None if job.recorded is None else recorded_work(job.graph, job.recorded))
+
+
+def _job(result: Result) -> Answer | Prediction:
+    """The job to write: a prediction in kernels, or an answer that was made on measured work."""
+    if isinstance(result, Answer):
+        return result.job if isinstance(result.job, Prediction) else result
+    if isinstance(result, Prediction):
+        return result
+    if not result.best:
+        raise LumosError("the search found no plan, so there is no job to write")
+    return predict_job(result.best[0].job, result.pricer, coarse=False)

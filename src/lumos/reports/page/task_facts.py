@@ -1,0 +1,92 @@
+"""What a recording says of single tasks beyond their times: shapes, types, bytes, launch geometry, and the operator that launched them.
+
+A fact is one line of text, and the same line is stored once: a job repeats the same few shapes in every step. Facts are "key: value".
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.graph.joined.arguments import text
+from lumos.reports.page.enclosing import Launchers
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from lumos.graph.table import Graph
+    from lumos.trace.table import Int64, Job, Trace
+
+#: What rows say that a reader of a timeline wants, and how it is called.
+_KEYS = {
+    "Input Dims": "shapes",
+    "Input type": "types",
+    "In msg nelems": "elements in",
+    "Out msg nelems": "elements out",
+    "dtype": "type",
+    "Process Group Description": "group",
+    "Process Group Name": "group name",
+    "Seq": "sequence number",
+    "bytes": "bytes",
+    "grid": "grid",
+    "block": "block",
+    "registers per thread": "registers a thread",
+    "shared memory": "shared memory, bytes",
+}
+#: What is listed of the operator that launched a kernel.
+_OPERATOR_KEYS = ("Input Dims", "Input type")
+#: At most so many characters of a value.
+_MOST_TEXT = 300
+
+
+class TaskFacts:
+    """The lines of facts in use, numbered from 1 in the order in which they are first used; 0 is a task without any."""
+
+    def __init__(self, graph: Graph, job: Job | None) -> None:
+        self._graph = graph
+        self._traces = {} if job is None else {trace.rank: trace for trace in job.traces}
+        self._number: dict[tuple[str, ...], int] = {(): 0}
+        self._known: dict[int, int] = {}
+
+    @property
+    def used(self) -> list[tuple[str, ...]]:
+        """The lines of facts by their number; that of number 0 is empty."""
+        return list(self._number)
+
+    def of(self, tasks: Int64) -> Int64:
+        """The number of the facts of each task, int64[tasks]."""
+        new = np.array([task for task in np.unique(tasks).tolist() if task not in self._known], np.int64)
+        ranks = self._graph.rank_of_task[new]
+        for rank in np.unique(ranks).tolist():
+            here = new[ranks == rank]
+            trace = self._traces.get(rank)
+            rows = self._graph.event[here]
+            if trace is None:
+                self._known.update(dict.fromkeys(here.tolist(), 0))
+                continue
+            launchers = Launchers(trace)
+            for task, row in zip(here.tolist(), rows.tolist(), strict=True):
+                facts = () if row < 0 else tuple(_facts(trace, row, launchers))
+                self._known[task] = self._number.setdefault(facts, len(self._number))
+        return np.array([self._known[task] for task in tasks.tolist()], np.int64)
+
+
+def _facts(trace: Trace, row: int, launchers: Launchers) -> Iterator[str]:
+    """The facts of one row, in the order in which they are shown."""
+    for key, name in _KEYS.items():
+        value = text(trace, row, key)
+        if value not in (None, "", "[]"):
+            yield f"{name}: {_cut(value)}"
+    operator = launchers.of(row)
+    if operator >= 0:
+        yield f"operator: {_cut(trace.strings[trace.name[operator]])}"
+        for key in _OPERATOR_KEYS:
+            value = text(trace, operator, key)
+            if value not in (None, "", "[]"):
+                yield f"{_KEYS[key]} of the operator: {_cut(value)}"
+
+
+def _cut(value: str | None) -> str:
+    plain = (value or "").encode("utf-8", "replace").decode()
+    return plain if len(plain) <= _MOST_TEXT else f"{plain[: _MOST_TEXT - 1]}…"

@@ -1,0 +1,189 @@
+"""Print the answers of `lumos chakra …`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.text import Text
+
+from lumos.reports.text.format import MOST_ROWS, a_step, heading, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from rich.console import Console
+
+    from lumos.chakra.checking.check import Checked
+    from lumos.chakra.exporting import Exported
+    from lumos.chakra.facade import Imported
+    from lumos.chakra.linking.linked_job import LinkedJob
+    from lumos.chakra.simulated import SimulatorTimes
+    from lumos.chakra.statistics import Stat
+    from lumos.chakra.synthesis.facade import Synthetic
+
+
+def print_exported(console: Console, result: Exported) -> None:
+    """Print what was written, and where to."""
+    text = (
+        f"{result.folder}: {count(result.ranks, 'rank')}, {count(result.nodes, 'node')}, {result.communication:,} of them communication"
+        f" in {count(result.groups, 'group')}"
+    )
+    console.print(Text(text, style="bold"))
+    others = [name for name in result.files if not name.endswith(".et")]
+    paragraph(console, f"job.0.et … job.{result.ranks - 1}.et, {', '.join(others)}" if result.ranks > 1 else ", ".join(result.files))
+    if result.compute:
+        paragraph(console, f"operations or bytes of {result.work:,} of {count(result.compute, 'compute node')} on devices")
+    if result.simulated is not None:
+        _print_simulated(console, result.simulated)
+    print_diagnostics(console, result.diagnostics)
+
+
+def _print_simulated(console: Console, found: SimulatorTimes) -> None:
+    """What a simulator makes of the job's own replay, and which part of the difference is due to what."""
+    base = found.replayed_ns
+
+    def change(ns: int) -> str:
+        return f"{duration(ns)} ({percent((ns - base) / base if base else None, decimals=1, signed=True)})"
+
+    rows = [
+        ("the job's own replay", duration(base)),
+        ("one node of each sort a rank at a time", change(found.ordered_ns)),
+        ("and at the prices of its files", change(found.simulated_ns)),
+    ]
+    heading(console, "As a simulator runs it")
+    table(console, ("", "all ranks done after"), rows)
+
+
+def print_checked(console: Console, result: Checked) -> None:
+    """Print the verdict, and every violation."""
+    verdict = "ok" if result.ok else f"{len(result.violations)} times a rule is broken"
+    console.print(Text(f"{count(result.ranks, 'rank')}, {count(result.nodes, 'node')}: {verdict}", style="bold"))
+    for warning in result.warnings[:MOST_ROWS]:
+        paragraph(console, "warning: ", warning)
+    if len(result.warnings) > MOST_ROWS:
+        console.print(f"  … and {len(result.warnings) - MOST_ROWS:,} more; --json lists all")
+    if result.ok:
+        return
+    heading(console, "Rules broken")
+    rules = Counter(v.rule for v in result.violations)
+    table(console, ("rule", "times"), [(rule, f"{times}") for rule, times in rules.most_common()])
+    for v in result.violations[:MOST_ROWS]:
+        where = v.file if v.node is None else f"{v.file} node {v.node}"
+        paragraph(console, "• ", (where, "yellow"), f": {v.rule}: {v.message}")
+    if len(result.violations) > MOST_ROWS:
+        console.print(f"  … and {len(result.violations) - MOST_ROWS:,} more; --json lists all")
+
+
+def print_linked(console: Console, figures: dict[str, Any]) -> None:
+    """Print how many kernels were linked, by method."""
+    _print_link_rate(console, figures)
+    paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
+    table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
+    confirming = [vote.fact.replace("-", " ") for vote in figures["votes"] if vote.confirms]
+    paragraph(console, f"of one rank and run: confirmed by {', '.join(confirming) or 'nothing but the order of calls'}")
+    print_diagnostics(console, figures["diagnostics"])
+
+
+def print_linked_job(console: Console, linked: LinkedJob) -> None:
+    """Print how many kernels were linked, over all ranks and of each."""
+    figures = linked.to_dict()
+    _print_link_rate(console, figures)
+    rows = [
+        (
+            f"{rank['rank']}",
+            Path(rank["execution_trace"]).name,
+            Path(rank["profiler_file"]).name,
+            f"{rank['linked']:,} of {rank['shared']:,}",
+            "–" if rank["confidence"] is None else f"{rank['confidence']:.2f}",
+        )
+        for rank in figures["ranks"]
+    ]
+    table(console, ("rank", "execution trace", "profiler file", "linked", "confidence"), rows)
+    print_diagnostics(console, [d for rank in linked.ranks for d in rank.found.diagnostics])
+
+
+def _print_link_rate(console: Console, figures: dict[str, Any]) -> None:
+    rate = percent(figures["link_rate"], decimals=1)
+    text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
+    console.print(Text(text, style="bold"))
+
+
+def print_imported(console: Console, result: Imported) -> None:
+    """Print the simulated step of an imported set."""
+    time = result.time
+    step = a_step(time.step_time_ns, time.latency_ns, time.basis)
+    sentence(console, f"{count(len(result.graph.ranks), 'rank')}, {count(len(result.graph), 'task')}: {step}, simulated")
+    print_diagnostics(console, result.graph.diagnostics)
+
+
+def print_synthetic(console: Console, result: Synthetic) -> None:
+    """Print what was synthesised, and how close it is to its sample."""
+    found = result.exported
+    text = f"{found.folder}: {count(found.ranks, 'rank')}, {count(found.nodes, 'node')} from {result.symbols:,} symbols"
+    console.print(Text(text, style="bold"))
+    if result.facts is not None:
+        paragraph(console, ", ".join(f"{key} {value}" for key, value in result.facts.items()))
+    sources = ", ".join(duration(ns) for ns in result.source_step_time_ns)
+    paragraph(console, f"{duration(result.step_time_ns)} a step, simulated" + (f" (source: {sources})" if sources else ""))
+    like = result.likeness
+    if like is not None:
+        heading(console, "What it reveals of its source")
+        rows = [
+            ("names", f"{like.names}", "0"),
+            ("runs of four durations (ns)", f"{like.runs}", "0"),
+            ("the same in whole µs", percent(like.rounded_runs, decimals=1), percent(like.rounded_baseline, decimals=1)),
+            ("membership test", f"{like.membership:.3f}", f"{like.baseline:.3f}"),
+            ("structure (runs of 16 nodes)", percent(like.structure, decimals=1), "–"),
+        ]
+        table(console, ("", "this set", "by chance"), rows)
+        _print_distances(console, "its source", like.ks)
+    told = result.disclosure
+    if told is not None:
+        heading(console, "What it reveals of the set that gave its structure")
+        rows = [
+            ("told among those learned from", percent(told.told, decimals=0), percent(told.chance, decimals=0)),
+            ("the same by one who knows its facts alone", percent(told.by_facts, decimals=0), percent(told.chance, decimals=0)),
+            ("structure (runs of 16 nodes)", percent(told.structure, decimals=1), "–"),
+        ]
+        table(console, ("", "this set", "by chance"), rows)
+    if result.held_out is not None and result.held_out_within_5_percent is not None:
+        _print_held_out(console, result, result.held_out, result.held_out_within_5_percent)
+    print_diagnostics(console, found.diagnostics)
+
+
+def _print_held_out(console: Console, result: Synthetic, exact: Mapping[str, float], near: Mapping[str, float]) -> None:
+    """The set that was held out: its step, and the distances from it."""
+    step = result.held_out_step_time_ns or 0
+    change = f" ({percent(result.step_time_ns / step - 1, signed=True)})" if step else ""
+    heading(console, f"Against the set held out, whose step takes {duration(step)}{change}")
+    table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact])
+    if result.held_out_by_operator is not None:
+        heading(console, "What it misses of the set held out, operator by operator")
+        table(console, ("of", "share"), [(name, percent(value, decimals=1)) for name, value in result.held_out_by_operator.items()])
+
+
+def _print_distances(console: Console, other: str, distances: Mapping[str, float]) -> None:
+    heading(console, f"Distance of the distributions from {other} (Kolmogorov–Smirnov)")
+    table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in distances.items()])
+
+
+def print_stat(console: Console, result: Stat) -> None:
+    """Print what a set contains."""
+    text = f"{count(result.ranks, 'rank')}, {count(result.total, 'node')}, {count(result.groups, 'group')}"
+    console.print(Text(text, style="bold"))
+    paragraph(
+        console,
+        f"{result.dependencies:.2f} dependencies a node, {result.widest} at most; {percent(result.symmetry, decimals=0)} of the ranks run"
+        " the operators of the first, in its order",
+    )
+    heading(console, "Nodes")
+    table(console, ("type", "nodes"), [(kind, f"{n:,}") for kind, n in result.nodes.items()])
+    if result.communication:
+        heading(console, "Communication")
+        rows = [(c.kind, f"{c.nodes:,}", size(c.size_bytes), duration(c.time_ns), f"{c.ranks}") for c in result.communication]
+        table(console, ("kind", "nodes", "bytes", "time", "ranks"), rows)
+    heading(console, "Operators")
+    table(console, ("name", "nodes", "time"), [(o.name, f"{o.nodes:,}", duration(o.time_ns)) for o in result.operators])

@@ -1,0 +1,141 @@
+"""Print the answer of `lumos compare`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.reports.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence, table
+from lumos.reports.text.replay import PARTS_OF_STEP
+from lumos.units import count, duration
+from lumos.vocabulary import Basis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.compare import Amount, Change, Comparison, Side
+
+#: The most rows of each table.
+MOST_COSTLY = 12
+
+_PLURAL = {Basis.PERIOD: "periods", Basis.LATENCY: "latencies"}
+
+
+def print_comparison(console: Console, paths: tuple[str, str], result: Comparison) -> None:
+    """Print the whole answer."""
+    sentence(console, compare_headline(result))
+    for letter, path, side in zip("AB", paths, (result.a, result.b), strict=True):
+        paragraph(console, f"{letter}: {path}, {_who(side)}")
+        print_trust(console, side.trust, f" in {letter}")
+    _print_parts(console, result)
+    if result.operators:
+        _print_operators(console, result.operators)
+    _print_changes(console, "Kernels and copies", result.kernels)
+    _print_changes(console, "Collectives, waiting included", result.collectives)
+    console.print()
+    console.print("  counts and times are means over the steps of all ranks; --json lists every row")
+    print_diagnostics(console, result.diagnostics)
+
+
+def compare_headline(result: Comparison) -> str:
+    """What changed most, in a sentence."""
+    a, b = result.a, result.b
+    change = "" if result.change is None else f", {percent(result.change, signed=True, decimals=1)}"
+    times = [duration(side.step_time_ns) for side in (a, b)]
+    if a.basis is b.basis:
+        steps = f"A takes {times[0]} a step, B {times[1]} ({_PLURAL[a.basis]}){change}"
+    else:
+        steps = f"A takes {times[0]} a step ({a.basis}), B {times[1]} ({b.basis}){change}"
+    parts = {label: b.breakdown[key] - a.breakdown[key] for key, label in PARTS_OF_STEP.items()}
+    most = max(parts, key=lambda label: abs(parts[label]))
+    return f"{steps}: {signed(parts[most])} {most}" if parts[most] else steps
+
+
+def signed(ns: float) -> str:
+    """A difference of times, with its sign; a dash for none."""
+    return f"{'+' if ns > 0 else '-'}{duration(abs(ns))}" if ns else "–"
+
+
+def _who(side: Side) -> str:
+    ranks = count(side.ranks, "rank")
+    steps = side.steps[0] if len(side.steps) == 1 else count(len(side.steps), "step")
+    varies = "" if side.variation is None else f", which vary by {percent(side.variation, decimals=1)}"
+    return f"{ranks}, {steps}{varies}: {a_step(side.step_time_ns, side.latency_ns, side.basis)}"
+
+
+def _print_parts(console: Console, result: Comparison) -> None:
+    a, b = result.a, result.b
+    heading(console, "Where the time of the step goes" + (" (mean over the ranks)" if max(a.ranks, b.ranks) > 1 else ""))
+    rows = [
+        (label, duration(a.breakdown[key]), duration(b.breakdown[key]), signed(b.breakdown[key] - a.breakdown[key]))
+        for key, label in PARTS_OF_STEP.items()
+    ]
+    rows.append(("step", duration(a.step_time_ns), duration(b.step_time_ns), signed(result.change_ns)))
+    table(console, ("", "A", "B", "difference"), rows)
+    if a.other_steps_ns or b.other_steps_ns:
+        times = f"A {duration(a.other_steps_ns)}, B {duration(b.other_steps_ns)}"
+        paragraph(console, f"of a step's time, devices ran nothing but work of other steps: {times}")
+
+
+def _print_operators(console: Console, rows: Sequence[Change]) -> None:
+    heading(console, "Operators: the device work that they launch, and their own CPU time")
+    cells = [
+        (
+            row.name,
+            *(_number(amount) for amount in (row.before, row.after)),
+            signed(_part(row.after, "time_ns") - _part(row.before, "time_ns")),
+            signed(_part(row.after, "cpu_ns") - _part(row.before, "cpu_ns")),
+            _status(row),
+        )
+        for row in _costly(rows)
+    ]
+    _print_rows(console, ("operator", "calls A", "calls B", "device", "CPU", ""), cells, rows)
+
+
+def _print_changes(console: Console, title: str, rows: Sequence[Change]) -> None:
+    if not rows:
+        return
+    heading(console, title)
+    cells = [
+        (
+            kernel_name(row.name),
+            *(_number(amount) for amount in (row.before, row.after)),
+            duration(_part(row.before, "time_ns") or None),
+            duration(_part(row.after, "time_ns") or None),
+            signed(row.cost_ns),
+            _status(row),
+        )
+        for row in _costly(rows)
+    ]
+    _print_rows(console, ("name", "in A", "in B", "time A", "time B", "cost", ""), cells, rows)
+
+
+def _print_rows(console: Console, columns: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[Change]) -> None:
+    if cells and not any(cell[-1] for cell in cells):
+        columns, cells = columns[:-1], [cell[:-1] for cell in cells]
+    if cells:
+        table(console, columns, cells, left=(0, *(i for i, name in enumerate(columns) if not name)))
+    rest = [row for row in rows if row.status != "same"][len(cells) :]
+    statuses = [f"{number} {status}" for status in ("appeared", "vanished", "changed") if (number := sum(r.status == status for r in rest))]
+    if statuses:
+        console.print(f"  and {', '.join(statuses)}, {signed(sum(row.cost_ns for row in rest))} all together")
+    elif not cells:
+        console.print("  nothing changed")
+
+
+def _costly(rows: Sequence[Change]) -> list[Change]:
+    return [row for row in rows if row.status != "same"][:MOST_COSTLY]
+
+
+def _status(row: Change) -> str:
+    """A word for rows that are in only one of the two runs."""
+    return {"appeared": "new", "vanished": "gone"}.get(row.status, "")
+
+
+def _number(amount: Amount | None) -> str:
+    return "–" if amount is None else f"{amount.runs:,.4g}" if amount.runs < 1e4 else f"{amount.runs:,.0f}"
+
+
+def _part(amount: Amount | None, key: str) -> float:
+    return 0.0 if amount is None else getattr(amount, key) or 0.0

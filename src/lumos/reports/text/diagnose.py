@@ -1,0 +1,106 @@
+"""Print the answer of `lumos diagnose`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.text import Text
+
+from lumos.reports.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence
+from lumos.reports.text.stragglers import LONGEST_TASK, MOST_FINDINGS
+from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from lumos.findings.finding import Diagnosis, Finding
+
+#: The most ranks that are named.
+MOST_NAMED = 8
+
+
+def print_diagnosis(console: Console, result: Diagnosis) -> None:
+    """Print the whole answer."""
+    sentence(console, diagnosis_headline(result))
+    print_trust(console, result.trust)
+    for number, found in enumerate(result.findings[:MOST_FINDINGS], 1):
+        _print_finding(console, number, found, result.step_time_s)
+    if len(result.findings) > MOST_FINDINGS:
+        paragraph(console, f"and {len(result.findings) - MOST_FINDINGS} more; --json lists all")
+    if len(result.findings) > 1:
+        console.print()
+        paragraph(console, "The same time may be in several findings, so their worths do not add up.")
+    if result.lacks:
+        heading(console, "What the recording does not show")
+        for lack in result.lacks:
+            paragraph(console, "• ", (lack.code, "yellow"), f": {lack.message}")
+    print_diagnostics(console, result.diagnostics)
+
+
+def diagnosis_headline(result: Diagnosis) -> str:
+    """The answer in one sentence."""
+    step = a_step(1e9 * result.step_time_s, 1e9 * result.latency_s, result.basis)
+    ranks = count(result.ranks, "rank")
+    if not result.findings:
+        return f"{ranks}: {step}; nothing found that is worth 2 % of it"
+    first = "" if len(result.findings) == 1 else "the first "
+    return f"{ranks}: {step}; {count(len(result.findings), 'thing')} to fix, {first}worth {worth_words(result.findings[0], result)}"
+
+
+def worth_words(found: Finding, result: Diagnosis) -> str:
+    """What a finding is worth: "38.24 ms (44.1 %)"."""
+    return f"{duration(1e9 * found.worth_s)} ({percent(found.worth_s / result.step_time_s, decimals=1)})"
+
+
+def _print_finding(console: Console, number: int, found: Finding, step_s: float) -> None:
+    console.print()
+    sentence(console, f"{number}. {_shortened(found.title)}")
+    low, high = duration(1e9 * found.worth_low_s), duration(1e9 * found.worth_high_s)
+    worth = f"{duration(1e9 * found.worth_s)} a step ({percent(found.worth_s / step_s, decimals=1)}; 80 % interval {low} to {high})"
+    where = found.where
+    at = f"{where.step} at {duration(where.start_ns)}" if where.start_ns >= 0 else f"{duration(-where.start_ns)} before {where.step}"
+    task = f"{at}, {_ranks(where.ranks)}: {_task(where.task)}"
+    for word, text in (("worth", worth), ("where", task), ("why", found.evidence), ("fix", found.fix)):
+        _print_line(console, word, text)
+    _print_command(console, found.command)
+
+
+def _print_line(console: Console, word: str, text: str) -> None:
+    """One line of a finding, indented under its word where it is wrapped."""
+    lines = Text(text).wrap(console, console.width - 9)
+    for i, line in enumerate(lines):
+        line.rstrip()
+        console.print(Text(f"  {word:<6} " if i == 0 else " " * 9).append_text(line))
+
+
+def _print_command(console: Console, command: str) -> None:
+    for i, line in enumerate(continued(command, console.width - 11)):
+        console.print(Text(f"  {'show' if i == 0 else '':<6} {line}"), soft_wrap=True)
+
+
+def continued(command: str, width: int) -> list[str]:
+    """A command in lines of `width` characters and two more, to be copied together: each but the last ends in a backslash. A word that is
+    longer has a line of its own."""
+    lines = [""]
+    for word in command.split(" "):
+        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
+            lines[-1] += " \\"
+            lines.append("")
+        lines[-1] += f" {word}" if lines[-1] else word
+    return lines
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    listed = ", ".join(map(str, ranks[:MOST_NAMED]))
+    return f"ranks {listed}" + (f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else "")
+
+
+def _shortened(title: str) -> str:
+    return " ".join(_task(word) for word in title.split(" "))
+
+
+def _task(task: str) -> str:
+    name = kernel_name(task)
+    return name if len(name) <= LONGEST_TASK else f"{name[: LONGEST_TASK - 1]}…"

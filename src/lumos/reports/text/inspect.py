@@ -1,0 +1,114 @@
+"""Print the answer of `lumos inspect`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
+from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.reports.text.interference import print_interference
+from lumos.units import count, duration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.interference import Interference
+    from lumos.diagnostics import Diagnostic
+    from lumos.trace.table import ProcessGroup
+
+
+def print_contents(
+    console: Console,
+    files: Sequence[Contents],
+    groups: Sequence[ProcessGroup],
+    interference: Sequence[Interference],
+    diagnostics: Sequence[Diagnostic],
+    read_s: float,
+) -> None:
+    """Print the whole answer."""
+    events, memory_bytes = sum(f.events for f in files), sum(f.memory_bytes for f in files)
+    names = [f"rank {f.rank}" for f in files] if len(files) == 1 else [count(len(files), "rank")]
+    worlds = {f.world_size for f in files if f.world_size is not None}
+    world = f" of {max(worlds)}" if worlds else ""
+    sentence(console, f"{names[0]}{world}: {count(events, 'row')}, {size(memory_bytes)} in memory, read in {read_s:.2f} s")
+    _print_files(console, files)
+    _print_rows(console, files)
+    _print_missing(console, files)
+    if groups:
+        heading(console, "Process groups")
+        rows = [(g.name, _ranks(g.ranks), g.description) for g in groups]
+        table(console, ("group", "ranks", "description"), rows, left=(0, 1, 2))
+    print_interference(console, interference)
+    print_diagnostics(console, diagnostics)
+
+
+def _print_files(console: Console, files: Sequence[Contents]) -> None:
+    heading(console, "Ranks")
+    rows = [
+        (
+            f"{f.rank}",
+            f.rank_source,
+            duration(f.duration_ns),
+            f"{len(f.steps)}",
+            f"{f.threads}",
+            f"{f.streams}",
+            percent(f.unlinked, decimals=1),
+        )
+        for f in files
+    ]
+    table(console, ("rank", "known from", "recorded", "steps", "threads", "streams", "unlinked"), rows, left=(1,))
+    console.print("  unlinked: device work whose launch call has no row")
+    machines: dict[str, list[int]] = {}
+    for f in files:
+        if f.devices:
+            machines.setdefault(_counted(f.devices), []).append(f.rank)
+        for device, peak in f.peak_memory_bytes.items():
+            paragraph(console, f"rank {f.rank} allocates at most {size(peak)} on {device}")
+    for machine, ranks in machines.items():
+        paragraph(console, f"{'rank' if len(ranks) == 1 else 'ranks'} {_ranks(tuple(ranks))} on {machine}")
+    lengths = [s.duration_ns for f in files for s in f.steps]
+    if lengths:
+        span = duration(lengths[0]) if len(lengths) == 1 else f"{duration(min(lengths))} to {duration(max(lengths))}"
+        paragraph(console, f"{count(len(lengths), 'step')} marked, of {span}")
+
+
+def _print_rows(console: Console, files: Sequence[Contents]) -> None:
+    heading(console, "Rows")
+    total: dict[str, int] = {}
+    for f in files:
+        for category, number in f.rows.items():
+            total[category] = total.get(category, 0) + number
+    rows = [(category.replace("_", " "), f"{number:,}") for category, number in sorted(total.items(), key=lambda kv: -kv[1])]
+    table(console, ("category", "rows"), rows)
+    overhead = sum(f.overhead_ns for f in files)
+    if overhead:
+        console.print(f"  the profiler itself took {duration(overhead)}")
+
+
+def _print_missing(console: Console, files: Sequence[Contents]) -> None:
+    has_device = any(f.streams for f in files)
+    missing = [
+        (name, remedy)
+        for name, remedy in FEATURES.items()
+        if not all(f.features[name] for f in files) and (has_device or name not in DEVICE_FEATURES)
+    ]
+    if not missing:
+        return
+    heading(console, "Not recorded")
+    for name, remedy in missing:
+        paragraph(console, f"• {name.replace('_', ' ')}: {remedy}")
+
+
+def _ranks(ranks: tuple[int, ...]) -> str:
+    if not ranks:
+        return "unknown"
+    if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}–{ranks[-1]}"
+    return ", ".join(map(str, ranks))
+
+
+def _counted(devices: tuple[str, ...]) -> str:
+    """The names of the devices, each once and with its number: "8 × NVIDIA H100"."""
+    return ", ".join(f"{devices.count(d)} × {d}" if devices.count(d) > 1 else d for d in dict.fromkeys(devices))

@@ -1,0 +1,200 @@
+"""Print the answers of `lumos search` and `lumos explain`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.prediction.operating import Operating, operating
+from lumos.reports.text.format import heading, paragraph, print_trust, sentence, table
+from lumos.reports.text.predict import operating_lines
+from lumos.searching.sweep import operating_of
+from lumos.units import count
+from lumos.vocabulary import Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from rich.console import Console
+
+    from lumos.plan.plan import Plan
+    from lumos.searching.engine import Simulated
+    from lumos.searching.explain import Against
+    from lumos.searching.facade import Explained
+    from lumos.searching.search import Found
+
+
+#: Columns of a sweep over what the best plans cost to run, for a trillion tokens; shown where the cluster's file says what they take.
+_COSTS: dict[str, Callable[[Operating], str]] = {
+    "goodput": lambda o: "" if o.goodput is None else f"{o.goodput:.1%}",
+    "dollars": lambda o: "" if o.dollars_per_trillion_tokens is None else f"{o.dollars_per_trillion_tokens:,.0f}",
+    "kWh": lambda o: "" if not o.whole_power or o.kwh_per_trillion_tokens is None else f"{o.kwh_per_trillion_tokens:,.0f}",
+}
+
+
+def print_found(out: Console, found: Found) -> None:
+    """Print what was searched, then the best plans."""
+    p = found.problem
+    out.print(f"{p.model.name} on {p.gpus} x {p.cluster.name}, {p.global_batch} sequences of {p.seq_len} tokens, {p.framework.name}")
+    if not found.complete:
+        fit = found.plans - found.infeasible - found.excluded
+        sentence(out, f"partial: interrupted when {found.evaluated:,} of the {fit:,} plans that fit were timed")
+    if found.trust is not None:
+        print_trust(out, found.trust)
+    if not found.best:
+        sentence(out, _why_none(found))
+        return
+    best = found.best[0]
+    sentence(
+        out,
+        f"fastest: {plan_words(best.job.plan)}: step {best.time.time_s:.4g} s (80 %: {best.time.low_s:.4g} – {best.time.high_s:.4g}), "
+        f"MFU {best.model_flops_utilization:.1%}",
+    )
+    paragraph(
+        out,
+        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more than {_capacity(found)}, {found.excluded:,} break a condition, "
+        f"{found.pruned:,} are proved slower, "
+        f"{found.evaluated:,} timed, {found.simulated} simulated in full, in {found.seconds_s:.1f} s",
+    )
+    for note in p.assumed:
+        paragraph(out, note.message)
+    table(out, ("plan", "step s", "+ %", "tok/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best], whole=True)
+    for line in operating_lines(operating(p.cluster, p.gpus, best.tokens_per_s_per_gpu)):
+        paragraph(out, line)
+    _print_equal(out, found)
+
+
+def _print_equal(out: Console, found: Found) -> None:
+    """Say which plans are equal to the first as far as is known, which of them is the safest, and what would tell them apart."""
+    against = found.against_first
+    equal = [i for i, a in enumerate(against) if a is not None and a.equal]
+    if not equal:
+        return
+    which = "all" if len(equal) == len(against) - 1 else f"{len(equal)} of the others"
+    heading(out, f"Equal as far as is known: {which} overlap the first plan's interval")
+    if found.safest:
+        safest = found.best[found.safest]
+        paragraph(
+            out, f"least to lose, by the upper end of the interval: {plan_words(safest.job.plan)} (at most {safest.time.high_s:.4g} s)"
+        )
+    measured: dict[str, tuple[str, list[str]]] = {}
+    undecided = [str(i + 1) for i in equal if (a := against[i]) is not None and a.measure is None]
+    for i in equal:
+        a = against[i]
+        if a is not None and a.decides is not None and a.measure is not None:
+            tie = "" if a.tie is None else f" (equal at {100 * a.tie:+.0f} %)"
+            measured.setdefault(a.measure, (a.decides, []))[1].append(f"{i + 1}{tie}")
+    for measure, (decides, plans) in measured.items():
+        paragraph(out, f"• {decides} decides about {_listed_plans(plans)}; measure {measure}")
+    if undecided:
+        paragraph(out, f"• no single part decides about {_listed_plans(undecided)}; measure a few steps of each")
+
+
+def _listed_plans(plans: Sequence[str]) -> str:
+    return f"plan {plans[0]}" if len(plans) == 1 else f"plans {', '.join(plans)}"
+
+
+def _why_none(found: Found) -> str:
+    if not found.plans:
+        return "no plan keeps the rules"
+    if not found.complete:
+        return f"none of the {count(found.evaluated, 'plan')} that were timed is known to meet the conditions"
+    if found.infeasible == found.plans and found.least_bytes is not None:
+        return (
+            f"none of {count(found.plans, 'plan')} fits {_capacity(found)}: the one that needs least takes"
+            f" {found.least_bytes / 1e9:.1f} GB; with more devices or shorter sequences plans need less"
+        )
+    if not found.simulated:
+        broken = f"{found.excluded:,} fit {_capacity(found)} and break a condition"
+        return f"none of {count(found.plans, 'plan')} meets the conditions: {broken}, {found.infeasible:,} do not fit"
+    return (
+        f"none of the {count(found.simulated, 'plan')} that were simulated in full meets the conditions. They are the fastest, by the"
+        f" coarse form, of {found.evaluated:,} that were timed; only conditions on the plan and its peak memory are checked on all"
+    )
+
+
+def _capacity(found: Found) -> str:
+    """The memory that a plan may use."""
+    reserved = f" ({found.problem.reserved_bytes / 1e9:g} GB are reserved)" if found.problem.reserved_bytes else ""
+    return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:g} GB{reserved}"
+
+
+def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best: int | None) -> None:
+    """Print the best plan for every value of the swept size."""
+    p = rows[0][1].problem
+    out.print(f"{p.model.name} on {p.cluster.name}: the best plan for every {key}; best of all: {best}")
+    if (trust := rows[0][1].trust) is not None:
+        print_trust(out, trust)
+    for note in p.assumed:
+        paragraph(out, note.message)
+    costs = [operating_of(found) if found.best else None for _, found in rows]
+    shown = [name for name, text in _COSTS.items() if any(c is not None and text(c) for c in costs)]
+    lines = []
+    for (value, found), cost in zip(rows, costs, strict=True):
+        if found.best and cost is not None:
+            q = found.best[0]
+            plan, step, _, rate, used, peak = _row(q, q)
+            lines.append((f"{value:,}", plan, step, rate, *([] if shown else [used]), peak, *(_COSTS[name](cost) or "–" for name in shown)))
+        else:
+            lines.append((f"{value:,}", "no plan fits", *["–"] * (3 + max(1, len(shown)))))
+    table(out, (key, "plan", "step s", "tok/s/GPU", *([] if shown else ["MFU"]), "peak GB", *shown), lines, left=(1,), whole=True)
+    if shown:
+        paragraph(out, "dollars, kWh: for a trillion tokens whose progress is kept")
+
+
+def print_explanation(out: Console, explained: Explained) -> None:
+    """Print two steps, their parts with the differences, the largest first, their memory, and whether one is known to be faster."""
+    sides = {"A": explained.first, "B": explained.second}
+    for letter, p in sides.items():
+        low, high = f"{p.time.low_s:.4g}", f"{p.time.high_s:.4g}"
+        out.print(f"{letter}: {plan_words(p.job.plan)}: step {p.time.time_s:.4g} s (80 %: {low} – {high})")
+    steps = [p.time.time_s for p in sides.values()]
+    faster = 0 if steps[0] <= steps[1] else 1
+    slower = steps[1 - faster] / steps[faster] - 1
+    out.print(f"{'AB'[faster]} is faster by {abs(steps[1] - steps[0]):.4g} s ({slower:.1%} of its step)")
+    parts = explained.parts
+    rows = [
+        (name, f"{parts.first.get(name, 0):.4g}", f"{parts.second.get(name, 0):.4g}", f"{difference:+.4g}")
+        for name, difference in parts.difference.items()
+    ]
+    table(out, ("part (mean over stages)", "A s", "B s", "B − A s"), rows)
+    for line in _verdict(parts.against):
+        paragraph(out, line)
+    memory = (f"{letter} {p.memory.peak_bytes / 1e9:.1f} GB{'' if p.memory.fits else ' (does not fit)'}" for letter, p in sides.items())
+    paragraph(out, f"peak memory: {', '.join(memory)}")
+    for letter, p in sides.items():
+        shared = (explained.second if letter == "A" else explained.first).diagnostics
+        for note in p.diagnostics:
+            if note not in shared and note.code != "out-of-memory":
+                paragraph(out, f"{letter} only: {note.message}")
+    for letter, other in zip(sides, explained.otherwise, strict=True):
+        steps_of = (
+            f"{often} {o.time_s:.4g} s in {o.peak_bytes / 1e9:.1f} GB{'' if o.fits else ' (does not fit)'}" for often, o in other.items()
+        )
+        if other:
+            paragraph(out, f"{letter} by other times of reducing gradients (--switch grad_reduce): {', '.join(steps_of)}")
+
+
+def _verdict(a: Against) -> list[str]:
+    """Whether the faster of two plans is known to be faster, and what would tell."""
+    lines = ["the 80 % intervals of the two steps overlap: equal as far as is known" if a.equal else "the 80 % intervals are apart"]
+    if a.decides is not None:
+        tie = f"; the steps are equal if it costs {100 * a.tie:+.0f} %" if a.tie is not None else ""
+        lines.append(f"{a.decides} decides{tie}; measure {a.measure}")
+    return lines
+
+
+def _row(p: Simulated, best: Simulated) -> tuple[str, ...]:
+    slower = p.time.time_s / best.time.time_s - 1
+    return (
+        plan_words(p.job.plan), f"{p.time.time_s:.4g}", f"{100 * slower:.1f}", f"{p.tokens_per_s_per_gpu:,.0f}",
+        f"{p.model_flops_utilization:.1%}", f"{p.memory.peak_bytes / 1e9:.1f}",
+    )  # fmt: skip
+
+
+def plan_words(plan: Plan) -> str:
+    """A plan in one line: the degrees above 1, then every choice that is not the default."""
+    sizes = (("tp", plan.tp), ("pp", plan.pp), ("v", plan.vpp), ("cp", plan.cp), ("ep", plan.ep), ("dp", plan.dp), ("mb", plan.micro_batch))
+    words = [f"{name}{size}" for name, size in sizes if size > 1 or name == "mb"]
+    words += [f"z{plan.zero}"] + (["sp"] if plan.sequence_parallel else [])
+    words += [plan.schedule] if plan.schedule not in (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED) else []
+    return " ".join(words + ([f"recompute {plan.recompute}"] if plan.recompute is not Recompute.NONE else []))

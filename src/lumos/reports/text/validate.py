@@ -1,0 +1,81 @@
+"""Print the answer of `lumos validate`: errors over published runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lumos.prediction.validate import Scored
+from lumos.reports.text.format import heading, paragraph, percent, sentence, table
+from lumos.units import count
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: Rows with their predicted critical path by kind of work.
+ExplainedRow = Sequence[tuple[Scored, Mapping[str, float]]]
+
+#: The groups of rows, by their key in the result.
+_GROUPS = {"by_source": "source", "by_gpu": "device", "by_devices": "devices", "by_parallel": "parallel"}
+
+
+def print_validation(console: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: ExplainedRow) -> None:
+    """Print errors by source, device, size and kind of parallelism; the worst rows; and why rows were skipped."""
+    good = [s for s in scored if s.skipped is None]
+    sentence(console, validate_headline(len(good), len(scored), result))
+    if good:
+        for key, title in _GROUPS.items():
+            heading(console, f"By {title}")
+            _print_figures(console, title, result[key])
+        paragraph(console, "rank: correlation of ranks within a model, size and batch; within: in the 80 % interval")
+        _print_memory(console, result["memory"])
+        if worst:
+            _print_worst(console, worst)
+    skipped = Counter(s.skipped for s in scored if s.skipped is not None)
+    if skipped:
+        heading(console, "Skipped rows")
+    for reason, number in skipped.most_common():
+        paragraph(console, f"skipped {number}: {reason}")
+
+
+def validate_headline(good: int, rows: int, result: Mapping[str, Any]) -> str:
+    """The answer in one sentence."""
+    if not good:
+        return f"none of {count(rows, 'row')} could be scored"
+    mean, bias = _percent(result["mean_abs_error"]), _percent(result["bias"], True)
+    return f"{good} of {count(rows, 'row')} scored: mean error {mean}, median {_percent(result['median_abs_error'])}, bias {bias}"
+
+
+def _print_figures(console: Console, title: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
+    rows = []
+    for name, f in groups.items():
+        if f["scored"]:
+            rank = "–" if f["spearman_within"] is None else f"{f['spearman_within']:.2f}"
+            errors = (_percent(f[k]) for k in ("median_abs_error", "p90_abs_error", "mean_abs_error"))
+            rows.append((str(name), str(f["scored"]), *errors, _percent(f["bias"], True), rank, _percent(f["interval_coverage"])))
+    table(console, (title, "rows", "median", "p90", "mean", "bias", "rank", "within"), rows, most=len(rows))
+
+
+def _print_memory(console: Console, memory: Mapping[str, Any]) -> None:
+    if memory["scored"]:
+        mean, most = _percent(memory["mean_abs_error"]), _percent(memory["max_abs_error"])
+        heading(console, "Peak memory")
+        paragraph(console, f"{count(memory['scored'], 'row')}: mean error {mean}, worst {most}")
+
+
+def _print_worst(console: Console, worst: ExplainedRow) -> None:
+    heading(console, "Worst rows")
+    rows = []
+    for s, path in worst:
+        assert s.job is not None and s.predicted is not None
+        p = s.job.plan
+        sizes = f"tp {p.tp} pp {p.pp} cp {p.cp} dp {p.dp} zero {p.zero} mb {p.micro_batch} x {p.microbatches}"
+        plan = f"{s.job.model.name} on {p.devices} {s.job.cluster.name}: {sizes}"
+        parts = ", ".join(f"{name} {share:.0%}" for name, share in list(path.items())[:3])
+        rows.append((s.id, f"{plan}; predicted path: {parts}", f"{s.measured_s:.4g}", f"{s.predicted.time_s:.4g}", _percent(s.error, True)))
+    table(console, ("row", "plan and predicted path", "measured s", "predicted s", "error"), rows, left=(0, 1), most=len(rows))
+
+
+def _percent(value: float | None, signed: bool = False) -> str:
+    return percent(value, signed=signed, decimals=1)

@@ -1,0 +1,104 @@
+"""Print the answer of `lumos whatif`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
+from lumos.units import duration
+from lumos.vocabulary import Basis
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from lumos.analyze.trust import Trust
+    from lumos.changes.answer import Answer, Outcome
+    from lumos.changes.grid import Cell
+
+PARTS_IN_SECONDS = {
+    "exposed_compute_s": "compute alone",
+    "overlapped_s": "compute and communication",
+    "exposed_communication_s": "communication alone",
+    "other_s": "neither",
+}
+
+#: What the time of a step is, in words.
+STEP_WORDS = {
+    Basis.PERIOD: "what the loop takes for a step",
+    Basis.LATENCY: "from the first start of a step to its last end",
+}
+
+
+def print_answer(console: Console, found: Answer) -> None:
+    """Print the whole answer."""
+    sentence(console, whatif_headline(found))
+    print_trust(console, found.trust)
+    for change in found.changes:
+        paragraph(console, f"• {change}")
+    heading(console, "Step")
+    table(console, ("", "base", "changed", "difference"), [_step(found), *_parts(found.base, found.outcome)])
+    _print_interval(console, found)
+    _print_moved(console, found)
+    print_diagnostics(console, found.diagnostics)
+
+
+def whatif_headline(found: Answer) -> str:
+    """The answer in one sentence."""
+    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    change = percent((changed - base) / base, signed=True) if base else "–"
+    measured = f" ({seconds(found.measured_step_s)} measured)" if found.measured_step_s is not None else ""
+    return f"{seconds(changed)} a step instead of {seconds(base)}{measured}, {change}; {STEP_WORDS[found.base.basis]}"
+
+
+def seconds(value: float) -> str:
+    """A time given in seconds."""
+    return duration(value * 1e9)
+
+
+def _step(found: Answer) -> tuple[str, ...]:
+    return _row("step", found.base.step_time_s, found.outcome.step_time_s)
+
+
+def _parts(base: Outcome, changed: Outcome) -> list[tuple[str, ...]]:
+    before, after = base.breakdown._asdict(), changed.breakdown._asdict()
+    return [_row(f"  {label}", before[key], after[key]) for key, label in PARTS_IN_SECONDS.items()]
+
+
+def _row(label: str, base: float, changed: float) -> tuple[str, ...]:
+    sign = "+" if changed > base else ""
+    return label, seconds(base), seconds(changed), f"{sign}{seconds(changed - base)}"
+
+
+def _print_interval(console: Console, found: Answer) -> None:
+    o, share = found.outcome, found.share
+    paragraph(console, f"80 % interval {seconds(o.step_time_low_s)} to {seconds(o.step_time_high_s)}")
+    paragraph(
+        console,
+        f"of the changed step's critical path, {percent(share.measured, decimals=0)} keeps measured times,"
+        f" {percent(share.scaled, decimals=0)} scales them, {percent(share.modelled, decimals=0)} is modelled",
+    )
+
+
+def _print_moved(console: Console, found: Answer) -> None:
+    heading(console, "What moved on the critical path")
+    if not found.moved:
+        console.print("  nothing")
+        return
+    rows = [_row(c.what, c.base_s, c.changed_s) for c in found.moved]
+    table(console, ("", "base", "changed", "difference"), rows)
+
+
+def print_grid(console: Console, cells: Sequence[Cell], trust: Trust) -> None:
+    """Print how far the job can be trusted and every combination, the fastest first; then why some were refused or cannot be."""
+    print_trust(console, trust)
+    done = sorted((c for c in cells if c.step_time_s is not None), key=lambda c: c.step_time_s or 0.0)
+    if done:
+        keys = tuple(done[0].settings)
+        rows = [(*c.settings.values(), seconds(c.step_time_s or 0.0)) for c in done]
+        table(console, (*keys, "step"), rows, left=range(len(keys)))
+    for cell in cells:
+        if cell.refused or cell.impossible:
+            words = ", ".join(f"{k}={v}" for k, v in cell.settings.items())
+            paragraph(console, (words, "yellow"), f": {cell.refused or cell.impossible}")

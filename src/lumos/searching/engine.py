@@ -1,0 +1,151 @@
+"""Where plans are timed and simulated: on this machine, or as tasks of a Ray cluster.
+
+An engine works on rows of a table of plans whose blocks are priced already. The same rows give the same times on any machine, so
+the task of a lost worker is repeated elsewhere, and the answer equals that of one machine.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from lumos.blocks.price import Pricer
+from lumos.distribute import Workers, connected
+from lumos.errors import UsageError
+from lumos.prediction.predict import predict_job, result
+from lumos.searching.coarse import coarse_step_times
+from lumos.searching.structure import structures
+from lumos.searching.time_parts import StepParts, parts_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from lumos.blocks.memory import Memory
+    from lumos.plan.job import PlannedJob
+    from lumos.prediction.step_time import PredictedStep
+    from lumos.searching.prices import Columns, Floats
+    from lumos.searching.space import Ints, Plans, Problem
+
+SEARCH_ENGINES = ("local", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Simulated:
+    """A plan simulated in full, without its timeline. parts: of its step. keys: those of `lumos predict --json`."""
+
+    job: PlannedJob
+    time: PredictedStep
+    memory: Memory
+    parts: StepParts
+    tokens_per_s_per_gpu: float
+    model_flops_utilization: float
+    keys: dict[str, Any]
+
+
+class Engine(Protocol):
+    """Times and simulates plans."""
+
+    pricer: Pricer
+
+    def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
+        """Blocks of rows, each with the steps of its plans in coarse form, seconds."""
+
+    def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
+        """The plans of `rows` simulated in full, in the order of `rows`."""
+
+
+def simulated(job: PlannedJob, pricer: Pricer) -> Simulated:
+    """The step of `job` simulated in full."""
+    p = predict_job(job, pricer, coarse=True)
+    return Simulated(p.job, p.time, p.memory, parts_of(p, pricer), p.tokens_per_s_per_gpu, p.model_flops_utilization, result(p))
+
+
+def layer_blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:
+    """The rows in about `count` blocks of equal work. As far as that allows, plans with the same order of passes stay together."""
+    groups = []
+    for structure, members in structures(plans.take(rows)):
+        passes = 2 * structure.stages * structure.chunks * structure.microbatches
+        groups.append((passes, rows[members]))
+    share = sum(passes * len(members) for passes, members in groups) / max(1, count)
+    out: list[Ints] = []
+    current: list[Ints] = []
+    work_left = share
+    for passes, members in groups:
+        while len(members):
+            fitting = max(1, min(len(members), round(work_left / passes)))
+            current.append(members[:fitting])
+            members, work_left = members[fitting:], work_left - fitting * passes
+            if work_left < passes:
+                out.append(np.concatenate(current))
+                current, work_left = [], share
+    return [*out, np.concatenate(current)] if current else out
+
+
+class Local:
+    """Times plans in threads of this process, without the interpreter's lock. Full simulations run one by one."""
+
+    def __init__(self, problem: Problem, threads: int | None = None, pricer: Pricer | None = None) -> None:
+        self.pricer = pricer or Pricer(problem.cluster)
+        self._threads = threads or min(4, os.cpu_count() or 1)
+
+    def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
+        def run(block: Ints) -> Floats:
+            return coarse_step_times(plans.take(block), columns.take(block), self.pricer.coefficients)
+
+        parts = layer_blocks(plans, rows, 4 * self._threads)
+        with ThreadPoolExecutor(self._threads) as pool:
+            yield from zip(parts, pool.map(run, parts), strict=True)
+
+    def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
+        for row in rows.tolist():
+            yield simulated(plans.problem.job(plans.plan(row)), self.pricer)
+
+
+class Ray:
+    """Runs tasks on a Ray cluster. The plans, their columns and the prices are put into its object store once."""
+
+    def __init__(self, problem: Problem, workers: Workers, pricer: Pricer | None = None) -> None:
+        self.pricer = pricer or Pricer(problem.cluster)
+        self._workers = workers
+        self._stored: tuple[Plans, Any] | None = None
+
+    def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
+        table = self._workers.put((plans, columns, self.pricer.coefficients))
+        parts = layer_blocks(plans, rows, 4 * self._workers.count)
+        return zip(parts, self._workers.map(_timed, table, parts), strict=True)
+
+    def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
+        if self._stored is None or self._stored[0] is not plans:
+            self._stored = plans, self._workers.put((plans, self.pricer))
+        return self._workers.map(_simulated, self._stored[1], rows.tolist())
+
+
+def _timed(table: tuple[Plans, Columns, Any], block: Ints) -> Floats:
+    plans, columns, coefficients = table
+    return coarse_step_times(plans.take(block), columns.take(block), coefficients)
+
+
+def _simulated(table: tuple[Plans, Pricer], row: int) -> Simulated:
+    plans, pricer = table
+    return simulated(plans.problem.job(plans.plan(row)), pricer)
+
+
+@contextmanager
+def engines(name: str, address: str | None = None) -> Iterator[Callable[[Problem, Pricer | None], Engine]]:
+    """What makes the engine of that name for a problem and, where there are some, its prices; engines on Ray share one connection.
+
+    address: of a running Ray cluster. Raises UsageError for an unknown name, LumosError where no cluster answers.
+    """
+    match name:
+        case "local":
+            yield lambda problem, pricer: Local(problem, pricer=pricer)
+        case "ray":
+            with connected(address) as workers:
+                yield lambda problem, pricer: Ray(problem, workers, pricer)
+        case _:
+            raise UsageError(f"engine {name!r} is not known; valid: {', '.join(SEARCH_ENGINES)}")

@@ -1,0 +1,155 @@
+"""Why one plan beats another, whether it does as far as is known, and what would tell the two apart.
+
+Two plans are equal if the 80 % intervals of their steps overlap: published runs do not show that predictions order such plans
+(docs/accuracy.md, section "ranking"). The cost models price the same kind of work in both, so an error in one kind moves both steps,
+each by its own amount. For every part of the step there is an error that would make both steps equal. The part for which that error is
+the smallest, measured by how far its cost is known, is the one to measure.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.blocks.memory import peak_memory
+from lumos.plan.gradients import gradient_reduction
+from lumos.prediction.predict import UNPROVED_SCHEDULES
+from lumos.prediction.step_time import step_time
+from lumos.result import Shown
+from lumos.searching.time_parts import DATA, FILL, RECOMPUTED, WAITING, StepParts, parts_of
+from lumos.vocabulary import GradientReduction
+
+if TYPE_CHECKING:
+    from lumos.blocks.price import Pricer
+    from lumos.plan.job import PlannedJob
+    from lumos.prediction.predict import Prediction
+    from lumos.prediction.step_time import PredictedStep
+
+#: A kind of work whose cost would have to differ by more than so many times its interval decides nothing.
+_FAR = 4.0
+
+
+class Against(NamedTuple):
+    """How a plan stands against a faster one.
+
+    difference_s: how much longer its step is. equal: whether the 80 % intervals of the two steps overlap. decides: the part of the step
+    that would have to cost otherwise than modelled for the two to be equal, and by what share (`tie`: +0.2 is a fifth more); None where no
+    credible error of one part would do it. measure: what to measure to know, in words.
+    """
+
+    difference_s: float
+    equal: bool
+    decides: str | None
+    tie: float | None
+    measure: str | None
+
+
+class Timed(NamedTuple):
+    """A plan with its step and the parts of the step."""
+
+    job: PlannedJob
+    time: PredictedStep
+    parts: StepParts
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Explanation(Shown):
+    """The parts of two steps, in seconds; the parts of each add up to its step. against: the slower one against the faster one."""
+
+    first: dict[str, float]
+    second: dict[str, float]
+    against: Against
+
+    @property
+    def difference(self) -> dict[str, float]:
+        """The parts of the second step minus those of the first, the largest difference first."""
+        return _difference(self.first, self.second)
+
+
+class Otherwise(NamedTuple):
+    """A plan whose gradients are reduced at other times. time_s: of its step. peak_bytes: that the fullest stage needs."""
+
+    time_s: float
+    peak_bytes: int
+    fits: bool
+
+
+def reduced_otherwise(job: PlannedJob, pricer: Pricer) -> dict[str, Otherwise]:
+    """The job by the other times at which a pipeline can reduce gradients that are sharded (the switch `grad_reduce`); empty where they
+    make no difference."""
+    if not job.plan.shards_gradients or job.plan.pp == 1:
+        return {}
+    own, found = gradient_reduction(job.plan, job.framework), {}
+    for often in GradientReduction:
+        other = replace(job, framework=replace(job.framework, grad_reduce=often))
+        if gradient_reduction(other.plan, other.framework) is not own:
+            memory = peak_memory(other)
+            found[often.value] = Otherwise(step_time(other, pricer).time_s, memory.peak_bytes, memory.fits)
+    return found
+
+
+def explain_predictions(first: Prediction, second: Prediction, pricer: Pricer) -> Explanation:
+    """The parts of two predictions in coarse form on one cluster."""
+    a, b = (Timed(p.job, p.time, parts_of(p, pricer)) for p in (first, second))
+    fast, slow = sorted((a, b), key=lambda timed: timed.time.time_s)
+    return Explanation(a.parts.seconds, b.parts.seconds, against(slow, fast))
+
+
+def against(slow: Timed, fast: Timed) -> Against:
+    """How the slower of two plans stands against the faster one."""
+    longer = slow.time.time_s - fast.time.time_s
+    equal = slow.time.low_s <= fast.time.high_s
+    schedules = [t.job.plan.schedule for t in (slow, fast) if t.job.plan.schedule in UNPROVED_SCHEDULES]
+    if len(schedules) == 1:
+        return Against(longer, equal, f"the {schedules[0]} schedule", None, f"a step of any job with the {schedules[0]} schedule")
+    found = _deciding(slow, fast, longer)
+    if found is None:
+        return Against(longer, equal, None, None, None)
+    part, share = found
+    larger = max((slow, fast), key=lambda timed: timed.parts.seconds.get(part, 0.0))
+    return Against(longer, equal, part, share, _measurement(part, larger.job))
+
+
+def _deciding(slow: Timed, fast: Timed, longer: float) -> tuple[str, float] | None:
+    """The part whose cost decides between two plans, and the share by which it would have to differ for a tie."""
+    best, least = None, _FAR
+    for part, difference in _difference(fast.parts.seconds, slow.parts.seconds).items():
+        spread = max(_spread(part, timed.parts) for timed in (slow, fast))
+        share = -longer / difference if difference else 0.0
+        if difference and spread and share > -1 and abs(share) / spread < least:
+            best, least = (part, share), abs(share) / spread
+    return best
+
+
+def _spread(part: str, parts: StepParts) -> float:
+    """How far the cost of a part is known; of waiting, as far as that of the whole step."""
+    if part in parts.spread:
+        return parts.spread[part]
+    known = {name: time for name, time in parts.seconds.items() if name in parts.spread}
+    return sum(parts.spread[name] * time for name, time in known.items()) / (sum(known.values()) or 1.0)
+
+
+def _difference(first: dict[str, float], second: dict[str, float]) -> dict[str, float]:
+    keys = dict.fromkeys([*first, *second])
+    differences = {key: second.get(key, 0.0) - first.get(key, 0.0) for key in keys}
+    return dict(sorted(differences.items(), key=lambda item: -abs(item[1])))
+
+
+def _measurement(part: str, job: PlannedJob) -> str:
+    """What to measure to know the cost of a part of a job's step."""
+    plan, model = job.plan, job.model
+    tokens = plan.micro_batch * plan.seq_len // plan.cp
+    activations = f"{2 * tokens * model.hidden / 1e6:.0f} MB"
+    if part in (WAITING, FILL):
+        return f"one step of both plans with their {plan.pp} pipeline stages; fewer layers will do"
+    if part == DATA:
+        return f"a reduce-scatter of {model.parameters / (plan.tp * plan.pp) * 4 / plan.vpp / 1e9:.2g} GB over {plan.dp * plan.cp} devices"
+    if part == "tensor-parallel communication":
+        kind = "an all-gather and a reduce-scatter" if plan.sequence_parallel else "an all-reduce"
+        return f"{kind} of {activations} over {plan.tp} devices of a node"
+    if part == "context-parallel communication":
+        return f"the exchange of keys and values of {tokens:,} tokens over {plan.cp} devices"
+    if part == "expert-parallel communication":
+        return f"an all-to-all of {activations} over {plan.ep} devices"
+    what = "multiplications" if part == RECOMPUTED else part
+    return f"{what} of one layer with tensor parallel {plan.tp} and {tokens:,} tokens on one node"

@@ -1,0 +1,232 @@
+"""`lumos.search` and `lumos.explain`: the plans of a model or of a recorded job, and why one beats another, as keyword arguments with the
+words of the command line.
+
+    lumos.search(model="gpt3-175b", cluster="h100", gpus=512, global_batch=1536, seq=2048, pp=(4, 8))
+    lumos.search("traces/", cluster="h100")
+    lumos.explain({"tp": 8}, {"tp": 4, "pp": 2}, model="llama3-8b", cluster="h100", gpus=8, global_batch=64, seq=8192)
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
+
+from lumos.analyze.trust import Trust, trust
+from lumos.blocks.price import Pricer
+from lumos.choices import as_mapping, as_number, check_choice
+from lumos.cost.cluster import load_cluster
+from lumos.errors import UsageError
+from lumos.graph.build import build
+from lumos.plan.configuration import Settings, job_from, read_settings
+from lumos.plan.words import JobWords, PlanWords, switch_text, with_words
+from lumos.prediction.predict import Prediction, predict_job, result
+from lumos.result import Rows, Shown, plain
+from lumos.searching.constraints import parse_constraint
+from lumos.searching.engine import engines
+from lumos.searching.explain import Explanation, Otherwise, reduced_otherwise
+from lumos.searching.explain import explain_predictions as difference_of
+from lumos.searching.measured import problem_of_traces
+from lumos.searching.mixed import mixed_problem
+from lumos.searching.search import Found, _Report, plan_keys
+from lumos.searching.search import search_problem as search_problem
+from lumos.searching.settings import problem_of, proved_only, settings_of, space_of, sweep_of, switched
+from lumos.searching.sweep import sweep_sizes as sweep_problem
+from lumos.trace.source import Source, as_job
+
+if TYPE_CHECKING:
+    from lumos.searching.space import Problem
+
+#: A value that a choice takes, or several.
+SweepSizes: TypeAlias = int | Sequence[int]
+Words: TypeAlias = str | Sequence[str]
+
+
+class SpaceWords(TypedDict, total=False):
+    """The values that each choice of a plan may take. A choice that is left out may take any that the search allows."""
+
+    tp: SweepSizes
+    pp: SweepSizes
+    vpp: SweepSizes
+    cp: SweepSizes
+    ep: SweepSizes
+    dp: SweepSizes
+    zero: SweepSizes
+    micro_batch: SweepSizes
+    recompute: Words
+    schedule: Words
+    sequence_parallel: bool
+
+
+class SearchWords(SpaceWords, total=False):
+    """What is searched and how.
+
+    model, cluster, gpus, global_batch, seq: the job; for traces, the cluster on which they ran, and sizes in place of the measured ones.
+    switches: single switches of the framework's profile, by name, in every plan.
+    refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". reserve_gb: memory of each
+    device that plans may not use. proved: only schedules that were compared with measured runs. mixed_with: clusters whose nodes are part
+    of the job too. prune: skip plans whose lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at
+    ray_address. progress: called with the stage of the search, and how much of the stage is done and in all.
+    """
+
+    model: str
+    cluster: str
+    gpus: int
+    global_batch: int
+    seq: int
+    precision: str
+    framework: str
+    switches: Mapping[str, object]
+    refine: int
+    require: Words
+    reserve_gb: float
+    proved: bool
+    mixed_with: Words
+    prune: bool
+    engine: str
+    ray_address: str
+    progress: _Report
+
+
+class Swept(NamedTuple):
+    """The result of a search with one value of the swept size."""
+
+    value: int
+    found: Found
+
+
+@overload
+def search(job: Source | None = None, *, sweep: None = None, **words: Unpack[SearchWords]) -> Found: ...
+
+
+@overload
+def search(job: Source | None = None, *, sweep: str | Mapping[str, Sequence[int]], **words: Unpack[SearchWords]) -> Rows[Swept]: ...
+
+
+def search(
+    job: Source | None = None, *, sweep: str | Mapping[str, Sequence[int]] | None = None, **words: Unpack[SearchWords]
+) -> Found | Rows[Swept]:
+    """The plans of a model on a cluster, best first.
+
+    job: trace files, a folder, or a job from `lumos.read`, of which the sizes and the measured blocks are used. Without one, model,
+    cluster, gpus, global_batch and seq are needed. words: see `SearchWords` and `SpaceWords`. sweep: one size with its values,
+    {"gpus": (256, 512)} or "gpus=256..16384" (doubling); every value is searched and becomes a row. Raises UsageError where a word is
+    unknown or wrong, LumosError where no plan can be identified from the traces.
+    """
+    for word in words:
+        check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
+    conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
+    given = cast("dict[str, object]", dict(words))
+    space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
+    problem, pricer, grounds = _problem(job, words)
+    if words.get("proved", False):
+        space = proved_only(space, problem.schedules)
+    switches = as_mapping(words.get("switches", {}), "switches", "{'dropout': True}")
+    problem = switched(problem, {key: switch_text(value) for key, value in switches.items()})
+    problem = replace(problem, reserved_bytes=1e9 * as_number(words.get("reserve_gb", 0.0), "reserve_gb"))
+    key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
+
+    with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
+
+        def run(p: Problem) -> Found:
+            found = search_problem(
+                p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine_of(p, pricer)
+            )
+            return replace(found, trust=grounds)
+
+        rows = sweep_problem(problem, key, values, run)
+    return rows[0][1] if sweep is None else Rows(Swept(value, found) for value, found in rows)
+
+
+def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | None, Trust | None]:
+    """The problem to search; where there are traces, also the prices of measured blocks, and how far the traces can be trusted."""
+    others = [load_cluster(name) for name in _listed(words.get("mixed_with", ()))]
+    if job is None:
+        sizes = words.get("gpus"), words.get("global_batch"), words.get("seq")
+        named = words.get("precision", "bf16"), words.get("framework", "megatron-core")
+        return mixed_problem(problem_of(words.get("model"), words.get("cluster"), *sizes, *named), others), None, None
+    if others:
+        raise UsageError("--mixed-with and traces exclude each other: measured blocks have the pace of the nodes that ran them")
+    for word in ("model", "framework", "precision"):
+        if word in words:
+            raise UsageError(f"--{word} and traces exclude each other: the traces say which {word} ran; leave out --{word}")
+    read = as_job(job)
+    graph = build(read)
+    problem, pricer = problem_of_traces(read, graph, words.get("cluster"))
+    problem = replace(
+        problem,
+        gpus=words.get("gpus", problem.gpus),
+        global_batch=words.get("global_batch", problem.global_batch),
+        seq_len=words.get("seq", problem.seq_len),
+    )
+    problem.cluster.check_size(problem.gpus)
+    return problem, pricer, trust(graph)
+
+
+def _listed(value: object) -> Sequence[str]:
+    return (str(value),) if isinstance(value, (str, int)) else tuple(map(str, cast("Iterable[object]", value)))
+
+
+def _text(value: object) -> object:
+    """Values as they are written on the command line: separated by commas, or the first and the last of a range."""
+    if isinstance(value, range) and value and value.step == 1:
+        return f"{value[0]}..{value[-1]}"
+    return value if isinstance(value, bool) else ",".join(_listed(value))
+
+
+def _sweep_text(sweep: Mapping[str, Sequence[int]]) -> str:
+    if len(sweep) != 1:
+        raise UsageError(f"search: sweep takes one size with its values, not {len(sweep)}")
+    return "".join(f"{key}={','.join(map(str, values))}" for key, values in sweep.items())
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Explained(Shown):
+    """Two plans, predicted in coarse form, and the parts of both steps in seconds. otherwise: each plan, in that order, by the other times
+    at which it could reduce sharded gradients."""
+
+    first: Prediction
+    second: Prediction
+    parts: Explanation
+    otherwise: tuple[dict[str, Otherwise], dict[str, Otherwise]]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos explain --json`."""
+        sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), self.otherwise, strict=True)
+        plans = {
+            name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts, "grad_reduce_otherwise": plain(other)}
+            for name, p, parts, other in sides
+        }
+        return {**plans, "difference_s": self.parts.difference, "against_faster": plain(self.parts.against)}
+
+    def described(self) -> str:
+        """Both steps, and the parts in which they differ most."""
+        largest = ", ".join(f"{name} {seconds:+.3g} s" for name, seconds in list(self.parts.difference.items())[:3])
+        return f"{self.first.time.time_s:.4g} s against {self.second.time.time_s:.4g} s a step: {largest}"
+
+
+#: A plan: settings by name, "tp=8,pp=4", or a TOML file of settings.
+PlanSource: TypeAlias = PlanWords | str | os.PathLike[str]
+
+
+def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> Explained:
+    """Why one plan beats another: the difference of the two steps, part by part.
+
+    job: what both plans share (model, cluster, gpus, global_batch, seq and settings of the plan); it overrides files. Raises UsageError
+    where a plan is incomplete, unknown or contradicts itself, or where the two are of different clusters.
+    """
+    jobs = [job_from(with_words(_settings(plan), job, "explain")) for plan in (first, second)]
+    if jobs[0].cluster != jobs[1].cluster:
+        raise UsageError(f"the plans are of two clusters ({jobs[0].cluster.name}, {jobs[1].cluster.name}); explain compares plans on one")
+    pricer = Pricer(jobs[0].cluster)
+    a, b = (predict_job(job, pricer, coarse=True) for job in jobs)
+    return Explained(a, b, difference_of(a, b, pricer), (reduced_otherwise(jobs[0], pricer), reduced_otherwise(jobs[1], pricer)))
+
+
+def _settings(plan: PlanSource) -> Settings:
+    if isinstance(plan, (str, os.PathLike)):
+        text = os.fspath(plan)
+        return settings_of(text) if "=" in text else read_settings(text)
+    words = as_mapping(plan, "a plan of explain", "{'tp': 8}")
+    return with_words(Settings(), cast("JobWords", words), "explain")

@@ -1,0 +1,109 @@
+"""Peak memory of many plans at once: the formulas of `blocks.memory` on columns of plans."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos import _pipeline
+from lumos.blocks.memory import FP32_BYTES, adam_bytes
+from lumos.blocks.parameters import RankParameters, held_parameters, sharded_parameters
+from lumos.plan.plan import outer_parts
+from lumos.searching.prices import memory_columns
+from lumos.searching.space import RECOMPUTES, Ints, Plans
+from lumos.searching.structure import PipelineStructure, chunk_layers, structures
+from lumos.vocabulary import GradientReduction, Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def peak_bytes(plans: Plans) -> Ints:
+    """Peak bytes of the stage that needs most, for every plan, int64[n]."""
+    out = np.zeros(len(plans), np.int64)
+    plan_columns = memory_columns(plans)
+    for structure, rows in structures(plans):
+        part = plans.take(rows)
+        columns = {name: values[rows] for name, values in plan_columns.items()}
+        dense, mixture = chunk_layers(part, 0)
+        peak = np.zeros(len(part), np.int64)
+        for stage, moments in _worst(structure, dense, mixture):
+            static = _static(part, structure, stage, dense[stage], mixture[stage], columns["buckets"])
+            peak = np.maximum(peak, static + _activations(part, structure, stage, dense[stage], mixture[stage], moments, columns))
+        out[rows] = peak
+    return out
+
+
+def _worst(structure: PipelineStructure, dense: Ints, mixture: Ints) -> Iterator[tuple[int, Ints]]:
+    """The stages that can need most memory, each with the layers that it holds at the moments when it can need most.
+
+    int64[moments, 4]: dense layers of microbatches that wait for their backward pass, dense layers of which only the weight gradients
+    are left to compute, and the same two for mixture layers.
+    """
+    for stage, moments in _pipeline.worst(*structure, dense, mixture).items():
+        yield stage, np.array(moments, np.int64)
+
+
+def _parameters(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints) -> RankParameters[Ints]:
+    """Parameters of one rank of a stage, by plan. A model with one kind of layers has all of them in the first column."""
+    model = plans.problem.model
+    only_mixture = model.mixture_layers == model.layers
+    layers = {kind: int(count.sum()) for kind, count in ((only_mixture, dense), (True, mixture)) if count.any()}
+    ends = outer_parts(structure.name, structure.stages, stage)
+    return held_parameters(model, layers, ends, structure.stages, plans["tp"], plans["ep"])
+
+
+def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints, buckets: Ints) -> Ints:
+    """Bytes of the parameters, gradients and optimizer states of one rank of a stage, by plan. buckets: of `memory_columns`."""
+    problem = plans.problem
+    model, width = problem.model, problem.precision.activation_bytes
+    held = _parameters(plans, structure, stage, dense, mixture)
+    zero, data = plans["zero"], plans["dp"] * plans["cp"]
+    copies = np.maximum(1, np.minimum(data // plans["ep"], data))
+    owned = np.where(zero == 0, held.total, sharded_parameters(held, data, copies))
+    largest = max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
+    whole = largest // plans["tp"]
+    piped = (zero == 3) & (plans["pp"] > 1)  # a stage keeps its parameters whole, and its gradients until the last microbatch
+    shown = np.where(piped, held.total, 2 * whole)
+    parameters = np.where(zero == 3, owned * FP32_BYTES + width * shown, held.total * width)
+    kept = np.where(zero == 2, owned + _whole_gradients(plans, held.total - owned, buckets), held.total)
+    gradients = np.where((zero == 3) & ~piped, owned * FP32_BYTES + width * whole, kept * problem.framework.gradient_bytes)
+    optimizer = owned * np.where(zero == 3, adam_bytes(FP32_BYTES), adam_bytes(width))
+    return np.asarray(parameters + gradients + optimizer)
+
+
+def _whole_gradients(plans: Plans, of_others: Ints, buckets: Ints) -> Ints:
+    """Of the gradients that a rank does not keep, as many as are whole at a time while it shards gradients (ZeRO 2), by plan.
+
+    of_others: the number of those gradients. buckets: that of the buckets that are reduced at a time. As `lumos.plan.gradients.whole_parts`
+    counts them.
+    """
+    often = plans.problem.framework.grad_reduce
+    vpp, pp = plans["vpp"], plans["pp"]
+    apart = (often is GradientReduction.GROUP) | (vpp == 1) | (plans.microbatches <= pp)
+    whole = -(-of_others // np.where(apart, vpp, 1))
+    return np.where((pp == 1) | (often is GradientReduction.MICROBATCH), np.minimum(of_others, buckets), whole)
+
+
+def _activations(
+    plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints, moments: Ints, columns: dict[str, Ints]
+) -> Ints:
+    """Peak bytes of the activations, and the weight gradients and logits that exist with them, of one rank of a stage, by plan."""
+    full = plans["recompute"] == RECOMPUTES.index(Recompute.FULL)
+    layer = columns["layer"]
+    saved = np.where(full[:, None], columns["input"][:, None], layer)
+    if structure.name is Schedule.GPIPE:  # it holds every microbatch, also those beyond the structure's window
+        live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * saved).sum(axis=1)
+    else:
+        each = np.stack([saved[:, 0], layer[:, 0], saved[:, 1], layer[:, 1]], axis=1)
+        live = (each @ moments.T).max(axis=1)
+    kinds = [k for k, n in enumerate((dense.sum(), mixture.sum())) if n]
+    recomputed = layer[:, kinds].max(axis=1) if kinds else np.zeros(len(plans), np.int64)
+    peak = live + np.where(full, recomputed, 0)
+    last = stage == structure.stages - 1
+    if last:
+        peak = peak + columns["logits"]
+    if stage == 0:
+        peak = peak + columns["input"]
+    return np.asarray(peak + columns["weights"][:, int(last)])

@@ -1,0 +1,330 @@
+"""Times of the blocks of which plans consist: each distinct block is built and priced once, then written to columns of all plans.
+
+A block depends on few of a plan's sizes, so it is built for one plan of all those with equal sizes (their representative). Times
+are those of collapsed blocks, in ns.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lumos.blocks import outer_layers
+from lumos.blocks.block import NO_WORK, Block, Builder, collapse
+from lumos.blocks.layer import LayerWork
+from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
+from lumos.blocks.parameters import bucket_layers, bucket_parameters, layer_parameters, stage_parameters
+from lumos.blocks.share import Share
+from lumos.blocks.work import Collective, Contention, RankStream, Work
+from lumos.plan.gradients import BUCKETS
+from lumos.plan.plan import Plan, layer_count, layers_of_chunks
+from lumos.prediction.assemble import with_host_factors
+from lumos.searching.space import SCHEDULES, Plans
+from lumos.vocabulary import Recompute, Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from lumos.blocks.price import Pricer
+
+Floats = NDArray[np.float64]
+_Ints = NDArray[np.int64]
+
+DENSE, MIXTURE = 0, 1
+#: Schedules that split backward passes.
+SPLIT = (Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)
+#: The kinds of stages that may differ: the first, those in the middle, the last.
+FIRST, MIDDLE, LAST = 0, 1, 2
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Columns:
+    """Times of every plan, float64[n] or float64[n, k], ns unless said otherwise.
+
+    forward, backward, inputs, weights: the passes of one layer, by (dense, mixture). `*_host`: the host time of its launches. `*_lead`:
+    by how much the host delays the end of the layer if host and device start at the same time. slowdown: by how much a layer's passes
+    take longer while communication runs at the same time, as (backward pass during the exchange of gradients by dense and mixture,
+    the same during the gather of parameters). reduction: exchange of one layer's gradients, in buckets. bucket: layers of a bucket.
+    gather: gather of one layer's parameters. embedding, head: (forward, backward). outer_reduction: exchange of the gradients of
+    (embedding, head). transfer: one pipeline transfer. optimizer, optimizer_host, final_reduction, final_gather: by stage (first,
+    middle, last). tied: exchange of the gradients of the table that embedding and head share.
+    """
+
+    forward: Floats
+    forward_host: Floats
+    forward_lead: Floats
+    backward: Floats
+    backward_host: Floats
+    backward_lead: Floats
+    inputs: Floats
+    inputs_host: Floats
+    inputs_lead: Floats
+    weights: Floats
+    weights_host: Floats
+    weights_lead: Floats
+    embedding: Floats
+    head: Floats
+    ends_host: Floats
+    transfer: Floats
+    slowdown: Floats
+    reduction: Floats
+    bucket: Floats
+    gather: Floats
+    outer_reduction: Floats
+    optimizer: Floats
+    optimizer_host: Floats
+    final_reduction: Floats
+    final_gather: Floats
+    tied: Floats
+
+    def take(self, which: NDArray[np.generic]) -> Columns:
+        return Columns(**{f.name: getattr(self, f.name)[which] for f in fields(self)})
+
+
+class _Lengths(NamedTuple):
+    """The times of a collapsed block, ns."""
+
+    device: float
+    host: float
+    lead: float
+
+
+class Prices:
+    """Prices blocks of plans on one cluster."""
+
+    def __init__(self, pricer: Pricer) -> None:
+        self._pricer = pricer
+
+    def columns(self, plans: Plans) -> Columns:
+        """Times of the plans' blocks."""
+        many = (plans.microbatches > 1).astype(np.int64)
+        sharded = np.where(plans["zero"] == 3, 2, np.minimum(plans["zero"], 1))
+        dualpipe = plans["schedule"] == SCHEDULES.index(Schedule.DUALPIPE)
+        both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(
+            np.int64
+        )  # exchanges of experts run at the same time as compute
+        layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
+        outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
+        parts = plans["pp"] * plans["vpp"]
+        exchange = _keys(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
+        end_of_step = _keys(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
+        transfer = _keys(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
+        by_name: dict[str, Floats] = {}
+        split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
+        by_name |= self._spread(plans, layer, lambda s: _layer_blocks(s, split), _layer_values)
+        by_name |= self._spread(plans, outer, _outer_blocks, _outer_values)
+        by_name |= self._spread(plans, transfer, _transfer_blocks, _transfer_values)
+        by_name |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
+        by_name |= self._spread(plans, end_of_step, _tail_blocks, _tail_values)
+        return Columns(**by_name)
+
+    def _spread(
+        self,
+        plans: Plans,
+        keys: tuple[_Ints, _Ints],
+        build: Callable[[Share], list[Block]],
+        values: Callable[[Share, list[_Lengths]], dict[str, float | Sequence[float]]],
+    ) -> dict[str, Floats]:
+        """Columns of all plans from the blocks of their representatives. keys: of `_keys`."""
+        rows, inverse = keys
+        problem = plans.problem
+        node = problem.cluster.node.devices
+        shares = [Share(problem.model, plans.plan(row), problem.framework, node) for row in rows.tolist()]
+        built = [build(share) for share in shares]
+        times = self._times([block for blocks in built for block in blocks])
+        table: dict[str, list[float | Sequence[float]]] = {}
+        at = 0
+        for share, blocks in zip(shares, built, strict=True):
+            for name, value in values(share, times[at : at + len(blocks)]).items():
+                table.setdefault(name, []).append(value)
+            at += len(blocks)
+        return {name: np.array(column, float)[inverse] for name, column in table.items()}
+
+    def _times(self, blocks: Sequence[Block]) -> list[_Lengths]:
+        """The times of every block; equal blocks are priced once."""
+        works: dict[Work, None] = dict.fromkeys(op.work for block in blocks for op in block.ops)
+        known = dict(zip(works, self._pricer(list(works)), strict=True))
+        memo: dict[Block, _Lengths] = {}
+        out = []
+        for block in blocks:
+            if block not in memo:
+                times = [known[op.work].times for op in block.ops]
+                c = collapse(with_host_factors(block, self._pricer.coefficients), times) if block.ops else NO_WORK
+                memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
+            out.append(memo[block])
+        return out
+
+
+def _keys(plans: Plans, names: tuple[str, ...], *more: _Ints) -> tuple[_Ints, _Ints]:
+    """The representatives of the plans with equal values in the named columns, as rows, and for every plan the index of its own."""
+    table = np.stack([*(plans[name] for name in names), *more], axis=1)
+    combination = np.zeros(len(table), np.int64)
+    for column in table.T:
+        _, value_index = np.unique(column, return_inverse=True)
+        combination = combination * (int(value_index.max(initial=0)) + 1) + value_index
+    _, rows, inverse = np.unique(combination, return_index=True, return_inverse=True)
+    return rows, inverse
+
+
+# ---------------------------------------------------------------- layers
+
+
+def _layer_blocks(share: Share, split: bool) -> list[Block]:
+    work = LayerWork(share)
+    recompute = share.plan.recompute is Recompute.FULL
+    blocks = []
+    for mixture in sorted(set(_kinds(share))):
+        blocks += [work.forward(mixture), work.backward(mixture, recompute)]
+        blocks += [work.inputs(mixture, recompute), work.weights(mixture)] if split else [_EMPTY, _EMPTY]
+    return blocks
+
+
+_EMPTY = Block("", (), ())
+
+
+def _kinds(share: Share) -> tuple[bool, ...]:
+    """For both columns whether their layers are mixtures, dense first. A model with one kind of layers has it in both columns."""
+    mixtures = share.model.mixture_layers
+    return (mixtures == share.model.layers, mixtures > 0)
+
+
+def _layer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
+    names = ("forward", "backward", "inputs", "weights")
+    out: dict[str, float | Sequence[float]] = {}
+    for i, name in enumerate(names):
+        pair = v[i], v[(i + 4) % len(v)]
+        out[name] = [t.device for t in pair]
+        out[f"{name}_host"] = [t.host for t in pair]
+        out[f"{name}_lead"] = [t.lead for t in pair]
+    return out
+
+
+def _outer_blocks(share: Share) -> list[Block]:
+    work = LayerWork(share)
+    return [
+        outer_layers.embedding_forward(share, work), outer_layers.embedding_backward(share, work), outer_layers.head_forward(share, work),
+        outer_layers.head_backward(share, work),
+    ]  # fmt: skip
+
+
+def _outer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
+    return {
+        "embedding": (v[0].device, v[1].device),
+        "head": (v[2].device, v[3].device),
+        "ends_host": (v[0].host + v[1].host, v[2].host + v[3].host),
+    }
+
+
+def _transfer_blocks(share: Share) -> list[Block]:
+    return [outer_layers.transfer(share, "transfer", RankStream.SEND_FORWARD)]
+
+
+def _transfer_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
+    return {"transfer": v[0].device}
+
+
+# ---------------------------------------------------------------- exchanges of gradients and parameters
+
+
+def _bucket(share: Share, mixture: bool) -> int:
+    """How many layers exchange their gradients together."""
+    return bucket_layers(share, mixture, most=-(-share.model.layers // (share.plan.pp * share.plan.vpp)))
+
+
+def _exchange_blocks(share: Share) -> list[Block]:
+    f, plan, model = share.framework, share.plan, share.model
+    blocks = []
+    for mixture in _kinds(share):
+        dense, experts = layer_parameters(model, mixture, plan.tp, plan.ep)
+        size, width = _bucket(share, mixture), f.reduce_bytes
+        one = outer_layers.reduce_gradients(share, dense * width, experts * width)
+        blocks += [
+            _contention(one),
+            outer_layers.reduce_gradients(share, dense * width * size, experts * width * size),
+            outer_layers.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes),
+            _contention(outer_layers.gather_parameters(share, dense * share.parameter_bytes, experts * share.parameter_bytes)),
+        ]
+    for parameters in (model.embedding_parameters, model.head_parameters):
+        blocks.append(outer_layers.reduce_gradients(share, -(-parameters // plan.tp) * f.reduce_bytes))
+    return blocks
+
+
+def _contention(block: Block) -> Block:
+    b = Builder("contention", 0)
+    for op in block.ops:
+        if isinstance(op.work, Collective):
+            b.add("contention", Contention(op.work))
+    return b.build()
+
+
+def _exchange_values(share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
+    sizes = [_bucket(share, mixture) for mixture in _kinds(share)]
+    return {
+        "slowdown": (v[0].device, v[4].device, v[3].device, v[7].device),
+        "reduction": (v[1].device / sizes[0], v[5].device / sizes[1]),
+        "bucket": sizes,
+        "gather": (v[2].device, v[6].device),
+        "outer_reduction": (v[8].device, v[9].device),
+    }
+
+
+# ---------------------------------------------------------------- the end of the step
+
+
+def stage_of(kind: int, plan: Plan) -> int:
+    """The stage that represents the first, the middle ones or the last."""
+    return (0, min(1, plan.pp - 1), plan.pp - 1)[kind]
+
+
+def _tail_blocks(share: Share) -> list[Block]:
+    f, plan, model = share.framework, share.plan, share.model
+    chunks = layers_of_chunks(plan, model)
+    blocks = []
+    for kind in (FIRST, MIDDLE, LAST):
+        stage = stage_of(kind, plan)
+        held = stage_parameters(share, stage, chunks)
+        blocks.append(outer_layers.optimizer(share, held, layer_count(chunks[stage])))
+        width = f.reduce_bytes
+        blocks.append(_EMPTY if f.dp_overlap else outer_layers.reduce_gradients(share, held.dense * width, held.experts * width))
+        width = share.parameter_bytes
+        late = not f.gather_overlap and plan.zero in (1, 2)
+        blocks.append(outer_layers.gather_parameters(share, held.dense * width, held.experts * width) if late else _EMPTY)
+    blocks.append(outer_layers.tied_gradients(share) if model.tied and plan.pp > 1 else _EMPTY)
+    return blocks
+
+
+def _tail_values(_share: Share, v: list[_Lengths]) -> dict[str, float | Sequence[float]]:
+    return {
+        "optimizer": [v[i].device for i in (0, 3, 6)],
+        "optimizer_host": [v[i].host for i in (0, 3, 6)],
+        "final_reduction": [v[i].device for i in (1, 4, 7)],
+        "final_gather": [v[i].device for i in (2, 5, 8)],
+        "tied": v[9].device,
+    }
+
+
+# ---------------------------------------------------------------- memory
+
+
+def memory_columns(plans: Plans) -> dict[str, _Ints]:
+    """Bytes of one microbatch, by plan. `layer`: activations of a layer, by (dense, mixture). `input`: the part of them that full
+    recomputation saves. `logits`. `weights`: weight gradients that are being exchanged, by (not the last stage, the last). `buckets`: the
+    number of gradients in the buckets that are reduced at a time."""
+    rows, inverse = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"))
+    problem = plans.problem
+    node = problem.cluster.node.devices
+    table: dict[str, list[object]] = {"layer": [], "input": [], "logits": [], "weights": []}
+    for row in rows.tolist():
+        plan = plans.plan(row)
+        share = Share(problem.model, plan, problem.framework, node)
+        table["layer"].append([layer_activations(share, mixture) for mixture in _kinds(share)])
+        table["input"].append(share.activation_bytes * share.residual_tokens * problem.model.hidden)
+        table["logits"].append(logits_bytes(share))
+        table["weights"].append([weight_gradients(share, -1), weight_gradients(share, plan.pp - 1)])
+    columns = {name: np.array(column, np.int64)[inverse] for name, column in table.items()}
+    rows, inverse = _keys(plans, ("tp", "ep"), plans["pp"] * plans["vpp"])
+    shares = [Share(problem.model, plans.plan(row), problem.framework, node) for row in rows.tolist()]
+    return columns | {"buckets": np.array([BUCKETS * bucket_parameters(share) for share in shares], np.int64)[inverse]}

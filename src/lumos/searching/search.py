@@ -1,0 +1,333 @@
+"""The search: list all plans, drop those that do not fit, bound the others, time the rest in columns, simulate the best in full."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from lumos.choices import check_count
+from lumos.errors import InterruptedSearchError
+from lumos.prediction.predict import UNPROVED_SCHEDULES
+from lumos.result import Shown, plain
+from lumos.searching.bounds import lower_bounds
+from lumos.searching.engine import Engine, Local, Simulated
+from lumos.searching.explain import Against, Timed, against
+from lumos.searching.memory import peak_bytes
+from lumos.searching.prices import Floats, Prices
+from lumos.searching.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
+
+if TYPE_CHECKING:
+    from lumos.analyze.trust import Trust
+    from lumos.blocks.price import Pricer
+    from lumos.searching.constraints import Constraint
+
+#: How many plans the first round times; the best of them set the limit for the others.
+FIRST_ROUND = 2048
+#: For every plan asked for, at most this many are simulated in full while the conditions are not met.
+MOST_ATTEMPTS = 20
+
+#: For every plan asked for, at most this many more are simulated because the coarse form took them for faster than those.
+MOST_DOUBTED = 1
+
+#: The most values of a choice by which plans are told apart.
+MOST_VALUES = 10
+
+#: What an interrupted search says that has no answer yet.
+UNTIMED = "interrupted before any plan was timed, so there is no answer; let the search run on, or narrow it (--tp, --pp, …)"
+
+
+class SearchStage(StrEnum):
+    """What a search is doing."""
+
+    LISTING = "listing plans"
+    PRICING = "pricing blocks"
+    TIMING = "timing plans"
+    SIMULATING = "simulating the best"
+
+
+#: Called with the stage, and how much of the stage is done and in all.
+_Report = Callable[[SearchStage, int, int], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Candidates:
+    """Plans that fit and were timed, fastest first. seconds: steps in coarse form. peak: bytes of peak memory."""
+
+    plans: Plans
+    seconds: Floats
+    peak: Ints
+
+    def distinguishing(self, rows: Ints) -> str:
+        """The choice that tells most about which of `rows` are fast: its values explain the largest share of the variance of the steps'
+        logarithms. A choice with more than `MOST_VALUES` values is none.
+        """
+        logs = np.log(self.seconds[rows])
+        told = {name: _told(self.plans[name][rows], logs) for name in PLAN_COLUMNS}
+        return max(told, key=lambda name: told[name])
+
+    def pareto(self) -> Ints:
+        """Rows of the plans that no other plan beats in both time and memory, fastest first."""
+        least = np.minimum.accumulate(self.peak)
+        better = np.concatenate(([True], self.peak[1:] < least[:-1])) if len(self.peak) else np.zeros(0, bool)
+        return np.flatnonzero(better)
+
+
+def _told(values: Ints, logs: Floats) -> float:
+    """How much of the variation of `logs` lies between groups of equal values, as a share; 0 for one group, or more than `MOST_VALUES`."""
+    groups, member = np.unique(values, return_inverse=True)
+    if not 1 < len(groups) <= MOST_VALUES:
+        return 0.0
+    counts = np.bincount(member)
+    means = np.bincount(member, logs) / counts
+    whole = float(((logs - logs.mean()) ** 2).sum())
+    return float((counts * (means - logs.mean()) ** 2).sum()) / whole if whole else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Found(Shown):
+    """The result of a search.
+
+    plans: all that were listed. infeasible: those that need more memory than there is. least_bytes: peak memory of the plan that needs
+    least, None where there is no plan. excluded: those that break a condition on plan or memory. pruned: those whose lower bound proves
+    them slower. evaluated: those that were timed. simulated: those simulated in full. best: those of them that meet the conditions, best
+    first.
+    complete: False where the search was interrupted. trust: how far the recording that the search started from can be trusted; None where
+    there is none. pricer: what the plans were timed with.
+    """
+
+    problem: Problem
+    plans: int
+    infeasible: int
+    least_bytes: int | None
+    excluded: int
+    pruned: int
+    evaluated: int
+    simulated: int
+    seconds_s: float
+    best: tuple[Simulated, ...]
+    candidates: Candidates
+    complete: bool = True
+    trust: Trust | None = None
+    pricer: Pricer | None = None
+
+    @property
+    def against_first(self) -> tuple[Against | None, ...]:
+        """How each plan of `best` stands against the first one; None for the first."""
+        if not self.best:
+            return ()
+        first, *others = (Timed(p.job, p.time, p.parts) for p in self.best)
+        return None, *(against(other, first) for other in others)
+
+    @property
+    def safest(self) -> int | None:
+        """Which plan of `best`, among those equal to the first, has the lowest upper end of its interval; of plans whose schedule was
+        compared with measured runs, if there is one. None where there is no plan."""
+        equal = [i for i, a in enumerate(self.against_first) if a is None or a.equal]
+        return min(equal, key=lambda i: (self.best[i].job.plan.schedule in UNPROVED_SCHEDULES, self.best[i].time.high_s), default=None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The keys of `lumos search --json`."""
+        return search_keys(self)
+
+    def described(self) -> str:
+        """The number of plans, and the best one."""
+        if not self.best:
+            first = "none simulated"
+        else:
+            plan = plan_keys(self.best[0].job.plan)
+            sizes = " ".join(f"{key} {plan[key]}" for key in ("tp", "pp", "cp", "ep", "dp") if plan[key] > 1)
+            first = f"best {self.best[0].time.time_s:.4g} s a step: {sizes or 'one device'}"
+        return f"{self.plans:,} plans of {self.problem.model.name} on {self.problem.gpus} x {self.problem.cluster.name}, {first}"
+
+
+def search_problem(
+    problem: Problem,
+    space: Space | None = None,
+    refine: int = 10,
+    report: _Report | None = None,
+    prune: bool = True,
+    require: Sequence[Constraint] = (),
+    engine: Engine | None = None,
+) -> Found:
+    """The fastest plans of `problem` that meet `require`. refine: how many are simulated in full.
+
+    For a given number of devices, the least step time is also the most tokens per second and device. prune=False times every plan
+    that fits. The answer is deterministic: of equal plans the one listed first wins. A search that is interrupted answers with the best
+    plan so far; InterruptedSearchError where none was timed yet.
+    """
+    check_count(refine, "refine")
+    began = time.perf_counter()
+    engine = engine or Local(problem)
+    tell = report or _silent
+    try:
+        tell(SearchStage.LISTING, 0, 0)
+        everything = enumerate_plans(problem, space or Space())
+        peak = peak_bytes(everything)
+    except KeyboardInterrupt:
+        raise InterruptedSearchError(UNTIMED) from None
+    capacity = problem.capacity
+    fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
+    meeting = _meeting(everything, peak, fits, require)
+    least = int(peak.min()) if len(peak) else None
+    plans, peak = everything.take(meeting), peak[meeting]
+    full = _Full(engine, refine, require, tell)
+    seconds = np.full(len(plans), np.inf)
+    complete, done = True, 0
+    try:
+        tell(SearchStage.PRICING, 0, len(plans))
+        columns = Prices(engine.pricer).columns(plans) if len(plans) else None
+        bounds = lower_bounds(plans, columns, engine.pricer.coefficients) if columns is not None else np.zeros(0)
+        order = np.argsort(bounds, kind="stable")
+        limit = np.inf
+        # The first round is small: its best plans set the limit above which the second leaves plans out.
+        for of_round in (order[:FIRST_ROUND], order[FIRST_ROUND:]):
+            wanted = of_round[bounds[of_round] <= limit] if prune else of_round
+            if columns is None or not len(wanted):
+                break
+            for rows, times in engine.times(plans, columns, wanted):
+                seconds[rows] = times
+                done += len(rows)
+                tell(SearchStage.TIMING, done, len(order))
+            if prune and limit == np.inf:
+                limit = full.limit(plans, seconds)
+        full.best(plans, seconds)
+        full.settle(plans, seconds)
+    except KeyboardInterrupt:
+        complete = False
+        if not np.isfinite(seconds).any():
+            raise InterruptedSearchError(UNTIMED) from None
+        full.at_least_one(plans, seconds)
+    timed = np.flatnonzero(np.isfinite(seconds))
+    timed = timed[np.argsort(seconds[timed], kind="stable")]
+    return Found(
+        problem=problem,
+        plans=len(everything),
+        infeasible=len(everything) - len(fits),
+        least_bytes=least,
+        excluded=len(fits) - len(plans),
+        pruned=len(plans) - len(timed) if complete else 0,
+        evaluated=len(timed),
+        simulated=full.simulated,
+        seconds_s=time.perf_counter() - began,
+        best=tuple(full.accepted()),
+        candidates=Candidates(plans.take(timed), seconds[timed], peak[timed]),
+        complete=complete,
+        pricer=engine.pricer,
+    )
+
+
+def _silent(stage: SearchStage, done: int, total: int) -> None:
+    """The report of a search of which nobody asks for reports."""
+
+
+def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]) -> Ints:
+    """The rows that meet the conditions on the plan and its peak memory; other conditions need a simulation."""
+    early = [c for c in require if c.keys <= {*PLAN_COLUMNS, "memory.peak_bytes"}]
+    if not early:
+        return rows
+    return np.array([row for row in rows.tolist() if all(c(early_keys(plans, row, int(peak[row]))) for c in early)], np.int64)
+
+
+def early_keys(plans: Plans, row: int, peak: int) -> dict[str, Any]:
+    """The keys of a plan that are known before it is timed."""
+    return {**plan_keys(plans.plan(row)), "memory": {"peak_bytes": peak}}
+
+
+class _Full:
+    """Simulates plans in full, each once, until enough of them meet the conditions."""
+
+    def __init__(self, engine: Engine, wanted: int, require: Sequence[Constraint], tell: _Report) -> None:
+        self._engine, self._wanted, self._require, self._tell = engine, wanted, require, tell
+        self._known: dict[int, Simulated] = {}
+        self._accepted: dict[int, bool] = {}
+
+    @property
+    def simulated(self) -> int:
+        """How many plans were simulated."""
+        return len(self._known)
+
+    def accepted(self) -> list[Simulated]:
+        """The plans that meet the conditions, best first."""
+        rows = [row for row, accepted in self._accepted.items() if accepted]
+        return [self._known[row] for row in sorted(rows, key=lambda row: (self._known[row].time.time_s, row))][: self._wanted]
+
+    def limit(self, plans: Plans, seconds: Floats) -> float:
+        """A time that as many plans as are wanted reach in the full simulation, so that slower plans cannot be among the best; infinite
+        while there are fewer."""
+        self.best(plans, seconds)
+        accepted = self.accepted()
+        return accepted[-1].time.time_s if len(accepted) >= self._wanted else np.inf
+
+    def best(self, plans: Plans, seconds: Floats) -> None:
+        """Simulate the plans that were timed fastest, until as many as are wanted meet the conditions or `MOST_ATTEMPTS` is reached."""
+        ranked = np.argsort(seconds, kind="stable")
+        ranked = ranked[np.isfinite(seconds[ranked])][: MOST_ATTEMPTS * self._wanted]
+        met = 0
+        while met < self._wanted and len(ranked):
+            chosen, ranked = ranked[: self._wanted - met], ranked[self._wanted - met :]
+            self._simulate(plans, [row for row in chosen.tolist() if row not in self._known])
+            met += sum(self._accepted[row] for row in chosen.tolist())
+
+    def settle(self, plans: Plans, seconds: Floats) -> None:
+        """Simulate also the plans that the coarse form took for faster than the last of the best turned out to be, up to `MOST_DOUBTED`."""
+        ranked = [row for row in np.argsort(seconds, kind="stable").tolist() if np.isfinite(seconds[row]) and row not in self._known]
+        for row in ranked[: MOST_DOUBTED * self._wanted]:
+            accepted = self.accepted()
+            if len(accepted) < self._wanted or seconds[row] >= accepted[-1].time.time_s:
+                break
+            self._simulate(plans, [row])
+
+    def at_least_one(self, plans: Plans, seconds: Floats) -> None:
+        """Simulate the fastest plan so far, so that an interrupted search has an answer, unless a simulated plan meets the conditions."""
+        if not self.accepted() and np.any(np.isfinite(seconds)):
+            self._simulate(plans, [int(np.argmin(seconds))])
+
+    def _simulate(self, plans: Plans, rows: list[int]) -> None:
+        self._tell(SearchStage.SIMULATING, 0, len(rows))
+        for done, (row, p) in enumerate(zip(rows, self._engine.simulate(plans, np.array(rows, np.int64)), strict=True), 1):
+            self._tell(SearchStage.SIMULATING, done, len(rows))
+            self._known[row] = p
+            self._accepted[row] = all(c(keys_of(p)) for c in self._require)
+
+
+def search_keys(found: Found) -> dict[str, Any]:
+    """The keys of `lumos search --json`."""
+    return {
+        "model": found.problem.model.name,
+        "cluster": found.problem.cluster.name,
+        "gpus": found.problem.gpus,
+        "global_batch": found.problem.global_batch,
+        "seq": found.problem.seq_len,
+        "plans": found.plans,
+        "evaluated": found.evaluated,
+        "infeasible": found.infeasible,
+        "least_bytes": found.least_bytes,
+        "excluded": found.excluded,
+        "pruned": found.pruned,
+        "simulated": found.simulated,
+        "seconds_s": found.seconds_s,
+        "complete": found.complete,
+        **({} if found.trust is None else {"trust": plain(found.trust)}),
+        "best": [{**keys_of(p), "against_first": plain(a)} for p, a in zip(found.best, found.against_first, strict=True)],
+        "safest": found.safest,
+        "pareto": [
+            {**plan_keys(c.plans.plan(row)), "step_time_s": float(c.seconds[row]), "peak_bytes": int(c.peak[row])}
+            for c in (found.candidates,)
+            for row in c.pareto().tolist()
+        ],
+    }
+
+
+def keys_of(p: Simulated) -> dict[str, Any]:
+    """The keys of the plan and those of `lumos predict --json`."""
+    return {**plan_keys(p.job.plan), **p.keys}
+
+
+def plan_keys(plan: Any) -> dict[str, Any]:
+    """The choices of a plan, by the names of the options of the command line."""
+    return {name: getattr(plan, name) for name in PLAN_COLUMNS}

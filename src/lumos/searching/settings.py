@@ -1,0 +1,149 @@
+"""The problem and the space of a search, from the options of the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from lumos.choices import check_count
+from lumos.cost.cluster import load_cluster
+from lumos.errors import UsageError
+from lumos.model import load_model
+from lumos.plan.configuration import Settings
+from lumos.plan.framework import DEFAULTS, SWITCHES, with_switches
+from lumos.plan.profiles import framework_profile
+from lumos.prediction.predict import UNPROVED_SCHEDULES
+from lumos.searching.space import PLAN_COLUMNS, Problem, Space
+from lumos.vocabulary import Precision, Schedule, one_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+#: The sizes that can be swept.
+SWEPT = ("gpus", "global_batch", "seq")
+#: What a plan in one line may set besides switches.
+_SETTINGS = tuple(key for key in Settings.__struct_fields__ if key != "switches")
+#: The choices of a plan that are whole numbers.
+_SIZES = tuple(key for key in PLAN_COLUMNS if key not in ("sequence_parallel", "recompute", "schedule"))
+
+
+def problem_of(
+    model: str | None, cluster: str | None, gpus: int | None, global_batch: int | None, seq: int | None, precision: str, framework: str
+) -> Problem:
+    """The problem of these names and sizes. Raises UsageError where one is missing or unknown; it names the nearest valid one."""
+    needed = {"model": model, "cluster": cluster, "gpus": gpus, "global-batch": global_batch, "seq": seq}
+    missing = [f"--{key}" for key, value in needed.items() if value is None]
+    if missing:
+        raise UsageError(f"{', '.join(missing)} {'is' if len(missing) == 1 else 'are'} needed; or give traces of a job")
+    assert model is not None and cluster is not None and gpus is not None and global_batch is not None and seq is not None
+    loaded = load_cluster(cluster)
+    loaded.check_size(check_count(gpus, "gpus"))
+    known = one_of(Precision, precision, "precision")
+    return Problem(load_model(model), framework_profile(framework), loaded, gpus, global_batch, seq, known)
+
+
+def switched(problem: Problem, switches: Mapping[str, str]) -> Problem:
+    """The problem with switches of its framework's profile set from text, in every plan. Raises UsageError for an unknown switch, a value
+    that it cannot have, and for defaults of a plan, which a search chooses itself."""
+    for key in switches:
+        if key in DEFAULTS:
+            option = key.replace("_", "-")
+            raise UsageError(
+                f"--switch {key} is a default of the profile, which a search replaces; give the values to search as --{option}"
+            )
+    return replace(problem, framework=with_switches(problem.framework, switches), stated=(*problem.stated, *switches))
+
+
+def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
+    """Parse KEY=A..B (doubling) or KEY=A,B,C into the key and its values. Raises UsageError where it is malformed."""
+    key, sign, values = text.partition("=")
+    key = key.strip().replace("-", "_")
+    if not sign:
+        raise UsageError(f"--sweep {text!r} is not KEY=FROM..TO or KEY=V,V")
+    if key not in SWEPT:
+        raise UsageError(f"--sweep {text!r}: {key!r} cannot be swept; valid: {', '.join(SWEPT)}")
+    first, dots, last = values.partition("..")
+    if not dots:
+        return key, tuple(_size(key, word) for word in values.split(","))
+    low, high = _size(key, first), _size(key, last)
+    if low > high:
+        raise UsageError(f"--sweep {text!r}: {low} is more than {high}")
+    return key, tuple(low * 2**i for i in range((high // low).bit_length()))
+
+
+def space_of(options: Mapping[str, object]) -> Space:
+    """The space of comma-separated values or ranges FROM..TO. A choice without an option may take any value."""
+    values: dict[str, tuple[object, ...] | range] = {}
+    for key in _SIZES:
+        text = options.get(key)
+        if isinstance(text, str):
+            values[key] = _sizes(key, text)
+    for key in ("recompute", "schedule"):
+        text = options.get(key)
+        if isinstance(text, str):
+            values[key] = tuple(word.strip() for word in text.split(","))
+    sequence = options.get("sequence_parallel")
+    if isinstance(sequence, bool):
+        values["sequence_parallel"] = (sequence,)
+    return Space(**values)  # type: ignore[arg-type]
+
+
+def proved_only(space: Space, schedules: Sequence[Schedule]) -> Space:
+    """The space without schedules that no measured run has proved. schedules: those that are searched unless others are named. Raises
+    UsageError where none is left."""
+    named = space.schedule or schedules
+    proved = tuple(schedule for schedule in named if schedule not in UNPROVED_SCHEDULES)
+    if not proved:
+        raise UsageError(f"no measured run of {', '.join(named)} is known, so nothing is left to search; leave out --proved")
+    return replace(space, schedule=proved)
+
+
+def _sizes(key: str, text: str) -> tuple[int, ...] | range:
+    low, dots, high = text.partition("..")
+    if not dots:
+        return tuple(_size(key, word) for word in text.split(","))
+    values = range(_size(key, low), _size(key, high) + 1)
+    if not values:
+        raise UsageError(f"--{key.replace('_', '-')} {text}: {low} is more than {high}")
+    return values
+
+
+def _size(key: str, word: str) -> int:
+    try:
+        value = int(word)
+    except ValueError:
+        raise UsageError(f"--{key.replace('_', '-')}: {word!r} is not a whole number; give values as 1,2,4 or 1..8") from None
+    least, most = (0, 3) if key == "zero" else (1, None)
+    if value < least or (most is not None and value > most):
+        raise UsageError(f"--{key.replace('_', '-')}: {value} is not {'0, 1, 2 or 3' if most else 'at least 1'}")
+    return value
+
+
+def _known(key: str, word: str, valid: tuple[str, ...]) -> str:
+    if word not in valid:
+        near = get_close_matches(word, valid, 1)
+        raise UsageError(f"{key} = {word!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(valid)}")
+    return word
+
+
+def settings_of(text: str) -> Settings:
+    """Parse KEY=VALUE,KEY=VALUE into settings. A key that is no setting but a switch of the framework's profile sets that switch. Raises
+    UsageError for an unknown key or a wrong value."""
+    values: dict[str, object] = {}
+    switches: dict[str, str] = {}
+    for word in text.split(","):
+        key, sign, value = word.strip().partition("=")
+        key = key.replace("-", "_")
+        if not sign:
+            raise UsageError(f"plan {text!r}: {word!r} is not KEY=VALUE")
+        if key in SWITCHES and key not in _SETTINGS:
+            switches[key] = value
+        else:
+            values[_known("key", key, _SETTINGS)] = value
+    try:
+        return msgspec.convert(values | {"switches": switches}, Settings, strict=False)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"plan {text!r}: {error}") from error

@@ -1,9 +1,0 @@
-"""Simulation of a graph, which gives a timeline: by the event loop, or by sweeps over a frozen graph."""
-
-from __future__ import annotations
-
-from lumos.simulate.engine import simulate
-from lumos.simulate.freeze import Frozen, freeze, sweep, sweep_many, sweep_scaled
-from lumos.simulate.timeline import Timeline, measured
-
-__all__ = ["Frozen", "Timeline", "freeze", "measured", "simulate", "sweep", "sweep_many", "sweep_scaled"]

@@ -1,0 +1,100 @@
+"""Buckets of gradients: how many layers one holds jumps with the width, by a limit of bytes that follows by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.chakra.synthesis.test_family import plan
+
+from lumos.chakra.lower import lower
+from lumos.chakra.synthesis.buckets import OF_LAYERS, separated
+from lumos.chakra.synthesis.family import sample_family
+from lumos.chakra.synthesis.layers import reordered
+from lumos.chakra.synthesis.model import SetModel, SetProgram, Symbol, learn, operator_names
+from lumos.chakra.synthesis.operators import operator_distances, wasserstein
+from lumos.chakra.synthesis.repeats import RepeatedRegion, layer_regions
+from lumos.chakra.workload import Workload
+
+#: dp, layers, width. A layer has 4 x width^2 bytes, and a bucket as many layers as 10,000 bytes hold: 6, 2, 1, 11 (all 4).
+FACTS = [(2, 12, 20), (2, 6, 30), (4, 4, 50), (4, 4, 15), (2, 4, 30), (4, 12, 20)]
+KEYS = ("dp", "layers", "width")
+LIMIT = 10_000
+
+
+def bucketed(dp: int, layers: int, width: int) -> Workload:
+    """Ranks that exchange the gradients of their layers in buckets, and then width x 1,000 bytes more; a byte takes 1 ns."""
+    held = max(min(LIMIT // (4 * width**2), layers), 1)
+    last = {min(i + held, layers) - 1: 4 * width**2 * min(held, layers - i) for i in range(0, layers, held)}
+    return lower(plan(1, dp, layers, width, exchanged=last, at_end=1_000 * width))
+
+
+@pytest.fixture(scope="module")
+def sets() -> list[Workload]:
+    return [bucketed(*facts) for facts in FACTS]
+
+
+def of_sets() -> list[dict[str, int]]:
+    return [dict(zip(KEYS, facts, strict=True)) for facts in FACTS]
+
+
+def test_the_limit_and_the_bytes_of_a_layer_are_learned(sets: list[Workload]) -> None:
+    (found,) = separated(sets, of_sets())[1].values()
+    assert found.layer == tuple(4 * width**2 for *_, width in FACTS)
+    assert 9_600 <= found.limit < 10_800  # 6 layers of 1,600 bytes fit, 3 of 3,600 do not
+    assert found.rounding == 0.0
+
+
+@pytest.mark.parametrize(("facts", "held"), [((2, 10, 25), [4, 4, 2]), ((4, 5, 40), [1] * 5), ((2, 7, 20), [6, 1])])
+def test_a_sample_is_cut_by_the_limit(sets: list[Workload], facts: tuple[int, ...], held: list[int]) -> None:
+    """None of the sets has buckets of 4 layers, or these numbers of layers."""
+    model = learn(sets, of_sets())
+    found = sample_family(model, 0, dict(zip(KEYS, facts, strict=True)))
+    drawn = lower(found.graph)
+    per_rank = drawn.communication.size.reshape(facts[0], -1)
+    expected = [4 * facts[2] ** 2 * n for n in held] + [1_000 * facts[2]]
+    assert per_rank.shape[1] == len(expected)
+    assert per_rank[0].tolist() == pytest.approx(expected, rel=0.04)
+    assert drawn.duration[drawn.communication.node[: len(expected)]].tolist() == pytest.approx(expected, rel=0.06)
+
+
+def test_what_one_limit_does_not_explain_is_no_bucket(sets: list[Workload]) -> None:
+    """Twice as many layers in the buckets of one set, at the same bytes a layer."""
+    doubled = lower(plan(1, 2, 12, 20, exchanged={11: 12 * 1_600}, at_end=20_000))
+    assert not separated([*sets, doubled], [*of_sets(), of_sets()[0]])[1]
+
+
+def test_gathers_as_often_as_there_are_layers_are_a_pass() -> None:
+    labels = np.array([9, *[1, 2] * 6, 8, *list(range(10, 20)) * 6, 7])
+    assert layer_regions(labels, 6) == [RepeatedRegion(1, 2, 6), RepeatedRegion(14, 10, 6)]
+    assert layer_regions(labels, 5) == [RepeatedRegion(14, 10, 6)]
+
+
+def test_operators_that_change_places_are_missed_by_their_own_measure(sets: list[Workload]) -> None:
+    """Two operators, of 1 and 3 us: exchanged, all durations together are as before, and each operator misses 2 us of its own."""
+    assert wasserstein(np.array([1, 1, 3]), np.array([1, 3, 3])) == pytest.approx(2 / 3)
+    one = sets[0]
+    assert set(operator_distances(one, one, one.names).values()) == {0.0}
+    kernels = np.flatnonzero(one.type == 4)
+    two = replace(one, duration=one.duration * 0)
+    two.duration[kernels] = np.where(one.name[kernels] % 2, 1_000, 3_000)
+    swapped = replace(two, name=np.where(one.type == 4, one.name ^ 1, one.name).astype(np.int32))
+    assert operator_distances(two, swapped, two.names)["compute"] == pytest.approx(1.0)
+    longer = replace(one, duration=one.duration * 2)
+    assert operator_distances(one, longer, one.names)["compute"] == pytest.approx(1.0)
+
+
+def test_the_names_of_labels_tell_whole_layers_apart(sets: list[Workload]) -> None:
+    names = operator_names(sets, of_sets())
+    assert sum(name.endswith(OF_LAYERS) for name in names) == 1
+
+
+def test_a_copy_of_a_layer_waits_for_its_own_gather() -> None:
+    """Gathers 0 to 2 of three layers on a stream of their own, then the layers 3 to 5; five layers, and two."""
+    symbols = tuple(Symbol(type=4, on_cpu=False, kind=6, label=i, quantiles=(1,)) for i in range(2))
+    model = SetModel("", symbols, (), ())
+    program = SetProgram((0, 0, 0, 1, 1, 1), (6, 6, 6, 1, 1, 1), (-1,) * 6, ((), (1,), (1,), (3,), (1, 3), (1, 3)), ())
+    longer = reordered(model, program, [0, 1, 2, 0, 1, 3, 4, 5, 3, 4])
+    assert [max(back) for back in longer.deps[5:]] == [5] * 5
+    assert reordered(model, program, [0, 1, 3, 4]).deps == ((), (1,), (2,), (1, 2))

@@ -1,0 +1,284 @@
+"""Sets of one family: jobs of one program on other plans, with other layers and widths, whose times follow by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.chakra.synthesis.test_synthesize import step
+
+import lumos
+from lumos.chakra.checking.check import check_set
+from lumos.chakra.exporting import export_graph
+from lumos.chakra.lower import lower
+from lumos.chakra.synthesis.disclosure import disclosure
+from lumos.chakra.synthesis.facade import facts_of_sets
+from lumos.chakra.synthesis.family import sample_family
+from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
+from lumos.chakra.synthesis.hide import hidden
+from lumos.chakra.synthesis.layers import with_more_layers
+from lumos.chakra.synthesis.model import SetModel, learn, load, save
+from lumos.chakra.synthesis.repeats import LAYER_NODES, RepeatedRegion, layer_regions
+from lumos.chakra.synthesis.trends import exponents, factor, middle, varied
+from lumos.chakra.workload import Workload
+from lumos.errors import UsageError
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+
+US = 1000
+
+
+def plan(tp: int, dp: int, layers: int, width: int, exchanged: Mapping[int, int] | None = None, at_end: int | None = None) -> Graph:
+    """Every rank runs LAYER_NODES kernels a layer, each 1 us for each unit of width and shared by the tensor-parallel ranks, then an
+    all-reduce over these of 4 bytes for each; at the end all replicas reduce as many bytes as there are layers.
+
+    exchanged: the bytes that all replicas reduce after some of the layers, at 1 ns each; at_end: those at the end."""
+    world, rows, meetings, size = tp * dp, [], {}, {}
+    for rank in range(world):
+        for layer in range(layers):
+            rows += [(k, Kind.KERNEL, rank, width * US * (10 if k else 20) // tp) for k in range(LAYER_NODES)]
+            if tp > 1:
+                meetings.setdefault((layer, rank // tp), []).append(len(rows))
+                size[len(rows)] = 4_000 * width
+                rows.append((LAYER_NODES, Kind.COLLECTIVE, rank, width * US))
+            if layer in (exchanged or {}):
+                meetings.setdefault(("bucket", layer), []).append(len(rows))
+                size[len(rows)] = exchanged[layer]
+                rows.append((LAYER_NODES + 1, Kind.COLLECTIVE, rank, exchanged[layer]))
+        if dp > 1:
+            meetings.setdefault(("all", rank % tp), []).append(len(rows))
+            size[len(rows)] = at_end or 4_000 * layers
+            rows.append((LAYER_NODES + 1, Kind.COLLECTIVE, rank, at_end or 10 * layers * US))
+    tasks = np.array(sorted(t for tasks in meetings.values() for t in tasks), np.int32)
+    inner = np.array([rows[t][0] == LAYER_NODES for t in tasks], bool)
+    n, none = len(rows), np.full(len(tasks), -1, np.int32)
+    return Graph(
+        ranks=tuple(range(world)),
+        processors=tuple(Processor(r, True, "stream 7", 0, 7) for r in range(world)),
+        names=tuple(f"secret_{i}" for i in range(LAYER_NODES + 2)),
+        duration=np.array([row[3] for row in rows], np.int64),
+        processor=np.array([row[2] for row in rows], np.int32),
+        kind=np.array([row[1] for row in rows], np.uint8),
+        name=np.array([row[0] for row in rows], np.int32),
+        event=np.full(n, -1, np.int32),
+        pred_offset=np.zeros(n + 1, np.int64),
+        pred=np.empty(0, np.int32),
+        pred_kind=np.empty(0, np.uint8),
+        lag=np.zeros((world, len(Dependency)), np.int64),
+        rendezvous_offset=np.cumsum([0, *map(len, meetings.values())]).astype(np.int64),
+        rendezvous_task=np.array([t for tasks in meetings.values() for t in tasks], np.int32),
+        collectives=Collectives(
+            tasks,
+            np.zeros(len(tasks), np.int32),
+            np.array([size[t] for t in tasks.tolist()], np.int64),
+            (~inner).astype(np.int32),
+            none.astype(np.int64),
+            none,
+            ("all-reduce",),
+            ("inner", "outer"),
+        ),
+    )
+
+
+FACTS = [
+    (1, 2, 4, 10),
+    (2, 1, 4, 10),
+    (2, 2, 6, 20),
+    (4, 2, 4, 40),
+    (2, 4, 8, 20),
+    (4, 4, 6, 10),
+    (2, 2, 8, 40),
+    (4, 2, 8, 20),
+    (2, 8, 4, 10),
+]
+KEYS = ("tp", "dp", "layers", "width")
+
+
+@pytest.fixture(scope="module")
+def sources() -> list[Workload]:
+    return [lower(plan(*facts)) for facts in FACTS]
+
+
+@pytest.fixture(scope="module")
+def family(sources: list[Workload]) -> SetModel:
+    return learn(sources, [dict(zip(KEYS, facts, strict=True)) for facts in FACTS])
+
+
+@pytest.mark.parametrize("facts", [(2, 2, 4, 40), (4, 4, 10, 20), (2, 8, 5, 15)])
+def test_a_sample_is_as_the_set_would_be(family: SetModel, tmp_path: Path, facts: tuple[int, ...]) -> None:
+    """No set of these facts was learned from; with them every duration and size of the family is a product of powers."""
+    found = sample_family(family, 1, dict(zip(KEYS, facts, strict=True)))
+    truth, drawn = plan(*facts), lower(found.graph)
+    assert len(drawn) == len(truth)
+    assert step(found.graph) == pytest.approx(step(truth), rel=0.05)
+    expected = lower(truth)
+    assert sorted(expected.groups) == sorted(drawn.groups)
+    assert drawn.communication.size.sum() == pytest.approx(expected.communication.size.sum(), rel=0.05)
+    assert not any("secret" in name for name in drawn.names)
+    export_graph(found.graph, tmp_path, exact_ns=True, astra_sim=True)
+    assert check_set(tmp_path).violations == ()
+
+
+def test_facts_that_are_not_given_are_drawn_and_follow_the_seed(family: SetModel) -> None:
+    drawn = [sample_family(family, seed).facts for seed in range(8)]
+    assert drawn == [sample_family(family, seed).facts for seed in range(8)]
+    assert len({tuple(facts.values()) for facts in drawn}) > 3
+    assert all(sample_family(family, seed, {"width": 15}).facts["width"] == 15 for seed in range(3))
+
+
+def test_a_saved_family_samples_the_same(family: SetModel, tmp_path: Path) -> None:
+    save(family, tmp_path / "model")
+    one, other = (sample_family(m, 3, {"layers": 7}) for m in (family, load(tmp_path / "model")))
+    assert one.facts == other.facts and one.graph.duration.tolist() == other.graph.duration.tolist()
+
+
+@pytest.mark.parametrize(
+    ("facts", "message"),
+    [
+        ({"heads": 4}, "known are tp, dp, layers, width"),
+        ({"width": 0}, "must be from 1"),
+        ({"tp": 1, "dp": 1}, "no set of that kind was learned from"),
+    ],
+)
+def test_what_no_set_shows_is_refused(family: SetModel, facts: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        sample_family(family, 0, facts)
+
+
+def test_a_fact_that_never_varied_is_refused_but_for_layers(sources: list[Workload]) -> None:
+    model = learn([sources[2]], [dict(zip(KEYS, FACTS[2], strict=True))])
+    assert len(sample_family(model, 0, {"layers": 3}).graph) == 4 * (3 * (LAYER_NODES + 1) + 1)
+    with pytest.raises(UsageError, match="has width 20"):
+        sample_family(model, 0, {"width": 40})
+    with pytest.raises(UsageError, match="of no family"):
+        sample_family(learn([sources[2]]), 0, {"width": 40})
+
+
+def test_the_grid_is_read_from_communicators(sources: list[Workload]) -> None:
+    structure = learn([sources[3]]).structures[0]
+    grid = grid_of(structure, {"tp": 4, "dp": 2})
+    assert grid == Grid(("tp", "dp", "pp"), (4, 2, 1))
+    assert [grid.rank(grid.place(rank)) for rank in range(8)] == list(range(8))
+    assert sorted(with_axes(structure, grid, {"tp": 2, "dp": 3}).groups) == [(0, 1), (0, 2, 4), (1, 3, 5), (2, 3), (4, 5)]
+    with pytest.raises(UsageError, match="do not run along such axes"):
+        grid_of(structure, {"tp": 8})
+    with pytest.raises(UsageError, match="set of 8 ranks"):
+        grid_of(structure, {"tp": 4})
+
+
+def test_messages_keep_to_the_pipeline_when_ranks_are_added() -> None:
+    """Two stages of two replicas, ranks 0 and 1 before 2 and 3; with three replicas rank 0 sends to rank 3."""
+    source = lower(messages(2))
+    structure = learn([source]).structures[0]
+    grown = with_axes(structure, grid_of(structure, {"dp": 2, "pp": 2}), {"dp": 3, "pp": 2})
+    peers = [row[4] for p in grown.of_rank for row in grown.programs[p].comm]
+    assert peers == [3, 3, 3, -3, -3, -3]
+
+
+def messages(replicas: int) -> Graph:
+    """Each rank of the first stage sends to one of the second, which then computes."""
+    base, world = plan(1, 2 * replicas, 1, 10), 2 * replicas
+    tasks = np.arange(world, dtype=np.int32)
+    none = np.full(world, -1, np.int32)
+    return replace(
+        base,
+        duration=np.full(world, 10 * US),
+        processor=tasks,
+        kind=np.full(world, Kind.COLLECTIVE, np.uint8),
+        name=np.zeros(world, np.int32),
+        event=none,
+        pred_offset=np.zeros(world + 1, np.int64),
+        rendezvous_offset=np.arange(0, world + 1, 2),
+        rendezvous_task=np.stack((tasks[:replicas], tasks[replicas:]), axis=1).reshape(-1),
+        collectives=Collectives(
+            tasks,
+            np.repeat(np.array([0, 1], np.int32), replicas),
+            np.full(world, 4_000),
+            none,
+            none.astype(np.int64),
+            none,
+            ("send", "receive"),
+            (),
+        ),
+    )
+
+
+def test_the_passes_over_the_layers_are_told_from_what_repeats_around_and_within_them() -> None:
+    forward, backward = list(range(1, 10)), list(range(10, 22))
+    microbatch = [99, 98, 98, 98, *4 * forward, 97, *4 * backward]
+    found = layer_regions(np.array(4 * microbatch), 4)
+    assert [(r.period, r.times) for r in found] == 4 * [(9, 4), (12, 4)]
+    assert found[0] == RepeatedRegion(4, 9, 4)
+
+
+def test_a_pass_whose_first_layer_differs_gets_as_many_units_more(sources: list[Workload]) -> None:
+    model = learn([sources[4]], [dict(zip(KEYS, FACTS[4], strict=True))])
+    structure = model.structures[0]
+    assert with_more_layers(model, structure, 8, 8) is structure
+    # Eight units for nine layers: the pass gets one for each layer more, and no ninth of a unit.
+    assert len(with_more_layers(model, structure, 12, 9).programs[0].symbol) == 11 * (LAYER_NODES + 1) + 1
+
+
+def test_trends_are_products_of_powers() -> None:
+    facts = [{"tp": tp, "width": width} for tp in (1, 2, 4) for width in (10, 20)]
+    means = [{("gemm", False, 4): 3.0 * each["width"] ** 2 / each["tp"], ("host", True, 4): 7.0} for each in facts]
+    found = exponents(means, facts)
+    assert varied(facts) == ("tp", "width") and middle(facts)["tp"] == pytest.approx(2)
+    assert found["gemm", False, 4] == pytest.approx((-1, 2), abs=0.01)
+    assert found["host", True, 4] == pytest.approx((0, 0), abs=1e-9)
+    assert factor((-1.0, 2.0), varied(facts), {"tp": 2, "width": 30}, {"tp": 1, "width": 10}) == pytest.approx(4.5)
+
+
+def test_few_sets_with_noise_give_no_wild_exponents() -> None:
+    """Five facts and four sets leave the exponents open; noise of a tenth must not become a factor of its own."""
+    rng = np.random.default_rng(0)
+    facts = [{key: int(v) for key, v in zip("abcde", rng.integers(1, 9, 5), strict=True)} for _ in range(4)]
+    found = exponents([{("x", False, 4): float(np.exp(rng.normal(0, 0.1)))} for _ in facts], facts)
+    assert max(map(abs, found["x", False, 4])) < 0.1
+
+
+def test_a_hidden_sample_keeps_its_step_but_not_its_nodes(family: SetModel, sources: list[Workload], tmp_path: Path) -> None:
+    found = sample_family(family, 1, dict(zip(KEYS, FACTS[2], strict=True)))
+    blocks = hidden(found.graph, 1)
+    plain, drawn = lower(found.graph), lower(blocks)
+    assert step(blocks) == step(found.graph)
+    assert drawn.communication.size.tolist() == plain.communication.size.tolist()
+    assert hidden(found.graph, 1).duration.tolist() == blocks.duration.tolist() != hidden(found.graph, 2).duration.tolist()
+    assert disclosure(sources, plain, found.source, family.facts).structure == 1.0
+    assert disclosure(sources, drawn, found.source, family.facts, hidden=True).structure < 0.1
+    export_graph(blocks, tmp_path, exact_ns=True, astra_sim=True)
+    assert check_set(tmp_path).violations == ()
+
+
+def test_a_source_is_told_where_its_structure_is_its_own(family: SetModel, sources: list[Workload]) -> None:
+    told = disclosure(sources, sources[1], 1, family.facts)
+    assert (told.told, told.chance, told.structure, told.by_facts) == (1.0, pytest.approx(1 / 9), 1.0, 1.0)
+    twins = disclosure([sources[1], sources[1]], sources[1], 1, [family.facts[1]] * 2)
+    assert (twins.told, twins.by_facts) == (0.5, 0.5)  # a guess
+    assert disclosure(sources, sources[0], 1, family.facts).told == 0.0
+
+
+def test_of_sets_with_the_same_facts_any_gives_its_structure(sources: list[Workload]) -> None:
+    twins = learn([sources[2], sources[2]], [dict(zip(KEYS, FACTS[2], strict=True))] * 2)
+    assert {sample_family(twins, seed).source for seed in range(8)} == {0, 1}
+
+
+def test_the_verb_samples_families_and_compares_with_a_set_held_out(tmp_path: Path) -> None:
+    for i, facts in enumerate([*FACTS, (2, 2, 4, 20)]):
+        export_graph(plan(*facts), tmp_path / str(i), exact_ns=True)
+    listed = {key: [facts[i] for facts in FACTS] for i, key in enumerate(KEYS)}
+    names = [tmp_path / str(i) for i in range(len(FACTS))]
+    asked = {"tp": 2, "dp": 2, "layers": 4, "width": 20}
+    found = lumos.chakra.synthesize(names, output=tmp_path / "out", facts=listed, at=asked, held_out=tmp_path / str(len(FACTS))).to_dict()
+    assert found["facts"] == asked
+    assert found["step_time_ns"] == pytest.approx(found["held_out_step_time_ns"], rel=0.05)
+    assert max(found["held_out_within_5_percent"].values()) <= 0.1
+    assert found["disclosure"]["chance"] == pytest.approx(1 / 9)
+    assert found["held_out_by_operator"]["runs"] == 0.0
+    assert max(found["held_out_by_operator"].values()) <= 0.05
+    with pytest.raises(UsageError, match="give --set instead of --ranks"):
+        lumos.chakra.synthesize(names, output=tmp_path / "no", facts=listed, ranks=8)
+    with pytest.raises(UsageError, match="2 values for 5 sets"):
+        facts_of_sets(5, {"tp": [1, 2]})

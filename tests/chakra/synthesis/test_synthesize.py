@@ -1,0 +1,275 @@
+"""Synthetic sets have the distributions and the step of their source, but none of its names and runs of durations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.chakra import two_stages
+
+import lumos
+from lumos.analyze.loop.steps import members, step_times
+from lumos.chakra.checking.check import check_set
+from lumos.chakra.exporting import export_graph
+from lumos.chakra.gather import gather
+from lumos.chakra.lower import lower
+from lumos.chakra.statistics import stat_workload
+from lumos.chakra.synthesis.membership import kolmogorov_smirnov, likeness
+from lumos.chakra.synthesis.model import learn, load, save
+from lumos.chakra.synthesis.program_order import in_program_order
+from lumos.chakra.synthesis.repeats import RepeatedRegion, regions
+from lumos.chakra.synthesis.sample import sample
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.simulation import simulate
+from lumos.trace.chakra.schema import NodeType
+
+
+def layered(layers: int = 6, ranks: int = 4, seed: int = 1) -> Graph:
+    """A job whose layers run three kernels of about 100, 200 and 300 us, then a reduction over pairs of ranks. At the end comes
+    a reduction over all ranks."""
+    rng = np.random.default_rng(seed)
+    rows, members = [], {}
+    for rank in range(ranks):
+        for layer in range(layers):
+            rows += [(f"secret_{k}", Kind.KERNEL, 2 * rank, int(100_000 * (k + 1) * rng.uniform(0.8, 1.2))) for k in range(3)]
+            members.setdefault((layer, rank // 2), []).append(len(rows))
+            rows.append(("nccl", Kind.COLLECTIVE, 2 * rank, int(50_000 * rng.uniform(0.9, 1.1))))
+        members.setdefault(("all",), []).append(len(rows))
+        rows.append(("nccl_all", Kind.COLLECTIVE, 2 * rank, 400_000))
+    tasks = np.array(sorted(t for s in members.values() for t in s), np.int32)
+    names = sorted({r[0] for r in rows})
+    n, none = len(rows), np.full(len(tasks), -1, np.int32)
+    wide = np.array([rows[t][0] == "nccl_all" for t in tasks])
+    return Graph(
+        ranks=tuple(range(ranks)),
+        processors=tuple(Processor(r, True, f"stream {s}", 0, s) for r in range(ranks) for s in (7, 9)),
+        names=tuple(names),
+        duration=np.array([r[3] for r in rows], np.int64),
+        processor=np.array([r[2] for r in rows], np.int32),
+        kind=np.array([r[1] for r in rows], np.uint8),
+        name=np.array([names.index(r[0]) for r in rows], np.int32),
+        event=np.full(n, -1, np.int32),
+        pred_offset=np.zeros(n + 1, np.int64),
+        pred=np.empty(0, np.int32),
+        pred_kind=np.empty(0, np.uint8),
+        lag=np.zeros((ranks, len(Dependency)), np.int64),
+        rendezvous_offset=np.cumsum([0, *map(len, members.values())]).astype(np.int64),
+        rendezvous_task=np.array([t for s in members.values() for t in s], np.int32),
+        collectives=Collectives(
+            tasks,
+            np.zeros(len(tasks), np.int32),
+            np.where(wide, 8_000_000, 1_000_000),
+            wide.astype(np.int32),
+            none.astype(np.int64),
+            none,
+            ("all-reduce",),
+            ("tp", "dp"),
+        ),
+    )
+
+
+def step(graph: Graph) -> int:
+    return int(simulate(graph).end.max())
+
+
+def test_a_sample_has_the_distributions_of_its_source_but_no_names_or_runs() -> None:
+    source = lower(layered(24))
+    found = sample(learn([source]), seed=3)
+    drawn = lower(found)
+    like = likeness(source, drawn)
+    assert (like.names, like.runs) == (0, 0)
+    assert max(like.ks.values()) <= 0.1
+    assert like.membership == pytest.approx(0.5, abs=0.1)
+    assert step(found) == pytest.approx(step(layered(24)), rel=0.05)
+    assert not {"secret_0", "nccl"} & set(drawn.names)
+    assert not set(source.communication.size.tolist()) & set(drawn.communication.size.tolist())
+
+
+def test_the_membership_test_detects_a_copy() -> None:
+    source = lower(layered(24))
+    like = likeness(source, source)
+    assert like.membership == 1.0 and like.runs > 0 and like.names > 0
+
+
+def test_a_sample_is_valid_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
+    model = learn([lower(layered())])
+    one, other = sample(model, 5), sample(model, 5)
+    assert one.duration.tolist() == other.duration.tolist()
+    assert one.duration.tolist() != sample(model, 6).duration.tolist()
+    export_graph(one, tmp_path, exact_ns=True, astra_sim=True)
+    assert check_set(tmp_path).violations == ()
+
+
+def test_more_layers_take_longer_in_proportion(tmp_path: Path) -> None:
+    model = learn([lower(layered(6))])
+    deep = sample(model, 1, layers=12)
+    assert step(deep) - 400_000 == pytest.approx(2 * (step(layered(6)) - 400_000), rel=0.05)
+    assert int((deep.kind == Kind.COLLECTIVE).sum()) == 4 * 13
+    export_graph(deep, tmp_path)
+    assert check_set(tmp_path).violations == ()
+    shallow = sample(model, 1, layers=2)
+    assert int((shallow.kind == Kind.COLLECTIVE).sum()) == 4 * 3
+
+
+@pytest.mark.parametrize(("name", "seq"), [("gpt3-126m", 4096), pytest.param("gpt3-1.3b", 512, marks=pytest.mark.slow)])
+def test_layers_of_a_job_whose_cpu_runs_ahead(tmp_path: Path, name: str, seq: int) -> None:
+    """Two tensor-parallel and two data-parallel ranks; kernels start long after their launches, so that layers overlap by start."""
+    prediction = lumos.predict(model=name, cluster="h100", gpus=4, global_batch=4, seq=seq, tp=2, blocks=False)
+    lumos.export(prediction, chakra=tmp_path / "source")
+    source = gather(lumos.read(tmp_path / "source"))
+    steps = {}
+    for count in (8, 16):
+        found = sample(learn([source]), 0, layers=count)
+        steps[count] = step(found)
+        export_graph(found, tmp_path / f"{count}", exact_ns=True, astra_sim=True)
+        assert check_set(tmp_path / f"{count}").violations == ()
+    assert 1.3 < steps[16] / steps[8] < 2.0  # the parts outside the layers stay
+
+
+def test_program_order_puts_kernels_behind_their_launches(ahead: Graph) -> None:
+    """Launches end at 10, 20 and 30 us, and the kernels behind them run until 100: by start the last two follow all launches."""
+    by_start = lower(ahead)
+    ordered = in_program_order(by_start)
+    on_thread = ordered.queue == ordered.queue[0]
+    launches = [i for i in range(len(ordered)) if ordered.kind[i] == Kind.LAUNCH]
+    kernels = [i for i in range(len(ordered)) if ordered.kind[i] == Kind.KERNEL]
+    assert kernels == [i + 1 for i in launches] and not on_thread[kernels].any()
+    assert [int(by_start.start[i]) for i in range(len(by_start)) if by_start.kind[i] == Kind.KERNEL] == ordered.start[kernels].tolist()
+
+
+def test_what_a_sample_gives_away_of_the_structure() -> None:
+    source = lower(layered(6))
+    model = learn([source])
+    assert likeness(source, lower(sample(model, 1))).structure == 1.0
+    assert likeness(lower(two_stages.two_stages()), lower(sample(model, 1))).structure == 0.0
+
+
+def test_distributions_are_compared_with_a_set_that_was_not_learned_from(tmp_path: Path) -> None:
+    for name, seed in (("a", 0), ("b", 1), ("other", 2)):
+        export_graph(layered(24, seed=seed), tmp_path / name, exact_ns=True)
+    found = lumos.chakra.synthesize([tmp_path / "a", tmp_path / "b"], output=tmp_path / "new", held_out=tmp_path / "other")
+    assert found.likeness is None and found.held_out is not None and max(found.held_out.values()) <= 0.1
+
+
+def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) -> None:
+    wide = sample(learn([lower(layered(6))]), 1, ranks=16)
+    workload = lower(wide)
+    sizes = sorted(map(len, workload.groups))
+    assert sizes == [2] * 8 + [16]
+    export_graph(wide, tmp_path)
+    assert check_set(tmp_path).violations == ()
+
+
+def test_scales() -> None:
+    model = learn([lower(layered(12))])
+    base, faster = sample(model, 1), sample(model, 1, scale={"compute": 0.5})
+    compute = base.kind == Kind.KERNEL
+    assert faster.duration[compute].sum() == pytest.approx(base.duration[compute].sum() / 2, rel=1e-3)
+    assert faster.duration[~compute].tolist() == base.duration[~compute].tolist()
+    assert base.collectives is not None
+    larger = sample(model, 1, scale={"size": 2.0}).collectives
+    assert larger is not None and larger.nbytes.sum() == pytest.approx(2 * base.collectives.nbytes.sum(), rel=1e-3)
+
+
+def test_several_sets_pool_their_distributions() -> None:
+    model = learn([lower(layered(6, seed=s)) for s in range(3)])
+    assert len(model.structures) == 3
+    assert step(sample(model, 0)) == pytest.approx(step(layered(6)), rel=0.05)
+
+
+def test_messages_keep_their_pairs(tmp_path: Path) -> None:
+    graph = two_stages.two_stages()
+    timed = np.where(graph.kind == Kind.COLLECTIVE, 50_000, graph.duration)
+    found = sample(learn([lower(replace(graph, duration=timed))]), 2, ranks=8)
+    export_graph(found, tmp_path)
+    assert check_set(tmp_path).violations == ()
+    workload = lower(found)
+    assert (workload.type == NodeType.SEND).sum() == 8
+
+
+def test_a_model_is_one_small_file(tmp_path: Path) -> None:
+    source = lower(layered(40))
+    model = learn([source])
+    save(model, tmp_path / "m.bin")
+    assert load(tmp_path / "m.bin") == model
+    assert (tmp_path / "m.bin").stat().st_size < 4 * len(source)
+    (tmp_path / "m.bin").write_bytes(b"not a model")
+    with pytest.raises(LumosError, match="not a model"):
+        load(tmp_path / "m.bin")
+    with pytest.raises(LumosError, match=r"absent\.bin"):
+        load(tmp_path / "absent.bin")
+
+
+@pytest.mark.parametrize(
+    ("wish", "reason"),
+    [
+        ({"ranks": 6}, "multiple"),
+        ({"ranks": 2}, "multiple"),
+        ({"layers": 0}, "at least one"),
+        ({"scale": {"colour": 2.0}}, "colour"),
+        ({"scale": {"compute": -1.0}}, "above 0"),
+        ({"ranks": 4_000_000}, r"nodes, more than the 25,000,000 that are sampled; give fewer --ranks"),
+        ({"layers": 10**9}, "--layers 1000000000: at most 16,384"),
+        ({"scale": {"compute": float("nan")}}, "a factor above 0"),
+        ({"seed": -1}, "--seed -1: give a number of 0 or more"),
+    ],
+)
+def test_wishes_that_cannot_be_met(wish: dict[str, Any], reason: str) -> None:
+    with pytest.raises(UsageError, match=reason):
+        sample(learn([lower(layered(6))]), **wish)
+
+
+def test_layers_need_something_that_repeats() -> None:
+    with pytest.raises(UsageError, match="repeats three times"):
+        sample(learn([lower(layered(1, ranks=2))]), layers=4)
+
+
+def test_regions() -> None:
+    assert regions(np.array([9, 1, 2, 1, 2, 1, 2, 8])) == [RepeatedRegion(1, 2, 3)]
+    assert regions(np.array([1, 1, 1, 5, 2, 2, 2, 2])) == [RepeatedRegion(0, 1, 3), RepeatedRegion(4, 1, 4)]
+    assert regions(np.array([1, 2, 3, 4])) == []
+    assert regions(np.empty(0, np.int64)) == []
+
+
+def test_the_distance_of_distributions() -> None:
+    a = np.arange(100)
+    assert kolmogorov_smirnov(a, a) == 0.0
+    assert kolmogorov_smirnov(a, a + 1000) == 1.0
+    assert kolmogorov_smirnov(a, a + 50) == pytest.approx(0.5)
+    assert kolmogorov_smirnov(np.array([1000]), np.array([1020]), tolerance=0.03) == 0.0
+    for changed, apart in ((970, 0.0), (1030, 0.0), (969, 1.0), (1031, 1.0)):  # 3 % of the first, up or down
+        assert kolmogorov_smirnov(np.array([1000]), np.array([changed]), tolerance=0.03) == apart
+
+
+def test_stat_counts_what_is_there() -> None:
+    found = stat_workload(lower(layered(3)))
+    assert (found.ranks, found.total, found.nodes) == (4, 4 * 13, {"comp": 36, "coll": 16})
+    assert found.symmetry == 1.0
+    assert {c.kind: (c.nodes, c.ranks) for c in found.communication} == {"all-reduce": (16, 4)}
+    assert found.operators[0].name == "secret_2"
+
+
+def test_dlrm_is_sampled_within_the_figures(traces: Path) -> None:
+    job = lumos.build(lumos.read(traces / "dlrm-8xv100"))
+    source = lower(job)
+    found = sample(learn([source]), 0)
+    like = likeness(source, lower(found))
+    assert step(found) == pytest.approx(step(job), rel=0.05)
+    assert max(like.ks.values()) <= 0.1 and like.names == 0 and like.runs == 0
+
+
+def test_the_steps_of_a_sample_follow_one_another_as_those_of_its_source(ahead: Graph, tmp_path: Path) -> None:
+    found = sample(learn([lower(ahead)]), 3)
+    export_graph(found, tmp_path, exact_ns=True)
+    for job in (found, lumos.build(lumos.read(tmp_path))):
+        times = step_times(simulate(job), members(job)).job
+        assert [(time.name, time.basis) for time in times] == [
+            ("ProfilerStep#0", "latency"),
+            ("ProfilerStep#1", "period"),
+            ("ProfilerStep#2", "period"),
+        ]
+        assert [time.completion_ns for time in times] == pytest.approx([40_000, 70_000, 100_000], rel=0.3)

@@ -1,0 +1,103 @@
+"""How much an answer depends on single rows: which rows are left out, and what is said of an answer that moves."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import lumos
+from lumos.analyze.loop.steady import altered, steady
+from lumos.analyze.loop.steps import members
+from lumos.changes.certainty.probe import launched_pairs, probe, probe_evidence, probe_of_base, probed_graphs
+from lumos.graph.build import build
+from lumos.graph.table import Kind
+from lumos.simulation.durations import scale
+from lumos.trace import read
+from lumos.vocabulary import Grade
+
+
+def rows_of(kernels, graph_of=0):
+    """Rows in µs: so many launches of 10, with a kernel of 5 each; then a collective, and a graph launch of so many kernels."""
+    rows, at = [], 0
+
+    def row(cat, name, start, dur, tid, **args):
+        rows.append({"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start, "dur": dur, "args": args})
+
+    names = [*(["add"] * kernels), "ncclDevKernel_AllReduce_Sum_f32"]
+    for i, name in enumerate(names, 1):
+        row("cuda_runtime", "cudaLaunchKernel", at, 10, 100, correlation=i)
+        row("kernel", name, at + 10, 5, 7, correlation=i, stream=7, device=0, grid=[i, 1, 1])
+        at += 10
+    if graph_of:
+        row("cuda_runtime", "cudaGraphLaunch", at, 10, 100, correlation=1000)
+    for i in range(graph_of):
+        row("kernel", "captured", at + 10 + 5 * i, 5, 7, correlation=1000, stream=7, device=0, grid=[1, 1, 1])
+    return rows
+
+
+@pytest.fixture
+def job(tmp_path):
+    def make(rows):
+        (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+        return read(str(tmp_path))
+
+    return make
+
+
+def test_pairs_are_kernels_with_a_call_of_their_own(job):
+    """Neither a collective nor the kernels of a CUDA graph."""
+    trace = job(rows_of(3, graph_of=2)).traces[0]
+    pairs = launched_pairs(trace)
+    assert [trace.strings[i] for i in trace.name[pairs[:, 0]]] == ["add"] * 3
+    assert (trace.correlation[pairs[:, 0]] == trace.correlation[pairs[:, 1]]).all()
+
+
+@pytest.mark.parametrize(("kernels", "left_out"), [(3, 1), (2000, 2)])
+def test_one_kernel_in_a_thousand_is_left_out_with_its_launch(job, kernels, left_out):
+    whole = job(rows_of(kernels))
+    probed = probed_graphs(whole)
+    assert probed.pairs == kernels and len(probed.jobs) == 2 and not probed.why_not
+    for each in probed.jobs:
+        assert len(each.job.traces[0]) == len(whole.traces[0]) - 2 * left_out
+        for kind, before in ((Kind.LAUNCH, kernels + 1), (Kind.KERNEL, kernels), (Kind.COLLECTIVE, 1)):
+            assert int((each.graph.kind == kind).sum()) == before - (left_out if kind != Kind.COLLECTIVE else 0)
+    again = probed_graphs(whole)
+    assert [(a.graph.event == b.graph.event).all() for a, b in zip(probed.jobs, again.jobs, strict=True)] == [True, True]
+
+
+def test_a_job_without_such_kernels_is_not_probed(job):
+    cpu = job([row for row in rows_of(3) if row["cat"] == "cuda_runtime"])
+    assert probed_graphs(cpu).why_not == "no kernel has a launch call of its own"
+    assert probe(cpu, 0.5, 0.0, lambda _, graph: graph) == ()
+
+
+def test_a_question_is_asked_again_of_the_job_without_single_rows(job):
+    """Half of all device work, asked of a job whose rows are all alike, moves nothing; an answer that no recording gives moves."""
+    whole = job(rows_of(30))
+
+    def halved(_, graph):
+        return scale(graph, graph.on_device, 0.5)
+
+    graph = build(whole)
+    base = steady(members(graph))
+    ratio = altered(base, members(halved(whole, graph))).step_time_ns / base.step_time_ns
+    assert probe(whole, ratio, 0.01, halved) == ()
+    (evidence,) = probe(whole, ratio - 0.3, 0.01, halved)
+    assert (evidence.code, evidence.grade) == ("probe", Grade.LIMITED)
+    assert evidence.share == pytest.approx(0.3, abs=0.02)
+    assert probe_of_base(whole, base) == ()
+
+
+def test_a_graph_that_is_given_is_not_probed(job, tmp_path):
+    whole = job(rows_of(30))
+    found = lumos.whatif(whole, graph=build(whole), scale={"add": 0.5})
+    assert "not-probed" in [reason.code for reason in found.trust.reasons]
+    assert "not-probed" not in [reason.code for reason in lumos.whatif(whole, scale={"add": 0.5}).trust.reasons]
+
+
+def test_an_answer_that_moves_by_more_than_its_interval_depends_on_single_rows():
+    assert probe_evidence(0.5, (0.51, 0.49), 0.02, 5000) == ()
+    (few,), (many,) = (probe_evidence(0.506, (0.506, 0.736), 0.02, pairs) for pairs in (999, 4350))
+    assert (few.code, few.grade, many.grade) == ("probe", Grade.LIMITED, Grade.UNSOUND) and few.share == pytest.approx(0.23)
+    assert "without 4 kernels of 4,350" in many.message and "0.736 times as long instead of 0.506 times" in many.message

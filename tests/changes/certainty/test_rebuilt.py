@@ -1,0 +1,74 @@
+"""What an interval holds for blocks that are put together anew, and for assumptions that move nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lumos.analyze.evidence import MOST_ERROR
+from lumos.analyze.loop.steps import members
+from lumos.changes.answer import Changed, answer
+from lumos.changes.certainty.rebuilt import REBUILT, as_far_as_rebuilt, rebuilt_to_hold
+from lumos.changes.certainty.trusted import as_far_as_reached
+from lumos.changes.changes import Changes
+from lumos.changes.whatif import answer_changes
+from lumos.diagnostics import Diagnostic
+from lumos.graph.build import build
+from lumos.trace import read
+from lumos.vocabulary import Grade
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
+
+
+@pytest.fixture(scope="module")
+def example():
+    job = read(EXAMPLE)
+    return job, build(job)
+
+
+def noise(outcome):
+    return outcome.step_time_high_s / outcome.step_time_s
+
+
+def test_more_layers_are_less_sure_than_the_recorded_ones(example):
+    found = answer_changes(*example, Changes({"layers": "8"}))
+    assert noise(found.outcome) == pytest.approx(noise(found.base) * (1 + REBUILT))
+    assert answer_changes(*example, Changes({"layers": "4"})).outcome == found.base
+
+
+def test_the_share_that_would_just_hold_a_target(example):
+    """Of an interval of 90 to 110, which REBUILT makes wider, 88 is a 45th below the low end, and 121 a tenth above the high one."""
+    low, high = 90 * (1 - REBUILT), 110 * (1 + REBUILT)
+    assert rebuilt_to_hold(88, low, high) == pytest.approx(1 / 45)
+    assert rebuilt_to_hold(121, low, high) == pytest.approx(0.1)
+    assert rebuilt_to_hold(100, low, high) == 0
+    found = answer_changes(*example, Changes())
+    assert as_far_as_rebuilt(found) is found
+
+
+def test_what_is_left_open_moves_the_step_by_its_own_interval_alone(example):
+    """All tasks may take a tenth longer: of none, of all, and of three of them that is left open."""
+    _, graph = example
+    longer, none = np.rint(1.1 * graph.duration).astype(np.int64), np.zeros(len(graph), bool)
+
+    def share(left_open):
+        changed = Changed(graph, members(graph), graph.duration, longer, none, none, left_open=left_open)
+        return answer(graph, changed).left_open
+
+    assert share(None) is None
+    assert share(none) is None
+    assert share(~none) == pytest.approx(0.1, abs=0.01)
+    few = none.copy()
+    few[:3] = True
+    assert 0 <= share(few) < 0.01
+
+
+@pytest.mark.parametrize(("share", "grade"), [(2 * MOST_ERROR, Grade.LIMITED), (MOST_ERROR / 2, Grade.SOUND), (None, Grade.LIMITED)])
+def test_an_assumption_limits_an_answer_that_it_could_move(example, share, grade):
+    """Or of which the interval holds nothing."""
+    found = answer_changes(*example, Changes())
+    assumed = replace(found, left_open=share, diagnostics=(Diagnostic("stages-assumed", "…"),))
+    assert as_far_as_reached(assumed).trust.grade is grade

@@ -1,0 +1,121 @@
+"""Experts on several replicas: which of them can be, and what a rank's part of the work takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.changes.layout.test_replicated import job_of
+
+from lumos.analyze.flops import operator_flops
+from lumos.changes.changes import Changes
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.parallel import experts
+from lumos.changes.layout.parallel.experts import IMBALANCE, _check, _copied_again, _ratio, _times, _uncopied, _with_experts
+from lumos.changes.layout.rates import Rates
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
+from lumos.cost.cluster import load_cluster
+from lumos.cost.memory_bound_model import moved
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Kind
+from lumos.segment.products import ShapedOperator
+from lumos.segment.segment import segment
+from lumos.segment.weights import Gradient
+
+A100 = load_cluster("a100-40gb")
+BF16 = ("c10::BFloat16",) * 2
+
+
+def grouped(*shapes):
+    """A multiplication for eight experts."""
+    return ShapedOperator("aten::_grouped_mm", (*shapes, (8,)), BF16)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "error", "reason"),
+    [
+        ((3, 1, 8, 6, 0), UsageError, "8 experts cannot be shared equally"),
+        ((4, 1, 8, 6, 0), UsageError, "of which the recording has 6; ask for a divisor of that"),
+        ((2, 1, 8, 1, 0), UsageError, "of which the recording has 1"),
+        ((2, 1, 8, 4, 3), LumosError, "the replicas share their parameters \\(zero = 3\\)"),
+        ((2, 4, 2, 4, 0), LumosError, "every recorded rank has experts of its own"),
+    ],
+)
+def test_what_cannot_be_shared_is_refused(sizes, error, reason):
+    with pytest.raises(error, match=reason):
+        _check(*sizes)
+
+
+def test_experts_and_replicas_that_divide_are_taken():
+    _check(4, 2, 4, 8, 0)
+
+
+def test_a_job_without_experts_is_refused(tmp_path):
+    with pytest.raises(LumosError, match="shows no experts whose weights are multiplied together"):
+        answer_changes(*job_of(tmp_path, (512, 512), (512, 512)), Changes(parse_settings(["ep=2"])), force=True)
+
+
+@pytest.mark.parametrize("shapes", [((65536, 4096), (8, 4096, 8192)), ((4096, 65536), (65536, 8192))])
+def test_large_groups_take_as_long_in_fewer_experts(shapes):
+    """8,192 tokens for each of eight experts, or 32,768 for each of two: the arithmetic is the same."""
+    assert _ratio(grouped(*shapes), 8, 0.25, 1.0, A100.accelerator) == pytest.approx(1.0, rel=0.05)
+
+
+def test_small_groups_read_fewer_weights():
+    """Sixteen tokens an expert: the time is that of reading the weights, a quarter of which is left."""
+    assert _ratio(grouped((128, 4096), (8, 4096, 8192)), 8, 0.25, 1.0, A100.accelerator) == pytest.approx(0.25, rel=0.15)
+
+
+def test_groups_that_other_changes_made_larger_are_shared_as_they_are_then():
+    """Twice as many tokens, shared by a quarter of the experts: as twice as many were recorded."""
+    twice = grouped((256, 4096), (8, 4096, 8192))
+    assert _ratio(grouped((128, 4096), (8, 4096, 8192)), 8, 0.25, 2.0, A100.accelerator) == _ratio(twice, 8, 0.25, 1.0, A100.accelerator)
+
+
+@pytest.mark.parametrize("shapes", [((128, 4096), (8, 4096, 8192)), ((4096, 128), (128, 8192))])
+def test_a_rank_of_four_has_a_quarter_of_the_experts_for_as_many_tokens(shapes):
+    """Two of eight matrices, and the ends of two groups of tokens; the tokens and their arithmetic are the same."""
+    part = _with_experts(8, 2, grouped(*shapes), grouped(*shapes))
+    assert part.shapes == (shapes[0], (2, *shapes[1][1:]) if len(shapes[1]) == 3 else shapes[1], (2,))
+    multiplied = {operator_flops(o.name, [list(s) for s in o.shapes], []) for o in (part, grouped(*shapes))}
+    assert multiplied == {2 * 128 * 4096 * 8192}
+
+
+def test_the_fullest_rank_is_in_the_interval():
+    exchange, copied = _times(8 << 20, 4, Rates(A100.accelerator, A100, {}, None))
+    assert exchange.high >= exchange.best * (1 + IMBALANCE)
+    assert (copied.low, copied.high) == (0, 2 * copied.best)
+
+
+def of_two_layers(tmp_path):
+    """A job of two linear layers, their trace, and their layout as measured."""
+    job, graph = job_of(tmp_path, (512, 512), (64, 512))
+    return job.traces[0], measured_layout(segment(graph, job))
+
+
+def test_without_parts_every_gradient_is_copied_into_a_bucket_and_back(tmp_path, monkeypatch):
+    """A rank that had half of the experts has all: of two bytes each, 2 · 8 · 512 · 512 values are read and written, twice."""
+    trace, layout = of_two_layers(tmp_path)
+    layer = max(piece.label.layer for piece in layout.pieces)
+    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(layer, (8, 512, 512), 2), Gradient(layer, (512, 512), 2)))
+    items = _copied_again(layout, 0, trace, 2, A100.accelerator)
+    once = int(moved(2 * 2 * 2 * 8 * 512 * 512, A100.accelerator, "pointwise").time)
+    assert layer >= 0
+    assert sum(item.extra.device for item in items) == 2 * once
+    assert items[[i.piece for i in items].index(max(i.piece for i in items if i.extra.device))].extra.device == once
+
+
+def test_in_parts_no_gradient_of_experts_is_copied(tmp_path, monkeypatch):
+    """A quarter of the copies is left at the high end; what works on other sizes, or copies nothing, stays."""
+    trace, layout = of_two_layers(tmp_path)
+    graph = layout.segmentation.graph
+    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(0, (8, 64, 64), 4),))  # as many values as the weights of 64 · 512
+    kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
+    columns = [np.ones(len(graph)) for _ in range(3)]
+    _uncopied(columns, layout, trace, kernels, 0, 4)
+    changed = np.flatnonzero(columns[0] != 1)
+    assert [graph.names[graph.name[task]] for task in changed.tolist()] == ["kernel of aten::linear"]
+    assert [column[changed].tolist() for column in columns] == [[0.0], [0.0], [0.25]]
+    untouched = [np.ones(len(graph)) for _ in range(3)]
+    _uncopied(untouched, layout, trace, kernels[:0], 0, 4)
+    assert all((column == 1).all() for column in untouched)

@@ -1,0 +1,92 @@
+"""A pipeline's schedule divides the gradients behind its passes; one rank without a schedule does not.
+
+The pipeline is that of `test_recut`, two stages of two layers. Behind the passes of a step each stage divides the gradients of its layers,
+in 2 ms each, and updates all weights together in 40 ms.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from tests.changes.layout.pipeline.test_recut import ONE_F_ONE_B, kernel, stage, step
+from validation.machine import run
+from validation.machine_trace import write_trace
+from validation.program import Operator, Program
+
+from lumos.changes.layout.change import whole_updates
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.pipeline.divided import divisions
+from lumos.graph.build import build
+from lumos.graph.table import Kind
+from lumos.segment.segment import segment
+from lumos.trace import read
+
+WEIGHT = [512, 512]
+GATHERS, DIVIDES, UPDATES = "torch::autograd::AccumulateGrad", "aten::div_", "aten::_fused_adam_"
+DIMENSIONS = {"aten::linear": [[64, 512], WEIGHT], GATHERS: [WEIGHT], DIVIDES: [WEIGHT, []], UPDATES: [[WEIGHT]]}
+
+
+def dividing(number):
+    """A stage that gathers a gradient in every layer's backward pass, and divides it at the end."""
+    rank = stage(number, 2, ONE_F_ONE_B[number], 2)
+    (actions,) = rank.threads
+    out = []
+    for action, following in pairwise((*actions, None)):
+        name = getattr(action, "name", "")
+        if name == "sgd_update":
+            out += [kernel(DIVIDES, 2000), kernel(DIVIDES, 2000), Operator("Optimizer.step#Adam.step", 1), kernel(UPDATES, 40_000)]
+        else:
+            out.append(action)
+        if name == "linear_backward" and following is not None:
+            out.append(Operator(GATHERS, 1))
+    return replace(rank, threads=(tuple(out),))
+
+
+def recorded(tmp_path, divided=WEIGHT):
+    """The recording, with the shapes of what it works on. divided: the shape of what is divided."""
+    paths = write_trace(run(Program(tuple(dividing(number) for number in range(2))), 6), tmp_path, 3)
+    shapes = {**DIMENSIONS, DIVIDES: [divided, []]}
+    for path in map(Path, paths):
+        text = json.loads(path.read_text())
+        for row in text["traceEvents"]:
+            if row.get("cat") == "cpu_op" and row["name"] in shapes:
+                known = {"Input Dims": shapes[row["name"]], "Input type": ["float"] * len(shapes[row["name"]])}
+                row["args"] = {**row.get("args", {}), **known}
+        path.write_text(json.dumps(text))
+    job = read(*paths)
+    return job, build(job)
+
+
+def test_a_loop_without_a_schedule_divides_the_loss(tmp_path):
+    """Four microbatches of four layers of 30 ms and two updates of 40 ms; four divisions of 2 ms are in the interval."""
+    outcome = step(recorded(tmp_path), "pp=1", force=True).outcome
+    assert 1e3 * outcome.step_time_s == pytest.approx(4 * 4 * 30 + 80, rel=0.005)
+    assert 1e3 * outcome.step_time_high_s >= 4 * 4 * 30 + 80 + 8
+
+
+def test_it_is_said_what_is_left_out(tmp_path):
+    answer = step(recorded(tmp_path), "pp=1", force=True)
+    assert "divides the gradients by its microbatches" in next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
+
+
+def test_what_has_no_gradients_shape_is_not_their_division(tmp_path):
+    job, graph = recorded(tmp_path, [64, 64])
+    assert not len(divisions(measured_layout(segment(graph, job)), job))
+
+
+def test_an_update_of_lists_is_of_all_layers_though_their_gradients_are_divided_one_by_one(tmp_path):
+    job, graph = recorded(tmp_path)
+    layout = measured_layout(segment(graph, job))
+    tasks = whole_updates(layout, 0)
+    names = [graph.names[graph.name[task]] for task in tasks.tolist() if graph.kind[task] == Kind.KERNEL]
+    assert set(names) == {f"{UPDATES} kernel"}
+
+
+def test_twice_the_layers_take_twice_the_update(tmp_path):
+    """Layers of 30 ms, and updates of 40 ms for every two of them."""
+    found = recorded(tmp_path)
+    assert 1e3 * step(found, "pp=1", "layers=8", force=True).outcome.step_time_s == pytest.approx(4 * 8 * 30 + 160, rel=0.005)

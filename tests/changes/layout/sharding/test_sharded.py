@@ -1,0 +1,362 @@
+"""Replicas that come to share their parameters: the times of the passes are known, so those of the exchanges decide the rest."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.changes.layout.test_replicated import job_of
+
+from lumos.changes.changes import Changes
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.parallel.split_weights import share_weights
+from lumos.changes.layout.rates import rates_of
+from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, updates_of_parts
+from lumos.changes.layout.sharding.updates import largest_part
+from lumos.changes.settings import parse_settings
+from lumos.changes.structure import changed_layout
+from lumos.changes.whatif import answer_changes
+from lumos.cost.cluster import load_cluster
+from lumos.cost.collective_model import collective
+from lumos.cost.memory_bound_model import moved
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.segment.segment import segment
+from lumos.trace import read
+from lumos.vocabulary import CollectiveKind
+
+NODE = "autograd::engine::evaluate_function: AddmmBackward0"
+#: Two layers of 2048 by 2048 with a bias, in fp32.
+BYTES = 4 * (2048 * 2048 + 2048)
+REDUCED = {
+    "Collective name": "allreduce",
+    "In msg nelems": 2 * BYTES // 4,
+    "Out msg nelems": 2 * BYTES // 4,
+    "Group size": 2,
+    "dtype": "Float",
+    "Process Group Name": "0",
+    "Process Group Ranks": "[0, 1]",
+}
+GATHERED = REDUCED | {"Collective name": "_allgather_base", "In msg nelems": BYTES // 8, "Out msg nelems": BYTES // 4}
+SENT = REDUCED | {"Collective name": "broadcast"}
+H100 = load_cluster("h100")
+
+
+def replicas(tmp_path, *, exchange=True, gathers=False, again=True, sends=False, steps=1, blocks=0, updated=()):
+    """Steps of two replicas: two linear layers of 1 ms forward and 2 ms backward, a copy of the gradients of 1 ms by DDP's reducer, their
+    exchange of 0.3 ms, and 0.5 ms of optimizer, all on one stream. gathers: also gathers of 0.7 ms before each layer's passes; again:
+    before the backward ones, too. sends: also broadcasts of 0.4 ms after the optimizer. blocks: how many layers instead, each with a norm
+    and an activation of next to no time, so that they are seen to repeat. updated: the shapes that the optimizer shows."""
+    linear = {"Input Dims": [[16, 2048], [2048, 2048], [2048]], "Input type": ["float"] * 3}
+    small = {"Input Dims": [[16, 2048]], "Input type": ["float"]}
+    layer = (
+        [("aten::tanh", 1, small), ("aten::linear", 1000, linear), ("aten::gelu", 1, small)] if blocks else [("aten::linear", 1000, linear)]
+    )
+    work = [(name, us, 10 + i, facts) for i, (name, us, facts) in enumerate(layer * (blocks or 2))]
+    work += [(NODE.replace("Addmm", name[6:].title().replace("Linear", "Addmm")), 2 * us, number, {}) for name, us, number, _ in work[::-1]]
+    if gathers:
+        forward, backward = [("fsdp::all_gather", 700, -1, GATHERED)] * 2, [("c10d::gather", 700, one[2], GATHERED) for one in work[2:]]
+        work = [each for pair in zip([*forward, *backward], work, strict=True) for each in pair]
+        work = work if again else [each for each in work if each[0] != "c10d::gather"]
+    if exchange:
+        work += [("torch::distributed::reducer::mul_out", 1000, -1, {}), ("c10d::allreduce_", 300, -1, REDUCED)]
+    shapes = {"Input Dims": list(updated), "Input type": ["float"] * len(updated)} if updated else {}
+    work += [("aten::add_", 500, -1, shapes)]
+    work += [("c10d::broadcast_", 400, -1, SENT)] if sends else []
+    events, free = [], 1000
+    for i, (name, us, number, facts) in enumerate(steps * work, 1):
+        at, ids = 1000 + 10 * i, {"External id": i}
+        number += 100 * ((i - 1) // len(work)) if number >= 0 else 0
+        thread = 1 if name.startswith("aten::") or name in ("fsdp::all_gather", "c10d::broadcast_") else 2
+        seq = {"Sequence number": number} if number >= 0 else {}
+        call, shown = {**ids, "correlation": i}, facts if "Input Dims" in facts else {}
+        inside = {} if "Input Dims" in facts else facts
+        free = max(free, at + 5)
+        reduces = {"allreduce": "AllReduce_Sum_f32", "broadcast": "Broadcast"}.get(inside.get("Collective name"), "AllGather")
+        kernel = f"ncclDevKernel_{reduces}_RING_LL" if inside else f"kernel of {name}"
+        rows = [("cpu_op", name, thread, at, 8, {**ids, **shown, **seq}), ("cuda_runtime", "cudaLaunchKernel", thread, at + 1, 3, call)]
+        if thread == 2 and "evaluate_function" not in name:
+            rows.insert(0, ("cpu_op", NODE, thread, at - 1, 9.5, {"External id": 100 + i, "Sequence number": max(number, 10)}))
+        rows.append(("kernel", kernel, 7, free, us, {**call, **inside, "device": 0, "stream": 7}))
+        for cat, event, tid, start, length, args in rows:
+            events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
+        free += us
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1}
+    for i in range(steps):
+        last = 1000 + 10 * len(work) * (i + 1)
+        events.append({**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5 - 10 * sends, "dur": 9 + 10 * sends})
+        if steps > 1:
+            events.append({**mark, "name": f"ProfilerStep#{i}", "ts": last - 10 * len(work) + 9, "dur": 10 * len(work) - 0.1})
+    for rank in range(2):
+        text = {
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "traceEvents": events,
+        }
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(text))
+    job = read(str(tmp_path))
+    return job, build(job)
+
+
+def step(found, *words):
+    return answer_changes(*found, Changes(parse_settings(words)), force=True)
+
+
+def exchange(kind, nbytes=BYTES):
+    """As much longer than modelled as the recorded exchange of both layers."""
+    return int(collective(kind, 2, nbytes, H100).time * 300_000 / float(collective(CollectiveKind.ALL_REDUCE, 2, 2 * BYTES, H100).time))
+
+
+def copied(nbytes):
+    return int(moved(2 * nbytes, H100.accelerator, "pointwise").time)
+
+
+def test_gathers_and_scatters_take_the_place_of_the_exchange(tmp_path):
+    """The first gather, which begins with a copy of the replica's half, and the last scatter are in nobody's shadow. Each layer's
+    parameters are copied into place before both passes, and its gradients together after the second; the others of the exchanges are
+    shorter than the passes beside them."""
+    answer = step(replicas(tmp_path), "zero=3")
+    copy = copied(BYTES)
+    gather, scatter = copied(BYTES // 2) + exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
+    assert max(gather, scatter) < 1_000_000
+    assert 1e9 * answer.base.step_time_s == pytest.approx(7_800_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 6 * copy + scatter, abs=50_000)
+    assert answer.changes == ("zero = 3 (measured: 0)",)
+    assert answer.trust.grade.value == "limited"
+
+
+def test_a_process_alone_becomes_one_of_eight_that_share_their_parameters(tmp_path):
+    """Two layers of 1 ms forward and 2 ms backward, and an update of 0.5 ms, of which each does an eighth. As above, the first gather, with
+    the copy of an eighth before it, and the last scatter are in nobody's shadow; no gradient is exchanged otherwise."""
+    answer = step(job_of(tmp_path, (2048, 2048), (2048, 2048)), "dp=8", "zero=3")
+    gather, scatter = (int(collective(kind, 8, BYTES, H100).time) for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER))
+    expected = 6_000_000 + 500_000 / 8 + copied(BYTES // 8) + gather + 6 * copied(BYTES) + scatter
+    assert 1e9 * answer.base.step_time_s == pytest.approx(6_500_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(expected, abs=50_000)
+    assert answer.changes == ("zero = 3 (measured: 0)", "dp = 8 (measured: 1)")
+    assert answer.trust.grade.value == "limited"
+    assert "the recording is of one process" in next(d.message for d in answer.diagnostics if d.code == "sharding-assumed")
+    assert "exchange-assumed" not in {d.code for d in answer.diagnostics}
+
+
+def test_a_process_alone_that_updates_a_part_exchanges_gradients_and_parameters(tmp_path):
+    """Of two replicas each updates one layer, in half of 0.5 ms, and sends it to the other, beside what buckets of gradients add."""
+    found = job_of(tmp_path, (2048, 2048), (2048, 2048))
+    times = [1e9 * step(found, *words).outcome.step_time_s for words in (("dp=2",), ("dp=2", "zero=1"))]
+    sent = 2 * int(collective(CollectiveKind.BROADCAST, 2, BYTES, H100).time)
+    assert times[1] - times[0] == pytest.approx(sent - 250_000, abs=50_000)
+
+
+@pytest.mark.parametrize(
+    ("also", "passes", "copies", "update"),
+    [
+        ("layers=8", 24_000_000, 3 * 8, 500_000),  # the update of twice the weights, shared by two
+        ("microbatches=2", 24_000_000, 2 * 2 * 4 + 4, 250_000),  # gradients are copied together once
+        ("recompute=full", 16_000_000, 3 * 4, 250_000),  # the backward pass has gathered for the second forward pass
+    ],
+)
+def test_passes_that_change_too_gather_and_scatter_as_often_as_they_run(tmp_path, also, passes, copies, update):
+    """Four layers. All gathers but the first, and all scatters but the last, are shorter than the passes beside them; small kernels take
+    up to 6 us in a layer, and a second microbatch adds its gradients to those of the first."""
+    answer = step(replicas(tmp_path, blocks=4), "zero=3", also)
+    gather, scatter = copied(BYTES // 2) + exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
+    added = 4 * int(moved(3 * BYTES, H100.accelerator, "pointwise").time) if also == "microbatches=2" else 0
+    expected = passes + update + added + gather + copies * copied(BYTES) + scatter
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(expected, abs=100_000)
+
+
+def test_more_layers_are_shared_and_sent(tmp_path):
+    """Of eight layers each of two replicas updates four, and gets the others."""
+    answer = step(replicas(tmp_path, blocks=4), "zero=1", "layers=8")
+    sent = 8 * int(collective(CollectiveKind.BROADCAST, 2, BYTES, H100).time)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(24_000_000 + 1_300_000 + 500_000 + sent, abs=100_000)
+
+
+def test_wider_layers_are_gathered_and_scattered(tmp_path):
+    """Of four times the weights the copies, the exchange and the update take four times as long, until they are shared."""
+    found, nbytes = replicas(tmp_path), 4 * (4096 * 4096 + 4096)
+    wider, shared = (1e9 * step(found, *words).outcome.step_time_s for words in (("hidden=4096",), ("hidden=4096", "zero=3")))
+    gone = 4 * (1_000_000 + 300_000 + 500_000 / 2)
+    gather, scatter = exchange(CollectiveKind.ALL_GATHER, nbytes), exchange(CollectiveKind.REDUCE_SCATTER, nbytes)
+    added = copied(nbytes // 2) + gather + 6 * copied(nbytes) + scatter
+    assert shared - wider == pytest.approx(added - gone, abs=100_000)
+
+
+def test_a_step_gathers_what_the_step_before_updated(tmp_path):
+    """So the first gather is not hidden in a loop either."""
+    gather, scatter = copied(BYTES // 2) + exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
+    answer = step(replicas(tmp_path, steps=4), "zero=3")
+    assert 1e9 * answer.base.step_time_s == pytest.approx(7_800_000, abs=5_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 6 * copied(BYTES) + scatter, abs=5_000)
+
+
+def test_every_layer_of_more_has_exchanges_of_its_own(tmp_path):
+    """Twice the passes, and half of twice the update; four layers' parameters are copied into place twice, and their gradients once."""
+    gather, scatter = copied(BYTES // 2) + exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
+    answer = step(replicas(tmp_path, steps=4), "zero=3", "layers=4")
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(12_500_000 + gather + 12 * copied(BYTES) + scatter, abs=5_000)
+
+
+def test_the_buckets_of_more_layers_follow_their_passes(tmp_path):
+    """The gradients of the last layer fill a bucket, those of the two before it another. Only the exchange of the first layer's is in
+    nobody's shadow, as much longer than modelled as the recorded gathers, and the way back of its copy. The update of all weights takes
+    2 ms, as half of those of two layers took 0.5 ms."""
+    answer = step(replicas(tmp_path, steps=4, gathers=True), "zero=0", "layers=4")
+    slower = 700_000 / float(collective(CollectiveKind.ALL_GATHER, 2, BYTES, H100).time)
+    exchanged = slower * int(collective(CollectiveKind.ALL_REDUCE, 2, BYTES, H100).time)
+    expected = 12_000_000 + copied(BYTES) + copied(2 * BYTES) + copied(BYTES) + exchanged + copied(BYTES) + 2_000_000
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(expected, abs=5_000)
+
+
+def test_the_recorded_exchange_shows_the_links(tmp_path):
+    job, graph = replicas(tmp_path)
+    modelled = int(collective(CollectiveKind.ALL_REDUCE, 2, 2 * BYTES, H100).time)
+    assert rates_of(measured_layout(segment(graph, job)), job.traces, H100.accelerator, H100).links == {
+        2: ((2 * BYTES, 300_000 / modelled),)
+    }
+
+
+def test_recomputation_gathers_nothing_again(tmp_path):
+    """The backward pass gathers a layer's parameters in any case, so a layer's second forward pass adds its 1 ms and no gather."""
+    answer = step(replicas(tmp_path, gathers=True), "recompute=full")
+    assert 1e9 * answer.base.step_time_s == pytest.approx(10_600_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(12_600_000, abs=50_000)
+
+
+def test_the_same_stage_is_the_recorded_job(tmp_path):
+    answer = step(replicas(tmp_path), "zero=0")
+    assert answer.outcome.step_time_s == answer.base.step_time_s
+
+
+def test_a_part_of_the_update_and_then_broadcasts(tmp_path):
+    """Each replica updates one of the two layers, and gets the other; gradients are exchanged as they were."""
+    answer = step(replicas(tmp_path), "zero=1")
+    sent = 2 * int(collective(CollectiveKind.BROADCAST, 2, BYTES, H100).time)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(7_800_000 - 250_000 + sent, abs=50_000)
+    assert answer.changes == ("zero = 1 (measured: 0)",)
+    assert answer.trust.grade.value == "limited"
+
+
+def test_parameters_that_stay_are_gathered_once(tmp_path):
+    """As with zero = 3, but the backward pass gathers nothing, and so copies nothing into place."""
+    answer = step(replicas(tmp_path), "zero=2")
+    copy = copied(BYTES)
+    gather, scatter = copied(BYTES // 2) + exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 4 * copy + scatter, abs=50_000)
+
+
+def test_recorded_gathers_of_the_backward_pass_go(tmp_path):
+    """Two of four gathers of 0.7 ms."""
+    answer = step(replicas(tmp_path, gathers=True), "zero=2")
+    assert answer.changes == ("zero = 2 (measured: 3)",)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(10_600_000 - 1_400_000, abs=50_000)
+
+
+def test_gathers_of_the_backward_pass_come(tmp_path):
+    """The gathers are hidden behind the passes before them; the copies of two layers into place are not."""
+    answer = step(replicas(tmp_path, gathers=True, again=False), "zero=3")
+    copy = copied(BYTES)
+    assert answer.changes == ("zero = 3 (measured: 2)",)
+    assert 1e9 * answer.base.step_time_s == pytest.approx(9_200_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(9_200_000 + 2 * copy, abs=50_000)
+
+
+def test_a_recorded_part_of_the_update_becomes_the_whole(tmp_path):
+    """Without the broadcasts of 0.4 ms; twice the update of 0.5 ms."""
+    answer = step(replicas(tmp_path, sends=True), "zero=0")
+    assert answer.changes == ("zero = 0 (measured: 1)",)
+    assert 1e9 * answer.base.step_time_s == pytest.approx(8_200_000, abs=50_000)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(8_300_000, abs=50_000)
+
+
+@pytest.mark.parametrize(("parameters", "share"), [([3, 3, 2, 2, 2], 7 / 12), ([8, 1, 1, 1, 1], 8 / 12), ([5], 1.0), ([], 1.0)])
+def test_parts_are_of_whole_parameters(parameters, share):
+    """The largest first, each to the one of two replicas that has less."""
+    assert largest_part(parameters, 2) == pytest.approx(share)
+
+
+def test_without_an_exchange_there_is_nothing_to_share(tmp_path):
+    with pytest.raises(LumosError, match="--set zero=3: the recording shows no replicas"):
+        step(replicas(tmp_path, exchange=False), "zero=3")
+
+
+def without(tmp_path, *keys):
+    """The same two replicas, whose files lack some arguments of their rows."""
+    replicas(tmp_path)
+    for path in sorted(tmp_path.glob("*.json")):
+        text = json.loads(path.read_text())
+        for event in text["traceEvents"]:
+            for key in keys:
+                event.get("args", {}).pop(key, None)
+        path.write_text(json.dumps(text))
+    job = read(str(tmp_path))
+    return job, build(job)
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_what_is_exchanged_is_not_known_without_the_shapes_of_the_weights(tmp_path, stage):
+    with pytest.raises(LumosError, match=rf"--set zero={stage}: .*rank0.json does not show the shapes of the weights"):
+        step(without(tmp_path, "Input Dims"), f"zero={stage}")
+
+
+def test_a_process_alone_without_shapes_becomes_no_replica(tmp_path):
+    job, _ = job_of(tmp_path, (2048, 2048), (2048, 2048))
+    path = next(iter(tmp_path.glob("*.json")))
+    path.write_text(path.read_text().replace("Input Dims", "Some Dims"))
+    job = read(str(path))
+    with pytest.raises(LumosError, match=r"--set zero=3: .* does not show the shapes of the weights"):
+        step((job, build(job)), "dp=8", "zero=3")
+
+
+def test_the_ranks_that_share_are_not_known_without_the_group(tmp_path):
+    with pytest.raises(LumosError, match="does not say how many ranks its exchanges of gradients join"):
+        step(without(tmp_path, "Group size", "Process Group Name", "Process Group Ranks"), "zero=3")
+
+
+def test_of_twice_the_replicas_that_share_parameters_each_updates_half(tmp_path):
+    """The optimizer's 0.5 ms become 0.25 ms; exchanges and gathers become longer, by less than the group grows."""
+    job, graph = replicas(tmp_path, gathers=True)
+    layout = measured_layout(segment(graph, job))
+    updates = updates_of_parts(layout, job)
+    assert graph.duration[updates].tolist() == [500_000, 500_000]
+    wider = changed_layout(layout, job, Changes(parse_settings(["dp=4"])))
+    assert wider.factor[updates].tolist() == [0.5, 0.5]
+    (tmp_path / "whole").mkdir()
+    whole = replicas(tmp_path / "whole")
+    assert not len(updates_of_parts(measured_layout(segment(whole[1], whole[0])), whole[0]))
+
+
+def test_an_update_of_parts_grows_with_the_weights_whatever_its_shapes(tmp_path):
+    """Twice the width is four times a matrix and twice its bias. The half of a matrix that a replica updates has 1024 rows, which are no
+    size of the model."""
+    job, graph = replicas(tmp_path, gathers=True, updated=([1024, 2048],))
+    layout = measured_layout(segment(graph, job))
+    wider = changed_layout(layout, job, Changes(parse_settings(["hidden=4096"])))
+    more = (4096 * 4096 + 4096) / (2048 * 2048 + 2048)
+    assert wider.factor[updates_of_parts(layout, job)].tolist() == pytest.approx([more, more])
+
+
+def test_replicas_of_ranks_that_share_the_layers_exchange_their_part(tmp_path):
+    """The update and the copy take half of their time; gathers and the exchange that of half of the bytes."""
+    job, graph = replicas(tmp_path, gathers=True)
+    layout = measured_layout(segment(graph, job))
+    exchanged = exchanged_by_rank(layout, job)[0]
+    columns = tuple(np.ones(len(graph)) for _ in range(3))
+    share_weights(columns, layout, exchanged, 0, job.traces[0], 2, H100, outside=False)
+    for column in columns:
+        assert column[exchanged.updates].tolist() == column[exchanged.copies].tolist() == [0.5]
+    for kind, tasks, nbytes in (
+        (CollectiveKind.ALL_GATHER, exchanged.gathers, BYTES),
+        (CollectiveKind.ALL_REDUCE, exchanged.gradients, 2 * BYTES),
+    ):
+        half, whole = (int(collective(kind, 2, part, H100).time) for part in (nbytes // 2, nbytes))
+        assert columns[0][tasks].tolist() == pytest.approx([half / whole] * len(tasks))
+        assert len(tasks)
+
+
+@pytest.mark.parametrize("stage", ["zero=3", "zero=1"])
+def test_shared_parameters_and_stages_that_are_both_new_are_refused(tmp_path, stage):
+    found = replicas(tmp_path)
+    with pytest.raises(LumosError, match=f"--set {stage}: its exchanges lie between the recorded passes"):
+        step(found, stage, "pp=2", "microbatches=2")

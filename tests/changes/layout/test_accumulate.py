@@ -1,0 +1,103 @@
+"""What the gradients of one microbatch take to be added to those of the ones before it."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.changes.layout.test_replicated import job_of
+
+from lumos.changes.changes import Changes
+from lumos.changes.layout.accumulate import accumulation, accumulation_ns
+from lumos.changes.layout.change import microbatches
+from lumos.changes.layout.measured_layout import Extra, measured_layout
+from lumos.changes.layout.place import assemble_pieces
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
+from lumos.cost.cluster import load_cluster
+from lumos.cost.memory_bound_model import moved
+from lumos.graph.build import build
+from lumos.segment.segment import segment
+from lumos.trace import read
+
+#: Rows of one step, each 20 us after the one before: name, thread, shapes, type, autograd's number, and whether it launches a kernel.
+ROWS = (
+    ("aten::linear", 1, [[16, 1024], [1024, 1024]], "c10::BFloat16", 5, True),
+    ("autograd::engine::evaluate_function: MmBackward0", 2, [], "", 5, True),
+    ("torch::autograd::AccumulateGrad", 2, [[1024, 1024]], "c10::BFloat16", -1, False),
+)
+
+
+def step_of(tmp_path, *more):
+    """An operator takes 8 us, of which its launch call takes 3; a kernel takes 5 us. more: further rows."""
+    events = []
+    for i, (name, thread, dims, dtype, number, launches) in enumerate((*ROWS, *more), 1):
+        known = {"Input Dims": dims, "Input type": [dtype] * len(dims)} if dims else {}
+        number_of = {"Sequence number": number} if number >= 0 else {}
+        events.append(("cpu_op", name, thread, 20 * i, 8, {"External id": i, **known, **number_of}))
+        if launches:
+            events.append(("cuda_runtime", "cudaLaunchKernel", thread, 20 * i + 2, 3, {"External id": i, "correlation": i}))
+            events.append(("kernel", "gemm", 7, 20 * i + 6, 5, {"External id": i, "correlation": i, "device": 0, "stream": 7}))
+    rows = [
+        {"ph": "X", "cat": cat, "name": name, "pid": thread // 7, "tid": thread, "ts": at, "dur": us, "args": args}
+        for cat, name, thread, at, us, args in events
+    ]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": rows}))
+    job = read(str(path))
+    return measured_layout(segment(build(job), job)), job
+
+
+def test_a_gradient_is_read_twice_and_written_once_in_its_own_type(tmp_path):
+    layout, job = step_of(tmp_path)
+    h100 = load_cluster("h100").accelerator
+    kernel = int(moved(3 * 2 * 1024 * 1024, h100, "pointwise").time)
+    added = accumulation(layout, 0, job.traces[0], h100)
+    assert added == {-1: Extra(pytest.approx(8_000, abs=10), kernel)}
+    assert accumulation_ns(layout) == 0
+    assert accumulation_ns(microbatches(layout, job, h100, 4)) == pytest.approx(3 * (8_000 + kernel), abs=100)
+
+
+def test_gradients_are_added_also_by_a_microbatch_that_leaves_out_its_last_kernel(tmp_path):
+    """The copy into the bucket of an exchange comes last in the backward pass, and only in that of the last microbatch."""
+    layout, job = step_of(tmp_path, ("torch.distributed.ddp.reducer::copy", 2, [], "", -1, True))
+    h100 = load_cluster("h100").accelerator
+    kernel = accumulation(layout, 0, job.traces[0], h100)[-1].device
+    graph = assemble_pieces(microbatches(layout, job, h100, 3)).graph
+    assert int(graph.duration[graph.on_device].sum()) == (3 + 3 + 1) * 5_000 + 2 * kernel
+
+
+def test_on_a_cpu_a_gradient_is_added_at_the_rate_of_the_steps_work_in_place(tmp_path):
+    """A scaling reads and writes 32,768 elements in 32 us; an average reads two tensors and writes one, once in 48 us, and once, held up by
+    another program, in 128 us: 8 · 32,768 accesses in 208 us, so that three for each of 65,536 elements take 156 us."""
+    big, gradient = [256, 128], [512, 128]
+    operators = (
+        ("aten::linear", [[16, 128], gradient], 5, 8),
+        ("autograd::engine::evaluate_function: MmBackward0", [], 5, 8),
+        ("torch::autograd::AccumulateGrad", [gradient], -1, 8),
+        ("aten::mul_", [big, []], -1, 32),
+        ("aten::lerp_", [big, big, []], -1, 48),
+        ("aten::lerp_", [big, big, []], -1, 128),
+    )
+    rows, at = [], 0
+    for name, dims, number, us in operators:
+        args = {"Input Dims": dims, "Input type": ["float"] * len(dims), **({"Sequence number": number} if number >= 0 else {})}
+        rows.append({"ph": "X", "cat": "cpu_op", "name": name, "pid": 0, "tid": 1, "ts": at, "dur": us, "args": args})
+        at += us + 1
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": rows}))
+    job = read(str(path))
+    layout = measured_layout(segment(build(job), job))
+    assert accumulation(layout, 0, job.traces[0], None) == {-1: Extra(cpu=156_000)}
+
+
+def test_wider_layers_add_wider_gradients(tmp_path):
+    """A step of one pass and an update that takes 4 × 0.5 ms for the four times as many weights: a second pass adds to it what the pass
+    takes and the addition of gradients of the new size."""
+    found = job_of(tmp_path, (2048, 2048))
+    steps = [
+        1e9 * answer_changes(*found, Changes(parse_settings(words)), force=True).outcome.step_time_s
+        for words in (["hidden=4096"], ["hidden=4096", "microbatches=2"])
+    ]
+    time = int(moved(3 * 4 * (4096 * 4096 + 4096), load_cluster("h100").accelerator, "pointwise").time)
+    assert steps[1] == pytest.approx(2 * steps[0] - 2_000_000 + time, abs=5_000)

@@ -1,0 +1,183 @@
+"""Jobs of several ranks changed through their measured blocks, whose exchanges of activations follow the change."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos.changes import whatif
+from lumos.changes.changes import Changes
+from lumos.changes.layout.activations import exchanged, in_embedding, in_forward, of_stream
+from lumos.changes.layout.change import pipeline_stages
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.place import assemble_pieces
+from lumos.changes.plan.planned import with_settings
+from lumos.changes.settings import parse_settings
+from lumos.changes.structure import changed_layout
+from lumos.changes.whatif import answer_changes
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.plan.configuration import Settings, job_from
+from lumos.prediction.predict import predict_job
+from lumos.reports.export.kineto import write_kineto
+from lumos.segment.dimensions import sizes
+from lumos.segment.segment import segment
+from lumos.trace import read
+from lumos.vocabulary import CollectiveKind
+
+
+class Recorded:
+    """The files of a predicted job, cut into blocks."""
+
+    def __init__(self, folder, **plan):
+        self.job = job_from(Settings(model="gpt3-6.7b", cluster="h100", global_batch=8, seq=2048, **plan))
+        self.job = replace(self.job, model=replace(self.job.model, layers=4))
+        write_kineto(str(folder), predict_job(self.job, coarse=False), ranks="all")
+        self.traces = read(str(folder))
+        self.graph = build(self.traces)
+        self.layout = measured_layout(segment(self.graph, self.traces))
+
+
+@pytest.fixture(scope="module")
+def tensor(tmp_path_factory):
+    return Recorded(tmp_path_factory.mktemp("tensor"), gpus=4, tp=2)
+
+
+@pytest.fixture
+def on_blocks(monkeypatch):
+    """No plan agrees enough, so that every change is made on the measured blocks."""
+    monkeypatch.setattr(whatif, "ENOUGH_AGREEMENT", 2.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "within"),
+    [
+        ("layers=8", 0.01),
+        ("microbatches=8", 0.01),
+        ("recompute=full", 0.01),
+        ("seq=4096", 0.03),
+        ("micro_batch=2", 0.03),
+        ("ffn=32768", 0.03),
+        ("dp=4", 0.03),
+        ("tp=4", 0.03),
+        ("tp=1", 0.03),
+    ],
+)
+def test_measured_blocks_say_what_predict_says(tensor, on_blocks, change, within):
+    wanted = parse_settings([change])
+    truth = predict_job(with_settings(tensor.job, wanted, None), coarse=False).time.time_s
+    found = answer_changes(tensor.traces, tensor.graph, Changes(wanted), force=True)
+    assert found.outcome.step_time_s == pytest.approx(truth, rel=within)
+
+
+def test_exchanges_of_the_stream_are_told_from_those_of_gradients_and_weights(tensor):
+    facts = tensor.graph.collectives
+    stream = of_stream(tensor.layout, tensor.traces)
+    tokens, hidden = 2048, tensor.job.model.hidden
+    assert {int(facts.size[i]) for i in stream} == {2}
+    assert {facts.kinds[facts.kind[i]].buffer_bytes(int(facts.nbytes[i]), 2) for i in stream} == {2 * tokens * hidden}
+    gradients = {facts.kinds[k] for k in facts.kind[~in_forward(tensor.layout.segmentation)]}
+    assert CollectiveKind.REDUCE_SCATTER in gradients
+
+
+def test_a_group_of_one_exchanges_nothing(tensor):
+    stream = of_stream(tensor.layout, tensor.traces)
+    alone = exchanged(tensor.layout, tensor.traces, tensor.job.cluster, {}, {2: 1})
+    tasks = tensor.graph.collectives.task[stream]
+    assert (alone.factor[tasks] == 0).all()
+    assert alone.factor.sum() == len(alone.factor) - len(tasks)
+
+
+def test_unknown_links_take_time_as_their_bytes(tensor):
+    stream = of_stream(tensor.layout, tensor.traces)
+    wider = exchanged(tensor.layout, tensor.traces, None, {"seq": 2 * sizes(tensor.traces.traces[0]).seq}, {})
+    assert (wider.factor[tensor.graph.collectives.task[stream]] == 2).all()
+    assert [d.code for d in wider.diagnostics] == ["exchange-in-proportion"]
+
+
+def test_the_layers_of_a_pipeline_are_those_of_all_stages(tmp_path, on_blocks):
+    pipeline = Recorded(tmp_path, gpus=2, pp=2)
+    assert pipeline_stages(pipeline.graph, pipeline.traces) == 2
+    assert pipeline.layout.segmentation.layers == 2
+    messages = of_stream(pipeline.layout, pipeline.traces)
+    pieces = pipeline.layout.segmentation.piece[pipeline.graph.collectives.task[messages]]
+    assert "embedding" in {pipeline.layout.pieces[piece].label.name for piece in pieces}
+    assert not in_embedding(pipeline.layout, messages)  # they arrive before the first layer, and say nothing of the vocabulary
+    same, more = (answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings([f"layers={n}"])), force=True) for n in (4, 8))
+    assert same.outcome.step_time_s == same.base.step_time_s
+    assert more.changes == ("layers = 8 (measured: 4)",)
+    assert more.outcome.step_time_s > 1.3 * more.base.step_time_s
+    with pytest.raises(LumosError, match="multiple of the 2 pipeline stages"):
+        answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings(["layers=5"])), force=True)
+
+
+def test_the_replicas_of_a_stage_are_fewer_than_the_ranks(tmp_path, on_blocks):
+    """Two stages of two replicas each, which become four: their gradients then take longer to exchange."""
+    pipeline = Recorded(tmp_path, gpus=4, pp=2)
+    layout = changed_layout(pipeline.layout, pipeline.traces, Changes(parse_settings(["dp=4"])))
+    assert layout.changes == ("dp = 4 (measured: 2)",)
+    facts = pipeline.graph.collectives
+    messages = np.array([kind.is_transfer for kind in facts.kinds], bool)[facts.kind]
+    assert (layout.factor[facts.task[messages]] == 1).all()
+    assert (layout.factor[facts.task[~messages]] > 1).any()
+
+
+def test_the_exchanges_that_new_ranks_add_follow_the_recorded_work_into_other_stages(tmp_path):
+    """Two stages of two layers and eight microbatches: the stage that has a layer sums the stream four times in it for a microbatch."""
+    pipeline = Recorded(tmp_path, gpus=2, pp=2)
+
+    def sums(*words):
+        layout = changed_layout(pipeline.layout, pipeline.traces, Changes(parse_settings(["tp=2", *words])))
+        placed = assemble_pieces(layout)
+        labels = [layout.pieces[p].label for p in layout.segmentation.piece]
+        found = [a for assumed in layout.assumed for a in assumed(placed) if a.name == "exchange of activations (assumed)"]
+        return Counter(a.rank for a in found if labels[placed.source[a.after[0]]].layer >= 0)
+
+    assert sums() == {0: 64, 1: 64}
+    assert sums("microbatches=4") == {0: 32, 1: 32}
+    assert sums("pp=4") == {0: 32, 1: 32, 2: 32, 3: 32}
+    assert sums("pp=1") == {0: 128}
+
+
+def test_stages_that_become_one_rank_sum_the_norm_of_their_gradients_alone(tmp_path, on_blocks):
+    """The two stages exchange the norm of their gradients, which one rank has of itself; the model says the same of one stage."""
+    pipeline, wanted = Recorded(tmp_path, gpus=2, pp=2), parse_settings(["pp=1"])
+    facts = pipeline.graph.collectives
+    assert CollectiveKind.ALL_REDUCE in {facts.kinds[k] for k in facts.kind[facts.size == 2]}
+    answer = answer_changes(pipeline.traces, pipeline.graph, Changes(wanted), force=True)
+    truth = predict_job(with_settings(pipeline.job, wanted, None), coarse=False).time.time_s
+    assert answer.outcome.step_time_s == pytest.approx(truth, rel=0.03)
+    shared = answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings(["pp=1", "tp=2"])), force=True)
+    assert 0.4 * truth < shared.outcome.step_time_s < 0.8 * truth
+
+
+def test_a_recording_of_one_rank_a_layer_is_shared_by_two(tmp_path, tensor, on_blocks):
+    """The same model on one rank a layer, shared by two, against the one that was recorded with two. Those share the work on the residual
+    stream as well (sequence parallelism), which the answer does not assume, so it lies between the two recordings, nearer to theirs."""
+    alone = Recorded(tmp_path, gpus=2, tp=1)
+    answer = answer_changes(alone.traces, alone.graph, Changes(parse_settings(["tp=2"])), force=True)
+    recorded = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=2"])), force=True).base
+    assert recorded.step_time_s < answer.outcome.step_time_s < (recorded.step_time_s + answer.base.step_time_s) / 2
+    assert any(r.code == "split-assumed" for r in answer.trust.reasons)
+
+
+def test_sizes_are_those_of_the_model_of_which_ranks_hold_a_part(tensor, on_blocks):
+    answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["ffn=16384"])), force=True)
+    assert answer.changes == ("ffn = 16384 (measured: 16384)",)
+    assert answer.outcome.step_time_s == answer.base.step_time_s
+    with pytest.raises(LumosError, match="ffn=1001: the 2 tensor-parallel ranks of the recording cannot share it equally"):
+        answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["ffn=1001"])), force=True)
+
+
+def test_heads_that_cannot_be_shared_are_named(tensor, on_blocks):
+    with pytest.raises(LumosError, match="32 heads of the model cannot be shared equally by 5"):
+        answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=5"])), force=True)
+
+
+def test_as_many_tensor_parallel_ranks_are_the_recorded_job(tensor, on_blocks):
+    answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=2"])), force=True)
+    assert answer.outcome.step_time_s == answer.base.step_time_s
+    assert answer.changes == ("tp = 2 (measured: 2)",)

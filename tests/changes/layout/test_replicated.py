@@ -1,0 +1,121 @@
+"""Replicas of a recorded single process: exchanges of gradients that the recording does not have."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.changes.changes import Changes
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.place import assemble_pieces
+from lumos.changes.layout.replicated import replicate
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
+from lumos.cost.cluster import load_cluster
+from lumos.cost.collective_model import collective
+from lumos.cost.memory_bound_model import moved
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.graph.check import check_graph
+from lumos.segment.segment import segment
+from lumos.trace import read
+from lumos.vocabulary import CollectiveKind
+
+NODE = "autograd::engine::evaluate_function: AddmmBackward0"
+#: Weights of two linear layers, and their bytes.
+SMALL, LARGE = (64, 512), (4096, 512)
+BYTES = {SMALL: 4 * (64 * 512 + 64), LARGE: 4 * (4096 * 512 + 4096)}
+
+
+def job_of(tmp_path, *weights, training=True):
+    """A step of linear layers: each 1 ms forward and 2 ms backward on one stream, then 0.5 ms of optimizer; launches take no time to
+    speak of, and the step ends with the last kernel."""
+    forward = [("aten::linear", [[16, w[1]], list(w), [w[0]]], 1000, i) for i, w in enumerate(weights, 10)]
+    backward = [(NODE, [], 2000, i) for i in reversed(range(10, 10 + len(weights)))] if training else []
+    events, free = [], 1000
+    for i, (name, dims, us, number) in enumerate([*forward, *backward, *([("aten::add_", [], 500, -1)] if training else [])], 1):
+        at, ids = 1000 + 10 * i, {"External id": i}
+        known = {"Input Dims": dims, "Input type": ["float"] * len(dims)} if dims else {}
+        number_of = {"Sequence number": number} if number >= 0 else {}
+        call = {**ids, "correlation": i}
+        free = max(free, at + 5)
+        for cat, event, thread, start, length, args in (
+            ("cpu_op", name, 2 if name == NODE else 1, at, 8, {**ids, **known, **number_of}),
+            ("cuda_runtime", "cudaLaunchKernel", 2 if name == NODE else 1, at + 1, 3, call),
+            ("kernel", f"kernel of {name}", 7, free, us, {**call, "device": 0, "stream": 7}),
+        ):
+            row = {"ph": "X", "cat": cat, "name": event, "pid": thread // 7, "tid": thread, "ts": start, "dur": length, "args": args}
+            events.append(row)
+        free += us
+    mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1}
+    last = 1000 + 10 * (2 * len(weights) + 1)
+    events += [{**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5, "dur": 9}] if training else []
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events}))
+    job = read(str(path))
+    return job, build(job)
+
+
+def longer(found, *words):
+    """By how much the step becomes longer, ns."""
+    answer = answer_changes(*found, Changes(parse_settings(words)), force=True)
+    return 1e9 * (answer.outcome.step_time_s - answer.base.step_time_s), answer
+
+
+def exchange(nbytes, ranks):
+    return int(collective(CollectiveKind.ALL_REDUCE, ranks, nbytes, load_cluster("h100")).time)
+
+
+def copies(*weights):
+    """The gradients are copied into buckets, and back."""
+    h100 = load_cluster("h100").accelerator
+    return sum(2 * int(moved(2 * BYTES[w], h100, "pointwise").time) for w in weights)
+
+
+def test_an_exchange_that_nothing_hides_is_added_to_the_step(tmp_path):
+    by, answer = longer(job_of(tmp_path, SMALL), "dp=8")
+    assert by == pytest.approx(exchange(BYTES[SMALL], 8) + copies(SMALL), abs=5_000)
+    assert answer.changes == ("dp = 8 (measured: 1)",)
+    said = next(d.message for d in answer.diagnostics if d.code == "exchange-assumed")
+    assert "1 bucket" in said and "links of h100" in said
+
+
+def test_an_exchange_beside_the_backward_pass_is_hidden(tmp_path):
+    """The large layer's gradients are ready 2 ms before the small one's, longer than their exchange takes."""
+    found = job_of(tmp_path, SMALL, LARGE)
+    assert 10_000 < exchange(BYTES[LARGE], 8) < 2_000_000
+    assert longer(found, "dp=8")[0] == pytest.approx(exchange(BYTES[SMALL], 8) + copies(SMALL, LARGE), abs=5_000)
+
+
+def test_only_the_last_microbatch_exchanges(tmp_path):
+    found = job_of(tmp_path, SMALL, LARGE)
+    both = longer(found, "dp=8", "microbatches=3")[0]
+    assert both - longer(found, "microbatches=3")[0] == pytest.approx(exchange(BYTES[SMALL], 8) + copies(SMALL, LARGE), abs=5_000)
+
+
+def test_a_layer_of_other_sizes_exchanges_gradients_of_other_sizes(tmp_path):
+    """A layer from 512 to 512 that becomes one from 1024 to 1024."""
+    found = job_of(tmp_path, (512, 512))
+    wider = longer(found, "dp=8", "hidden=1024")[0] - longer(found, "hidden=1024")[0]
+    h100 = load_cluster("h100").accelerator
+    nbytes = 4 * (1024 * 1024 + 1024)
+    assert wider == pytest.approx(exchange(nbytes, 8) + 2 * int(moved(2 * nbytes, h100, "pointwise").time), abs=5_000)
+
+
+def test_the_graph_with_exchanges_is_one(tmp_path):
+    job, graph = job_of(tmp_path, SMALL, LARGE)
+    layout = measured_layout(segment(graph, job))
+    placed = replicate(assemble_pieces(layout), layout, job.traces[0], job.traces[0], (4, 1), load_cluster("h100"), None).placed
+    check_graph(placed.graph)
+    assert len(placed.graph) == len(graph) + 2
+    assert (placed.source[-2:] == -1).all()
+
+
+def test_one_replica_is_the_recorded_job(tmp_path):
+    assert longer(job_of(tmp_path, SMALL), "dp=1")[0] == 0
+
+
+def test_without_a_backward_pass_nothing_is_exchanged(tmp_path):
+    with pytest.raises(LumosError, match="shows no backward pass with the shapes of its weights"):
+        longer(job_of(tmp_path, SMALL, training=False), "dp=8")

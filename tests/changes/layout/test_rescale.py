@@ -1,0 +1,100 @@
+"""What an operator takes with other sizes: attention on an accelerator, recurrent layers on a CPU."""
+
+from __future__ import annotations
+
+from math import sqrt
+
+import pytest
+
+from lumos import load_cluster
+from lumos.changes.layout.rescale import Core, Factor, Rescale, modelled
+from lumos.cost.attention_model import attention
+from lumos.cost.gemm_model import gemm
+from lumos.segment.dimensions import Sizes
+from lumos.segment.products import ShapedOperator
+from lumos.segment.resized import Resize
+from lumos.segment.signatures import in_tf32
+
+
+def test_the_length_of_an_attention_is_found_by_the_sizes_of_the_model():
+    """Four sequences of 512 positions in eight heads, by an operator whose name says that positions come before heads: without sizes its
+    name counts, with them the dimension that has the length."""
+    accelerator = load_cluster("a100-40gb").accelerator
+    shape = (4, 8, 512, 64)
+    o = ShapedOperator("aten::_flash_attention_forward", (shape,) * 3, ("c10::BFloat16",) * 3)
+    by_name, by_size = modelled(o, accelerator), modelled(o, accelerator, Sizes(micro_batch=4, seq=512, heads=8))
+    assert int(by_size.time) == int(attention(4, 512, 8, 64, accelerator, "bf16").time) != int(by_name.time)
+
+
+LAYER = ((24, 8, 256), (1024, 256), (1024, 256), (1024,), (1024,), (8, 256), (8, 256))
+
+
+def recurrent(steps, rows=8):
+    shapes = ((steps, rows, 256), *LAYER[1:5], (rows, 256), (rows, 256))
+    return ShapedOperator("aten::mkldnn_rnn_layer", shapes, ("float",) * 7)
+
+
+def test_of_a_recurrent_layer_on_a_cpu_the_arithmetic_grows_and_the_work_on_its_weights_does_not():
+    """24 steps of 8 sequences, 2 · 1,024 · 256 weights: 100.7 M multiplications, at 50 a ns 2.01 ms of the 4.03 ms that the layer takes. A
+    product of 8 rows does not reach that rate, so that its share is between a half and one, their geometric mean: 0.707."""
+    o = recurrent(24)
+    core = Core(0.0, 0.0, 50.0, {o: 2 * 24 * 8 * 2 * 1024 * 256 / 50})
+    assert core.ratio(o, recurrent(48)) == pytest.approx(1 + 0.5**0.5)
+    assert core.ratio(o, recurrent(24, 16)) == pytest.approx(1 + 0.5**0.5)
+    many = recurrent(24, 256)
+    assert Core(0.0, 0.0, 50.0, {many: 2 * 24 * 256 * 2 * 1024 * 256 / 50}).ratio(many, recurrent(48, 256)) == pytest.approx(1.5)
+
+
+def test_a_recurrent_layer_may_grow_as_its_arithmetic_does():
+    o = recurrent(24)
+    core = Core(0.0, 0.0, 50.0, {o: 2 * 24 * 8 * 2 * 1024 * 256 / 50})
+    resize = Resize(Sizes(micro_batch=8, seq=24, hidden=256), Sizes(micro_batch=8, seq=48, hidden=256))
+    factor = Rescale(resize, None, core)(o, False, False)
+    assert factor.ratio == pytest.approx(1 + 0.5**0.5)
+    assert factor.high >= 2.0
+
+
+def product_of(rows, dtype="float"):
+    return ShapedOperator("aten::mm", ((rows, 1024), (1024, 1024)), (dtype, dtype))
+
+
+def test_a_kernel_of_tf32_grows_as_tf32_does():
+    """An A100 multiplies in tf32 eight times as fast as in fp32, so the model of few rows is bound by other things in the one than in the
+    other."""
+    a100 = load_cluster("a100-40gb").accelerator
+    old, new = (Sizes(micro_batch=rows) for rows in (32, 4096))
+    rescale = Rescale(Resize(old, new), a100, None)
+    exact = int(gemm(4096, 1024, 1024, a100, "tf32", cast=False).time) / int(gemm(32, 1024, 1024, a100, "tf32", cast=False).time)
+    assert rescale(in_tf32(product_of(32)), False, False).ratio == pytest.approx(exact)
+    assert rescale(product_of(32), False, False).ratio != pytest.approx(exact, rel=0.2)
+
+
+def test_a_much_larger_kernel_is_half_way_between_the_model_and_its_proportion():
+    """A kernel of 10 us, modelled as 5, whose model grows by a factor of 16, is as slow as before or as modelled: 160 us or 80. The middle
+    of the two is 113. Up to a factor of four it keeps its proportion; of one far slower than modelled, up to as much more."""
+    far = Factor(16.0, 15.0, 17.0, 0.0, 5000.0)
+    assert far.far
+    found = far.carried(10_000)
+    assert found.ratio == pytest.approx(16 / sqrt(2))
+    assert (found.low, found.high) == (pytest.approx(15 / 2), 17.0)
+    near = far._replace(ratio=4.0)
+    assert not near.far and near.carried(10_000) == near
+    assert far.carried(5000 * 16).ratio == pytest.approx(16.0)
+    faster = far.carried(2_500)
+    assert (faster.ratio, faster.low, faster.high) == (pytest.approx(16 * sqrt(2)), 15.0, pytest.approx(17 * 2))
+
+
+@pytest.mark.parametrize("slower", [0.1, 0.5, 2, 10])
+def test_more_work_never_takes_less_time(slower):
+    times = [Factor(ratio, ratio, ratio, 0.0, 1000.0).carried(1000 * slower).ratio for ratio in (0.01, 0.1, 0.3, 1, 3, 5, 10, 30, 300)]
+    assert times == sorted(times)
+
+
+@pytest.mark.parametrize(("blocks", "rows", "ratio"), [(16, 4, 1.0), (27, 4, 1.0), (54, 2, 1.0), (54, 8, 4.0)])
+def test_more_attention_takes_no_more_time_as_long_as_cores_are_idle(blocks, rows, ratio):
+    """An A100 has 108. In `blocks` blocks of one sequence, `rows` sequences have as many times that; what does not fit runs after it."""
+    a100 = load_cluster("a100-40gb").accelerator
+    o = ShapedOperator("aten::_efficient_attention_forward", ((1, 1024, 16, 64),) * 3, ("c10::BFloat16",) * 3)
+    resize = Resize(Sizes(micro_batch=1, seq=1024, heads=16), Sizes(micro_batch=rows, seq=1024, heads=16))
+    factor = Rescale(resize, a100, None, {o: blocks})(o, True, False)
+    assert factor.ratio == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)

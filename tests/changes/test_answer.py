@@ -1,0 +1,71 @@
+"""The interval of an answer: how much steps differ, and what it is where a trace cannot show that."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.loop.steps import members
+from lumos.changes.bench import Bench
+from lumos.changes.certainty.noise import FEW_STEPS, NORMAL, Z80, noise_unknown, step_spread, step_times_of
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.whatif import answer_changes
+from lumos.graph.build import build
+from lumos.plan.configuration import Settings, job_from
+from lumos.prediction.predict import predict_job
+from lumos.reports.export.kineto import write_kineto
+from lumos.simulation import simulate
+from lumos.trace import read
+
+EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
+
+
+@pytest.fixture(scope="module")
+def example():
+    job = read(str(EXAMPLE))
+    graph = build(job)
+    return job, graph, simulate(graph), members(graph)
+
+
+def test_the_noise_is_that_between_the_steps(example):
+    _, graph, _, owners = example
+    times = step_times_of(graph, owners)
+    lengths = np.array([step.length_ns for step in times.counted], float)
+    expected = Z80 * NORMAL * np.median(np.abs(lengths - np.median(lengths))) / np.median(lengths)
+    assert step_spread(times) == pytest.approx(expected)
+    assert expected > 0
+    assert noise_unknown(times) == ()
+
+
+def test_two_steps_show_their_noise_by_their_difference():
+    """Of 99 and 101 ms the standard deviation is √2 ms, and Student's t of 80 % with one degree of freedom 3.0777: 4.3525 % of 100 ms."""
+    two = SimpleNamespace(counted=[SimpleNamespace(length_ns=ms * 1_000_000) for ms in (99, 101)])
+    assert step_spread(two) == pytest.approx(0.043525, rel=1e-4)
+    assert noise_unknown(two) == ()
+
+
+def test_the_explorer_and_the_command_give_one_interval(example):
+    job, graph, timeline, _ = example
+    faster = Durations.parse(["*addmm*=0.5"], (), (), ())
+    bench, found = Bench(job, graph, timeline), answer_changes(job, graph, Changes(durations=faster)).outcome
+    shown = bench.outcome(bench.changed(faster))
+    assert shown.step_time_low_s == pytest.approx(found.step_time_low_s)
+    assert shown.step_time_high_s == pytest.approx(found.step_time_high_s)
+    assert found.step_time_low_s < found.step_time_s < found.step_time_high_s
+
+
+def test_one_step_says_that_its_noise_is_unknown(tmp_path):
+    prediction = predict_job(job_from(Settings(model="gpt3-126m", cluster="h100", gpus=1, global_batch=1, seq=256)), coarse=False)
+    write_kineto(str(tmp_path), prediction)
+    job = read(str(tmp_path))
+    graph = build(job)
+    found = answer_changes(job, graph, Changes(durations=Durations.parse(["gemm*=0.5"], (), (), ())))
+    assert "step-noise-unknown" in {d.code for d in found.diagnostics}
+    base = found.base
+    assert base.basis == "latency"
+    assert base.step_time_high_s / base.step_time_s - 1 >= FEW_STEPS
+    assert 1 - base.step_time_low_s / base.step_time_s >= FEW_STEPS

@@ -1,0 +1,76 @@
+"""What-ifs on public traces of other people's jobs, as far as their answers can be reasoned about."""
+
+from __future__ import annotations
+
+import os
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from lumos import export
+from lumos.analyze.trust import trust
+from lumos.changes.changes import Changes
+from lumos.changes.durations import Durations
+from lumos.changes.settings import parse_settings
+from lumos.changes.whatif import answer_changes
+from lumos.errors import LumosError
+from lumos.graph.build import build
+from lumos.trace import read
+from lumos.vocabulary import Grade
+
+ROOT = os.environ.get("LUMOS_TRACES")
+pytestmark = pytest.mark.skipif(ROOT is None, reason="LUMOS_TRACES is not set: the public traces are not here")
+
+
+@cache
+def recording(name):
+    job = read(str(Path(ROOT or "") / name))
+    return job, build(job)
+
+
+def answered(name, *words, drop=(), **changes):
+    durations = Durations.parse((), drop, (), ())
+    return answer_changes(*recording(name), Changes(parse_settings(words), durations, **changes))
+
+
+def test_the_start_of_the_driver_is_no_part_of_a_step():
+    """Of 43.4 s, 29.9 go to the first call of the driver, 6.0 and 0.7 to first calls of its libraries, and 3.1 to the loading of code."""
+    base = answered("critical-path/alexnet.json.gz", "cuda_graphs=on").base
+    assert 3.4 < base.step_time_s < 3.9
+
+
+@pytest.mark.parametrize("name", ["resnet-v100", "mi210-gpu-only", "mi300-vllm-graph", "critical-path/alexnet.json.gz"])
+def test_parameters_that_are_not_shown_are_not_shared(name):
+    with pytest.raises(LumosError, match="does not show the shapes of the weights"):
+        answered(name, "dp=8", "zero=3")
+
+
+@pytest.mark.parametrize(("cluster", "memory", "arithmetic"), [("a100-80gb", 5.3 / 2.039, 1307 / 312), ("h100", 5.3 / 3.35, 1307 / 989)])
+def test_decoding_on_another_device_takes_as_much_longer_as_memory_and_arithmetic(cluster, memory, arithmetic):
+    """Kernels in bf16 on an MI300X whose shapes no row shows."""
+    name = "mi300-vllm-graph"
+    host_s = answered(name, drop=["device:*"]).outcome.step_time_s
+    found = answered(name, cluster=cluster, host_factor=1.0)
+    longer = (found.outcome.step_time_s - host_s) / (found.base.step_time_s - host_s)
+    assert min(memory, arithmetic) <= longer <= max(memory, arithmetic)
+
+
+def test_convolutions_in_fp32_take_their_arithmetic_at_least():
+    """34.3 TFLOP of VGG-13 at an H100's 66.9 TFLOP/s, and 194 ms of other work; at the efficiency of tf32 they would take 1.4 s."""
+    found = answered("vgg13-h100/kineto.json.gz", "precision=fp32").outcome
+    assert 34.3 / 66.9 + 0.194 < found.step_time_s < 1.4
+    assert found.step_time_low_s < 34.3 / 66.9 + 0.194 < 1.4 < found.step_time_high_s
+
+
+def test_captured_passes_as_profiler_files(tmp_path):
+    """VGG-13 runs on one stream: its file replays to the answer, and no launch is without its kernel. In DDP's passes streams wait for
+    each other, which rows of one graph launch do not show."""
+    found = answered("vgg13-h100/kineto.json.gz", "cuda_graphs=on")
+    export(found, kineto=str(tmp_path / "vgg"))
+    graph = build(read(str(tmp_path / "vgg")))
+    step = answer_changes(read(str(tmp_path / "vgg")), graph, Changes()).base.step_time_s
+    assert step == pytest.approx(found.outcome.step_time_s, rel=1e-3)
+    assert trust(graph).grade is not Grade.UNSOUND
+    with pytest.raises(LumosError, match="one stream waits for another"):
+        export(answered("resnet-ddp-a100", "cuda_graphs=on"), kineto=str(tmp_path / "ddp"))

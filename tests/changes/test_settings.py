@@ -1,0 +1,111 @@
+"""The list of settings: the values that it accepts and refuses, and that the docs list the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lumos.changes.changes import Changes
+from lumos.changes.settings import SETTINGS, SettingKind, Way, check_settings, counts, in_words, keys_for, needs_plan, parse_settings
+from lumos.errors import UsageError
+from lumos.vocabulary import Recompute
+
+DOCS = Path(__file__).parents[2] / "docs" / "whatif.md"
+
+
+@pytest.mark.parametrize(
+    ("word", "said"),
+    [
+        ("layer=8", "did you mean 'layers'"),
+        ("layers", "KEY=VALUE"),
+        ("layers= ", "KEY=VALUE"),
+        ("layers=eight", "not a whole number"),
+        ("layers=nan", "not a whole number"),
+        ("hidden=0", "at least 1"),
+        ("tp=-1", "at least 1"),
+        ("zero=4", "at most 3"),
+        ("cuda_graphs=full", "valid are on, off"),
+        ("precision=fp9", "did you mean 'fp8'"),
+        ("recompute=ful", "did you mean 'full'"),
+    ],
+)
+def test_a_value_that_no_job_could_take_is_refused(word, said):
+    with pytest.raises(UsageError, match=said):
+        parse_settings([word])
+
+
+def test_two_values_of_one_setting_are_refused():
+    with pytest.raises(UsageError, match="--set layers: given twice, as 8 and as 2; give it once"):
+        parse_settings(["layers=8", "layers=2"])
+    assert parse_settings(["micro-batch=2", "micro_batch=2"]) == {"micro_batch": "2"}
+
+
+def test_changes_made_in_python_are_checked_the_same_way():
+    with pytest.raises(UsageError, match="--set precision=fp9"):
+        Changes({"precision": "fp9"})
+
+
+def test_every_value_of_every_setting_is_taken():
+    for key, setting in SETTINGS.items():
+        for value in setting.words or (str(setting.least),):
+            check_settings({key: value})
+
+
+def test_whole_numbers_are_parsed_and_words_are_not():
+    wanted = parse_settings(["micro-batch=4", "recompute=full", "zero=0"])
+    assert wanted == {"micro_batch": "4", "recompute": "full", "zero": "0"}
+    assert counts(wanted) == {"micro_batch": 4, "zero": 0}
+
+
+@pytest.mark.parametrize(
+    ("word", "plan"),
+    [
+        ("layers=8", False),
+        ("recompute=full", False),
+        ("recompute=selective", True),
+        ("tp=2", False),
+        ("pp=2", False),
+        ("cp=2", False),
+        ("ep=2", False),
+    ],
+)
+def test_some_settings_need_the_plan(word, plan):
+    assert needs_plan(parse_settings([word])) is plan
+
+
+def test_a_word_may_be_valid_elsewhere():
+    SETTINGS["recompute"].check_for(Way.PLAN, Recompute.SELECTIVE)
+    with pytest.raises(UsageError, match="valid are full, none for a job that is changed through its measured blocks"):
+        SETTINGS["recompute"].check_for(Way.BLOCKS, Recompute.SELECTIVE)
+
+
+def test_kinds():
+    kinds = {key: setting.kind for key, setting in SETTINGS.items()}
+    assert (kinds["tp"], kinds["schedule"], kinds["cuda_graphs"]) == (SettingKind.COUNT, SettingKind.WORD, SettingKind.SWITCH)
+    assert keys_for(Way.PASSES) == ("pp", "vpp", "microbatches", "schedule")
+
+
+def test_the_help_names_every_setting_where_it_is_valid():
+    blocks, plan, passes = in_words().split("; ")
+    assert blocks.endswith("recompute (full or none), cuda_graphs (on or off)")
+    assert plan.startswith("of jobs whose plan the traces show also schedule=zero-bubble, ") and plan.endswith("recompute=selective")
+    assert passes == "of recordings of passes pp, vpp, microbatches, schedule (1f1b, gpipe or interleaved)"
+
+
+def _row(key: str) -> str:
+    setting = SETTINGS[key]
+    numbers = f"{setting.least} to {setting.most:,}"
+
+    def where(way: Way) -> str:
+        fewer = setting.values[way] != setting.words
+        return f"{way} ({', '.join(f'`{word}`' for word in setting.values[way])})" if fewer else way.value
+
+    ways = ", ".join(where(way) for way in setting.values)
+    return f"| `{key}` | {', '.join(f'`{word}`' for word in setting.words) or numbers} | {setting.help} | {ways} |"
+
+
+def test_the_docs_list_every_setting_with_its_values():
+    text = DOCS.read_text(encoding="utf-8")
+    listed = text.split("| key | values | what it is | valid for |\n|---|---|---|---|\n")[1].split("\n\n")[0]
+    assert listed.splitlines() == [_row(key) for key in SETTINGS]

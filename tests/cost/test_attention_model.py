@@ -1,0 +1,182 @@
+"""Attention: physical properties, head shapes, unfused and context-parallel forms."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lumos.cost.attention_model import KERNELS, AttentionCoefficients, QueryBlocks, attention, attention_seconds, shape_of
+from lumos.cost.attention_variants import unfused_attention
+from lumos.cost.cluster import Accelerator, load_cluster
+from lumos.cost.memory_bound_model import memory_bound
+from lumos.errors import UsageError
+from lumos.vocabulary import Direction, DType
+
+NAMES = st.sampled_from(["h100", "a100-80gb", "b200", "gb300", "mi300x"])
+DIRECTION = st.sampled_from(["fwd", "bwd", "fwd+bwd"])
+
+
+def device(name: str = "h100") -> Accelerator:
+    return load_cluster(name).accelerator
+
+
+@given(st.integers(1, 16), st.integers(1, 20_000), st.integers(1, 64), st.integers(1, 256), NAMES, st.booleans(), DIRECTION)
+def test_never_faster_than_the_roofline(batch: int, seq: int, heads: int, dim: int, name: str, causal: bool, direction: str) -> None:
+    a = device(name)
+    e = attention(batch, seq, heads, dim, a, causal=causal, direction=direction)
+    pairs = batch * heads * (seq * (seq + 1) / 2 if causal else seq * seq)
+    work = {"fwd": 1, "bwd": 2.5, "fwd+bwd": 3.5}[direction]
+    assert e.low + 1 >= 4 * pairs * dim * work / a.peak("bf16") * 1e9
+    assert e.low <= e.time <= e.high
+
+
+@given(st.integers(1, 8), st.integers(1, 9000), st.integers(1, 32), st.integers(1, 128), st.integers(0, 3), st.booleans())
+def test_monotone_in_every_size(batch: int, seq: int, heads: int, dim: int, grown: int, causal: bool) -> None:
+    sizes = [batch, seq, heads, dim]
+    larger = [x + (7 if i == grown else 0) for i, x in enumerate(sizes)]
+    assert attention(*sizes, device(), causal=causal).time <= attention(*larger, device(), causal=causal).time
+
+
+@pytest.mark.parametrize("key", ["memory_bytes_per_s", "clock_hz", "peak_flops"])
+def test_doubling_a_rate_never_slows(key: str) -> None:
+    base = device()
+    rate = getattr(base, key)
+    faster = msgspec.structs.replace(base, **{key: {d: 2 * v for d, v in rate.items()} if isinstance(rate, dict) else 2 * rate})
+    sequences = [1, 500, 4096, 100_000]
+    assert np.all(attention(1, sequences, 16, 128, faster).time <= attention(1, sequences, 16, 128, base).time)
+
+
+def test_a_short_sequence_takes_little_more_than_any_other_kernel() -> None:
+    """Of the fitted sequences the shortest has 512 tokens: what a launch takes is not theirs to say, and is that of other kernels."""
+    small = int(attention(1, 128, 8, 64, device(), causal=False, kernel="fa2").time)
+    launch = int(memory_bound("copy", 1, device()).time)
+    assert launch < small < launch + 6000
+
+
+def test_a_block_of_queries_that_is_alone_on_its_core_still_starts() -> None:
+    """A start takes 10 µs of a core, 20 µs where two start together. 1 to 264 blocks start once on 132 cores, 528 twice."""
+    c = AttentionCoefficients(2.0, 0.0, 0.0, 0.0, 10.0, 0.0, 0.0)
+    shape = shape_of([1, 132, 264, 528], 128, 1, 64)
+    starts = attention_seconds(shape, False, (Direction.FORWARD,), device(), DType.BF16, c, how=QueryBlocks(resident=2)).seconds
+    shares = attention_seconds(shape, False, (Direction.FORWARD,), device(), DType.BF16, c).seconds
+    assert (starts - shares) * 1e6 == pytest.approx([20 - 10 / 132, 10, 0, 0], abs=1e-6)
+    # By its name the kernel has them: launch, two starts, a block of 2 * 128 * 128 * 128 multiplications and its tail, and nothing less.
+    assert int(attention(1, 128, 1, 64, device(), causal=False, kernel="fa2").time) == 5294
+    passes = [
+        attention_seconds(shape, False, (Direction.BACKWARD,), device(), DType.BF16, c, how=how).seconds
+        for how in (QueryBlocks(), QueryBlocks(2, 1))
+    ]
+    assert np.array_equal(*passes)
+
+
+def test_lengths_that_do_not_fill_their_blocks_cost_code_that_masks() -> None:
+    """5 blocks of queries of each head see 1 to 5 blocks of keys, 15 in all, and cost as much as 20 where the length is no 640."""
+    c = AttentionCoefficients(0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0)  # a block takes 128 * 128 clocks, and nearly nothing else counts
+    shape = shape_of(16, [559, 640], 16, 64)
+    even, uneven = (
+        attention_seconds(shape, True, (Direction.FORWARD,), device(), DType.BF16, c, how=QueryBlocks(0, n)).seconds for n in (0, 1)
+    )
+    assert uneven / even == pytest.approx([20 / 15, 1.0], rel=2e-3)
+    assert attention(16, 559, 16, 64, device(), kernel="fa2").time > attention(16, 640, 16, 64, device(), kernel="fa2").time
+
+
+def test_the_mask_halves_a_long_sequence() -> None:
+    masked, full = (attention(1, 65536, 16, 128, device(), causal=c).time for c in (True, False))
+    assert masked == pytest.approx(full / 2, rel=0.05)
+
+
+def test_quadratic_in_a_long_sequence() -> None:
+    short, long = attention(1, [32768, 65536], 16, 128, device()).time
+    assert long == pytest.approx(4 * short, rel=0.06)
+
+
+def test_backward_costs_about_two_and_a_half_forwards() -> None:
+    forward, backward, both = (attention(4, 8192, 16, 128, device(), direction=d).time for d in ("fwd", "bwd", "fwd+bwd"))
+    assert 2.2 * forward < backward < 4 * forward
+    assert both == pytest.approx(forward + backward, abs=2)
+
+
+def test_shared_memory_holds_the_backward_pass_of_blackwell_back() -> None:
+    """For heads of 128 in 16 bit and blocks of 128. Forward, two multiplications of 4.2 MFLOP at 8,192 FLOP a clock are 1,024 clocks, and
+    three operands of 32 KB at 128 bytes a clock are 768: no difference. Backward, five are 2,560 clocks; seven operands of 32 KB, the
+    scores' gradient written and read, and twice 64 KB in fp32 are 3,328."""
+    b200 = device("b200")
+    free = msgspec.structs.replace(b200, shared_bytes_per_clock=None)
+    forward, backward = (
+        attention(1, 131072, 16, 128, b200, direction=d, kernel="cudnn").time
+        / attention(1, 131072, 16, 128, free, direction=d, kernel="cudnn").time
+        for d in ("fwd", "bwd")
+    )
+    assert forward == 1
+    assert backward == pytest.approx(1.25, abs=0.06)  # the softmax, which takes as long in both, is the rest
+    assert load_cluster("gb300").accelerator.shared_bytes_per_clock == 128 and device().shared_bytes_per_clock is None
+
+
+def test_shared_keys_and_values_move_less() -> None:
+    many, few = (attention(64, 1024, 64, 128, device(), kv_heads=g).time for g in (64, 1))
+    assert few < many
+
+
+def test_a_head_size_between_two_kernels_costs_the_larger() -> None:
+    odd, even = (attention(4, 8192, 16, d, device()).time for d in (80, 96))
+    assert odd <= even
+    assert odd == pytest.approx(even, rel=0.02)
+    assert attention(4, 8192, 16, 64, device()).time < 0.8 * odd
+
+
+def test_latent_attention_has_wider_keys_than_values() -> None:
+    both, narrow = attention(1, 8192, 16, 192, device()).time, attention(1, 8192, 16, 192, device(), value_dim=128).time
+    assert attention(1, 8192, 16, 128, device()).time < narrow < both
+
+
+def test_keys_of_earlier_tokens() -> None:
+    """A causal query block after a long prefix sees all of the prefix: nearly the unmasked rectangle."""
+    prefix = attention(1, 1024, 16, 128, device(), kv_len=32768).time
+    assert prefix == pytest.approx(attention(1, 1024, 16, 128, device(), kv_len=32768, causal=False).time, rel=0.05)
+
+
+def test_fused_beats_unfused_and_both_grow() -> None:
+    a = device("a100-80gb")
+    for direction in ("fwd", "bwd", "fwd+bwd"):
+        assert attention(4, 4096, 16, 128, a, direction=direction).time < unfused_attention(4, 4096, 16, 128, a, direction=direction).time
+    steps = unfused_attention(4, 2048, 16, 128, a, fused_softmax=False).time, unfused_attention(4, 2048, 16, 128, a).time
+    assert steps[0] > steps[1] > unfused_attention(4, 2048, 16, 128, a, dropout=False).time
+
+
+def test_every_kernel_of_its_own_fit_answers() -> None:
+    times = [int(attention(4, 8192, 16, 128, device(), kernel=k).time) for k in KERNELS]
+    assert len(set(times)) == len(KERNELS)
+    assert attention(4, 8192, 16, 128, device()).time == attention(4, 8192, 16, 128, device(), kernel="fa3").time
+
+
+def test_a_kernel_of_another_generation_is_not_the_best_known() -> None:
+    """FlashAttention 3 was measured on H100, whose coefficients stand for Blackwell too, and is not written for Blackwell."""
+    for name in ("b200", "gb300"):
+        best = attention(4, 8192, 16, 128, device(name)).time
+        assert best == attention(4, 8192, 16, 128, device(name), kernel="cudnn").time
+        assert best != attention(4, 8192, 16, 128, device(name), kernel="fa3").time
+
+
+def test_no_tokens_take_no_time() -> None:
+    assert np.all(attention([0, 1], [4, 0], 4, 64, device()).time == 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"direction": "back"}, "direction 'back' is not known; valid: fwd, bwd"),
+        ({"kernel": "fa9"}, "kernel 'fa9' is not known; valid: flash, fa3"),
+        ({"head_dim": 257}, "head_dim at most 256"),
+        ({"kv_heads": 9}, "kv_heads must be at most heads"),
+        ({"seq_len": -1}, "sizes must be zero or more"),
+        ({"clock": 2.0}, "clock is a fraction"),
+        ({"dtype": "int4"}, "dtype 'int4' is not known"),
+    ],
+)
+def test_bad_input_is_refused(change: dict[str, object], complaint: str) -> None:
+    good: dict[str, object] = {"batch": 1, "seq_len": 128, "heads": 8, "head_dim": 64, "accelerator": device()}
+    with pytest.raises(UsageError, match=complaint):
+        attention(**{**good, **change})  # type: ignore[arg-type]

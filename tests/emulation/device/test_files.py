@@ -1,0 +1,222 @@
+"""Traces of emulated jobs: their copies, what waits for what, and that every verb reads them as they were made."""
+
+from __future__ import annotations
+
+import gzip
+import json
+
+import pytest
+
+import lumos
+from lumos.cost.cluster import load_cluster
+from lumos.cost.gemm_model import gemm
+from lumos.emulation.device import files
+from lumos.emulation.device.files import write_traces
+from lumos.emulation.record import CallKind, Group, Tensor
+from lumos.errors import LumosError, UsageError
+from lumos.vocabulary import CollectiveKind, Grade
+
+H100 = load_cluster("h100")
+
+
+def step(record, number, *work):
+    """A marked step of products, so that the device is what is waited for, and of `work`."""
+    a = Tensor((4096, 4096), "bfloat16", (4096, 1), 1, "cuda")
+
+    def product():
+        record.operator("aten::mm", inputs=[a, a], outputs=[a], sequence=number)
+
+    record.mark(f"ProfilerStep#{number}", *([product] * 30), *work, lambda: record.call(CallKind.SYNCHRONIZE_DEVICE))
+
+
+def of_two(drawn, rank=0, copies=(1,), steps=3):
+    """A process of two ranks, each of which reduces once a step."""
+    record = drawn(rank, 2, groups=[Group("world", "default", [0, 1], 0)], copies=list(copies))
+    for number in range(steps):
+        step(record, number, lambda: record.exchange(asynchronous=True))
+    return record
+
+
+def rows(path):
+    with gzip.open(path) as file:
+        return json.load(file)
+
+
+def test_a_replay_of_an_emulated_job_is_the_job(drawn, tmp_path):
+    written = write_traces(tmp_path / "out", [of_two(drawn).process()], H100)
+    assert [path.rpartition("/")[2] for path in written.files] == ["rank0.json.gz", "rank1.json.gz"]
+    replayed = lumos.replay(lumos.build(lumos.read(tmp_path / "out")))
+    assert replayed.mean_abs_error < 1e-4
+    job = lumos.read(tmp_path / "out")
+    assert [trace.world_size for trace in job.traces] == [2, 2]
+    graph = lumos.build(job)
+    assert len(graph.rendezvous_offset) - 1 == 3
+    assert not len(graph.waiting_unknown)
+    assert {evidence.code: evidence.grade for evidence in graph.evidence} == {"durations-modelled": Grade.LIMITED}
+
+
+def test_a_kernel_takes_what_its_model_says_without_the_factors_of_a_predicted_step(drawn, tmp_path):
+    record = drawn()
+    step(record, 0)
+    write_traces(tmp_path / "out", [record.process()], H100)
+    kernels = [row for row in rows(tmp_path / "out" / "rank0.json.gz")["traceEvents"] if row.get("cat") == "kernel"]
+    alone = int(gemm(4096, 4096, 4096, H100.accelerator, "bf16", in_step=True).time)
+    assert len(kernels) == 30 and {round(row["dur"] * 1e3) for row in kernels} == {alone}
+
+
+def test_a_rank_waits_for_another_that_is_late(drawn, tmp_path):
+    """Rank 1 computes first, so rank 0's collective lasts from its own start to the common end."""
+    early, late = (drawn(rank, 2, groups=[Group("world", "default", [0, 1], 0)]) for rank in (0, 1))
+    early.exchange()
+    step(late, 0)
+    late.exchange()
+    write_traces(tmp_path, [early.process(), late.process()], H100)
+    found = [[row for row in rows(tmp_path / f"rank{rank}.json.gz")["traceEvents"] if "nccl" in row["name"]] for rank in (0, 1)]
+    (first,), (second,) = found
+    assert first["ts"] < second["ts"]
+    assert first["ts"] + first["dur"] == pytest.approx(second["ts"] + second["dur"])
+
+
+def test_a_copy_is_a_member_of_its_own_groups_and_meets_its_own_peers(drawn, tmp_path):
+    """Four ranks: pairs (0, 1) and (2, 3) reduce, and each sends to the rank two further on; ranks 1 and 3 copy 0 and 2."""
+    pairs = [Group("0", "tensor", [0, 1], 5), Group("1", "tensor", [2, 3], 5)]
+    chains = [Group("2", "pipeline", [0, 2], 6), Group("3", "pipeline", [1, 3], 6)]
+    first, last = (drawn(rank, 4, groups=[*pairs, *chains], copies=[rank + 1]) for rank in (0, 2))
+    first.exchange(group="0")
+    first.exchange(CollectiveKind.SEND, "2", peer=2, asynchronous=True)
+    last.exchange(CollectiveKind.RECEIVE, "2", peer=0, asynchronous=True)
+    last.exchange(group="1")
+    write_traces(tmp_path, [first.process(), last.process()], H100)
+    seen = {}
+    for rank in range(4):
+        for row in rows(tmp_path / f"rank{rank}.json.gz")["traceEvents"]:
+            if "nccl" in row["name"]:
+                seen[rank, row["args"]["Collective name"]] = row["args"]
+    assert seen[1, "allreduce"]["Process Group Name"] == "0" and seen[3, "allreduce"]["Process Group Ranks"] == "[2, 3]"
+    assert (seen[0, "send"]["Dst Rank"], seen[1, "send"]["Dst Rank"], seen[3, "recv"]["Src Rank"]) == (2, 3, 1)
+    graph = lumos.build(lumos.read(tmp_path))
+    assert len(graph.rendezvous_offset) - 1 == 4 and not len(graph.waiting_unknown)
+
+
+def test_rows_say_what_a_profiler_would(drawn, tmp_path):
+    record = of_two(drawn, steps=1)
+    record.allocate(1000, 4)
+    record.allocate(-1000, 4)
+    node = "autograd::engine::evaluate_function: MmBackward0"
+    record.operator(node, thread=1, leaf=False, sequence=0, forward_thread=0)
+    write_traces(tmp_path, [record.process()], H100)
+    document = rows(tmp_path / "rank0.json.gz")
+    assert document["lumos"] == "emulated, not measured"
+    assert document["distributedInfo"]["pg_config"][0]["ranks"] == [0, 1]
+    events = document["traceEvents"]
+    (product, *_) = [row for row in events if row["name"] == "aten::mm"]
+    assert product["args"]["Input Dims"] == [[4096, 4096]] * 2
+    assert product["args"]["Input type"] == ["c10::BFloat16"] * 2
+    assert product["args"]["Input Strides"] == [[4096, 1]] * 2
+    taken = [row["args"] for row in events if row["name"] == "[memory]"]
+    assert [(row["Bytes"], row["Total Allocated"]) for row in taken] == [(1024, 1024), (-1024, 0)]
+    arrows = [row for row in events if row.get("cat") == "fwdbwd"]
+    assert [row["ph"] for row in arrows] == ["s", "f"] and arrows[0]["tid"] != arrows[1]["tid"]
+    (stated, *_) = [row["args"] for row in events if row["name"] == "record_param_comms"]
+    assert (stated["In msg nelems"], stated["dtype"], stated["Seq"]) == (1_000_000, "BFloat16", 0)
+    waits = [row["args"] for row in events if row.get("name") == "Stream Wait Event"]
+    recorded = [row["args"]["correlation"] for row in events if row["name"] == "cudaEventRecord"]
+    assert waits and all(wait["wait_on_cuda_event_record_corr_id"] in recorded for wait in waits)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "word"), [("float32", "f32"), ("bfloat16", "bf16"), ("float16", "f16"), ("int64", "u64"), ("bool", "u8")]
+)
+def test_the_kernel_of_a_reduction_is_named_after_the_type_of_its_elements(drawn, tmp_path, dtype, word):
+    record = drawn(0, 2, groups=[Group("world", "default", [0, 1], 0)], copies=[1])
+    record.exchange(CollectiveKind.REDUCE_SCATTER, dtype=dtype)
+    write_traces(tmp_path, [record.process()], H100)
+    (kernel,) = [row["name"] for row in rows(tmp_path / "rank0.json.gz")["traceEvents"] if "nccl" in row["name"]]
+    assert kernel.startswith(f"ncclDevKernel_ReduceScatter_Sum_{word}_RING_LL")
+
+
+def test_an_operator_lies_around_its_launch_and_its_children(drawn, tmp_path):
+    record = drawn()
+    record.operator("aten::linear", leaf=False, inside=[record.operator])
+    write_traces(tmp_path, [record.process()], H100)
+    found = {row["name"]: row for row in rows(tmp_path / "rank0.json.gz")["traceEvents"] if row["ph"] == "X"}
+    outer, inner, launch = found["aten::linear"], found["aten::neg"], found["cudaLaunchKernel"]
+    assert outer["ts"] < inner["ts"] < launch["ts"]
+    assert launch["ts"] + launch["dur"] == pytest.approx(inner["ts"] + inner["dur"]) == pytest.approx(outer["ts"] + outer["dur"])
+
+
+def test_an_operator_ends_before_its_thread_waits_for_another(drawn, tmp_path):
+    record = drawn()
+    record.operator("aten::abs")
+    record.operator("aten::exp", thread=1)
+    record.operator("aten::cos")
+    write_traces(tmp_path, [record.process()], H100)
+    found = {row["name"]: row for row in rows(tmp_path / "rank0.json.gz")["traceEvents"] if row["ph"] == "X"}
+    assert found["aten::abs"]["ts"] + found["aten::abs"]["dur"] <= found["aten::exp"]["ts"]
+    assert found["aten::exp"]["ts"] + found["aten::exp"]["dur"] <= found["aten::cos"]["ts"]
+
+
+def test_copies_whose_peers_differ_have_times_of_their_own(drawn, tmp_path):
+    """Rank 0 and its copy 1 reduce with ranks 2 and 3, of which 3 comes later."""
+    groups = [Group("0", "pair", [0, 2], 5), Group("1", "pair", [1, 3], 5)]
+    first, prompt, late = drawn(0, 4, groups=groups, copies=[1]), drawn(2, 4, groups=groups), drawn(3, 4, groups=groups)
+    first.exchange(group="0")
+    prompt.exchange(group="0")
+    step(late, 0)
+    late.exchange(group="1")
+    for record in (first, prompt, late):
+        record.operator()
+    write_traces(tmp_path, [each.process() for each in (first, prompt, late)], H100)
+    ends = []
+    for rank in range(4):
+        (row,) = [row for row in rows(tmp_path / f"rank{rank}.json.gz")["traceEvents"] if row["name"] == "elementwise_kernel [neg]"]
+        ends.append(row["ts"])
+    assert ends[0] < ends[1] and ends[1] == pytest.approx(ends[3])
+
+
+@pytest.mark.parametrize(("limit", "most"), [("_MOST_ROWS", 10), ("_MOST_RANKS", 1)])
+def test_of_a_job_with_too_many_rows_or_ranks_each_kind_of_rank_is_written(drawn, tmp_path, monkeypatch, limit, most):
+    monkeypatch.setattr(files, limit, most)
+    written = write_traces(tmp_path, [of_two(drawn).process()], H100)
+    assert [path.rpartition("/")[2] for path in written.files] == ["rank0.json.gz"]
+    assert written.ranks == 2 and "ranks-left-out" in {found.code for found in written.diagnostics}
+
+
+def test_what_no_rule_knows_and_what_the_run_assumed_is_said(drawn, tmp_path):
+    record = drawn()
+    a = Tensor((8, 8), "float32", (8, 1), 1, "cuda")
+    record.operator("mine::rotate", inputs=[a], outputs=[Tensor((8, 8), "float32", (8, 1), 2, "cuda")])
+    written = write_traces(tmp_path, [record.process()], H100)
+    assert "mine::rotate (1)" in next(found.message for found in written.diagnostics if found.code == "operators-unknown")
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda d: [], "no process was recorded"),
+        (lambda d: [of_two(d, copies=()).process()], "no process stands for rank 1"),
+        (lambda d: [of_two(d).process(), of_two(d, rank=1, copies=()).process()], "rank 1 of a job of 2 ranks is there twice"),
+        (
+            lambda d: [d(0, 3, groups=[Group("a", "", [0, 1], 0)], copies=[1, 2], exchanges=of_two(d).exchanges).process()],
+            "'world' is not among",
+        ),
+        (lambda d: [lonely(d)], "rank 2 copies rank 0, but is in 0 of the groups"),
+    ],
+)
+def test_records_that_contradict_each_other_are_errors_that_leave_nothing(drawn, tmp_path, make, said):
+    with pytest.raises(LumosError, match=said):
+        write_traces(tmp_path / "out", make(drawn), H100)
+    assert not (tmp_path / "out").exists()
+
+
+def lonely(drawn):
+    """A process whose copy, rank 2, is in no group that was made with its own."""
+    record = drawn(0, 3, groups=[Group("pair", "", [0, 1], 0)], copies=[1, 2])
+    record.exchange(group="pair")
+    return record.process()
+
+
+def test_a_folder_with_other_traces_is_refused(drawn, tmp_path):
+    (tmp_path / "rank7.json.gz").write_bytes(b"")
+    with pytest.raises(UsageError, match="rank7"):
+        write_traces(tmp_path, [of_two(drawn).process()], H100)

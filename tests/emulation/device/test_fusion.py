@@ -1,0 +1,220 @@
+"""Kernels of compiled ranges: what is fused, and the bytes that a fused kernel reads and writes."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.cost.cluster import load_cluster
+from lumos.cost.memory_bound_model import POINTWISE, STRIDED
+from lumos.emulation.device.fusion import launched
+from lumos.emulation.device.kernels import Kernels
+from lumos.emulation.device.regions import Region, compiled
+from lumos.emulation.record import REGION_PREFIX, Tensor
+from lumos.graph.table import Kind
+
+#: Bytes of every tensor here: 1,000 elements of four bytes.
+SIZE = 4000
+
+
+def tensor(storage):
+    return Tensor((10, 100), "float32", (100, 1), storage, "cuda")
+
+
+def square(storage):
+    return Tensor((100, 100), "float32", (100, 1), storage, "cuda")
+
+
+def op(drawn, name, inputs, output, **more):
+    """A function that adds an operator which reads and writes storages."""
+    return lambda: drawn.operator(f"aten::{name}", inputs=[tensor(each) for each in inputs], outputs=[tensor(output)], **more)
+
+
+def multiply(drawn, given, output, **more):
+    return lambda: drawn.operator("aten::mm", inputs=[tensor(given), square(99)], outputs=[tensor(output)], **more)
+
+
+def launches(drawn):
+    """The kernels of each operator that launches any: their names and bytes."""
+    process = drawn.process()
+    found, _ = launched(process, Kernels(load_cluster("h100").accelerator))
+    order = sorted(range(len(found)), key=lambda i: process.operators[i].begin)
+    return [(process.operators[i].name, [(each.name, getattr(each.work, "bytes", None)) for each in found[i]]) for i in order if found[i]]
+
+
+def test_chains_become_part_of_the_kernel_that_is_first_needed(drawn):
+    draw = drawn()
+    draw.mark(
+        f"{REGION_PREFIX}0/0",
+        op(draw, "mul", [1], 2),
+        op(draw, "add", [2, 1], 3),
+        op(draw, "silu", [7], 8),  # nobody needs it before the end
+        multiply(draw, 3, 4),
+        op(draw, "add", [4, 8], 5),
+    )
+    op(draw, "neg", [5], 6)()
+    (first, kernels), (last, rest), (outside, alone) = launches(draw)
+    assert first == "aten::mm"
+    # `mul` and `add` read storage 1 once and write storage 3; storage 2 never reaches memory.
+    assert kernels[0] == ("triton_poi_fused_mul_add", 2 * SIZE) and kernels[1][1] is None and len(kernels) == 2
+    assert (last, rest) == ("aten::add", [("triton_poi_fused_silu_add", 3 * SIZE)])
+    assert (outside, alone) == ("aten::neg", [("elementwise_kernel [neg]", 2 * SIZE)])
+
+
+def test_the_backward_pass_makes_intermediate_values_again(drawn):
+    draw = drawn()
+    draw.mark(
+        f"{REGION_PREFIX}0/0",
+        op(draw, "mul", [1], 2, sequence=5),
+        op(draw, "exp", [2], 3, sequence=6),  # read by the backward pass alone
+        multiply(draw, 2, 4, sequence=7),
+    )
+    back = {"thread": 1}
+    draw.operator(
+        "ExpBackward0", thread=1, leaf=False, sequence=6, forward_thread=0,
+        inside=(op(draw, "mul", [9, 3], 10, **back), multiply(draw, 10, 11, **back)),
+    )  # fmt: skip
+    forward, backward = launches(draw)
+    assert forward[1][0] == ("triton_poi_fused_mul", 2 * SIZE)
+    # It reads the gradient (9) and what `exp` was made from (1, through 2, which the multiplication has in memory), and writes 10.
+    assert backward[0] == "aten::mm" and backward[1][0] == ("triton_poi_fused_mul", 3 * SIZE)
+
+
+def test_what_nobody_reads_is_a_result_and_ranges_are_not_fused_with_each_other(drawn):
+    draw = drawn()
+    draw.mark(f"{REGION_PREFIX}0/0", op(draw, "mul", [1], 2))
+    draw.mark(f"{REGION_PREFIX}1/0", op(draw, "exp", [2], 3))
+    assert launches(draw) == [
+        ("aten::mul", [("triton_poi_fused_mul", 2 * SIZE)]),
+        ("aten::exp", [("triton_poi_fused_exp", 2 * SIZE)]),
+    ]
+    assert compiled(draw.process()) == {0: Region(0, False), 1: Region(1, False)}
+
+
+def test_a_collective_needs_what_it_sends(drawn):
+    draw = drawn()
+    draw.mark(
+        f"{REGION_PREFIX}0/0",
+        op(draw, "mul", [1], 2),
+        op(draw, "add", [2, 7], 3),
+        lambda: draw.exchange(storages=[3, 4]),
+        lambda: draw.allocate(-SIZE, 3),
+        op(draw, "exp", [4], 5),
+        multiply(draw, 5, 6),
+    )
+    (at, kernels), (last, rest) = launches(draw)
+    # The sum is in memory before the collective begins, so with the operator before it.
+    assert (at, kernels) == ("aten::add", [("triton_poi_fused_mul_add", 3 * SIZE)])
+    assert last == "aten::mm" and rest[0] == ("triton_poi_fused_exp", 2 * SIZE)
+
+
+def backward(draw, *inside):
+    """A forward pass that keeps storage 3, and its backward pass."""
+    draw.mark(f"{REGION_PREFIX}0/0", op(draw, "exp", [1], 2, sequence=6), multiply(draw, 2, 3, sequence=7))
+    draw.operator("MmBackward0", thread=1, leaf=False, sequence=7, forward_thread=0, inside=inside)
+    return launches(draw)[1:]
+
+
+def test_what_a_backward_pass_runs_again_for_nothing_is_dropped(drawn):
+    draw = drawn()
+    for storage in (10, 11):
+        draw.allocate(SIZE, storage)
+    found = backward(
+        draw,
+        multiply(draw, 2, 10, thread=1),
+        op(draw, "add", [10, 1], 11, thread=1),  # freed below, and nobody has read it
+        multiply(draw, 9, 12, thread=1),  # the script has it still
+        lambda: draw.allocate(-SIZE, 10),
+        lambda: draw.allocate(-SIZE, 11),
+    )
+    assert [name for name, _ in found] == ["aten::mm"] and len(found[0][1]) == 1
+
+
+def test_work_of_others_between_the_nodes_of_a_pass_does_not_part_it(drawn):
+    draw = drawn()
+    found = backward(draw, op(draw, "add", [8, 9], 10, thread=1))
+    assert found[0][1] == [("triton_poi_fused_add", 3 * SIZE)]
+    draw = drawn()
+    draw.mark(f"{REGION_PREFIX}0/0", op(draw, "exp", [1], 2, sequence=6), multiply(draw, 2, 3, sequence=7))
+    node = {"thread": 1, "leaf": False, "forward_thread": 0}
+    draw.operator("MmBackward0", sequence=7, inside=(op(draw, "add", [8, 9], 10, thread=1),), **node)
+    op(draw, "neg", [20], 21, thread=1)()
+    draw.operator("ExpBackward0", sequence=6, inside=(op(draw, "mul", [10, 9], 11, thread=1),), **node)
+    assert launches(draw)[1:] == [
+        ("aten::neg", [("elementwise_kernel [neg]", 2 * SIZE)]),
+        ("aten::mul", [("triton_poi_fused_add_mul", 3 * SIZE)]),
+    ]
+
+
+def test_what_is_cheap_to_make_is_made_again(drawn):
+    draw = drawn()
+    draw.mark(
+        f"{REGION_PREFIX}0/0",
+        op(draw, "silu", [1], 2),
+        op(draw, "mul", [2, 3], 4),
+        multiply(draw, 4, 5),
+        op(draw, "add", [2, 5], 6),
+    )
+    found = launches(draw)
+    # Storage 2 is never written: `add` reads storage 1 in its place.
+    assert found[0][1][0] == ("triton_poi_fused_silu_mul", 3 * SIZE)
+    assert ("triton_poi_fused_add", 3 * SIZE) in found[-1][1]
+
+
+def test_a_reduction_is_not_made_again(drawn):
+    draw = drawn()
+    draw.mark(
+        f"{REGION_PREFIX}0/0",
+        op(draw, "sum", [1], 2),
+        op(draw, "mul", [2, 3], 4),
+        multiply(draw, 4, 5),
+        op(draw, "add", [2, 5], 6),
+    )
+    (_, first), (_, last) = launches(draw)
+    # Read 1 and 3, write 4 and the sum; then read the sum and 5, write 6.
+    assert first[0] == ("triton_red_fused_sum_mul", 4 * SIZE) and last == [("triton_poi_fused_add", 3 * SIZE)]
+
+
+def test_operators_on_complex_numbers_are_not_fused(drawn):
+    draw = drawn()
+    turned = Tensor((10, 50), "complex64", (50, 1), 2, "cuda")
+    draw.mark(
+        f"{REGION_PREFIX}0/0",
+        op(draw, "neg", [1], 2),
+        lambda: draw.operator("aten::mul", inputs=[turned], outputs=[Tensor((10, 50), "complex64", (50, 1), 3, "cuda")]),
+        op(draw, "exp", [3], 4),
+    )
+    assert [[name for name, _ in kernels] for _, kernels in launches(draw)] == [
+        ["triton_poi_fused_neg", "elementwise_kernel [mul]"],
+        ["triton_poi_fused_exp"],
+    ]
+
+
+def test_parts_of_one_piece_of_memory_are_all_read(drawn):
+    draw = drawn()
+    halves = [Tensor((5, 100), "float32", (100, 1), 1, "cuda", offset) for offset in (0, 500)]
+    turned = [Tensor((100, 5), "float32", (1, 100), 3, "cuda", offset) for offset in (0, 500)]
+
+    def joined(parts, storage):
+        return lambda: draw.operator("aten::cat", inputs=[[*parts, parts[0]], 1], outputs=[tensor(storage)])
+
+    draw.mark(f"{REGION_PREFIX}0/0", joined(halves, 2))
+    draw.mark(f"{REGION_PREFIX}1/0", joined(turned, 4))
+    found, _ = launched(draw.process(), Kernels(load_cluster("h100").accelerator))
+    # Rows of 400 bytes lie beside each other in both, columns do not.
+    assert [(each[0].work.bytes, each[0].work.kernel_class) for each in found] == [(2 * SIZE, POINTWISE), (2 * SIZE, STRIDED)]
+
+
+@pytest.mark.parametrize("ranged", [True, False])
+def test_compiled_code_spends_host_time_on_launches_alone(drawn, ranged):
+    draw = drawn()
+    chain = (op(draw, "mul", [1], 2), op(draw, "exp", [2], 3))
+    if ranged:
+        draw.mark(f"{REGION_PREFIX}0/0", *chain)
+    else:
+        for each in chain:
+            each()
+    tasks = draw.program().tasks
+    host = sum(task.ns for task in tasks if not task.on_device)
+    # Compiled: one leaf and one launch. Otherwise Python, a leaf and a launch for each of two operators.
+    assert host == (10_000 + 3_000 if ranged else 2 * (12_000 + 10_000 + 3_000))
+    assert sum(task.kind == Kind.KERNEL for task in tasks) == (1 if ranged else 2)

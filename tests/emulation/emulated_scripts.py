@@ -1,0 +1,39 @@
+"""How tests run a training script under emulation, and what they read of its record.
+
+It stands apart from the tests, because a file of tests that skips itself without torch cannot be imported by another.
+"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.processes import Launched
+from lumos.emulation.run import records
+
+HEAD = """
+import os, torch
+from torch import nn
+"""
+
+#: A model and its step, for scripts that are about something else.
+STEPS = """
+model = nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+def step():
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def run(folder, body, *, cluster="h100", ranks=1, warmup=1, limit_s=120.0):
+    """The records of a script's processes: HEAD, then `body`."""
+    script = folder / "train.py"
+    script.write_text(HEAD + textwrap.dedent(body))
+    return records(Launched([sys.executable, str(script)], emulated_device(cluster), ranks, 1, warmup, folder, limit_s))
+
+
+def leaves(process):
+    """The names of the operators that call no other, in the order of their starts."""
+    return [each.name for each in sorted(process.operators, key=lambda each: each.begin) if each.leaf]

@@ -1,0 +1,160 @@
+"""Scripts that cannot be emulated, or would change what they must not: each ends, names its line, and leaves files as they were."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.processes import Launched
+from lumos.emulation.run import records
+from lumos.errors import LumosError
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+
+#: Six lines; `step` is one step of training.
+HEAD = """import os, pathlib, shutil, socket, sys, tempfile, threading, torch
+model = torch.nn.Linear(8, 8).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def step():
+    model(torch.rand(4, 8, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+
+
+def run(folder, body, *arguments, limit_s=60.0):
+    script = folder / "train.py"
+    script.write_text(HEAD + textwrap.dedent(body).lstrip())
+    return records(Launched([sys.executable, str(script), *arguments], emulated_device("h100"), 1, 1, 1, folder, limit_s))
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        ("step()\nsys.exit(1)", r"after 1 steps of its optimizer, 2 are needed, by sys\.exit at .*train\.py:8: let it run longer"),
+        ("step()\nos._exit(0)", r"2 are needed, by os\._exit at .*train\.py:8"),
+        ("step()\nif torch.rand(1, device='cuda').item() < 5: raise SystemExit", r"it read values .*train\.py:8\): let it go on"),
+        ("x = torch.rand(1, device='cuda')\nwhile x.item() != 5: pass", r"train\.py:8: EndlessReadsError: .*bound its rounds"),
+        (
+            "def work(): raise ValueError('five')\nthreading.Thread(target=work).start()\nthreading.Event().wait()",
+            r"py:7: ValueError: five",
+        ),
+        ("socket.create_connection(('127.0.0.1', 9))", r"py:7: ConnectionRefusedError: .*have what it loads on this machine"),
+        ("socket.getaddrinfo('example.org', 80)", r"py:7: gaierror: .*have what it loads on this machine"),
+        (
+            "torch.nested.nested_tensor([torch.rand(2, 8, device='cuda')], layout=torch.jagged).sum()",
+            r"py:7: AssertionError: .*pad them to one length",
+        ),
+        ("torch.rand(8, 8, device='cuda').to_sparse_csr()", r"py:7: UnsupportedOperatorException: .*declare it with torch\.library"),
+        (
+            "table = torch.nn.EmbeddingBag(9, 8, sparse=True).cuda()\ntable(torch.ones(4, 2, dtype=torch.long).cuda()).sum().backward()",
+            r"py:8: SparseGradientError: .*leave out sparse=True",
+        ),
+        ("torch.cuda.make_graphed_callables(model, (torch.rand(4, 8, device='cuda'),))", r"py:7: CudaGraphError: .*leave the capture out"),
+        ("torch._C._scatter(torch.rand(4, 8), [0, 1])", r"py:7: SeveralDevicesError: nn\.DataParallel uses 2 .*DistributedDataParallel"),
+        ("os.kill(os.getpid(), 9)", r"rank 0 was ended by SIGKILL"),
+        (
+            "@torch.library.custom_op('mine::scale', mutates_args=())\n"
+            "def scale(x: torch.Tensor) -> torch.Tensor: return torch.empty_like(x)\n"
+            "scale(torch.rand(8, device='cuda'))",
+            r"py:9: RuntimeError: .*declare it with torch\.library\.register_fake",
+        ),
+    ],
+)
+def test_a_script_that_ends_early_is_told_its_line_and_what_to_change(tmp_path, body, said):
+    with pytest.raises(LumosError, match=said):
+        run(tmp_path, body)
+    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_that_waits_is_stopped_at_the_limit_with_its_line(tmp_path):
+    with pytest.raises(LumosError, match=r"not done after 15 s, as rank 0, at .*train\.py:7: raise --limit"):
+        run(tmp_path, "threading.Event().wait()", limit_s=15.0)
+
+
+def test_a_script_with_an_error_of_syntax_is_not_taken_for_one_without_torch(tmp_path):
+    with pytest.raises(LumosError, match=r"ended with status 1 before it had imported torch .* see what it printed above"):
+        run(tmp_path, "step(")
+
+
+WRITES = """
+import numpy
+for folder in sys.argv[1:]:
+    kept, new = folder + "/kept", folder + "/new"
+    torch.save(model.state_dict(), kept)
+    pathlib.Path(kept).write_text("lost")
+    numpy.savez(open(kept, "wb"), numpy.zeros(3))
+    low = os.open(kept, os.O_WRONLY | os.O_TRUNC)
+    os.write(low, b"lost")
+    os.symlink(kept, new)
+    shutil.copy(__file__, new)
+    shutil.copy2(__file__, kept)
+    with tempfile.NamedTemporaryFile("w", delete=False) as file:
+        file.write("lost")
+    os.replace(file.name, kept)
+    with tempfile.TemporaryDirectory() as own:
+        pathlib.Path(own, "x").write_text("kept")
+        assert pathlib.Path(own, "x").read_text() == "kept"  # what the script made itself is there
+        shutil.move(own + "/x", kept)
+    os.rename(kept, new)
+    os.unlink(kept)
+    shutil.rmtree(folder)
+for _ in range(2):
+    step()
+"""
+
+
+def test_files_that_were_there_before_stay_as_they_were_in_the_folder_for_temporary_files_too(tmp_path, monkeypatch):
+    temporary, outside = tmp_path / "temporary", tmp_path / "outside"
+    folders = [temporary / "run", outside]
+    for each in folders:
+        each.mkdir(parents=True)
+        (each / "kept").write_text("original")
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    run(tmp_path, WRITES, *map(str, folders))
+    assert [(each / "kept").read_text() for each in folders] == ["original"] * 2
+    assert [file.name for file in outside.iterdir()] == ["kept"]
+
+
+def test_a_checkpoint_in_the_folder_for_temporary_files_can_be_renamed(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    body = """
+        for _ in range(2):
+            step()
+            torch.save(model.state_dict(), sys.argv[1] + "/new")
+            os.replace(sys.argv[1] + "/new", sys.argv[1] + "/last")
+        """
+    run(tmp_path, body, str(tmp_path / "temporary"))
+    assert not any(each.name in ("new", "last") for each in (tmp_path / "temporary").iterdir())
+
+
+def test_processes_that_a_script_forks_end_without_ending_the_emulation(tmp_path):
+    body = """
+        if os.fork() == 0:
+            os._exit(0)
+        if os.fork() == 0:
+            sys.exit(0)
+        for _ in range(2):
+            step()
+        """
+    (process,) = run(tmp_path, body)
+    assert process.operators
+
+
+def test_a_trainer_that_saves_after_each_step_saves_nothing(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    body = """
+        from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
+        config = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64)
+        lines = [{"input_ids": torch.arange(8), "labels": torch.arange(8)}] * 8
+        arguments = TrainingArguments(sys.argv[1], per_device_train_batch_size=2, save_steps=1, report_to=[])
+        Trainer(LlamaForCausalLM(config), arguments, train_dataset=lines).train()
+        """
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    (process,) = run(tmp_path, body, str(tmp_path / "saved"))
+    assert "not-saved" in {each.code for each in process.notes}
+    assert not (tmp_path / "saved").exists()

@@ -1,0 +1,92 @@
+"""A command run without its accelerators, from the command to the traces that every verb reads."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import lumos
+from lumos.emulation.facade import emulate
+from lumos.errors import LumosError
+
+torch = pytest.importorskip("torch")
+
+SCRIPT = """
+import torch
+
+model = torch.nn.Linear(256, 256).to("cuda")
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(9):
+    loss = model(torch.rand(64, 256, device="cuda")).sum()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_a_script_leaves_the_trace_that_its_device_would_have_left(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    found = emulate([sys.executable, str(script)], tmp_path / "out", "h100", steps=2)
+    assert [path.rpartition("/")[2] for path in found.files] == ["rank0.json.gz"]
+    (trace,) = lumos.read(tmp_path / "out").traces
+    names = {trace.strings[i] for i in trace.name.tolist()}
+    assert {"aten::addmm", "gemm_fp32", "cudaLaunchKernel", "ProfilerStep#1", "ProfilerStep#2"} <= names
+    steps = lumos.replay(lumos.build(lumos.read(tmp_path / "out"))).steps
+    assert [abs(step.replayed_ns / step.measured_ns - 1) < 1e-3 for step in steps] == [True, True]
+
+
+def test_a_script_that_writes_traces_of_its_own_into_the_folder_is_told_to_use_another(tmp_path, monkeypatch):
+    """What it may write are temporary files; one that was there before, as an earlier emulation left it, is in nobody's way."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    script, folder = tmp_path / "train.py", tmp_path / "out"
+    folder.mkdir()
+    (folder / "rank0.json.gz").write_text("of an earlier emulation")
+    script.write_text(SCRIPT)
+    emulate([sys.executable, str(script)], folder, "h100")
+    own = folder / "rank0.et.json"
+    script.write_text(f"open({str(own)!r}, 'w').write('mine')\n" + SCRIPT)
+    left = {file.name: file.read_bytes() for file in folder.iterdir()}
+    with pytest.raises(LumosError, match=r"out: the script wrote rank0\.et\.json there itself.*name another folder with --output"):
+        emulate([sys.executable, str(script)], folder, "h100")
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == left | {own.name: b"mine"}
+
+
+def test_ranks_that_form_no_process_group_are_said_to_train_alone(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    found = emulate([sys.executable, str(script)], tmp_path / "out", "h100", ranks=2)
+    assert len(found.files) == 2
+    assert "no-process-group" in {each.code for each in found.diagnostics}
+
+
+def test_on_the_cpu_an_execution_trace_is_written_whose_benchmark_runs(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT.replace('"cuda"', '"cpu"'))
+    found = emulate([sys.executable, str(script)], tmp_path / "out", "cpu")
+    assert [path.rpartition("/")[2] for path in found.files] == ["rank0.et.json.gz"]
+    lumos.proxy.generate(tmp_path / "out", tmp_path / "proxy")
+    coverage = lumos.proxy.run(tmp_path / "proxy", repeat=1)["coverage_of_operators"]
+    assert coverage == {"real": 1.0, "stand_in": 0.0, "skipped": 0.0}
+
+
+def test_every_kernel_of_a_trace_is_linked_by_id_with_the_execution_trace_beside_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    emulate([sys.executable, str(script)], tmp_path / "out", "h100")
+    linked = lumos.chakra.link(tmp_path / "out" / "rank0.et.json.gz", tmp_path / "out" / "rank0.json.gz")
+    assert linked.by_method == {"id": linked.kernels, "alignment": 0, "enclosing": 0, "none": 0}
+    assert linked.refuted == () and linked.kernels > 5
+
+
+def test_operators_with_kernels_of_the_device_are_not_taken_apart(tmp_path):
+    """Three of torch's operators have a kernel for CUDA, and are several operators for devices without one."""
+    script = tmp_path / "train.py"
+    layers = "torch.nn.Sequential(torch.nn.Linear(256, 256), torch.nn.SiLU(), torch.nn.RMSNorm(256))"
+    script.write_text(SCRIPT.replace("torch.nn.Linear(256, 256)", layers))
+    emulate([sys.executable, str(script)], tmp_path / "out", "h100")
+    (trace,) = lumos.read(tmp_path / "out").traces
+    names = {trace.strings[i] for i in trace.name.tolist()}
+    assert {"aten::_fused_rms_norm", "aten::_fused_rms_norm_backward", "aten::silu_backward"} <= names
+    assert not {"aten::sigmoid", "aten::rsqrt"} & names

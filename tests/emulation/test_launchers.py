@@ -1,0 +1,179 @@
+"""The ways in which people start scripts of several processes, and what such scripts agree on between them."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.processes import Launched
+from lumos.emulation.record import CallKind
+from lumos.emulation.run import records
+from lumos.vocabulary import CollectiveKind
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+
+TRAINING = """
+    model = DistributedDataParallel(nn.Linear(64, 64).cuda(), find_unused_parameters=True)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        loss = model(torch.rand(4, 64, device="cuda")).sum()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def run(folder, start, body, ranks):
+    script = folder / "train.py"
+    script.write_text(textwrap.dedent(body))
+    return records(Launched([sys.executable, *start, str(script)], emulated_device("h100"), ranks, 1, 1, folder, 120.0))
+
+
+def test_torchs_launcher_starts_one_process_and_ranks_agree_on_known_values(tmp_path):
+    body = f"""
+        import importlib.util, os
+        assert importlib.util.find_spec("torch") is not None  # as transformers asks, before it imports torch
+        import torch
+        from torch import nn
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        dist.init_process_group("nccl")
+        assert dist.get_world_size() == 4 and torch.cuda.device_count() == 4
+
+        def agreed(decision):
+            votes = torch.tensor(int(decision), device="cuda")
+            dist.all_reduce(votes)
+            return bool(votes == dist.get_world_size())
+
+        assert agreed(True) and not agreed(False)
+        state = torch.Generator().get_state().to("cuda")
+        dist.broadcast(state, src=0)
+        torch.Generator().set_state(state.cpu())
+        pinned = torch.zeros(8, pin_memory=True)
+        assert pinned.is_pinned() and not torch.zeros(8).is_pinned()
+        moved = nn.Parameter(torch.zeros(8))
+        moved.data = moved.to("cuda")
+        assert moved.device.type == "cuda"
+        moved.record_stream(torch.cuda.current_stream())
+        {textwrap.indent(textwrap.dedent(TRAINING), " " * 8).strip()}
+        """
+    (process,) = run(tmp_path, ["-m", "torch.distributed.run", "--nproc-per-node", "4"], body, ranks=4)
+    assert (process.rank, process.copies) == (0, [1, 2, 3])
+    assert "stand-in-value" not in {each.code for each in process.notes}
+
+
+def test_a_launcher_of_one_process_sets_its_variables_and_the_process_has_a_group_of_its_own(tmp_path):
+    body = f"""
+        import os, torch
+        from torch import nn
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == ("0", "0", "1")
+        dist.init_process_group("nccl")
+        assert (dist.get_world_size(), torch.cuda.device_count()) == (1, 1)
+        {textwrap.indent(textwrap.dedent(TRAINING), " " * 8).strip()}
+        """
+    (process,) = run(tmp_path, ["-m", "torch.distributed.run", "--nproc-per-node", "1"], body, ranks=1)
+    assert [each.ranks for each in process.groups] == [[0]]
+    assert {each.kind for each in process.exchanges} == {CollectiveKind.ALL_REDUCE}
+
+
+def test_a_script_that_starts_its_own_processes_goes_on_as_one_and_rank_0_may_log(tmp_path):
+    body = f"""
+        import os, torch
+        from torch import nn
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+
+        def work(rank, world):
+            dist.init_process_group("nccl", rank=rank, world_size=world)
+            assert (rank, world) == (dist.get_rank(), dist.get_world_size())
+            {textwrap.indent(textwrap.dedent(TRAINING), " " * 12).strip()}
+                if rank == 0:
+                    print(loss.item())
+
+        if __name__ == "__main__":
+            torch.multiprocessing.spawn(work, args=(4,), nprocs=4)
+        """
+    first, other = run(tmp_path, [], body, ranks=4)
+    assert (first.rank, first.copies, other.rank, other.copies) == (0, [], 3, [1, 2])
+    reads = [sum(each.kind is CallKind.READ_VALUE for each in process.calls) for process in (first, other)]
+    assert reads == [1, 0]
+
+
+def test_a_mesh_makes_the_first_group_and_a_job_of_one_rank_may_make_groups_too(tmp_path):
+    body = """
+        import os, torch
+        from torch.distributed.device_mesh import init_device_mesh
+        model = torch.nn.Linear(4, 4).cuda()
+        if "WORLD_SIZE" in os.environ:
+            assert init_device_mesh("cuda", (2, 2), mesh_dim_names=("dp", "tp"))["tp"].size() == 2
+        else:
+            os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="localhost", MASTER_PORT="1")
+            torch.distributed.init_process_group("nccl")
+            model = torch.nn.parallel.DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            model(torch.rand(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, [], body, ranks=4)
+    assert {len(each.ranks) for each in process.groups} == {4, 2}
+    (process,) = run(tmp_path, [], body, ranks=1)
+    assert [each.ranks for each in process.groups] == [[0]]
+    assert process.exchanges
+
+
+BUCKETS = """
+    import torch
+    import torch.distributed as dist
+    dist.init_process_group("nccl")
+    model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(20)]).cuda()
+    model = torch.nn.parallel.DistributedDataParallel(model{})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        model(torch.ones(4, 1024, device="cuda")).sum().backward()
+        optimizer.step()
+    """
+
+
+@pytest.mark.parametrize(
+    ("options", "layers"),
+    [
+        # Of 4.2 MB each: a bucket is full once it has reached 1 MiB, the first, or 25 MiB. As real runs on two CPUs have them.
+        ("", [1, 7, 7, 5]),
+        (", bucket_cap_mb=10", [3, 3, 3, 3, 3, 3, 2]),
+        (", static_graph=True, bucket_cap_mb=50", [13, 7]),
+    ],
+)
+def test_gradients_are_added_up_in_buckets_of_the_size_that_the_script_asks_for(tmp_path, options, layers):
+    process = run(tmp_path, [], BUCKETS.format(options), ranks=2)[0]
+    assert [each.input_elements for each in process.exchanges] == [1024 * 1025 * each for each in layers]
+
+
+def test_parameters_that_may_be_unused_keep_the_buckets_of_the_first_step(tmp_path):
+    process = run(tmp_path, [], BUCKETS.format(", find_unused_parameters=True"), ranks=2)[0]
+    # The first weight alone reaches 1 MiB; its bias and six layers and the weight of the next reach 25 MiB, and so on; then which are used.
+    sizes = [each.input_elements for each in process.exchanges]
+    assert sizes == [5_249_024, 7_347_200, 7_347_200, 1_048_576, 40]
+
+
+def test_memory_that_a_script_gives_back_by_resizing_its_storage_is_given_back(tmp_path):
+    body = """
+        import torch
+        from torch import nn
+        model = nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            gathered = torch.empty(1000, device="cuda")
+            gathered.untyped_storage().resize_(0)
+            gathered.untyped_storage().resize_(2000)
+            model(torch.rand(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, [], body, ranks=1)
+    changes = [each.bytes for each in process.allocations]
+    first = changes.index(4000)
+    assert changes[first : first + 3] == [4000, -4000, 2000]

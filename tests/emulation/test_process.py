@@ -1,0 +1,342 @@
+"""What a script does while it is emulated: which operators, streams and exchanges it leaves, and what it is kept from."""
+
+from __future__ import annotations
+
+import sys
+from itertools import accumulate
+
+import pytest
+from tests.emulation.emulated_scripts import HEAD, leaves, run
+
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.processes import Launched
+from lumos.emulation.record import REGION_PREFIX, CallKind, Tensor
+from lumos.emulation.run import records
+from lumos.errors import LumosError
+from lumos.vocabulary import CollectiveKind
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    """One script with most of what a process can ask of its device, as its record and the folder it ran in."""
+    folder = tmp_path_factory.mktemp("single")
+    body = f"""
+        assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+        assert torch.cuda.get_device_capability() == (9, 0) and torch.cuda.get_device_properties(0).multi_processor_count == 132
+        for few, many in ((10, 1 << 21), (11, 1 << 22), (10, 1 << 21)):  # what is small on the host has data, also where it is made again
+            assert type(torch.arange(few)) is torch.Tensor and type(torch.arange(many)) is not torch.Tensor
+        shared = nn.Linear(64, 64)
+        model = nn.Sequential(shared, nn.ReLU(), nn.RMSNorm(64), shared).to("cuda")
+        assert len(list(model.parameters())) == 3  # the layer is still one after it has moved
+        optimizer = torch.optim.AdamW(model.parameters())
+        side = torch.cuda.Stream()
+        for _ in range(3):
+            x = torch.rand(8, 64).to("cuda")
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                y = x * 2
+            torch.cuda.current_stream().wait_stream(side)
+            q = model(y).to(torch.bfloat16).reshape(1, 4, 8, 16)
+            loss = torch.nn.functional.scaled_dot_product_attention(q, q, q).sum()
+            if torch.isnan(loss):
+                raise SystemExit("not a number")
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            torch.save(model.state_dict(), "{folder}/../saved.pt")
+            torch.cuda.synchronize()
+    """
+    (process,) = run(folder, body)
+    return process, folder
+
+
+def test_operators_are_those_of_the_device_in_the_order_of_their_threads(single):
+    process, _ = single
+    found = leaves(process)
+    order = ["aten::mul", "aten::addmm", "aten::clamp_min", "aten::_fused_rms_norm", "aten::_flash_attention_forward"]
+    assert [name for name in found if name in order] == [order[0], order[1], order[2], order[3], order[1], order[4]]
+    assert "aten::_foreach_mul_" in found
+    backward = {each.thread for each in process.operators if each.name == "MmBackward0" or each.name == "AddmmBackward0"}
+    assert backward and 0 not in backward
+    assert all(each.forward_thread == 0 for each in process.operators if each.name == "AddmmBackward0")
+
+
+def test_tensors_have_the_shapes_types_and_device_that_the_script_gave_them(single):
+    process, _ = single
+    (first, *_) = [each for each in process.operators if each.name == "aten::addmm"]
+    bias, given, weight = (each for each in first.inputs if isinstance(each, Tensor))
+    assert (bias.shape, given.shape, weight.shape, weight.stride) == ((64,), (8, 64), (64, 64), (1, 64))
+    assert {each.device for each in (bias, given, weight)} == {"cuda"}
+    (flash,) = [each for each in process.operators if each.name == "aten::_scaled_dot_product_flash_attention"]
+    assert flash.inputs[0].dtype == "bfloat16"
+
+
+def test_streams_events_and_waits_are_noted_in_order(single):
+    process, _ = single
+    assert [(each.kind, each.stream) for each in process.calls if each.kind is not CallKind.READ_VALUE] == [
+        (CallKind.SYNCHRONIZE_DEVICE, 0),
+        (CallKind.RECORD_EVENT, 0), (CallKind.STREAM_WAITS_EVENT, 1), (CallKind.RECORD_EVENT, 1), (CallKind.STREAM_WAITS_EVENT, 0),
+    ]  # fmt: skip
+    (doubled,) = [each for each in process.operators if each.name == "aten::mul" and each.leaf]
+    assert doubled.stream == 1
+    assert [each.kind for each in process.calls].count(CallKind.READ_VALUE) == 1  # `if torch.isnan(loss)`
+
+
+def test_memory_is_what_lives_at_once(single):
+    process, _ = single
+    before = sum(each.bytes for each in process.allocations if each.position == 0)
+    parameters = (64 * 64 + 64 + 64) * 4
+    batch = 8 * 64 * 4
+    # As the first step ends: parameters, their gradients and the two moments of AdamW, and some tensors of a batch's size.
+    assert 4 * parameters <= before < 4 * parameters + 8 * batch
+    freed = [each for each in process.allocations if each.bytes < 0]
+    taken = {(each.storage, each.bytes) for each in process.allocations if each.bytes > 0}
+    assert freed and all((each.storage, -each.bytes) in taken for each in freed)
+
+
+def test_nothing_is_saved_and_every_assumption_names_its_line(single):
+    process, folder = single
+    assert not (folder.parent / "saved.pt").exists()
+    notes = {each.code: each.where for each in process.notes}
+    assert notes["not-saved"].endswith("train.py:27")
+    assert notes["stand-in-value"].endswith("train.py:22")
+
+
+def test_ranks_that_do_the_same_are_copies_and_exchanges_name_their_group(tmp_path):
+    body = """
+        import torch.distributed as dist
+        from torch.nn.parallel import DistributedDataParallel
+        dist.init_process_group("nccl")
+        assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (int(os.environ["RANK"]), 4, "nccl")
+        model = DistributedDataParallel(nn.Linear(512, 1024).cuda())
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(3):
+            model(torch.rand(4, 512, device="cuda")).sum().backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body, ranks=4)
+    assert (process.rank, process.copies) == (0, [1, 2, 3])
+    (exchange,) = process.exchanges
+    assert (exchange.kind, exchange.dtype) == (CollectiveKind.ALL_REDUCE, "float32")
+    assert exchange.input_elements == 512 * 1024 + 1024
+    assert [group.ranks for group in process.groups if group.name == exchange.group] == [[0, 1, 2, 3]]
+    assert [each.exchange for each in process.calls if each.kind is CallKind.STREAM_WAITS_EXCHANGE] == [0]
+
+
+def test_what_cannot_be_emulated_is_named_by_its_line_and_nothing_is_left(tmp_path):
+    body = """
+        model = nn.Linear(4, 4).cuda()
+        x = torch.empty(3, 4, device="cuda")
+        torch.linalg.lstsq(x, model(x))
+        """
+    with pytest.raises(LumosError, match=r"train\.py:7: .*aten\.linalg_lstsq.*: its shape depends on values") as raised:
+        run(tmp_path, body)
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
+    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
+
+
+def test_a_script_that_never_ends_is_stopped_at_the_limit(tmp_path):
+    with pytest.raises(LumosError, match=r"not done after 8 s, as rank 0, at .*train.py:\d+.*raise --limit"):
+        run(tmp_path, "while True: pass", limit_s=8.0)
+
+
+def test_a_script_without_enough_steps_says_how_many_it_needs(tmp_path):
+    body = """
+        model = nn.Linear(4, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        model(torch.rand(2, 4, device="cuda")).sum().backward()
+        optimizer.step()
+        """
+    with pytest.raises(LumosError, match="ended after 1 steps of its optimizer, 2 are needed"):
+        run(tmp_path, body)
+
+
+def test_a_script_that_only_calls_its_model_for_ever_is_recorded_by_its_calls(tmp_path):
+    body = """
+        model = nn.Linear(8, 4).cuda()
+        with torch.inference_mode():
+            while True:
+                mask = torch.randint(0, 2, (2, 3), device="cuda")
+                if torch.all(mask == 1):  # what is asked of all elements holds
+                    nn.functional.dropout(model(torch.rand(2, 8, device="cuda")), training=False)
+        """
+    (process,) = run(tmp_path, body)
+    assert "aten::addmm" in leaves(process)
+    assert "aten::clone" not in {each.name for each in process.operators}  # dropout gives back what it got
+    assert {"stand-in-all"} <= {each.code for each in process.notes}
+
+
+def test_a_word_of_the_script_that_is_a_launchers_name_starts_no_launcher(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + "model = nn.Linear(8, 4).cuda()\nwhile True: model(torch.rand(2, 8, device='cuda'))\n")
+    (process,) = records(Launched([sys.executable, str(script), "accelerate"], emulated_device("h100"), 1, 1, 1, tmp_path, 120.0))
+    assert "aten::addmm" in leaves(process)
+
+
+def test_kernels_that_call_other_operators_are_leaves_and_what_they_call_is_below_them(tmp_path):
+    body = """
+        words, norm = nn.Embedding(50, 16).cuda(), nn.LayerNorm(16).cuda()
+        optimizer = torch.optim.SGD(words.parameters(), lr=0.1)
+        for _ in range(3):
+            norm(words(torch.zeros(2, 3, dtype=torch.int64, device="cuda"))).sum().backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    inside = {}
+    for outer in (each for each in process.operators if each.name in ("aten::index_select", "aten::native_layer_norm")):
+        assert outer.leaf
+        calls = (each for each in process.operators if each.thread == outer.thread and outer.begin < each.begin < outer.end)
+        inside[outer.name] = [each.name.removeprefix("aten::") for each in sorted(calls, key=lambda each: each.begin)]
+    assert inside == {"aten::index_select": ["empty", "resize_"], "aten::native_layer_norm": ["empty", "empty", "empty", "view", "view"]}
+
+
+def test_what_torch_has_no_rule_of_shapes_for_is_followed_to_the_kernels_after_it(tmp_path):
+    """The bias of a convolution by cuDNN is added by a kernel of its own."""
+    body = """
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(8, 3, 3, stride=2)).cuda()
+        with torch.inference_mode():
+            while True:
+                out = model(torch.rand(2, 3, 8, 8, device="cuda"))
+                assert out.shape == (2, 3, 13, 13)  # (8 - 3 + 1 - 1) * 2 + 3
+                out ** 2, torch.arange(4, device="cuda")
+        """
+    (process,) = run(tmp_path, body)
+    ordered = sorted(process.operators, key=lambda each: each.begin)
+    found = [
+        (each.name, each.leaf)
+        for each in ordered
+        if each.name in ("aten::cudnn_convolution", "aten::cudnn_convolution_transpose", "aten::add_")
+    ]
+    assert found == [
+        ("aten::cudnn_convolution", True),
+        ("aten::add_", True),
+        ("aten::cudnn_convolution_transpose", True),
+        ("aten::add_", True),
+    ]
+    names = [(each.name, each.leaf) for each in ordered]
+    place = names.index(("aten::pow", True))
+    assert [name for name, _ in names[place + 1 : place + 3]] == ["aten::result_type", "aten::to"]  # it asks for the type of the result
+    assert names[names.index(("aten::arange", True)) + 1][0] == "aten::resize_"
+
+
+def test_compiled_functions_and_modules_are_ranges(tmp_path):
+    body = """
+        model = torch.compile(nn.Linear(16, 16).cuda())
+        other = nn.ReLU()
+        other.compile()
+
+        @torch.compile(dynamic=False)
+        def loss_of(x):
+            return x.exp().sum()
+
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(2):
+            loss_of(other(model(torch.rand(4, 16, device="cuda")))).backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    ranges = {mark.name: mark for mark in process.marks if mark.name.startswith(REGION_PREFIX)}
+    assert sorted(ranges) == [f"{REGION_PREFIX}{number}/0" for number in range(3)]
+    inside = [
+        [each.name for each in process.operators if mark.begin < each.begin and each.end < mark.end and each.leaf]
+        for _, mark in sorted(ranges.items())
+    ]
+    assert [names[-1] for names in inside] == ["aten::addmm", "aten::clamp_min", "aten::sum"]
+    assert "fused-by-rule" in {note.code for note in process.notes}
+
+
+def test_a_range_of_the_script_holds_what_runs_in_it_on_every_thread(tmp_path):
+    body = """
+        weight = torch.ones(4, 4, device="cuda", requires_grad=True)
+        optimizer = torch.optim.SGD([weight])
+        for _ in range(2):
+            with torch.profiler.record_function("whole"):
+                loss = (weight @ weight).sum()
+                with torch.profiler.record_function("part"):
+                    torch.cuda.synchronize()
+                    loss.backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    ranges = {mark.name: (mark.begin, mark.end) for mark in process.marks}
+    (wait,) = (each.position for each in process.calls if each.kind is CallKind.SYNCHRONIZE_DEVICE)
+    backward = [(each.begin, each.end) for each in process.operators if each.thread > 0]
+    (forward,) = (each.begin for each in process.operators if each.name == "aten::matmul")
+    assert ranges["whole"][0] < forward < ranges["part"][0] < wait < min(backward)[0]
+    assert max(end for _, end in backward) < ranges["part"][1] < ranges["whole"][1]
+
+
+TENSOR_PARALLEL = """
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    dist.init_process_group("nccl")
+    model = nn.Sequential(nn.Linear(32, 128, bias=False), nn.SiLU(), nn.Linear(128, 32, bias=False)).cuda()
+    parallelize_module(model, init_device_mesh("cuda", (2,)), {"0": ColwiseParallel(use_local_output=False), "2": RowwiseParallel()})
+    optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+    for _ in range(2):
+        model(torch.rand(64, 32, device="cuda")).sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    """
+
+
+@pytest.fixture(scope="module", params=[0, 1], ids=["first step", "second step"])
+def half(request, tmp_path_factory):
+    """One step of two layers of which each of two ranks holds a half, and how many steps came before."""
+    process, *_ = run(tmp_path_factory.mktemp("half"), TENSOR_PARALLEL, ranks=2, warmup=request.param)
+    return process, request.param
+
+
+def test_a_rank_works_on_its_part_of_distributed_tensors_alone(half):
+    process, _ = half
+    shapes = {
+        each.name: [tensor.shape for tensor in (*each.inputs, *each.outputs) if isinstance(tensor, Tensor)]
+        for each in process.operators
+        if each.leaf and each.name in ("aten::silu", "aten::silu_backward")
+    }
+    assert shapes == {"aten::silu": [(64, 64)] * 2, "aten::silu_backward": [(64, 64)] * 3}
+    # Forward two, backward one for each weight and one for what lies between the layers: the input needs no gradient.
+    assert [leaves(process).count(name) for name in ("aten::mm", "aten::_fused_adamw_")] == [5, 1]
+
+
+def test_memory_of_distributed_tensors_is_that_of_the_part_and_results_of_collectives_end_with_their_use(half):
+    process, steps_before = half
+    weight, batch, between, scalar = 4 * 64 * 32, 4 * 64 * 32, 4 * 64 * 64, 4
+    state = 2 * (2 * weight + scalar) if steps_before else 0  # AdamW: two moments and a count for each weight
+    # Most of it as the backward pass begins: the batch, what SiLU was given and gave, the first gradient of a weight, the gradient of
+    # what SiLU gave, the loss and its gradient. What the ranks added up is gone by then.
+    assert max(accumulate(each.bytes for each in process.allocations)) == (
+        2 * weight + state + batch + 2 * between + weight + between + 2 * scalar
+    )
+
+
+def test_what_an_optimizer_does_after_the_one_inside_it_belongs_to_the_same_step(tmp_path):
+    body = """
+        class TwoPrecisions:  # as of Megatron and Apex: it keeps the parameters in fp32, which it copies to those of the model
+            def __init__(self, parameters):
+                self.models = list(parameters)
+                self.inner = torch.optim.SGD([nn.Parameter(each.float()) for each in self.models], 0.1)
+
+            @property
+            def param_groups(self):
+                return self.inner.param_groups
+
+            def step(self):
+                kept = self.param_groups[0]["params"]
+                for ours, theirs in zip(kept, self.models):
+                    ours.grad = theirs.grad.float()
+                self.inner.step()
+                for ours, theirs in zip(kept, self.models):
+                    theirs.data.copy_(ours)
+
+        model = nn.Linear(64, 64, bias=False).cuda().bfloat16()
+        optimizer = TwoPrecisions(model.parameters())
+        for _ in range(3):
+            model(torch.ones(8, 64, device="cuda", dtype=torch.bfloat16)).sum().backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    assert leaves(process)[-2:] == ["aten::_foreach_add_", "aten::copy_"]
+    assert leaves(process).count("aten::copy_") == 2  # of the gradient, and of the parameter: none of the step before

@@ -1,0 +1,66 @@
+"""Processes of an emulated job end with the command that started them, however that ends."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.processes import Launched
+from lumos.emulation.run import records
+from lumos.errors import LumosError
+
+#: Each rank starts a process of its own, and none of them ever ends. The numbers of both are in a file for each rank.
+ENDLESS = """
+import os, subprocess, sys
+child = subprocess.Popen([sys.executable, "-S", "-c", "while True: __import__('time').sleep(0.05)"])
+with open(f"{sys.argv[1]}/{os.environ['RANK']}.part", "w") as file:
+    file.write(f"{os.getpid()} {child.pid}")
+os.rename(file.name, file.name.replace("part", "pids"))
+while True:
+    __import__("time").sleep(0.05)
+"""
+
+
+def begun(folder: Path, ranks: int) -> list[int]:
+    """The numbers of all processes, once each rank has written its own."""
+    for _ in range(600):
+        files = list(folder.glob("*.pids"))
+        if len(files) == ranks:
+            return [int(each) for file in files for each in file.read_text().split()]
+        time.sleep(0.1)
+    raise AssertionError("the ranks did not start")
+
+
+def is_running(number: int) -> bool:
+    state = Path(f"/proc/{number}/stat")
+    return state.exists() and state.read_text().rpartition(")")[2].split()[0] != "Z"
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="which processes run is read from /proc")
+@pytest.mark.parametrize(("told", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
+def test_a_signal_ends_all_processes_at_once_and_leaves_nothing(tmp_path, told, status):
+    script, output = tmp_path / "train.py", tmp_path / "out"
+    script.write_text(ENDLESS)
+    verb = ["lumos", "collect", "--emulate", "h100", "--ranks", "2", "-o", str(output), "--", sys.executable, str(script), str(tmp_path)]
+    command = subprocess.Popen([sys.executable, "-c", f"import sys; sys.argv = {verb!r}; from lumos.cli import main; main()"])
+    numbers = begun(tmp_path, 2)
+    assert len(numbers) == 4 and all(map(is_running, numbers))
+    command.send_signal(told)
+    assert command.wait(5.0) == status
+    time.sleep(0.1)
+    assert not any(map(is_running, numbers)) and not output.exists()
+
+
+def test_a_rank_that_fails_ends_the_one_beside_it(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text("import os, time\ntime.sleep(0 if os.environ['RANK'] == '0' else 60)\n")
+    begin = time.monotonic()
+    with pytest.raises(LumosError, match="before it had imported torch"):
+        records(Launched([sys.executable, str(script)], emulated_device("h100"), 2, 1, 1, tmp_path, 60.0))
+    assert time.monotonic() - begin < 30

@@ -1,0 +1,91 @@
+"""Batch normalisation over all ranks: what each of them does, sends, keeps and waits for."""
+
+from __future__ import annotations
+
+import pytest
+from tests.emulation.emulated_scripts import leaves, run
+
+from lumos.cost.cluster import load_cluster
+from lumos.emulation.device.kernels import Kernels
+from lumos.emulation.record import CallKind
+from lumos.vocabulary import CollectiveKind
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+
+#: 2 images of 16 channels, 8 x 8, in 16 bits: 4,096 bytes. Two numbers of fp32 for each channel: 128 bytes.
+BODY = """
+torch.distributed.init_process_group("nccl")
+model = nn.SyncBatchNorm.convert_sync_batchnorm(nn.Sequential(nn.BatchNorm2d(16))).cuda()
+assert isinstance(model[0], nn.SyncBatchNorm)
+model = nn.parallel.DistributedDataParallel(model)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(3):
+    image = torch.rand(2, 16, 8, 8, device="cuda", dtype=torch.float16, requires_grad=True)
+    out = model(image)
+    assert out.shape == image.shape and out.dtype == image.dtype
+    out.sum().backward()
+    assert image.grad.shape == image.shape
+    optimizer.step()
+"""
+PARTS = {
+    "aten::batch_norm_stats": ["batch_norm_collect_statistics_kernel"],
+    "aten::batch_norm_gather_stats_with_counts": ["batch_norm_reduce_statistics_kernel"],
+    "aten::batch_norm_elemt": ["batch_norm_transform_input_kernel"],
+    "aten::batch_norm_backward_reduce": ["batch_norm_backward_reduce_kernel"],
+    "aten::batch_norm_backward_elemt": ["batch_norm_backward_elemt_kernel"],
+}
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("norm"), BODY, ranks=4)[0]
+
+
+def only(process, name):
+    (found,) = [each for each in process.operators if each.name == name]
+    return found
+
+
+def test_it_runs_in_parts_on_the_kernels_that_torch_has_for_them(process):
+    kernels = Kernels(load_cluster("h100").accelerator)
+    assert [name for name in leaves(process) if name in PARTS] == list(PARTS)
+    launched = {name: kernels(only(process, name)) for name in PARTS}
+    assert {name: [each.name.split(" ")[0] for each in found] for name, found in launched.items()} == PARTS
+    moved = [found[0].work.bytes for found in launched.values()]
+    joined = 4 * 16 * 4 * 2 + 4 * 4  # means and deviations of four ranks, and their counts
+    running = 128  # both of fp32, read and written
+    assert moved == [
+        4096 + 128,
+        joined + running + running + 128,
+        2 * 4096 + 128 + 128,
+        2 * 4096 + 128 + 64 + 4 * 64,
+        3 * 4096 + 3 * 64 + 128 + 4 * 4,
+    ]
+    assert not kernels.unknown
+
+
+def test_ranks_gather_their_statistics_and_add_up_two_sums_of_each_channel(process):
+    gathered, added = (
+        [(each.input_elements, each.output_elements) for each in process.exchanges if each.kind is kind]
+        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE)
+    )
+    assert gathered == [(33, 4 * 33)]  # a mean and a deviation of each channel, and the count
+    assert (32, 32) in added
+    own = only(process, "aten::batch_norm_backward_reduce").end, only(process, "aten::batch_norm_backward_elemt").begin
+    assert [own[0] < each.begin < own[1] for each in process.exchanges if each.input_elements == 32 and not each.asynchronous] == [True]
+
+
+def test_ranks_without_an_image_are_sorted_out_by_a_mask_that_the_host_waits_for(process):
+    masks = [each for each in process.operators if each.name == "aten::nonzero"]
+    assert [each.inputs[0].shape for each in masks] == [(4,)] * 3
+    reads = [each.position for each in process.calls if each.kind is CallKind.READ_VALUE]
+    assert len(reads) == 3
+    assert all(mask.begin <= read for mask, read in zip(masks, reads, strict=True))
+
+
+def test_the_statistics_are_wide_and_the_result_is_as_the_image(process):
+    mean, deviation = only(process, "aten::batch_norm_stats").outputs
+    assert (mean.dtype, mean.shape, deviation.shape) == ("float32", (16,), (16,))
+    assert only(process, "aten::batch_norm_elemt").outputs[0].dtype == "float16"
+    result = only(process, "aten::batch_norm_elemt")
+    assert [each.bytes for each in process.allocations if result.begin < each.position < result.end] == [4096]

@@ -1,0 +1,168 @@
+"""What a script learns of tensors without data: values that follow, old names of types, what a device knows of itself."""
+
+from __future__ import annotations
+
+import pytest
+from tests.emulation.emulated_scripts import STEPS, leaves, run
+
+from lumos.emulation.record import Tensor
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+
+
+def test_known_values_survive_what_is_done_to_them_and_end_with_what_is_written(tmp_path):
+    body = """
+def generated(most):  # as transformers generates text: until all sequences are done, of which nobody knows whether one is early
+    left, made = torch.ones(3, dtype=torch.long, device="cuda"), 0
+    while True:
+        made += 1
+        ends = torch.isin(torch.randint(0, 5, (3,), device="cuda"), torch.tensor([2], device="cuda"))
+        done = torch.full((3,), False, device="cuda") | ends
+        left = left & ~(done | torch.full((3,), made >= most, device="cuda"))
+        if left.max() == 0:
+            return made
+for _ in range(2):
+    assert generated(7) == 7
+    zeros = torch.zeros(4, device="cuda")
+    assert zeros.max().item() == 0
+    zeros[2] = 5  # by way of a view
+    assert zeros.max().item() == 1
+    zeros = torch.zeros(4, device="cuda")
+    torch._foreach_add_([zeros], 1.0)
+    assert zeros.max().item() == 1
+    zeros.copy_(torch.full((4,), 3, device="cuda"))
+    assert zeros[1].item() == 3
+    zeros[:2].copy_(torch.full((2,), 4, device="cuda"))
+    assert zeros.max().item() == 1
+    drawn = torch.multinomial(torch.rand(3, 9, device="cuda"), 1)
+    assert not (drawn == 2).all() and (torch.rand(3, device="cuda") == 2).all()  # not all of what was drawn is the end
+    normal = torch.distributions.Normal(zeros.log(), zeros)  # which checks that its parameters are valid
+    assert normal.log_prob(normal.sample()).shape == (4,)
+    step()
+"""
+    run(tmp_path, STEPS + body)
+
+
+def test_ranks_that_tell_each_other_a_known_size_know_it(tmp_path):
+    body = """
+torch.distributed.init_process_group("nccl")
+model = nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(2):
+    sizes = [torch.zeros(1, dtype=torch.long, device="cuda") for _ in range(2)]
+    torch.distributed.all_gather(sizes, torch.tensor([6], device="cuda"))
+    assert [each.item() for each in sizes] == [6, 6]
+    torch.distributed.all_gather(sizes, torch.rand(1, device="cuda").long())
+    assert [each.item() for each in sizes] == [1, 1], "nothing is known of these"
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+"""
+    run(tmp_path, body, ranks=2)
+
+
+def test_old_names_of_types_and_what_a_driver_tells_are_answered(tmp_path):
+    body = """
+import io, pickle
+two = torch.cuda.FloatTensor([1.0, 2.0])
+assert isinstance(two, torch.cuda.FloatTensor) and not isinstance(two, torch.cuda.HalfTensor) and two.is_cuda
+assert two.type() == "torch.cuda.FloatTensor" and two.type(torch.cuda.HalfTensor).dtype == torch.float16
+assert torch.cuda.LongTensor(3, 4).shape == (3, 4)
+torch.set_default_tensor_type("torch.cuda.HalfTensor")
+assert torch.ones(2).is_cuda and torch.ones(2).dtype == torch.float16
+torch.set_default_tensor_type("torch.FloatTensor")
+assert not torch.ones(2).is_cuda and torch.ones(2).dtype == torch.float32
+assert torch.accelerator.memory_allocated() == torch.cuda.memory_allocated() > 0 == torch.cuda.utilization()
+assert torch.cuda.nccl.version() > (2, 10)
+assert pickle.loads(pickle.dumps(torch.arange(4))).tolist() == [0, 1, 2, 3]
+held = io.BytesIO()
+torch.save(torch.arange(3), held)
+held.seek(0)
+assert torch.load(held).tolist() == [0, 1, 2]
+for _ in range(2):
+    step()
+"""
+    run(tmp_path, STEPS + body)
+
+
+def test_operators_for_whose_results_torch_has_no_rule_have_their_shapes(tmp_path):
+    body = """
+from torch.nn import functional
+from torch.nn.attention.flex_attention import flex_attention
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+up = nn.ConvTranspose2d(6, 8, 4, 2, 1, groups=2).cuda()
+cell = nn.GRUCell(4, 8).cuda()
+lstm = nn.LSTM(3, 8, batch_first=True).cuda()
+for _ in range(2):
+    assert up(torch.rand(2, 6, 5, 5, device="cuda")).sum().backward() is None
+    cell(torch.rand(2, 4, device="cuda")).sum().backward()
+    packed = pack_padded_sequence(torch.rand(3, 9, 3).cuda(), torch.tensor([9, 2, 4]), batch_first=True, enforce_sorted=False)
+    assert packed.data.shape == (15, 3) and packed.batch_sizes.tolist() == [3, 3, 2, 2, 1, 1, 1, 1, 1]
+    padded, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
+    assert padded.shape == (3, 9, 8)
+    padded.sum().backward()
+    scores = torch.rand(50, 4, 20, device="cuda", requires_grad=True)
+    lengths = torch.full((4,), 10, device="cuda")
+    functional.ctc_loss(scores.log_softmax(2), torch.randint(1, 20, (4, 30), device="cuda"), lengths * 5, lengths).backward()
+    rounded = torch.fake_quantize_per_tensor_affine(torch.rand(4, 4, device="cuda", requires_grad=True), 0.1, 0, -128, 127)
+    rounded.sum().backward()
+    numbers = torch.randint(0, 5, (10, 2), device="cuda")
+    assert torch.unique(numbers, dim=0).shape == (10, 2) and torch.unique_consecutive(numbers).shape == (20,)
+    query = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    flex_attention(query, query, query, score_mod=lambda score, *_: score)[0].sum().backward()
+    step()
+"""
+    (process,) = run(tmp_path, STEPS + body)
+    (up,) = (each for each in process.operators if each.name == "aten::cudnn_convolution_transpose")
+    assert isinstance(up.outputs[0], Tensor) and up.outputs[0].shape == (2, 8, 10, 10)
+    (network,) = (each for each in process.operators if each.name == "aten::_cudnn_rnn")
+    assert isinstance(network.inputs[0], Tensor) and network.inputs[0].shape == (15, 3)
+    assert [3, 3, 2, 2, 1, 1, 1, 1, 1] in network.inputs
+    assert "aten::_flash_attention_forward" in leaves(process)
+    assert "flex-attention" in {note.code for note in process.notes}
+
+
+def test_a_rank_draws_random_numbers_for_its_part_of_a_distributed_tensor(tmp_path):
+    body = """
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Shard, distribute_tensor
+os.environ.pop("MASTER_ADDR")  # which a mesh that makes the group of all ranks does without, as no rank is connected
+mesh = init_device_mesh("cuda", (2,))
+weight = nn.Parameter(distribute_tensor(torch.empty(8, 4, device="cuda"), mesh, [Shard(0)]))
+optimizer = torch.optim.SGD([weight], 0.1)
+for _ in range(2):
+    nn.init.trunc_normal_(weight, std=0.02)
+    weight.sum().backward()
+    optimizer.step()
+"""
+    process = run(tmp_path, body, ranks=2)[0]
+    drawn = [each for each in process.operators if each.leaf and each.name in ("aten::uniform_", "aten::normal_")]
+    assert [getattr(each.inputs[0], "shape", None) for each in drawn] == [(4, 4)]
+
+
+def test_a_tensor_made_of_a_sequence_of_tensors_reads_each_of_them(tmp_path):
+    body = """
+for _ in range(2):
+    zeros = torch.zeros((), device="cuda")
+    norms = torch.tensor([[zeros, torch.rand((), device="cuda")], [zeros, 4.0]])
+    assert norms.device.type == "cpu" and norms.tolist() == [[0, 1], [0, 4]]
+    assert torch.as_tensor([zeros], device="cuda").max().item() == 0
+    like = zeros.new_tensor(7.5, device="cpu")
+    assert (like.item(), like.device.type, zeros.new_tensor([2, 2]).device.type) == (7.5, "cpu", "cuda")
+    step()
+"""
+    (process,) = run(tmp_path, STEPS + body)
+    assert leaves(process).count("aten::_local_scalar_dense") == 5
+
+
+def test_the_state_of_a_devices_generator_goes_where_it_came_from(tmp_path):
+    body = """
+assert "RANK" not in os.environ  # nobody launched this script
+(generator,) = torch.cuda.default_generators
+kept = torch.cuda.random.get_rng_state(device=torch.device("cuda"))  # by the part of torch.cuda that has the function
+assert kept.shape == generator.get_state().shape == generator.clone_state().get_state().shape == (16,)
+generator.set_state(kept)
+assert torch.Generator().get_state().shape[0] > 16 and generator.clone_state().device.type == "cuda"
+for _ in range(2):
+    step()
+"""
+    run(tmp_path, STEPS + body)

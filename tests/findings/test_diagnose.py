@@ -1,0 +1,201 @@
+"""What `lumos.diagnose` finds in drawn jobs, and what it is worth; times in µs."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lumos
+from lumos.errors import LumosError
+from lumos.findings.finding import FindingCode
+
+from .conftest import Rank
+
+US = 1e-6
+FOREIGN = Path(__file__).parents[2] / "examples" / "foreign" / "DLRM__tf32"
+#: What every rank of a CPU job does: 400 + 10 × 50 = 900 µs; a step then takes 950.
+USUAL = [("aten::a", 400), *[("aten::b", 50)] * 10]
+
+
+def first(path):
+    """The first finding, after a look at what holds for all findings."""
+    found = lumos.diagnose(path)
+    assert found.trust.grade == "sound"
+    worths = [each.worth_s for each in found.findings]
+    assert worths == sorted(worths, reverse=True)
+    for each in found.findings:
+        assert 0 <= each.worth_low_s <= each.worth_high_s and each.worth_s <= each.worth_high_s
+        assert each.command.startswith("lumos ") and each.evidence and each.fix
+    return found.findings[0]
+
+
+def codes(path):
+    return [each.code for each in lumos.diagnose(path).findings]
+
+
+def test_nothing_is_found_in_a_device_that_works_all_the_time(job, gpu):
+    found = lumos.diagnose(job(gpu()))
+    assert (found.findings, found.step_time_s, found.basis) == ((), pytest.approx(1000 * US), "period")
+    assert "nothing to fix found" in repr(found)
+
+
+def test_nothing_is_found_in_ranks_that_do_the_same(job, cpu):
+    assert codes(job(*cpu(USUAL, USUAL, USUAL))) == []
+
+
+def test_work_that_only_one_rank_does(job, cpu):
+    found = first(job(*cpu(USUAL, [*USUAL, ("aten::bmm", 300)], USUAL)))
+    assert (found.code, found.where.ranks, found.where.task) == (FindingCode.EXTRA_WORK, (1,), "aten::bmm")
+    assert found.where.start_ns == 900_000 and found.where.step.startswith("ProfilerStep#")
+    assert found.worth_s == pytest.approx(300 * US)
+    assert "300.0 µs a step more than its peers" in found.evidence
+
+
+def test_a_rank_that_is_slower(job, cpu):
+    found = first(job(*cpu(USUAL, [("aten::a", 400), *[("aten::b", 80)] * 10], USUAL)))
+    assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.SLOW_RANK, (1,), pytest.approx(300 * US))
+
+
+def test_a_rank_with_larger_inputs(job, cpu):
+    """Rank 2 takes half as long again, 1350, for inputs that are half as large again."""
+
+    def works(rows, factor):
+        shapes = {"Input Dims": [[rows, 4]]}
+        return [("aten::a", 400 * factor, shapes), *[("aten::b", 50 * factor, shapes)] * 10]
+
+    found = first(job(*cpu(works(8, 1), works(8, 1), works(12, 1.5))))
+    assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.UNEVEN_INPUT, (2,), pytest.approx(450 * US))
+    assert "aten::b of [[12,4]], its peers [[8,4]]" in found.evidence
+
+
+def test_the_loader_of_one_rank(job, cpu):
+    """What the loader takes is the loader's: no other finding names it again."""
+    path = job(*cpu(USUAL, [("enumerate(DataLoader)#It.__next__", 300), *USUAL], USUAL))
+    found = first(path)
+    assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.DATA_LOADER, (1,), pytest.approx(300 * US))
+    assert codes(path) == [FindingCode.DATA_LOADER]
+
+
+def test_communication_that_nothing_hides(job, cpu):
+    found = first(job(*cpu(USUAL, USUAL, USUAL, meet=500)))
+    assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.EXPOSED_COMMUNICATION, (0, 1, 2), pytest.approx(500 * US))
+    assert found.command.endswith("--drop 'gloo:all_reduce*'")
+    assert "1 all-reduce a step and rank, mostly of 256 B in 500.0 µs" in found.evidence
+
+
+def test_devices_that_wait_for_the_cpu(job, gpu):
+    """60 kernels of 3 µs, launched every 10: the devices idle 820 of 1000 µs, and graphs save most of it."""
+    found = first(job(gpu(time=3)))
+    assert found.code is FindingCode.LAUNCH_BOUND and found.command.endswith("--set cuda_graphs=on")
+    assert "idle 820.0 µs a step for the CPU" in found.evidence and "60 kernels a step and rank with a median of 3.00 µs" in found.evidence
+    assert 700 * US < found.worth_s < 820 * US
+
+
+def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job):
+    """One step: a call of 2000 µs, which sets the device up, and 60 operators of 10 µs with kernels of 3 µs."""
+    rank = Rank()
+    rank.step(0, 0, 2620)
+    rank.operator("aten::empty", 0, 2000)
+    for i in range(60):
+        now = 2000 + 10 * i
+        rank.operator("aten::mm", now, 10)
+        rank.call("cudaLaunchKernel", now + 2, 2, ("gemm_kernel", now + 6, 3))
+    rank.call("cudaDeviceSynchronize", 2600, 10)
+    (found,) = lumos.diagnose(job(rank)).findings
+    assert (found.code, found.where.task, found.worth_s) == (FindingCode.LONG_CALL, "aten::empty", pytest.approx(2000 * US))
+    assert "record later steps" in found.fix
+
+
+def test_elementwise_kernels_that_could_be_one(job, gpu):
+    """Two of three kernels of 16 µs are elementwise and neighbours: 20 of 40 go, 320 µs, up to 1 µs of the device's first launch."""
+    names = ("vectorized_elementwise_kernel<4>", "elementwise_kernel", "gemm_kernel")
+    found = first(job(gpu(name=lambda i: names[i % 3])))
+    assert (found.code, found.worth_s) == (FindingCode.FUSIBLE_KERNELS, pytest.approx(320 * US, abs=1.1 * US))
+    assert found.worth_low_s == 0
+
+
+def test_calls_that_wait_in_the_middle_of_a_step(job):
+    """60 operators of 20 µs launch a kernel of 8 µs, and wait from 5 to 15 µs for it. Without waiting they take 10 µs each."""
+    rank = Rank()
+    for step in range(5):
+        rank.step(step, 1200 * step, 1200)
+        for i in range(60):
+            now = 1200 * step + 20 * i
+            rank.operator("aten::item", now, 20)
+            rank.call("cudaLaunchKernel", now + 2, 2, ("gemm_kernel", now + 6, 8))
+            rank.call("cudaStreamSynchronize", now + 5, 10)
+    found = next(each for each in lumos.diagnose(job(rank)).findings if each.code is FindingCode.BLOCKING_CALLS)
+    assert found.worth_s == pytest.approx(60 * 10 * US)
+    assert found.title == "the CPU waits for the device, mostly in aten::item (cudaStreamSynchronize)"
+    assert "a step and rank: 60 calls in aten::item (cudaStreamSynchronize); without waiting" in found.evidence
+
+
+def test_a_thread_that_waits_for_another_does_not_wait_for_the_device():
+    """The backward thread of this recording ends a step in AccumulateGrad, and then waits 10 ms for the next: no call of the device."""
+    found = next(each for each in lumos.diagnose(FOREIGN).findings if each.code is FindingCode.BLOCKING_CALLS)
+    assert found.title == "the CPU waits for the device, mostly in aten::_local_scalar_dense (cudaStreamSynchronize)"
+    assert "calls that wait take 1.25 ms a step and rank: 1 call" in found.evidence
+
+
+def test_a_step_that_takes_longer(job, cpu):
+    """The fourth of five steps has a pause of 2000 µs: over the four recorded periods that is 500 a step."""
+    ranks = cpu(USUAL, USUAL, USUAL)
+    for rank in ranks:
+        for row in rank.rows:
+            row["ts"] += 2000 if row["ts"] >= 3 * 950 + 20 else 0
+    found = first(job(*ranks))
+    assert (found.code, found.where.step, found.worth_s) == (FindingCode.SLOW_STEPS, "ProfilerStep#3", pytest.approx(500 * US))
+
+
+def test_a_job_without_times_is_refused(job, gpu):
+    read = lumos.read(job(gpu()))
+    never = replace(lumos.build(read), measured_start=None, measured_end=None)
+    with pytest.raises(LumosError, match=r"rank0\.json: diagnose needs a measured job"):
+        lumos.diagnose(read, graph=never)
+
+
+def test_a_recording_that_is_unsound_is_refused(job, gpu):
+    rank = gpu()
+    lost = [row for row in rank.rows if row["cat"] == "kernel"][::10]
+    rank.rows = [row for row in rank.rows if row not in lost]
+    path = job(rank)
+    with pytest.raises(LumosError, match="diagnose: the recording cannot give a sound answer"):
+        lumos.diagnose(path)
+    assert lumos.diagnose(path, force=True).trust.grade == "unsound"
+
+
+def test_what_the_recording_lacks(job, cpu):
+    assert {lack.code for lack in lumos.diagnose(job(*cpu(USUAL))).lacks} == {"one-rank", "no-device"}
+    assert "two-ranks" in {lack.code for lack in lumos.diagnose(job(*cpu(USUAL, USUAL))).lacks}
+
+
+def test_the_result_is_the_object_of_json(job, cpu):
+    found = lumos.diagnose(job(*cpu(USUAL, USUAL, USUAL, meet=500))).to_dict()
+    assert json.loads(json.dumps(found)) == found
+    assert set(found["findings"][0]) == {
+        *("code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "evidence", "fix", "command"),
+    }
+    assert set(found["findings"][0]["where"]) == {"ranks", "step", "start_ns", "task"}
+    assert np.isclose(found["step_time_s"], 1440 * US)
+
+
+def test_the_largest_worth_comes_first(job, cpu):
+    """Rank 1 takes 300 µs more, and the all-reduce 500."""
+    slow = [("aten::a", 400), *[("aten::b", 80)] * 10]
+    found = lumos.diagnose(job(*cpu(USUAL, slow, USUAL, meet=500))).findings
+    assert [each.code for each in found] == [FindingCode.EXPOSED_COMMUNICATION, FindingCode.SLOW_RANK]
+    assert [each.worth_s for each in found] == [pytest.approx(500 * US), pytest.approx(300 * US)]
+
+
+@pytest.mark.skipif("LUMOS_TRACES" not in os.environ, reason="LUMOS_TRACES is not set: it names the folder of public traces")
+def test_the_stage_with_the_output_head_comes_before_the_bubble_that_it_causes():
+    """The published analysis of this job blames its last stage: ranks 6 and 7."""
+    found = lumos.diagnose(f"{os.environ['LUMOS_TRACES']}/straggler-8gpu").findings
+    assert (found[0].code, found[0].where.ranks) == (FindingCode.UNEVEN_STAGES, (6, 7))
+    assert found[0].worth_s == pytest.approx(0.402, abs=0.001)
+    assert FindingCode.PIPELINE_BUBBLE in {each.code for each in found[1:]}

@@ -1,0 +1,170 @@
+"""Rows of published tables: spellings, blanks, and rows that cannot be read."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.errors import LumosError
+from lumos.prediction.published import job_of, published_step
+
+ROW = {
+    "id": "a-1", "source": "somewhere", "model": "GPT L24 h1024", "layers": "24", "hidden": "1024", "heads": "16", "seq_len": "1024",
+    "gpu": "A100", "n_gpus": "8", "gpus_per_node": "8", "tp": "2", "pp": "2", "micro_batch": "4", "global_batch": "32",
+    "framework": "Megatron-DeepSpeed", "year": "2023", "step_time_s": "0.5",
+}  # fmt: skip
+
+
+def row(**changes: str) -> dict[str, str]:
+    return {**ROW, **changes}
+
+
+def codes(job):
+    return {d.code for d in job.assumed}
+
+
+def test_blanks_are_filled_and_said():
+    job = job_of(row())
+    assert (job.model.ffn, job.model.vocab, job.model.kv_heads, job.plan.dp, job.plan.precision) == (4096, 51200, 16, 2, "fp16")
+    assert {"assumed-ffn", "assumed-vocab", "assumed-precision", "framework-profile"} <= codes(job)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "zero", "shard"),
+    [
+        ("zero1 group=8", 1, 0), ("zero1 group=4", 1, 4), ("zero1 group=all dp", 1, 0), ("FULL_SHARD", 3, 0), ("HYBRID_SHARD", 3, 0),
+        ("fsdp2_group=4", 3, 4), ("HSDP group=4", 3, 4), ("distributed optimizer", 1, 0), ("ZeRO Stage-2", 2, 0), ("none", 0, 0),
+        ("DDP", 0, 0), ("", 0, 0),
+    ],
+)  # fmt: skip
+def test_sharding(spelling, zero, shard):
+    job = job_of(row(zero_or_fsdp=spelling, tp="1", pp="1"))
+    assert (job.plan.zero, job.plan.shard) == (zero, shard)
+
+
+@pytest.mark.parametrize(
+    ("spelling", "family"),
+    [("amp_bf16", "bf16"), ("FP8 tensorwise", "fp8"), ("BF16", "bf16"), ("float32", "fp32"), ("NVFP4", "fp4")],
+)
+def test_precision_families(spelling, family):
+    assert job_of(row(precision=spelling, gpu="B200")).plan.precision == family
+
+
+@pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "Mixtral 8x7B (pretraining)", "mixtral_8x7b"])
+def test_longer_names_of_known_models(name):
+    job = job_of(row(model=name, layers="", hidden="", heads="", framework="Megatron-LM", ep="2", dp="2"))
+    assert job.model.experts is not None and job.model.layers == 32
+
+
+def test_a_name_that_only_begins_alike_keeps_its_own_dimensions():
+    assert job_of(row(model="Llama2-7B-wide", hidden="8192")).model.hidden == 8192
+
+
+@pytest.mark.parametrize(
+    ("text", "recompute", "layers"),
+    [("full", "full", -1), ("block, 4 layers", "full", 4), ("0 layers", "none", -1), ("selective (default)", "selective", -1)],
+)
+def test_recomputation(text, recompute, layers):
+    plan = job_of(row(recompute=text)).plan
+    assert (plan.recompute, plan.recompute_layers) == (recompute, layers)
+
+
+def test_dashes_and_thousands():
+    job = job_of(row(vpp="-", cp="n/a", seq_len="1,024"))
+    assert (job.plan.vpp, job.plan.cp, job.plan.seq_len) == (1, 1, 1024)
+
+
+def test_era_decides_the_kernels():
+    assert job_of(row()).framework.attention == "unfused"
+    assert job_of(row(framework="Megatron-LM", year="2021")).framework.attention == "unfused"
+    assert job_of(row(framework="NeMo (Megatron Core)", year="2024")).framework.tp_overlap
+    assert job_of(row(framework="torchtitan FSDP2", notes="torch.compile", tp="1", pp="1")).framework.fusion == "compiled"
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"n_gpus": ""}, "n_gpus is blank"),
+        ({"gpu": "TPUv4"}, "TPUv4"),
+        ({"hidden": "many"}, "hidden = 'many' is not a number"),
+        ({"global_batch": "31"}, "global_batch"),
+        ({"dp": "3"}, "devices"),
+        ({"precision": "posit8"}, "precision"),
+        ({"zero_or_fsdp": "sharded somehow"}, "zero_or_fsdp"),
+        ({"recompute": "perhaps"}, "recompute"),
+        ({"layers": "", "model": "unknown"}, "no layers"),
+    ],
+)
+def test_rows_that_cannot_be_read_say_why(change, reason):
+    with pytest.raises(LumosError, match=reason):
+        job_of(row(**change))
+
+
+def test_measured_step_from_seconds_or_tokens():
+    assert published_step(row()) == 0.5
+    assert published_step(row(step_time_s="", tokens_per_s_per_gpu="4096")) == pytest.approx(1.0)
+    for bad in ({"step_time_s": "", "tokens_per_s_per_gpu": ""}, {"step_time_s": "-1"}, {"step_time_s": "fast"}):
+        with pytest.raises(LumosError):
+            published_step(row(**bad))
+
+
+def test_fine_tuning_runs_of_nemo_are_packed():
+    tuned = job_of(row(framework="NeMo (Megatron Core)", notes="NeMo 24.07 container; Finetuning LoRA"))
+    assert tuned.plan.document == 192
+    assert "assumed-packing" in codes(tuned)
+    assert job_of(row(framework="NeMo (Megatron Core)", notes="NeMo 24.07 container; Pretraining")).plan.document == 0
+
+
+def test_scales_by_row_gather_in_16_bit():
+    rows = job_of(row(framework="torchtitan FSDP2", precision="FP8 rowwise", notes="torch.compile", pp="1")).framework
+    tensors = job_of(row(framework="torchtitan FSDP2", precision="FP8 tensorwise", notes="torch.compile", pp="1")).framework
+    assert (rows.fp8_gather, rows.fp8_rows) == (False, True)
+    assert (tensors.fp8_gather, tensors.fp8_rows) == (True, False)
+
+
+def test_overlap_off_is_all_of_it():
+    framework = job_of(row(framework="Megatron-LM (Megatron Core)", year="2026", notes="comm overlap off per repro guide")).framework
+    assert not (framework.dp_overlap or framework.gather_overlap or framework.tp_overlap or framework.tp_async)
+
+
+def test_remarks_that_set_switches_are_said():
+    job = job_of(row(notes="BF16 optimizer with fp32 gradient accumulation", year="2022"))
+    assert (job.framework.gradient_bytes, job.framework.reduce_bytes) == (4, 4)
+    assert "noted-switches" in codes(job)
+    assert "noted-switches" not in codes(job_of(row(notes="fp32 norm of gradients printed")))
+    zero_bubble = job_of(row(framework="Megatron-LM", year="2025", notes="zb-h1 schedule", global_batch="64"))
+    assert zero_bubble.plan.schedule == "zero-bubble"
+    assert "noted-schedule" in codes(zero_bubble)
+
+
+def test_a_recomputation_of_null_is_one_that_is_not_stated():
+    for text in ("null", "-", "N/A", ""):
+        assert job_of(row(recompute=text, framework="Megatron-LM", year="2025")).plan.recompute == "none"
+    assert job_of(row(recompute="none")).plan.recompute == "none"
+
+
+def test_a_flag_that_is_neither_yes_nor_no_is_not_read_as_no():
+    with pytest.raises(LumosError, match="sequence_parallel 'sometimes'"):
+        job_of(row(sequence_parallel="sometimes"))
+
+
+def test_a_precision_that_is_not_stated_is_as_the_framework_has_it_and_open():
+    job = job_of(row(gpu="H100", notes="MLPerf Training v4.0"))
+    assert job.plan.precision == "fp8"
+    assert {name: other.plan.precision for u in job.unknowns if u.code == "unknown-precision" for name, other in u.answers.items()} == {
+        "bf16": "bf16"
+    }
+    without = job_of(row(gpu="A100", notes="MLPerf Training v4.0"))
+    assert without.plan.precision == "bf16"  # the device has no fp8
+
+
+def test_more_devices_than_sequences_share_them_where_no_plan_is_stated():
+    job = job_of(row(tp="", pp="", n_gpus="16", global_batch="8", micro_batch="1"))
+    assert (job.plan.dp, job.plan.cp) == (8, 2)
+    assert "assumed-cp" in codes(job)
+    assert job_of(row(tp="", pp="", micro_batch="1")).plan.cp == 1
+
+
+def test_dropped_tokens_mean_even_experts_and_an_all_to_all():
+    told = {"model": "Qwen3 30B a3B", "layers": "", "hidden": "", "heads": "", "framework": "Megatron Bridge", "tp": "1", "pp": "1"}
+    plain, dropping = (job_of(row(**{**told, "model": told["model"] + end})).framework for end in ("", " (tokendrop)"))
+    assert (plain.deep_ep, dropping.deep_ep, dropping.expert_skew) == (True, False, 1.0)

@@ -1,0 +1,98 @@
+"""What a configuration leaves open widens the interval, and is asked for."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from tests.prediction.test_published import row
+
+import lumos
+from lumos.plan.profiles import choose, is_profiled, other_years, profile_questions
+from lumos.prediction.leave_out import LeaveOut, score_left_out, thinned
+from lumos.prediction.published import job_of
+from lumos.prediction.step_time import PredictedStep
+from lumos.prediction.unknowns import Open, covering, questions
+
+JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 32, "seq": 4096, "tp": 4}
+
+
+def test_habits_multiply_and_independent_facts_combine_by_squares():
+    time = PredictedStep(1.0, 1 / 1.08, 1.08)
+    habits = [Open("a", "?", {"slow": 1.1}, of_framework=True), Open("b", "?", {"slow": 1.2, "fast": 0.8}, of_framework=True)]
+    found = covering(time, habits)
+    assert found.high_s == pytest.approx(1 + math.hypot(0.08, 1.1 * 1.2 - 1))
+    assert 1 / found.low_s == pytest.approx(1 + math.hypot(0.08, 1 / 0.8 - 1))
+    others = [Open("c", "?", {"slow": 1.3}), Open("d", "?", {"slow": 1.4})]
+    assert covering(time, others).high_s == pytest.approx(1 + math.hypot(0.08, 0.3, 0.4))
+    assert covering(time, []) == pytest.approx(time)
+
+
+def test_only_what_matters_is_asked():
+    asked = questions([Open("a", "warm?", {"yes": 1.05}), Open("b", "blue?", {"yes": 1.001})])
+    assert [note.code for note in asked] == ["a"]
+    assert "warm? The step by other answers: yes +5%" in asked[0].message
+
+
+def test_an_unknown_framework_is_neither_the_fastest_nor_the_slowest():
+    times = {name: lumos.predict(**JOB, framework=name).time for name in ("generic", "nemo", "megatron-2021")}
+    assert times["nemo"].time_s < times["generic"].time_s < times["megatron-2021"].time_s
+    assert times["generic"].low_s < times["nemo"].time_s  # the interval covers the fastest
+    assert times["generic"].high_s / times["generic"].low_s > 1.3 * times["nemo"].high_s / times["nemo"].low_s
+
+
+def test_what_is_stated_is_no_longer_open():
+    open_job = lumos.predict(**JOB, framework="generic")
+    told = lumos.predict(**JOB, framework="generic", switches={"fusion": "fused", "loss": "torch"})
+    codes = {u.code for u in open_job.unknowns}
+    assert "unknown-fusion" in codes
+    assert codes - {u.code for u in told.unknowns} == {"unknown-fusion"}
+    assert told.time.time_s == open_job.time.time_s
+    assert told.time.high_s < open_job.time.high_s
+    assert lumos.predict(**JOB).unknowns == ()
+
+
+def test_rows_of_unknown_frameworks_get_the_profile_of_their_time():
+    now, then = (job_of(row(framework="HomeGrown", year=year)) for year in ("2025", "2021"))
+    assert (now.framework.name, now.framework.attention, then.framework.attention) == ("generic", "cudnn", "unfused")
+    assert choose("HomeGrown", 2023).framework.attention == "fa1"  # version 2 is of July of that year
+    assert {"unknown-fusion", "unknown-overlap", "unknown-virtual-stages"} <= {u.code for u in now.unknowns}
+    assert not is_profiled(choose("HomeGrown", 2025).framework)
+    assert {q.code for q in profile_questions("generic")} >= {"unknown-host", "unknown-attention"}
+
+
+def test_a_framework_without_a_year_may_be_of_another():
+    assert {f.attention for f in other_years("Megatron-LM").values()} == {"unfused"}
+    assert "unknown-year" in {u.code for u in job_of(row(framework="Megatron-LM", year="")).unknowns}
+    assert "unknown-year" not in {u.code for u in job_of(row(framework="Megatron-LM", year="2025")).unknowns}
+
+
+def test_recomputation_is_open_where_the_job_would_not_fit_without():
+    large = {"model": "llama3-70b", "layers": "", "hidden": "", "heads": "", "gpu": "A100-80GB", "seq_len": "8192", "framework": "NeMo"}
+    codes = {u.code for u in job_of(row(**large)).unknowns}
+    assert "unknown-recomputation" in codes
+    assert "unknown-recomputation" not in {u.code for u in job_of(row(**large, recompute="none")).unknowns}
+
+
+def test_experts_are_asked_for_their_router_and_dispatch():
+    found = lumos.predict(model="mixtral-8x7b", cluster="h100", gpus=32, global_batch=64, seq=4096, ep=8)
+    assert {"unknown-router", "unknown-dispatch"} <= {u.code for u in found.unknowns}
+    told = lumos.predict(
+        model="mixtral-8x7b", cluster="h100", gpus=32, global_batch=64, seq=4096, ep=8, switches={"deep_ep": "on", "ep_overlap": "off"}
+    )
+    assert "unknown-dispatch" not in {u.code for u in told.unknowns}
+
+
+def test_rows_without_their_frameworks_profile_have_a_wider_interval():
+    rows = [row(id=f"r{i}", framework="Megatron-LM", year="2025", micro_batch=str(m)) for i, m in enumerate((1, 2, 4))]
+    for known, unknown in zip(score_left_out(rows, LeaveOut.SOURCE), score_left_out(rows, LeaveOut.FRAMEWORK), strict=True):
+        assert known.predicted is not None
+        assert unknown.predicted is not None
+        assert unknown.job is not None
+        assert unknown.job.framework.name == "generic"
+        assert unknown.predicted.high_s / unknown.predicted.low_s > known.predicted.high_s / known.predicted.low_s
+
+
+def test_every_source_keeps_rows_spread_over_its_table():
+    rows = [{"source": "a", "id": str(i)} for i in range(10)] + [{"source": "b", "id": "x"}]
+    assert [r["id"] for r in thinned(rows, 4)] == ["0", "3", "6", "9", "x"]

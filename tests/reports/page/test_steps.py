@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+import lumos
+from lumos.reports.page.document import ReportedJob, document, report_headline
+from lumos.reports.page.steps import steps_shown
+
+ROOT = os.environ.get("LUMOS_TRACES")
+
+
+@pytest.fixture
+def recording(ahead):
+    return ReportedJob.of(lumos.read(*ahead()))
+
+
+@pytest.fixture
+def shown(recording):
+    return steps_shown(recording.measured, recording.replayed, recording.membership, recording.job)
+
+
+def test_a_step_is_its_period_with_its_latency_beside_it(shown):
+    """The job completes its steps at 40, 70 and 100 µs; their operators start at 0, 10 and 20."""
+    assert [(s["name"], s["basis"], s["time_ns"], s["latency_ns"], s["counts"]) for s in shown] == [
+        ("ProfilerStep#0", "latency", 40_000, 40_000, False),
+        ("ProfilerStep#1", "period", 30_000, 60_000, True),
+        ("ProfilerStep#2", "period", 30_000, 80_000, True),
+    ]
+
+
+def test_the_parts_of_every_rank_and_their_mean_sum_to_the_step(shown):
+    """From 70 to 100 µs only rank 0 has a kernel: one rank computes for 30 µs, the other does nothing."""
+    last = shown[2]
+    assert [rank["measured"]["four"]["exposed_compute_ns"] for rank in last["ranks"]] == [30_000, 0]
+    assert last["measured"]["four"]["exposed_compute_ns"] == last["measured"]["four"]["other_ns"] == 15_000
+    assert (last["measured"]["named"]["compute_ns"], last["measured"]["named"]["host_ns"]) == (15_000, 15_000)
+    for step in shown:
+        for run, length in (("measured", step["time_ns"]), ("replayed", step["replayed_ns"])):
+            for parts in (step[run], *(rank[run] for rank in step["ranks"])):
+                assert sum(parts["four"].values()) == sum(parts["named"].values()) == length
+
+
+def test_the_report_says_one_step_time(recording):
+    found = document(recording)
+    assert (found["step_time_ns"], found["latency_ns"], found["basis"], found["step"]) == (30_000, 70_000, "period", "ProfilerStep#1")
+    assert report_headline(recording).startswith("30.00 µs a step (period; latency 70.00 µs) on 2 ranks; ")
+    assert next(path for path in found["path"] if path["step"] == found["step"])["duration_ns"] == 30_000
+    assert found["timeline"]["runs"][0]["length_ns"] == 30_000
+
+
+def test_the_timeline_of_a_step_begins_when_the_step_before_is_complete(recording):
+    """The second step is shown from 40 to 70 µs: the CPU has no work any more, and the third kernel of rank 1 begins at 50."""
+    run = recording.drawing("ProfilerStep#1")["runs"][0]
+    assert run["length_ns"] == 30_000
+    assert run["pieces"] == 3  # one kernel of rank 0; two of rank 1
+
+
+def test_a_longer_step_counts_and_is_said(ahead):
+    """Periods of 30, 30 and 90 µs: their mean is 50, and the median is said beside it."""
+    found = document(ReportedJob.of(lumos.read(*ahead((30, 30, 30, 90)))))
+    assert [(s["time_ns"], s["counts"]) for s in found["steps"][1:]] == [(30_000, True), (30_000, True), (90_000, True)]
+    assert (found["step_time_ns"], found["median_ns"]) == (50_000, 30_000)
+    assert "steps-uneven" in [d["code"] for d in found["diagnostics"]]
+
+
+@pytest.mark.skipif(ROOT is None, reason="LUMOS_TRACES is not set: the public traces are not here")
+def test_a_public_job_of_eight_ranks_has_one_step_time_in_all_parts_of_the_report():
+    """The ranks complete their work after 15.82 to 20.65 ms; the step of the job is the whole of it, on every rank."""
+    found = document(ReportedJob.of(lumos.read(f"{ROOT}/dlrm-8xv100")))
+    (step,) = found["steps"]
+    (path,) = found["path"]
+    assert (found["basis"], round(found["step_time_ns"] / 1e6, 2)) == ("latency", 20.65)
+    everywhere = [step["time_ns"], step["latency_ns"], path["duration_ns"], found["timeline"]["runs"][0]["length_ns"]]
+    everywhere += [found["latency_ns"], found["replay"]["step_time_ns"], found["stragglers"]["measured_step_ns"]]
+    everywhere += [round(sum(parts["measured"][kind].values())) for parts in (step, *step["ranks"]) for kind in ("four", "named")]
+    assert set(everywhere) == {found["step_time_ns"]}
+    assert found["headline"].startswith("20.65 ms a step (latency) on 8 ranks; ")

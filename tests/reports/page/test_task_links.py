@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import lumos
+from lumos.analyze.loop.steps import members
+from lumos.graph.build import build
+from lumos.graph.table import Dependency
+from lumos.reports.page.task_facts import TaskFacts
+from lumos.reports.page.task_links import link_columns, task_links
+from lumos.reports.page.timeline_lanes import lanes_of
+from lumos.reports.page.timeline_levels import pieces, window_of
+from lumos.simulation import freeze, measured
+
+
+@pytest.fixture
+def drawn(trace):
+    """Two steps of three operators (`rows` of the conftest): each launches a kernel, and the third step's kernels follow each other."""
+    job = lumos.read(trace(per_step=3))
+    graph = build(job)
+    run = measured(graph)
+    window = window_of(run, members(graph), "ProfilerStep#1")
+    _, lane_of = lanes_of(graph)
+    return job, graph, run, pieces(run, window, lane_of, np.zeros(len(graph), np.int64), 0)
+
+
+def test_a_kernel_waited_for_its_launch_and_orders_are_left_out(drawn):
+    _, graph, run, shown = drawn
+    found = task_links(run, freeze(graph), shown.task)
+    assert set(found.kind.tolist()) == {Dependency.LAUNCH}
+    names = [graph.names[i] for i in graph.name[shown.task]]
+    assert [(names[a], names[b]) for a, b in zip(found.after, found.before, strict=True)] == [("gemm_kernel", "cudaLaunchKernel")] * 3
+
+
+def test_columns_list_what_each_piece_waited_for(drawn):
+    _, graph, run, shown = drawn
+    found = link_columns(task_links(run, freeze(graph), shown.task), len(shown.task))
+    assert found["offset"]["length"] == len(shown.task) + 1
+    assert found["before"]["length"] == found["kind"]["length"] == 3
+
+
+def test_a_blocking_call_passes_its_wait_on(tmp_path):
+    """A synchronisation from 20 to 100 µs waits for the kernel that ends at 98; the operator behind it runs from 101. The return of the
+    call takes no time and is not drawn, so the operator waited for the kernel."""
+    step = {"ph": "X", "pid": 1, "tid": 1}
+    rows = [
+        {**step, "cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 200},
+        {**step, "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 10, "args": {"External id": 1}},
+        {**step, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 2, "dur": 4, "args": {"correlation": 1, "External id": 1}},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 8, "dur": 90,
+         "args": {"correlation": 1, "stream": 7, "device": 0}},
+        {**step, "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 20, "dur": 80, "args": {"correlation": 2}},
+        {**step, "cat": "cpu_op", "name": "aten::add", "ts": 101, "dur": 50, "args": {"External id": 3}},
+    ]  # fmt: skip
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+    graph = build(lumos.read(tmp_path / "rank0.json"))
+    run = measured(graph)
+    shown = np.flatnonzero(run.end > run.start)
+    found = task_links(run, freeze(graph), shown)
+    names = [graph.names[i] for i in graph.name[shown]]
+    waits = [names[a] for a, b, kind in zip(*found, strict=True) if kind == Dependency.SYNC and names[b] == "gemm"]
+    assert len(waits) == 1
+    assert waits != ["cudaDeviceSynchronize"]
+
+
+def test_facts_are_those_of_the_row_and_of_the_operator_that_launched_it(tmp_path):
+    own = {"ph": "X", "pid": 1, "tid": 1}
+    shapes = {"Input Dims": [[8, 16], [16, 4]], "Input type": ["float", "float"], "External id": 5}
+    rows = [
+        {**own, "cat": "cpu_op", "name": "aten::linear", "ts": 0, "dur": 100, "args": {"External id": 4}},
+        {**own, "cat": "cpu_op", "name": "aten::mm", "ts": 10, "dur": 50, "args": shapes},
+        {**own, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 20, "dur": 5, "args": {"correlation": 1, "External id": 5}},
+        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 30, "dur": 9,
+         "args": {"correlation": 1, "External id": 5, "stream": 7, "device": 0, "grid": [2, 1, 1], "block": [64, 1, 1]}},
+    ]  # fmt: skip
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+    job = lumos.read(tmp_path / "rank0.json")
+    graph = build(job)
+    facts = TaskFacts(graph, job)
+    by_name = {graph.names[n]: facts.used[i] for n, i in zip(graph.name, facts.of(np.arange(len(graph))), strict=True)}
+    assert by_name["cudaLaunchKernel"] == ()
+    assert by_name["aten::mm"] == ("shapes: [[8,16],[16,4]]", 'types: ["float","float"]')
+    assert by_name["gemm"] == (
+        "grid: [2,1,1]",
+        "block: [64,1,1]",
+        "operator: aten::mm",
+        "shapes of the operator: [[8,16],[16,4]]",
+        'types of the operator: ["float","float"]',
+    )
+
+
+def test_equal_facts_are_stored_once(drawn):
+    job, graph, _, shown = drawn
+    facts = TaskFacts(graph, job)
+    facts.of(shown.task)
+    assert len(facts.used) == len(set(facts.used)) <= 4

@@ -1,0 +1,176 @@
+from __future__ import annotations
+
+import base64
+import gzip
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lumos.analyze.loop.steps import members
+from lumos.errors import GraphError
+from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
+from lumos.reports.page import timeline_lanes
+from lumos.reports.page.alike import NO_CLASS
+from lumos.reports.page.timeline_lanes import lanes_of, one_of_each_kind
+from lumos.reports.page.timeline_levels import Limits, Pieces, drawing, excerpt, levels, window_of
+from lumos.simulation.timeline import measured
+
+
+def values(column):
+    return np.frombuffer(gzip.decompress(base64.b64decode(column["gzip"])), np.dtype(column["dtype"]).newbyteorder("<"))
+
+
+@pytest.fixture
+def job():
+    """A step of two ranks from 0 to 1000 ns. Each rank has an operator from 0 to 400 and an all-reduce from 100 (rank 0) or 300
+    (rank 1) to 500; rank 0 also has a kernel from 600 to 1000."""
+    #          rank 0: op, all-reduce, kernel          rank 1: op, all-reduce
+    start = np.array([0, 100, 600, 0, 300], np.int64)
+    end = np.array([400, 500, 1000, 400, 500], np.int64)
+    return Graph(
+        ranks=(0, 1),
+        processors=tuple(p for r in (0, 1) for p in (Processor(r, False, f"thread {r}"), Processor(r, True, "stream 7", 0, 7))),
+        names=("aten::mm", "all_reduce", "void gemm"),
+        duration=np.array([400, 200, 400, 400, 200], np.int64),
+        processor=np.array([0, 1, 1, 2, 3], np.int32),
+        kind=np.array([Kind.OPERATOR, Kind.COLLECTIVE, Kind.KERNEL, Kind.OPERATOR, Kind.COLLECTIVE], np.uint8),
+        name=np.array([0, 1, 2, 0, 1], np.int32),
+        event=np.full(5, -1, np.int32),
+        pred_offset=np.zeros(6, np.int64),
+        pred=np.empty(0, np.int32),
+        pred_kind=np.empty(0, np.uint8),
+        lag=np.zeros((2, len(Dependency)), np.int64),
+        rendezvous_offset=np.array([0, 2], np.int64),
+        rendezvous_task=np.array([1, 4], np.int32),
+        measured_start=start,
+        measured_end=end,
+        steps=(Step(0, "step", 0, 1001), Step(1, "step", 0, 1001)),
+    )
+
+
+def draw(graph, **options):
+    return drawing({"measured": measured(graph)}, members(graph), "step", {}, None, **options)
+
+
+def test_lanes_are_threads_and_streams_by_rank(job):
+    assert [(lane["rank"], lane["name"]) for lane in draw(job)["lanes"]] == [
+        (0, "thread 0"),
+        (0, "stream 7"),
+        (1, "thread 1"),
+        (1, "stream 7"),
+    ]
+
+
+def test_lanes_of_many_threads_are_joined_but_for_ranks_that_are_drawn_whole(job, monkeypatch):
+    monkeypatch.setattr(timeline_lanes, "MOST_LANES", 3)
+    joined, lane_of = lanes_of(job)
+    assert [(lane.rank, lane.kind) for lane in joined] == [(0, "cpu"), (0, "device"), (1, "cpu"), (1, "device")]
+    assert lane_of.tolist() == [0, 1, 2, 3]
+    lanes, _ = lanes_of(job, whole={1})
+    assert [(lane.rank, lane.kind) for lane in lanes] == [(0, "cpu"), (0, "device"), (1, "thread"), (1, "stream")]
+
+
+def test_one_rank_of_each_kind_is_drawn_whole_the_largest_kinds_first(job, monkeypatch):
+    """Both ranks have two lanes. Rank 1 stands for three ranks, rank 0 for itself."""
+    groups, tasks = [[0], [1, 2, 3]], {0: 4, 1: 2}
+    assert one_of_each_kind(job, groups, tasks, 6) == {0, 1}
+    assert one_of_each_kind(job, groups, tasks, 5) == {1}
+    assert one_of_each_kind(job, groups, {0: 4, 1: 9}, 6) == {0}
+    monkeypatch.setattr(timeline_lanes, "MOST_LANES", 3)
+    assert one_of_each_kind(job, groups, tasks, 6) == {1}
+
+
+def test_of_many_lanes_the_ranks_drawn_whole_have_tasks_and_the_others_levels(job, monkeypatch):
+    """There is room for the two lanes of one rank: rank 0, which is not like rank 1."""
+    monkeypatch.setattr(timeline_lanes, "MOST_LANES", 3)
+    found = draw(job, limits=Limits(tasks=4))
+    assert [(lane["rank"], lane["kind"]) for lane in found["lanes"]] == [(0, "thread"), (0, "stream"), (1, "cpu"), (1, "device")]
+    assert found["groups"] == [[0], [1]]
+    (run,) = found["runs"]
+    assert values(run["tasks"]["offset"]).tolist() == [0, 1, 4, 4, 4]
+    assert values(run["tasks"]["task"]).tolist() == [0, 1, 1, 2]
+    assert run["pieces"] == 6
+    level = run["levels"][-1]
+    busy = values(level["busy"]).reshape(4, level["bins"]).sum(axis=1) / 255 * level["bin_ns"]
+    assert busy == pytest.approx([400, 800, 400, 200], abs=2 * level["bin_ns"])
+    assert draw(job, limits=Limits(tasks=0))["runs"][0]["tasks"] is None
+    assert excerpt(measured(job), members(job), "step", 0, 1000, None, 100) is None
+
+
+def test_tasks_carry_exact_times_and_waiting_apart_from_transfer(job):
+    found = draw(job)
+    tasks = found["runs"][0]["tasks"]
+    offset, label = values(tasks["offset"]).tolist(), values(tasks["label"])
+    assert offset == [0, 1, 4, 5, 6]  # the all-reduce of rank 1 came last: no waiting
+    assert values(tasks["start"]).tolist() == [0, 100, 200, 300, 0, 300]  # differences within a lane
+    assert values(tasks["duration"]).tolist() == [400, 200, 200, 400, 400, 200]
+    assert [found["labels"][i] for i in label[1:4]] == ["waiting", "collective", "gemm"]
+    assert [found["names"][i] for i in values(tasks["name"])] == ["aten::mm", "all_reduce", "all_reduce", "gemm", "aten::mm", "all_reduce"]
+
+
+def test_each_level_holds_the_time_of_the_finest_one(job):
+    run = draw(job)["runs"][0]
+    assert [level["bins"] for level in run["levels"]] == [16384, 4096, 1024, 256]
+    for level in run["levels"]:
+        busy = values(level["busy"]).reshape(4, level["bins"]).sum(axis=1) / 255 * level["bin_ns"]
+        assert busy == pytest.approx([400, 800, 400, 200], abs=2 * level["bin_ns"])
+
+
+def test_a_cell_shows_the_class_that_took_most_of_it():
+    found = Pieces(
+        np.zeros(3, np.int32), np.array([0, 30, 400]), np.array([30, 100, 500]), np.array([0, 1, 2], np.int32), np.arange(3)
+    )  # of the first 100 ns class 1 takes 70
+    (*_, coarsest) = levels(found, 1, 3, 256 * 100, 256)
+    assert coarsest.bin_ns == 100
+    assert coarsest.label[0, :6].tolist() == [1, NO_CLASS, NO_CLASS, NO_CLASS, 2, NO_CLASS]
+    assert coarsest.busy[0, :6].tolist() == [255, 0, 0, 0, 255, 0]
+
+
+def test_a_moment_of_work_stays_visible():
+    found = Pieces(np.zeros(1, np.int32), np.array([5]), np.array([6]), np.zeros(1, np.int32), np.zeros(1, np.int64))
+    assert levels(found, 1, 1, 256_000, 256)[-1].busy[0, 0] == 1
+
+
+def test_many_tasks_are_left_to_the_levels(job):
+    assert draw(job, limits=Limits(tasks=5))["runs"][0]["tasks"] is None
+    assert draw(job, limits=Limits(tasks=6))["runs"][0]["tasks"] is not None
+
+
+def test_cells_are_bounded(job):
+    assert draw(job, limits=Limits(cells=4 * 1024))["runs"][0]["levels"][0]["bins"] == 1024
+
+
+def test_an_excerpt_is_cut_to_its_window(job):
+    found = excerpt(measured(job), members(job), "step", 450, 700, None, 100)
+    assert found["begin_ns"] == 450
+    assert values(found["tasks"]["start"]).tolist() == [0, 150, 0]
+    assert values(found["tasks"]["duration"]).tolist() == [50, 100, 50]
+
+
+def test_an_excerpt_of_too_many_tasks_is_none(job):
+    assert excerpt(measured(job), members(job), "step", 0, 1000, None, 5) is None
+
+
+def test_times_beyond_32_bits_stay_exact(job):
+    far = 5_000_000_000
+    late = replace(job, measured_start=job.measured_start * far // 1000, measured_end=job.measured_end * far // 1000)
+    late = replace(late, steps=tuple(replace(s, end=far + 1) for s in job.steps))
+    tasks = draw(late)["runs"][0]["tasks"]
+    assert tasks["start"]["dtype"] == "uint32"  # differences are small
+    assert values(tasks["duration"]).max() == 2_000_000_000
+    assert draw(late)["runs"][0]["length_ns"] == far
+
+
+def test_the_path_joins_neighbours_of_a_lane(job):
+    link = SimpleNamespace
+    links = (link(task=0, start_ns=0, end_ns=100), link(task=0, start_ns=100, end_ns=400), link(task=2, start_ns=600, end_ns=1000))
+    path = SimpleNamespace(links=links)
+    found = drawing({"measured": measured(job)}, members(job), "step", {"measured": path}, None)["runs"][0]["path"]
+    assert [values(found[key]).tolist() for key in ("lane", "start", "duration")] == [[0, 1], [0, 600], [400, 400]]
+
+
+def test_a_step_that_is_not_there_is_named(job):
+    with pytest.raises(GraphError, match=r"no step 'other'.*step"):
+        window_of(measured(job), members(job), "other")

@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import json
+import re
+from types import SimpleNamespace
+
+from lumos.reports.plots.validate import write_plot
+
+
+def row(name, source, measured, predicted, low, high):
+    time = None if predicted is None else SimpleNamespace(time_s=predicted, low_s=low, high_s=high)
+    error = None if predicted is None else predicted / measured - 1
+    return SimpleNamespace(id=name, source=source, measured_s=measured, predicted=time, job=None, error=error)
+
+
+def test_each_source_has_its_colour_and_each_row_its_interval(tmp_path):
+    """A row measured at 2 s and predicted at 3 (2.5 to 4) lies at 1.5, from 1.25 to 2."""
+    rows = [row("a<b>", "first", 2.0, 3.0, 2.5, 4.0), row("b", "second", 1.0, 1.0, 0.9, 1.1), row("c", "second", 1.0, None, 0, 0)]
+    write_plot(str(tmp_path / "plot.html"), rows)
+    text = (tmp_path / "plot.html").read_text()
+    figure = json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', text, re.S)[1])
+    first, second = figure["data"]
+    assert (first["name"], second["name"]) == ("first", "second")
+    assert first["marker"]["color"] != second["marker"]["color"]
+    assert (first["x"], first["y"], first["error_y"]["array"], first["error_y"]["arrayminus"]) == ([2], [1.5], [0.5], [0.25])
+    assert len(second["x"]) == 1
+    assert first["text"][0].startswith("a&lt;b&gt;<br>")
+    assert [shape["y0"] for shape in figure["layout"]["shapes"]] == [0.9, 0.75, 1]

@@ -1,0 +1,196 @@
+"""Searches compared with simulating every plan in full; conditions, sweeps, interruption."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from lumos.blocks.price import Pricer
+from lumos.errors import LumosError, UsageError
+from lumos.prediction.step_time import step_time
+from lumos.reports.text.search import print_found
+from lumos.searching.constraints import parse_constraint
+from lumos.searching.engine import Local
+from lumos.searching.search import SearchStage, search_keys, search_problem
+from lumos.searching.settings import sweep_of
+from lumos.searching.space import Space, enumerate_plans
+from lumos.searching.sweep import best_value, sweep_sizes
+
+module = sys.modules["lumos.searching.search"]
+FEW = Space(cp=(1,), micro_batch=(1, 2), schedule=("1f1b", "interleaved"), zero=(1,), sequence_parallel=(True,))
+
+
+@pytest.fixture(scope="module")
+def found(small):
+    return search_problem(small, FEW, refine=5)
+
+
+def test_finds_the_plans_that_simulating_all_finds(small, found, monkeypatch):
+    monkeypatch.setattr(module, "FIRST_ROUND", 8)  # so that the first round sets a limit that prunes the rest
+    pruned = search_problem(small, FEW, refine=5)
+    assert pruned.pruned > 0
+    plans = enumerate_plans(small, FEW)
+    pricer = Pricer(small.cluster)
+    capacity = small.cluster.accelerator.memory_bytes
+    times = sorted(
+        step_time(small.job(plans.plan(row)), pricer).time_s
+        for row in range(len(plans))
+        if module.peak_bytes(plans.take(np.array([row])))[0] <= capacity
+    )
+    for some in (found, pruned):
+        assert [p.time.time_s for p in some.best] == pytest.approx(times[:5], rel=1e-9)
+        assert some.infeasible + some.excluded + some.pruned + some.evaluated == some.plans
+
+
+def test_deterministic(small, found):
+    again = search_problem(small, FEW, refine=5)
+    assert {**search_keys(again), "seconds_s": 0} == {**search_keys(found), "seconds_s": 0}
+
+
+def test_answer_has_the_plan_and_the_keys_of_predict(found):
+    best = search_keys(found)["best"][0]
+    assert {"tp", "pp", "dp", "micro_batch", "schedule", "step_time_s", "memory", "critical_path"} <= best.keys()
+
+
+def test_no_plan_beats_one_of_the_front_in_both_time_and_memory(found):
+    c = found.candidates
+    front = c.pareto().tolist()
+    for row in range(len(c.plans)):
+        beaten = np.any((c.seconds <= c.seconds[row]) & (c.peak < c.peak[row]) | (c.seconds < c.seconds[row]) & (c.peak <= c.peak[row]))
+        if row in front:
+            assert not beaten
+    assert front[0] == 0
+    assert c.peak[front[-1]] == c.peak.min()
+
+
+def test_conditions_hold_for_every_plan_given(small, found):
+    limit = float(np.sort(found.candidates.peak)[2]) + 1
+    restricted = search_problem(
+        small,
+        FEW,
+        refine=5,
+        require=[parse_constraint(f"memory.peak_bytes < {limit}"), parse_constraint("model_flops_utilization > 0.01 and tp <= 8")],
+    )
+    assert restricted.best
+    assert all(p.memory.peak_bytes < limit for p in restricted.best)
+    assert restricted.excluded > 0
+
+
+def test_conditions_on_simulated_figures_are_tried_on_further_plans(small, found):
+    times = sorted(p.time.time_s for p in found.best)
+    restricted = search_problem(small, FEW, refine=2, require=[parse_constraint(f"step_time_s > {times[1]}")])
+    assert [p.time.time_s for p in restricted.best] == pytest.approx(times[2:4])
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("a.b < 3", True),
+        ("1 < a.b <= 2 and not c == 'x'", True),
+        ("c in ['y', 'z']", True),
+        ("a.b * 2 + 1 >= 6 or a.b - 1 == 0", False),
+        ("-a.b < 0", True),
+    ],
+)
+def test_expressions(text, holds):
+    assert parse_constraint(text)({"a": {"b": 2}, "c": "y"}) is holds
+
+
+@pytest.mark.parametrize(
+    "text", ["__import__('os')", "a[0] < 1", "a.b <", "lambda: 1", "(x := 1) < 2", "[i for i in a]", "a ** 9 < 1", "a().b < 1"]
+)
+def test_anything_but_a_comparison_is_refused(text):
+    with pytest.raises(UsageError, match="--require"):
+        parse_constraint(text)
+
+
+def test_an_unknown_key_names_the_nearest():
+    with pytest.raises(UsageError, match="did you mean 'peak_bytes'"):
+        parse_constraint("memory.peak_byte < 1")({"memory": {"peak_bytes": 1}})
+
+
+def test_sweeps_double_or_list():
+    assert sweep_of("gpus=256..2048") == ("gpus", (256, 512, 1024, 2048))
+    assert sweep_of("seq=4096,6144") == ("seq", (4096, 6144))
+    for wrong in ("gpus", "tp=1..4", "gpus=4..2", "seq=x"):
+        with pytest.raises(UsageError):
+            sweep_of(wrong)
+
+
+def test_sweep_gives_a_search_for_every_value(small):
+    rows = sweep_sizes(small, "gpus", (8, 16), lambda p: search_problem(p, FEW, refine=1))
+    assert [(value, f.problem.gpus) for value, f in rows] == [(8, 8), (16, 16)]
+    assert best_value(rows, "step-time") == 16
+
+
+def stop_while_timing(stage, done, total):
+    if stage is SearchStage.TIMING:
+        raise KeyboardInterrupt
+
+
+def test_interruption_gives_the_best_so_far(small):
+    stopped = search_problem(small, FEW, refine=2, report=stop_while_timing)
+    assert not stopped.complete
+    assert stopped.evaluated > 0
+    assert len(stopped.best) == 1  # the fastest so far, though the first round was never finished
+    assert stopped.best[0].job.plan == stopped.candidates.plans.plan(0)
+
+
+@pytest.mark.parametrize("at", ["enumerate_plans", "lower_bounds"])
+def test_interruption_before_a_plan_was_timed_says_so(small, monkeypatch, at):
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(module, at, stop)
+    with pytest.raises(LumosError, match="before any plan was timed"):
+        search_problem(small, FEW)
+
+
+def test_an_interrupted_search_does_not_say_that_no_plan_meets_the_conditions(small, capsys):
+    stopped = search_problem(small, FEW, report=stop_while_timing, require=[parse_constraint("step_time_s < 0")])
+    print_found(Console(width=80), stopped)
+    printed = " ".join(capsys.readouterr().out.split())
+    assert "partial: interrupted" in printed and "that were timed is known to meet" in printed and "no plan of" not in printed
+
+
+def test_no_plan_that_fits_is_an_answer(small):
+    tight = replace(small, gpus=1, global_batch=1)
+    none = search_problem(tight, Space(recompute=("none",)))
+    assert none.best == () and none.infeasible == none.plans > 0
+
+
+def test_every_stage_is_reported_to_its_end(small):
+    seen = []
+    search_problem(small, FEW, refine=2, report=lambda *stage: seen.append(stage))
+    assert list(dict.fromkeys(stage for stage, _, _ in seen)) == [
+        SearchStage.LISTING,
+        SearchStage.PRICING,
+        SearchStage.TIMING,
+        SearchStage.SIMULATING,
+    ]
+    timed = [(done, total) for stage, done, total in seen if stage is SearchStage.TIMING]
+    assert timed[-1][0] == timed[-1][1]
+    assert (SearchStage.SIMULATING, 2, 2) in seen
+
+
+def test_plans_that_the_coarse_form_took_for_too_fast_do_not_displace_others(small, found):
+    """The coarse times of the plans that are simulated first are halved: without looking on, they alone would be the answer."""
+    plans, seconds = found.candidates.plans, found.candidates.seconds.copy()
+    slow = np.argsort(seconds)[-3:]
+    seconds[slow] = seconds.min() * np.array([0.5, 0.6, 0.7])
+    full = module._Full(Local(small), 3, (), lambda *_: None)
+    full.best(plans, seconds)
+    assert {p.job.plan for p in full.accepted()} == {plans.plan(row) for row in slow.tolist()}
+    full.settle(plans, seconds)
+    assert [p.time.time_s for p in full.accepted()] == pytest.approx([p.time.time_s for p in found.best[:3]])
+
+
+def test_the_choice_that_tells_plans_apart(small):
+    """Eight plans whose steps depend on their tensor parallel size alone."""
+    plans = enumerate_plans(small, Space(tp=(2, 4), pp=(1,), cp=(1,), recompute=("none",), micro_batch=(1, 2), zero=(1,)))
+    made = module.Candidates(plans, np.where(plans["tp"] == 2, 1.0, 2.0), np.zeros(len(plans), np.int64))
+    assert made.distinguishing(np.arange(len(plans))) == "tp"

@@ -1,0 +1,117 @@
+"""The error for a job whose ranks wait for each other for ever says which tasks wait, where, in which collective, and for what."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos._engine import Cycle
+from lumos.errors import GraphError
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.simulation import freeze, simulate
+from lumos.simulation.deadlock import no_schedule
+
+#: kind, kernel, bytes
+KINDS = {
+    "R": ("all-reduce", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(args)", 4096),
+    "G": ("all-gather", "ncclDevKernel_AllGather_RING_LL(args)", 512),
+}
+
+
+def job(*orders: str) -> Graph:
+    """Ranks that each launch the collectives of their `order` on one stream, each behind an operator of its kind."""
+    processors = [p for r in range(len(orders)) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 20", 0, 20))]
+    tasks: list[tuple[int, Kind, str]] = []
+    launches: dict[int, int] = {}
+    where: dict[tuple[int, str], int] = {}
+    for rank, order in enumerate(orders):
+        for what in order:
+            tasks += [(2 * rank, Kind.OPERATOR, f"c10d::{KINDS[what][0]}"), (2 * rank, Kind.LAUNCH, "cudaLaunchKernel")]
+            where[rank, what] = len(tasks)
+            launches[len(tasks)] = len(tasks) - 1
+            tasks.append((2 * rank + 1, Kind.COLLECTIVE, KINDS[what][1]))
+    names = list(dict.fromkeys(name for _, _, name in tasks))
+    n, labels = len(tasks), list(KINDS)
+    rows = sorted((task, what) for (_, what), task in where.items())
+    sets = [[where[r, what] for r in range(len(orders)) if (r, what) in where] for what in labels]
+    facts = Collectives(
+        task=np.array([task for task, _ in rows], np.int32),
+        kind=np.array([labels.index(what) for _, what in rows], np.int32),
+        nbytes=np.array([KINDS[what][2] for _, what in rows], np.int64),
+        group=np.zeros(len(rows), np.int32),
+        sequence=np.array([7 + labels.index(what) for _, what in rows], np.int64),
+        peer=np.full(len(rows), -1, np.int32),
+        kinds=[KINDS[what][0] for what in labels],
+        groups=["tp [0, 1, 2]"],
+    )
+    return Graph(
+        ranks=tuple(range(len(orders))),
+        processors=tuple(processors),
+        names=names,
+        duration=np.ones(n, np.int64),
+        processor=np.array([t[0] for t in tasks], np.int32),
+        kind=np.array([t[1] for t in tasks], np.uint8),
+        name=np.array([names.index(t[2]) for t in tasks], np.int32),
+        event=np.full(n, -1, np.int32),
+        pred_offset=np.searchsorted(sorted(launches), np.arange(n + 1)).astype(np.int64),
+        pred=np.array([launches[t] for t in sorted(launches)], np.int32),
+        pred_kind=np.full(len(launches), Dependency.LAUNCH, np.uint8),
+        lag=np.zeros((len(orders), len(Dependency)), np.int64),
+        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
+        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
+        collectives=facts,
+    )
+
+
+def test_the_event_loop_names_everything_once():
+    with pytest.raises(GraphError) as error:
+        simulate(job("RG", "RG", "GR"))
+    group = "group tp [0, 1, 2]"
+    reduce = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL, all-reduce of 4,096 bytes, {}, sequence 7, launched behind 'c10d::all-reduce'"
+    gather = "ncclDevKernel_AllGather_RING_LL, all-gather of 512 bytes, {}, sequence 8, launched behind 'c10d::all-gather'"
+    reduce, gather = reduce.format(group), gather.format(group)
+    assert str(error.value).splitlines() == [
+        "the graph has no schedule: 4 tasks wait for each other",
+        f"  rank 0 stream 20 task 2 {reduce}",
+        f"  waits (rendezvous) for rank 2 stream 20 task 17 {reduce}",
+        f"  waits (stream-order) for rank 2 stream 20 task 14 {gather}",
+        f"  waits (rendezvous) for rank 0 stream 20 task 5 {gather}",
+        "  waits (stream-order) for task 2, the first",
+        "  the rendezvous of task 2 lacks rank 2",
+        "  ranks 0, 2 reach the same collectives in different orders",
+        "  drop a dependency kind of the cycle (--ignore) to see which rule is wrong",
+    ]
+
+
+def test_freezing_says_the_same():
+    with pytest.raises(GraphError) as error:
+        freeze(job("RG", "RG", "GR"))
+    text = str(error.value)
+    assert "sequence 7" in text and "sequence 8" in text and "group tp [0, 1, 2]" in text and "reach the same collectives" in text
+
+
+def test_long_cycles_are_cut():
+    """Twelve tasks of one stream: ten are named, the rest counted, and the last line still names the first task."""
+    graph = job("RG", "RG")
+    error = no_schedule(graph, Cycle(list(range(12)), [Dependency.STREAM_ORDER] * 12, []))
+    lines = str(error).splitlines()
+    assert lines[0] == "the graph has no schedule: 12 tasks wait for each other"
+    assert lines[11:13] == ["  … and 2 more, the last of which", "  waits (stream-order) for task 0, the first"]
+
+
+def test_a_task_that_waits_for_itself():
+    assert "\n  waits (hand-off) for itself\n" in str(no_schedule(job("R"), Cycle([0], [Dependency.HAND_OFF], [])))
+
+
+def test_agreeing_ranks_run():
+    """Two operators and two launches of 1 ns on each thread, then the last collective."""
+    assert simulate(job("RG", "RG", "RG")).end.max() == 5
+
+
+def test_what_was_ignored_is_named_as_the_likely_cause():
+    graph = replace(job("RG", "GR"), ignored=frozenset({Dependency.THREAD_ORDER, Dependency.HAND_OFF}))
+    with pytest.raises(GraphError, match=r"--ignore left out hand-off and thread-order.*replay without --ignore") as refused:
+        simulate(graph)
+    assert "drop a dependency kind" not in str(refused.value)

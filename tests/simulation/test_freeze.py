@@ -1,0 +1,85 @@
+"""The columns of a frozen graph, and the arguments that its native form refuses. (tests/property/ compares its sweeps with the
+event loop.)"""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from lumos import _engine
+from lumos.graph.table import Dependency, Graph, Kind, Processor
+from lumos.simulation import freeze, sweep_scaled
+
+
+@pytest.fixture
+def graph() -> Graph:
+    """Two tasks on a thread, of 5 and 7 ns; the second launches a kernel of 11 ns on a stream."""
+    return Graph(
+        ranks=(0,),
+        processors=(Processor(0, False, "thread 1", -1), Processor(0, True, "stream 7", 0)),
+        names=("task",),
+        duration=np.array([5, 7, 11]),
+        processor=np.array([0, 0, 1], np.int32),
+        kind=np.array([Kind.OPERATOR, Kind.LAUNCH, Kind.KERNEL], np.uint8),
+        name=np.zeros(3, np.int32),
+        event=np.full(3, -1, np.int32),
+        pred_offset=np.array([0, 0, 0, 1]),
+        pred=np.array([1], np.int32),
+        pred_kind=np.array([Dependency.LAUNCH], np.uint8),
+        lag=np.zeros((1, len(Dependency)), np.int64),
+    )
+
+
+def test_columns_are_read_only_and_outlive_what_they_came_from(graph):
+    order, pred = (edges := freeze(graph).edges).order, edges.pred
+    assert pred.tolist() == [0, 1]
+    assert edges.pred_kind.tolist() == [Dependency.THREAD_ORDER, Dependency.LAUNCH]
+    assert edges.pred_offset.tolist() == [0, 0, 1, 2]
+    with pytest.raises(ValueError, match="read-only"):
+        order[0] = 2
+    del edges
+    gc.collect()
+    assert order.tolist() == [0, 1, 2]
+
+
+def test_the_native_form_keeps_its_tables(graph):
+    edges = freeze(replace(graph, lag=np.full((1, len(Dependency)), 3))).edges
+    gc.collect()
+    start, end = np.empty(3, np.int64), np.empty(3, np.int64)
+    edges.sweep(graph.duration, start, end)
+    assert end.tolist() == [5, 15, 29]
+
+
+@pytest.mark.parametrize("short", ["duration", "start", "end"])
+def test_a_sweep_refuses_columns_that_do_not_fit(graph, short):
+    columns = {name: np.zeros(3 - (name == short), np.int64) for name in ("duration", "start", "end")}
+    with pytest.raises(ValueError, match="differ in length"):
+        freeze(graph).edges.sweep(**columns)
+
+
+def test_what_is_filled_is_never_a_converted_copy(graph):
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        freeze(graph).edges.sweep(graph.duration, np.zeros(3, np.int32), np.zeros(3, np.int64))
+
+
+def test_batches_refuse_room_that_does_not_fit(graph):
+    edges, rows = freeze(graph).edges, np.zeros((2, 3), np.int64)
+    for makespan, ends in ((np.zeros(1, np.int64), rows), (np.zeros(2, np.int64), rows[:1]), (np.zeros(2, np.int64), rows[:, :2].copy())):
+        with pytest.raises(ValueError, match="differ in length"):
+            edges.sweep_many(rows, makespan, ends)
+
+
+def test_spans_are_named(graph):
+    spans = sweep_scaled(freeze(graph), np.zeros(3, np.uint16), np.array([[1.0], [2.0]]), np.array([2, 3, 1], np.uint8))
+    assert (spans.first.tolist(), spans.last.tolist(), spans.before.tolist()) == ([12, 24], [23, 46], [5, 10])
+    assert spans.earlier.tolist() == [12, 24]
+
+
+def test_a_cycle_has_named_parts():
+    cycle = _engine.Cycle(tasks=[3, 4], kinds=[0, 9], missing=[5])
+    assert (cycle.tasks, cycle.kinds, cycle.missing) == ([3, 4], [0, 9], [5])
+    assert cycle
+    assert not _engine.Cycle([], [], [])
