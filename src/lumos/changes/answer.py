@@ -132,7 +132,7 @@ class Answer(Shown):
     def timeline(self) -> Timeline:
         """The run of the changed job: every rank's tasks, and the steps of which the answer tells. `lumos.export` writes it as files.
 
-        Raises LumosError where a predicted job is too large for all of its ranks (`predict.ranks`).
+        Raises LumosError where a predicted job is too large for all of its ranks (`prediction.ranks`).
         """
         if isinstance(self.job, Steady):
             return as_recorded(self.job)

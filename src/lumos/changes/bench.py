@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 class StepOutcome(NamedTuple):
     """The job's step. basis: whether its time is a period or a latency. low, high: the 80 % interval of `noise.spread`,
-    for a changed job wider by what is unknown (`whatif.certainty.trusted`)."""
+    for a changed job wider by what is unknown (`changes.certainty.trusted`)."""
 
     basis: Basis
     step_time_s: float

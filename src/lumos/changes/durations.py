@@ -2,7 +2,7 @@
 
 A pattern is a shell glob over the names of tasks: kernels, copies and collectives on the device, operators and runtime
 calls on the CPU. `cpu:GLOB` and `device:GLOB` restrict it to one side. `operator:GLOB` means everything that operators (or
-annotated ranges) of that name do (`whatif.ranges`). The functions compose: each takes a graph and returns one.
+annotated ranges) of that name do (`changes.ranges`). The functions compose: each takes a graph and returns one.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class SettingWords(TypedDict, total=False):
-    """The settings of `lumos whatif --set`. `whatif.settings` says what each means and which jobs can follow it."""
+    """The settings of `lumos whatif --set`. `changes.settings` says what each means and which jobs can follow it."""
 
     layers: int
     hidden: int

@@ -24,7 +24,8 @@ if not TYPE_CHECKING:  # a type checker would take it for an answer to every nam
         __name__,
         {
             "lumos.cost.attention_model": ("attention",),
-            "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names", "load_cluster"),
+            "lumos.cost.cluster": ("Accelerator", "Cluster", "cluster_names"),
+            "lumos": ("load_cluster",),
             "lumos.cost.collective_model": ("collective",),
             "lumos.cost.estimate": ("Estimate",),
             "lumos.cost.gemm_model": ("gemm",),

@@ -1,7 +1,7 @@
 """Communication that nothing hides, by group of ranks, and kernels that run slower because of communication.
 
 The worth of a group's collectives is what the step loses when their transfers take no time: what full overlap would give. How long ranks
-wait for one another is no part of it; that is a matter of the ranks (`diagnose.ranks`).
+wait for one another is no part of it; that is a matter of the ranks (`findings.ranks`).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ only a few named constants per rank from a trace, and nothing per task.
 
 Three dependencies are known only while simulating and have tables of their own: a return that waits for what is queued
 on a stream at that time (`waits`), a launch that waits for a place in the queue (`queue_depth`), and kernels that share
-the SMs (`occupancy`). `simulate.freeze` turns the first two into edges where the order on every processor is fixed.
+the SMs (`occupancy`). `simulation.freeze` turns the first two into edges where the order on every processor is fixed.
 """
 
 from __future__ import annotations

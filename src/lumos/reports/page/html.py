@@ -1,6 +1,6 @@
 """Write a report as one HTML file that needs no network.
 
-The file contains the document (`report.page.document`) as JSON, the browser's modules, the style sheet, and plotly.js
+The file contains the document (`reports.page.document`) as JSON, the browser's modules, the style sheet, and plotly.js
 (`static/plotly/`: the bundle of charts with two axes), compressed. Text from traces is part of the JSON, and the modules show it as
 text. In the file, `<`, `>` and `&` of the JSON are written as escapes, so that no name can end its element. A content security policy
 allows only the page's own scripts, by their digests, and no connection.

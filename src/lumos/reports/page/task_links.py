@@ -1,6 +1,6 @@
 """What each task of a drawing waited for, in the columns that the browser reads.
 
-The dependencies are those of the frozen graph (`simulate.freeze`), so that waits which are known only while simulating are there too.
+The dependencies are those of the frozen graph (`simulation.freeze`), so that waits which are known only while simulating are there too.
 Left out are the orders of threads and streams, which the lanes show themselves. The return of a blocking call takes no time and is not
 drawn: what it waited for counts for the task behind it.
 """

@@ -2,7 +2,7 @@
 
 It shows the time that the loop takes for the step, and everything that runs in that time, also work of the steps before and after.
 
-A lane is a thread or a stream, or all threads or all streams of a rank (`report.page.timeline_lanes`). A level divides the step into
+A lane is a thread or a stream, or all threads or all streams of a rank (`reports.page.timeline_lanes`). A level divides the step into
 bins of equal width. A cell (lane, bin) has the class of work that took most of it and the share of it that was busy. A bin is as wide as
 four of the next finer level, and the browser draws the level whose bins are about a pixel wide. The time in which a collective waits for
 its last rank is a class of its own.
