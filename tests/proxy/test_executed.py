@@ -171,7 +171,7 @@ def test_execution_traces_of_the_wrong_number_and_blocks_without_ranges_are_refu
     profile, trace = str(kineto(mm(10, 5))), str(executed(node(3, "aten::mm", inputs=(A, B))))
     with pytest.raises(UsageError, match="2 execution traces for 1 ranks"):
         generate_program([profile], tmp_path / "out", execution_traces=[trace, trace])
-    with pytest.raises(UsageError, match="--blocks and --steps need a profiler's trace"):
+    with pytest.raises(UsageError, match="--blocks needs a profiler's trace"):
         generate_program([trace], tmp_path / "out", blocks=["layer"])
 
 

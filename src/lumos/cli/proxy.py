@@ -20,10 +20,6 @@ def generate(
         list[str] | None, typer.Option(metavar="FILE", help="The execution trace of a rank, in the order of the ranks; repeatable.")
     ] = None,
     step: Annotated[str | None, typer.Option(metavar="NAME", help="The step, by its name in the trace (default: the typical one).")] = None,
-    steps: Annotated[int, typer.Option(metavar="N", help="Take so many representative steps, by their times.")] = 1,
-    then: Annotated[
-        list[str] | None, typer.Option(metavar="PATH", help="Another recording, whose step runs after that of PATH; repeatable.")
-    ] = None,
     only: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="Only operators of these names; repeatable.")] = None,
     blocks: Annotated[
         list[str] | None, typer.Option(metavar="GLOB", help="Only operators inside ranges of these names (modules, labels); repeatable.")
@@ -47,8 +43,6 @@ def generate(
         output,
         execution_trace=execution_trace or (),
         step=step,
-        steps=steps,
-        then=then or (),
         only=only or (),
         blocks=blocks or (),
         obfuscate=obfuscate,

@@ -48,8 +48,6 @@ def generate(
     *,
     execution_trace: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
     step: str | None = None,
-    steps: int = 1,
-    then: Sequence[str | os.PathLike[str]] = (),
     only: Sequence[str] = (),
     blocks: Sequence[str] = (),
     obfuscate: bool = False,
@@ -60,20 +58,17 @@ def generate(
     """Write a runnable benchmark of one recorded step into the folder `output`: benchmark.py, trace.json and a README.
 
     paths: files of the profiler, a folder, or execution traces alone, one for each rank. execution_trace: one for each rank, in the order
-    of ranks. step: name of the step (default: the typical one, of median time). steps: how many representative steps to take, one after
-    the other. then: other recordings of as many ranks, whose steps run after those of the first. only: globs of operators to include.
+    of ranks. step: name of the step (default: the typical one, of median time). only: globs of operators to include.
     blocks: globs of ranges (modules, labels) whose operators to include. obfuscate: hash names that are not PyTorch's own. kernel_sources:
     take the sources of compiled kernels along that lie beside the execution trace. max_memory: bytes that tensors may take (0: no limit
     but the device's). Raises UsageError for an unknown step, TraceError where the step has no operators.
     """
-    keep_inputs([*paths_of(paths), *paths_of(execution_trace), *paths_of(then)], output)
+    keep_inputs([*paths_of(paths), *paths_of(execution_trace)], output)
     program, notes = generate_program(
         paths_of(paths),
         output,
         execution_traces=paths_of(execution_trace),
         step=step,
-        steps=steps,
-        then=paths_of(then),
         only=only,
         blocks=blocks,
         obfuscate=obfuscate,

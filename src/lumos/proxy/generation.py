@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from lumos.analyze.loop.spans import span_ends
 from lumos.analyze.loop.steps import members, step_times
@@ -20,7 +20,6 @@ from lumos.graph.steps import steps
 from lumos.output_files import new_folder
 from lumos.proxy import choose
 from lumos.proxy.compiled import SOURCE_NAME, take_sources
-from lumos.proxy.compose import composed
 from lumos.proxy.executed import executed_rank, lend_arguments
 from lumos.proxy.joined import joined
 from lumos.proxy.profiled import profiled_rank
@@ -53,8 +52,6 @@ def generate_program(
     *,
     execution_traces: Sequence[str] = (),
     step: str | None = None,
-    steps: int = 1,
-    then: Sequence[str] = (),
     only: Sequence[str] = (),
     blocks: Sequence[str] = (),
     obfuscate: bool = False,
@@ -62,25 +59,17 @@ def generate_program(
     max_memory_bytes: int = 0,
     repair: bool = False,
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """Write a benchmark of one step of a job, or of several, into `folder`. Returns the program, and diagnostics.
+    """Write a benchmark of one step of a job into `folder`. Returns the program, and diagnostics.
 
     paths: profiler files or folders, or execution traces alone, one for each rank (a folder that holds nothing else counts).
-    execution_traces: one for each rank, in the order of ranks. step: as for `from_job`. steps: how many representative steps to take of
-    each recording. then: other recordings, whose steps run after those of the first. only, blocks: globs of operators, and of ranges
+    execution_traces: one for each rank, in the order of ranks. step: as for `from_job`. only, blocks: globs of operators, and of ranges
     around operators. obfuscate: hash names that are not PyTorch's own. kernel_sources: take the sources of compiled kernels along, which
     are code of the job. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
     `read`. Raises TraceError where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
     """
-    if steps < 1 or (steps > 1 and step is not None):
-        raise UsageError(f"--steps {steps}: at least 1, and not with --step, which names one")
     if obfuscate and kernel_sources:
         raise UsageError("--kernel-sources takes code of the job along, whose names --obfuscate hides: give one of the two")
-    asked = _Asked(step, steps, blocks, kernel_sources, repair)
-    parts, notes = _parts(paths, execution_traces, asked)
-    for other in then:
-        more, found = _parts([other], (), asked)
-        parts, notes = [*parts, *more], (*notes, *found)
-    program = composed(parts)
+    program, notes = _program(paths, execution_traces, step, blocks, kernel_sources, repair)
     notes = (*notes, *fill_splits(program))
     program.max_memory_bytes = max_memory_bytes
     if only:
@@ -93,31 +82,21 @@ def generate_program(
     return program, notes
 
 
-class _Asked(NamedTuple):
-    """What is taken of a recording: the words of `generate_program`."""
-
-    step: str | None
-    steps: int
-    blocks: Sequence[str]
-    kernel_sources: bool
-    repair: bool
-
-
-def _parts(paths: Sequence[str], execution_traces: Sequence[str], asked: _Asked) -> tuple[list[Program], tuple[Diagnostic, ...]]:
-    """The program of each step that is taken of one recording, and diagnostics."""
+def _program(
+    paths: Sequence[str], execution_traces: Sequence[str], step: str | None, blocks: Sequence[str], kernel_sources: bool, repair: bool
+) -> tuple[Program, tuple[Diagnostic, ...]]:
+    """The program of the step that is taken of a recording, and diagnostics."""
     alone = {} if execution_traces else execution_traces_alone(paths)
+    if alone and blocks:
+        raise UsageError("--blocks needs a profiler's trace: an execution trace alone does not say when what ran")
     if alone:
-        if asked.blocks or asked.steps > 1:
-            raise UsageError("--blocks and --steps need a profiler's trace: an execution trace alone does not say when what ran")
-        traces = {rank: execution_trace.read(path) for rank, path in alone.items()}
-        program, notes = from_execution_traces(traces, asked.step)
-        return [program], (*notes, *_give_sources(program, traces, asked.kernel_sources))
-    job = read(*paths, repair=asked.repair)
-    executed = executed_by_rank(job, paths, execution_traces)
-    names = [asked.step] if asked.steps == 1 else representative_steps(build(job), asked.steps)
-    found = [from_job(job, name, executed, asked.blocks) for name in names]
-    given = [note for program, _ in found for note in _give_sources(program, executed, asked.kernel_sources)]
-    return [program for program, _ in found], tuple(dict.fromkeys([*(note for _, notes in found for note in notes), *given]))
+        traces: Mapping[int, ExecutionTrace] = {rank: execution_trace.read(path) for rank, path in alone.items()}
+        program, notes = from_execution_traces(traces, step)
+    else:
+        job = read(*paths, repair=repair)
+        traces = executed_by_rank(job, paths, execution_traces)
+        program, notes = from_job(job, step, traces, blocks)
+    return program, (*notes, *_give_sources(program, traces, kernel_sources))
 
 
 def _give_sources(program: Program, traces: Mapping[int, ExecutionTrace], take: bool) -> list[Diagnostic]:
@@ -130,17 +109,6 @@ def _give_sources(program: Program, traces: Mapping[int, ExecutionTrace], take: 
             found, notes = found | sources, [*notes, *said]
     program.sources = found
     return notes
-
-
-def representative_steps(graph: Graph, wanted: int) -> list[str]:
-    """The names of so many steps, in the order in which they ran: of the steps that count, ordered by their time and cut into so many equal
-    parts, the middle one of each part. UsageError where fewer count."""
-    owners = members(graph)
-    counted = sorted(step_times(measured(graph), owners).counted, key=lambda time: time.length_ns)
-    if wanted > len(counted):
-        raise UsageError(f"--steps {wanted}: the recording has {count(len(counted), 'step')} that count")
-    chosen = {counted[(2 * part + 1) * len(counted) // (2 * wanted)].name for part in range(wanted)}
-    return [step.name for step in owners.job if step.name in chosen]
 
 
 def executed_by_rank(job: Job, paths: Sequence[str], named: Sequence[str]) -> dict[int, ExecutionTrace]:
