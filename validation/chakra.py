@@ -20,11 +20,11 @@ from validation import chakra_simulator
 import lumos
 from lumos.chakra.build import graph
 from lumos.chakra.checking.check import check_set
-from lumos.chakra.exporting import Form, export_graph
+from lumos.chakra.exporting import export_graph
 from lumos.chakra.facade import ExportOptions
 from lumos.chakra.linking.link import Linked, agreement, link_traces
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.membership import Likeness, likeness
+from lumos.chakra.synthesis.likeness import Likeness, likeness
 from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
 from lumos.errors import LumosError
@@ -64,7 +64,7 @@ FORMS: Mapping[str, ExportOptions] = {
     "plain": {},
     "simulator": {"astra_sim": True},
     "exact": {"exact_ns": True},
-    "blocks": {"form": Form.BLOCKS, "astra_sim": True},
+    "device": {"device": True, "astra_sim": True},
 }
 SAMPLED = ("dlrm-8xv100", "resnet-ddp-a100", "vgg13-h100/kineto.json.gz", "straggler-8gpu/trace.parquet")
 
@@ -162,7 +162,7 @@ def _round_trip(folder: Path, job: str) -> _Row:
             ok &= check_set(Path(scratch) / form).ok
             errors[form] = _step(graph(Path(scratch) / form)) - step
         nodes = len(lower(source))
-    return _Row(name=job, nodes=nodes, rounded=errors["plain"] / step, exact=errors["exact"], coarse=errors["blocks"] / step, ok=ok)
+    return _Row(name=job, nodes=nodes, rounded=errors["plain"] / step, exact=errors["exact"], device=errors["device"] / step, ok=ok)
 
 
 def _step(graph_: Graph) -> int:
@@ -238,14 +238,14 @@ def _section(
             ),
             "Round trip: the replayed job against the replay of its exported and imported set.",
             markdown_table(
-                ("job", "nodes", "whole µs", "exact ns", "blocks", "every rule kept"),
+                ("job", "nodes", "whole µs", "exact ns", "device", "every rule kept"),
                 [
                     (
                         t.name,
                         f"{t.nodes:,}",
                         f"{100 * t.rounded:+.5f} %",
                         f"{t.exact} ns",
-                        f"{100 * t.coarse:+.5f} %",
+                        f"{100 * t.device:+.5f} %",
                         "yes" if t.ok else "no",
                     )
                     for t in trips
@@ -259,11 +259,9 @@ def _section(
                     for name, change in chakra_simulator.WITHOUT.items()
                 ],
             ),
-            "Synthetic sets, worst of five seeds. runs: of four consecutive durations in nanoseconds that survive; in whole microseconds"
-            " short operators repeat by chance, in a permutation of the source as in the sample. membership: how often a window of the"
-            " sample is nearer to the source's than to a permutation's; beside it the same for another permutation.",
+            "Synthetic sets, worst of five seeds.",
             markdown_table(
-                ("source", "nodes", "symbols", "step", "KS, worst", "names", "runs", "in µs (permuted)", "membership (permuted)"),
+                ("source", "nodes", "symbols", "step", "KS, worst", "names"),
                 [_sample_row(s) for s in samples],
             ),
         ]
@@ -280,9 +278,6 @@ def _sample_row(row: _Row) -> tuple[str, ...]:
         f"{100 * row.error:+.2f} %",  # type: ignore[operator]
         f"{max(like.ks.values()):.3f}",
         f"{like.names}",
-        f"{like.runs}",
-        f"{100 * like.rounded_runs:.1f} % ({100 * like.rounded_baseline:.1f} %)",
-        f"{like.membership:.3f} ({like.baseline:.3f})",
     )
 
 

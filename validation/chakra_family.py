@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from tools.document import markdown_table, write_section
+from validation.chakra_operators import operator_distances
 
 import lumos
 from lumos.chakra.checking.check import check_set
@@ -23,10 +24,8 @@ from lumos.chakra.facade import workload
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.hide import hidden
-from lumos.chakra.synthesis.membership import distances
+from lumos.chakra.synthesis.likeness import distances
 from lumos.chakra.synthesis.model import SetModel, learn, operator_names
-from lumos.chakra.synthesis.operators import operator_distances
 from lumos.chakra.workload import Workload
 from lumos.graph.table import Graph
 from lumos.simulation import simulate
@@ -92,18 +91,15 @@ class Row(NamedTuple):
 
 
 class Told(NamedTuple):
-    """Of samples whose facts are drawn. ok: how many keep every rule. plain, hidden: how often their source is told, as sampled and with
-    the structure hidden, and facts_alone by one who knows their facts alone. shared, shared_hidden: the share of their structure that their
-    source has. same, same_hidden: how often it is told of two sets with the same facts."""
+    """Of samples whose facts are drawn. ok: how many keep every rule. plain: how often their source is told, and
+    facts_alone by one who knows their facts alone. shared: the share of their structure that their source has. same: how often it is told
+    of two sets with the same facts."""
 
     ok: int
     plain: float
-    hidden: float
     facts_alone: float
     shared: float
-    shared_hidden: float
     same: float
-    same_hidden: float
 
 
 def main() -> int:
@@ -182,23 +178,21 @@ def _told(model: SetModel, sources: list[Workload], folder: Path) -> Told:
         found = sample_family(model, seed)
         export_graph(found.graph, folder / f"sample-{seed}", exact_ns=True, astra_sim=True)
         ok += check_set(folder / f"sample-{seed}").ok
-        views = (found.graph, False), (hidden(found.graph, seed), True)
-        told.append([disclosure(sources, lower(graph), found.source, model.facts, hidden=hide) for graph, hide in views])
-    plain, blocks = (Disclosure(*np.mean([each[i] for each in told], axis=0).tolist()) for i in (0, 1))
-    return Told(ok, plain.told, blocks.told, plain.by_facts, plain.structure, blocks.structure, *_of_same_facts(folder))
+        told.append(disclosure(sources, lower(found.graph), found.source, model.facts))
+    mean = Disclosure(*np.mean(told, axis=0).tolist())
+    return Told(ok, mean.told, mean.by_facts, mean.structure, _of_same_facts(folder))
 
 
-def _of_same_facts(folder: Path) -> tuple[float, float]:
-    """How often the source is told of two sets with the same facts, one of which recomputes its layers: as sampled, and hidden."""
+def _of_same_facts(folder: Path) -> float:
+    """How often the source is told of two sets with the same facts, one of which recomputes its layers."""
     told = []
     for facts in TWICE:
         sources = [workload(_predicted(folder, facts, recompute)) for recompute in ("none", "full")]
         model = learn(sources, [dict(zip(KEYS, facts, strict=True))] * 2)
         for seed in range(DRAWN // 2):
             found = sample_family(model, seed)
-            views = (found.graph, False), (hidden(found.graph, seed), True)
-            told.append([disclosure(sources, lower(graph), found.source, model.facts, hidden=hide).told for graph, hide in views])
-    return float(np.mean([each[0] for each in told])), float(np.mean([each[1] for each in told]))
+            told.append(disclosure(sources, lower(found.graph), found.source, model.facts).told)
+    return float(np.mean(told))
 
 
 def _section(rows: list[Row], limits: list[float], told: Told) -> str:
@@ -225,10 +219,9 @@ def _section(rows: list[Row], limits: list[float], told: Told) -> str:
                     ("the distribution of compute then, within 5 %", "–", f"{min(wrong):.3f} to {max(wrong):.3f}"),
                     (f"of {DRAWN} samples with facts of their own: schedule and every rule kept", "all", f"{told.ok} of {DRAWN}"),
                     ("source told among all sets", f"{chance:.0%} by chance", f"{told.plain:.0%}"),
-                    ("the same with hidden structure", f"{chance:.0%} by chance", f"{told.hidden:.0%}"),
                     ("by one who knows the facts of the sample alone", f"{chance:.0%} by chance", f"{told.facts_alone:.0%}"),
-                    ("source told of two sets with the same facts", "50% by chance", f"{told.same:.0%}; hidden {told.same_hidden:.0%}"),
-                    ("runs of 16 nodes of the sample that its source has", "–", f"{told.shared:.0%}; hidden {told.shared_hidden:.1%}"),
+                    ("source told of two sets with the same facts", "50% by chance", f"{told.same:.0%}"),
+                    ("runs of 16 nodes of the sample that its source has", "–", f"{told.shared:.0%}"),
                 ],
             ),
             "In a predicted set an operator always takes the same time. So the exact distance counts every operator whose time is missed"
@@ -241,7 +234,7 @@ def _section(rows: list[Row], limits: list[float], told: Told) -> str:
             " the predictions fill buckets of 160 MB to the nearest layer.",
             "A sample is made from the set that is nearest to its facts, so the facts alone name its source among these sets, and the rest"
             " of the sample tells no more. Of two sets with the same facts, one of which recomputes its layers, the structure names the"
-            " source; what hiding it leaves is the pattern of communication.",
+            " source.",
             markdown_table(
                 ("held out: " + ", ".join(KEYS), "structure from", "step", "KS exact", "within 5 %", "largest of", "compute missed"),
                 [

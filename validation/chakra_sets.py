@@ -21,9 +21,6 @@ from tools.document import markdown_table, write_section
 import lumos
 from lumos.chakra.build import graph
 from lumos.chakra.exporting import Exported
-from lumos.chakra.facade import workload
-from lumos.chakra.synthesis.model import learn
-from lumos.chakra.synthesis.sample import sample
 from lumos.errors import LumosError
 from lumos.plan.words import JobWords
 from lumos.simulation import simulate
@@ -59,9 +56,6 @@ def main() -> int:
             markdown_table(
                 ("job", "form", "work", "replayed", "one at a time", "its prices", "roofline"), list(_jobs(traces, Path(scratch)))
             ),
-            "Synthetic sets with other numbers of layers, from the predicted GPT (tp 2, dp 2). The rules of the simulator, deadlocks among"
-            " them, are checked on every sample.",
-            markdown_table(("--layers", "nodes", "step", "rules"), list(_layers(Path(scratch)))),
         ]
     write_section("docs/accuracy.md", "chakra-sets", "\n\n".join(parts))
     return 0
@@ -127,16 +121,6 @@ def _figures(plain: Exported, roofline: Exported) -> tuple[str, ...]:
     base = plain.simulated.replayed_ns
     times = plain.simulated.ordered_ns, plain.simulated.simulated_ns, roofline.simulated.simulated_ns
     return f"{plain.work:,} of {plain.compute:,}", f"{base / 1e6:.2f} ms", *(f"{100 * (ns / base - 1):+.1f} %" for ns in times)
-
-
-def _layers(scratch: Path) -> Iterator[tuple[str, ...]]:
-    source = workload(scratch / "predicted")
-    model = learn([source])
-    for layers in (None, 4, 10, 30):
-        folder = scratch / f"layers-{layers}"
-        found = sample(model, 0, layers=layers)
-        lumos.chakra.export(found, folder, exact_ns=True, astra_sim=True)
-        yield str(layers or "as learned"), f"{len(found):,}", f"{simulate(found).end.max() / 1e6:.2f} ms", _rules(folder)
 
 
 if __name__ == "__main__":

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from lumos.chakra.algorithms import Algorithm
+from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.build import graph
 from lumos.chakra.links import Dimension, Links, Topology
-from lumos.chakra.network import Implementation, Network
+from lumos.chakra.network import Network
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import CollectiveType
 

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from validation.chakra_simulator import WITHOUT, rows, whole_set, within
 
-from lumos.chakra.algorithms import Algorithm
+from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.links import GIB, Dimension, Links, Topology
-from lumos.chakra.network import Implementation, Network
+from lumos.chakra.network import Network
 from lumos.chakra.system_files import read_network
 from lumos.errors import LumosError
+from lumos.trace.chakra.companions import Companion
 from lumos.trace.chakra.schema import CollectiveType
 
 ORACLE = Path(os.environ.get("LUMOS_CHAKRA") or "absent")
@@ -121,7 +122,7 @@ def test_files_of_several_dimensions_in_both_forms_of_yaml(tmp_path: Path) -> No
         (tmp_path / "n.yml").write_text(text)
         assert read_network(tmp_path / "n.yml").links == wanted
     (tmp_path / "s.json").write_text('{"endpoint-delay": 3, "all-reduce-implementation": ["direct2", "ring"], "peak-perf": 1}')
-    found = read_network(tmp_path / "n.yml", tmp_path / "s.json")
+    found = read_network(tmp_path / "n.yml", {Companion.SYSTEM: tmp_path / "s.json"})
     assert found.implementations == {CollectiveType.ALL_REDUCE: (Implementation(Algorithm.DIRECT, 2), Implementation())}
     assert (found.endpoint, found.peak) == (3, 1)
 

@@ -14,12 +14,10 @@ from tests.chakra import two_stages
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
-from lumos.chakra.build import graph, graph_of
+from lumos.chakra.build import graph
 from lumos.chakra.checking.check import check_set
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.forms.coarse import coarse
 from lumos.chakra.gather import gather
-from lumos.chakra.lower import lower
 from lumos.chakra.write import encode_ranks
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
@@ -93,29 +91,6 @@ def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPa
     found = simulate(graph(folder)).end.max()
     assert found == wanted if exact else abs(int(found) - int(wanted)) <= 1_000  # however many nodes: one microsecond
     assert check_set(folder).violations == ()
-
-
-@given(jobs())
-def test_blocks_replay_to_the_times_of_their_kernels(job: Graph) -> None:
-    timeline, blocks = simulate(job), coarse(lower(job))
-    assert simulate(graph_of(blocks)).end.max() == timeline.end.max()
-    assert len(blocks) <= 4 * len(blocks.communication) + 2 * len(blocks.ranks)
-
-
-def test_collectives_that_start_together_keep_their_order_though_issued_in_another() -> None:
-    """Rank 0 could begin the second collective after 1 ns and the first after 3 ns, rank 1 the other way round. Both begin at 3."""
-    rows, edges = [], []
-    for first, second in ((Kind.KERNEL, Kind.KERNEL), (Kind.COLLECTIVE, Kind.COLLECTIVE), (Kind.KERNEL, None)):
-        for rank in range(2):
-            short, long = ((first, 1, 1), (second, 2, 3)) if first == Kind.KERNEL else ((first, 2 - rank, 1), (second, 1 + rank, 1))
-            for kind, queue, ns in (short, long):
-                if kind is not None:
-                    rows += [(Kind.LAUNCH, 3 * rank, 0), (kind, 3 * rank + queue, ns)]
-                    edges.append((len(rows) - 2, len(rows) - 1, Dependency.LAUNCH))
-    meeting = [i for i, row in enumerate(rows) if row[0] == Kind.COLLECTIVE]
-    job = _graph(rows, edges, [meeting[i] for i in (0, 2, 1, 3)], 0)
-    assert simulate(job).end.max() == 5  # the kernels after the collectives, which end at 4
-    assert simulate(graph_of(coarse(lower(job)))).end.max() == 5
 
 
 def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:

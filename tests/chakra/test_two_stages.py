@@ -12,7 +12,6 @@ from lumos.chakra.build import graph
 from lumos.chakra.checking.check import check_set
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
-from lumos.chakra.network import durations
 from lumos.chakra.play import play
 from lumos.chakra.system_files import network_of
 from lumos.simulation import simulate
@@ -78,8 +77,6 @@ def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:
 
 def test_playing_it_as_the_simulator_does_ends_there_too(stages: Path) -> None:
     workload = gather(lumos.read(stages))
-    duration, _ = durations(workload, network_of(stages))
-    assert workload.id is not None
-    played = play(workload, duration, workload.id)
+    played = play(workload, network_of(stages))
     ends = [played.end[low:high].max() for low, high in zip(workload.rank_offset[:-1], workload.rank_offset[1:], strict=True)]
     assert ends == pytest.approx(two_stages.FINISH, rel=1e-6)

@@ -14,7 +14,6 @@ FILES = {
     "critical-path": ("critical-path", "TRACE", "--perfetto", "OUT"),
     "whatif": ("whatif", "TRACE", "--scale", "gemm*=2", "--perfetto", "OUT"),
     "report": ("report", "TRACE", "-o", "OUT"),
-    "view": ("chakra", "view", "TRACE", "-o", "OUT"),
     "calibrate": ("calibrate", "TRACE", "-o", "OUT"),
     "save-model": ("chakra", "synthesize", "TRACE", "--ranks", "1", "--save-model", "OUT", "-o", "SET"),
 }

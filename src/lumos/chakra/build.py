@@ -15,8 +15,9 @@ import numpy as np
 
 from lumos.chakra.collectives import EAGER, input_bytes, kind_of_label
 from lumos.chakra.gather import folder_of, gather
-from lumos.chakra.network import Network, durations
+from lumos.chakra.network import Network, assumed_network
 from lumos.chakra.play import play
+from lumos.chakra.simulated import of_roofline
 from lumos.chakra.system_files import network_of
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -24,7 +25,7 @@ from lumos.graph.edges import distinct
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.lists import end_to_end, list_of, offsets
 from lumos.graph.table import Collectives, Dependency, Evidence, Graph, Kind, Processor
-from lumos.trace.chakra.schema import NodeType
+from lumos.trace.chakra.schema import CollectiveType, NodeType
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job
 from lumos.vocabulary import Grade
 
@@ -48,17 +49,30 @@ def graph(folder: str | Path) -> Graph:
 
 def build(job: Job) -> Graph:
     """The graph of a job of Chakra files. TraceError where the set is broken, GraphError where its ranks hang."""
-    return graph_of(gather(job), network_of(folder_of(job)))
+    workload, network = gather(job), network_of(folder_of(job))
+    both = 0 if network is None or not network.roofline else int((workload.duration[of_roofline(workload)] > 0).sum())
+    if both:
+        text = f"{both} compute nodes have a recorded time and a roofline's: the recorded one stands; `replay --network` takes the other"
+        workload = replace(workload, diagnostics=(*workload.diagnostics, Diagnostic("roofline-not-taken", text)))
+    return graph_of(workload, network)
 
 
 def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     """The graph of a workload; nodes without a duration get the time they cost on `network`. GraphError where its ranks hang."""
-    workload, costed = timed(workload, network)
-    processor, processors = _processors(workload, one_link=len(costed) > 0)
-    pairs, rendezvous = _rendezvous(workload)
+    timed_ = timed(workload, network)
+    return assembled(timed_, timed_, played=timed_ is not workload)
+
+
+def assembled(workload: Workload, measured: Workload, *, played: bool) -> Graph:
+    """The graph of a workload that has a time for every node. measured: the same nodes with the times that were measured.
+
+    played: whether its times are those of the player, by whose rules it then also replays. GraphError where its ranks do not match.
+    """
+    processor, processors = _processors(workload, played=played)
+    pairs, rendezvous = _rendezvous(workload, played=played)
     facts = workload.communication
-    eager_sends = facts.node[[facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
-    eager = np.isin(pairs[:, 0], np.concatenate((costed, eager_sends)))
+    eager_sends = facts.node[[played or facts.kinds[kind] == EAGER[0] for kind in facts.kind]]
+    eager = np.isin(pairs[:, 0], eager_sends)
     rendezvous += pairs[~eager].tolist()
     pred = np.concatenate((workload.dep, pairs[eager, 0]))
     succ = np.concatenate((list_of(workload.dep_offset), pairs[eager, 1]))
@@ -86,8 +100,8 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
         rendezvous_offset=members.offset,
         rendezvous_task=members.flat.astype(np.int32),
         collectives=_collectives(workload),
-        measured_start=_arrivals(workload, pred, succ),
-        measured_end=workload.start + workload.duration,
+        measured_start=_arrivals(measured, pred, succ),
+        measured_end=measured.start + measured.duration,
         steps=workload.steps,
         steps_alone=workload.steps_alone,
         diagnostics=workload.diagnostics,
@@ -95,21 +109,16 @@ def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     )
 
 
-def timed(workload: Workload, network: Network | None = None) -> tuple[Workload, Int64]:
-    """The workload with a time for every node, in the order of `graph_of`'s tasks; and the communication that `network` priced.
-
-    GraphError where its ranks hang.
-    """
-    costed = workload.communication.node[workload.duration[workload.communication.node] == ABSENT]
-    duration, findings = durations(workload, network)
-    workload = replace(workload, duration=duration, diagnostics=(*workload.diagnostics, *findings))
-    return (workload, costed) if (workload.start != ABSENT).all() else _ordered(workload, costed)
+def _has_times(workload: Workload) -> bool:
+    """Whether the set says when each of its nodes ran."""
+    return bool((workload.start != ABSENT).all() and (workload.duration != ABSENT).all())
 
 
-def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
-    """The workload in the order in which a simulator issues its nodes. GraphError where they hang."""
-    number = np.arange(len(workload)) if workload.id is None else workload.id
-    played = play(workload, workload.duration, number)
+def timed(workload: Workload, network: Network | None = None) -> Workload:
+    """The workload with a time for every node, in the order of `graph_of`'s tasks. GraphError where its ranks hang."""
+    if _has_times(workload):
+        return workload
+    played = play(workload, network)
     if (played.end == ABSENT).any():
         node = (played.hung or tuple(np.flatnonzero(played.end == ABSENT).tolist()))[0]
         rank = int(workload.rank_of()[node])
@@ -117,15 +126,26 @@ def _ordered(workload: Workload, costed: Int64) -> tuple[Workload, Int64]:
             f"the set has no schedule: rank {workload.ranks[rank]} waits for ever in {workload.names[workload.name[node]]!r};"
             " `lumos chakra check` says which rules it breaks"
         )
-    finding = Diagnostic(
-        NEVER_MEASURED,
-        "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
-        " one compute and one communication a rank at a time",
+    costed = int((workload.duration == ABSENT).sum())
+    findings = [Diagnostic("costed", f"{costed} nodes have no duration and were costed {_how(network)}")] if costed else []
+    findings.append(
+        Diagnostic(
+            NEVER_MEASURED,
+            "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
+            " one compute and one communication a rank at a time",
+        )
     )
-    start = played.end - workload.duration  # a communication starts once all of its ranks have arrived
-    order = np.lexsort((np.arange(len(workload)), played.start, workload.rank_of()))
-    timed = replace(workload, start=start, diagnostics=(*workload.diagnostics, finding))
-    return permuted(timed, order), np.argsort(order)[costed]
+    start = played.end - played.duration  # a communication starts once all of its ranks have arrived
+    order = np.lexsort((played.turn, workload.rank_of()))
+    diagnostics = (*workload.diagnostics, *findings)
+    return permuted(replace(workload, start=start, duration=played.duration, diagnostics=diagnostics), order)
+
+
+def _how(network: Network | None) -> str:
+    if network is not None:
+        return "from the set's network file"
+    first = assumed_network(2).links.dimensions[0]
+    return f"on an assumed network ({first.bandwidth:g} GiB/s, {first.latency:g} ns a hop)"
 
 
 def permuted(workload: Workload, order: Int64) -> Workload:
@@ -149,30 +169,30 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     )
 
 
-def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Processor, ...]]:
+def _processors(workload: Workload, *, played: bool) -> tuple[Int32, tuple[Processor, ...]]:
     """The processor of every node, and the processors: a thread or stream for each rank and queue.
 
-    Communication without a stream shares one link of its rank; with `one_link` all communication does, as in simulators.
-    Receives do not occupy the link: those from one peer wait in order, those from different peers side by side. Where they take no
-    time, they only say that the peer has come so far, and belong to no step.
+    Where the set was `played`, a rank has one of each sort, as in simulators. Communication without a stream shares one link of its rank.
+    Receives do not occupy the link, and have no order but that of the file. Where they take no time, they only say that the peer has
+    come so far, and belong to no step.
     """
     rank, queue = workload.rank_of().astype(np.int64), workload.queue.astype(np.int64)
     facts = workload.communication
-    if one_link:
-        queue[facts.node] = ABSENT
+    if played:
+        queue[:] = ABSENT
     lane = np.where(workload.on_cpu, 0, 1)
-    communicates = np.zeros(len(workload), bool)
+    communicates = np.isin(workload.type, (NodeType.MEM_LOAD, NodeType.MEM_STORE)) & ~workload.on_cpu
     communicates[facts.node] = True
     lane[communicates & (queue == ABSENT)] = 2
-    receives = (workload.type[facts.node] == NodeType.RECV) & (queue[facts.node] == ABSENT)
-    lane[facts.node[receives]] = 3
+    receives = facts.node[(workload.type[facts.node] == NodeType.RECV) & (queue[facts.node] == ABSENT)]
+    lane[receives] = 3
     queue = np.where(lane == 2, 0, queue)
-    queue[facts.node[receives]] = facts.peer[receives]
+    queue[receives] = _chains(workload, receives)
     keys, processor = np.unique(np.stack([rank, lane, queue]), axis=1, return_inverse=True)
     processors = []
     processor = processor.reshape(-1)
     for number, (r, at, q) in enumerate(keys.T.tolist()):
-        name = (f"thread {q}" if q >= 0 else "thread", f"stream {max(q, 0)}", "communication", f"receives from rank {q}")[at]
+        name = (f"thread {q}" if q >= 0 else "thread", f"stream {max(q, 0)}", "communication", f"receives {q + 1}")[at]
         stream = max(q, 0) if at == 1 else 1_000_000 + (q + 1 if at == 3 else 0)
         if at == 0:
             processors.append(Processor(workload.ranks[r], False, name, timer=(r, q) in workload.timers))
@@ -182,7 +202,29 @@ def _processors(workload: Workload, *, one_link: bool) -> tuple[Int32, tuple[Pro
     return processor.astype(np.int32), tuple(processors)
 
 
-def _rendezvous(workload: Workload) -> tuple[Int64, list[list[int]]]:
+def _chains(workload: Workload, receives: Int64) -> Int64:
+    """The number of a chain for each receive, counted from 0 on every rank: in a chain each one depends on the last by the file itself."""
+    chain = dict.fromkeys(receives.tolist(), 0)
+    count = np.zeros(len(workload.ranks), np.int64)
+    rank, offset, dep = workload.rank_of().tolist(), workload.dep_offset.tolist(), workload.dep.tolist()
+    last = [ABSENT] * len(workload)  # of each node the latest receive that it depends on
+    followed = set()
+    for node in range(len(workload)):
+        before = max((last[d] for d in dep[offset[node] : offset[node + 1]]), default=ABSENT)
+        last[node] = before
+        if node not in chain:
+            continue
+        last[node] = node
+        if before != ABSENT and before not in followed:
+            followed.add(before)
+            chain[node] = chain[before]
+        else:
+            chain[node] = int(count[rank[node]])
+            count[rank[node]] += 1
+    return np.array(list(chain.values()), np.int64)
+
+
+def _rendezvous(workload: Workload, *, played: bool) -> tuple[Int64, list[list[int]]]:
     """(send, receive) pairs, int64[p, 2]; and the nodes of each collective: the i-th of a group on every member.
 
     GraphError where a send lacks its receive, or members of a group issue different numbers of collectives.
@@ -192,8 +234,10 @@ def _rendezvous(workload: Workload) -> tuple[Int64, list[list[int]]]:
     sends: dict[tuple[int, ...], list[int]] = {}
     receives: dict[tuple[int, ...], list[int]] = {}
     collectives: dict[int, dict[int, list[int]]] = {}  # by group, then by rank
-    columns = (facts.node, workload.type[facts.node], rank, facts.group, facts.peer, facts.tag, facts.size)
-    for node, kind, own, group, peer, tag, size in zip(*(c.tolist() for c in columns), strict=True):
+    columns = (facts.node, workload.type[facts.node], facts.type, rank, facts.group, facts.peer, facts.tag, facts.size)
+    for node, kind, what, own, group, peer, tag, size in zip(*(c.tolist() for c in columns), strict=True):
+        if kind == NodeType.COLL and played and what == CollectiveType.BROADCAST:
+            continue  # work of its own rank
         if kind == NodeType.COLL:
             collectives.setdefault(group, {}).setdefault(own, []).append(node)
         elif kind == NodeType.SEND:

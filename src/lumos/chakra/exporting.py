@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumos.chakra.astra_sim import Compute, files, roof, with_idle_rank
-from lumos.chakra.forms.coarse import coarse as blocks
-from lumos.chakra.forms.device_only import device_only
+from lumos.chakra.device_only import device_only
 from lumos.chakra.issue_order import ordered
 from lumos.chakra.lower import lower
 from lumos.chakra.simulated import SimulatorTimes, as_simulated, findings, of_roofline, under_roof
@@ -25,14 +23,6 @@ if TYPE_CHECKING:
     from lumos.chakra.work.amounts import Amounts
     from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
-
-
-class Form(StrEnum):
-    """Which nodes a set has."""
-
-    KERNELS = "kernels"
-    DEVICE = "device"  # device work and communication, with the CPU's time as delays between them
-    BLOCKS = "blocks"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -58,7 +48,7 @@ def export_graph(
     folder: Path,
     *,
     amounts: Amounts | None = None,
-    form: Form = Form.KERNELS,
+    device: bool = False,
     exact_ns: bool = False,
     astra_sim: bool = False,
     roofline: bool = False,
@@ -66,7 +56,8 @@ def export_graph(
 ) -> Exported:
     """Write a graph, whether measured, changed or assembled, as `job.R.et` and groups.json.
 
-    amounts: what its tasks compute and move. form: which nodes to write. exact_ns: keep nanoseconds (see `write`). astra_sim: write also
+    amounts: what its tasks compute and move. device: write device work and
+    communication alone, with the CPU's time as delays between them. exact_ns: keep nanoseconds (see `write`). astra_sim: write also
     sys.json, net.yml (of `cluster`), mem.json and a README, and give communication the order that it needs. roofline: let the simulator
     price compute by operations and bytes. Raises UsageError for `roofline` without `astra_sim` and a cluster, or with `exact_ns`;
     GraphError where the graph has no schedule, LumosError where the folder cannot be written.
@@ -74,8 +65,8 @@ def export_graph(
     if roofline and (cluster is None or exact_ns or not astra_sim):
         raise UsageError("--roofline prices compute on a cluster: give --astra-sim and --cluster, and not --exact-ns")
     workload = lower(graph, amounts)
-    if form is not Form.KERNELS:
-        workload = blocks(workload) if form is Form.BLOCKS else device_only(workload)
+    if device:
+        workload = device_only(workload)
     extra: dict[str, str] = {}
     notes: list[Diagnostic] = []
     known = len(of_roofline(workload))

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
+from lumos.chakra.again import write_again
 from lumos.chakra.checking.check import Checked
 from lumos.chakra.checking.check import check_set as check_folder
-from lumos.chakra.exporting import Exported, Form
+from lumos.chakra.exporting import Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
-from lumos.chakra.json_files import write_json_files
 from lumos.chakra.linking.link import Linked, require_pair
 from lumos.chakra.linking.link import link_traces as link_traces
 from lumos.chakra.linking.linked_file import write_linked
@@ -54,7 +54,6 @@ def export(
     cluster: str | None = None,
     roofline: bool = False,
     exact_ns: bool = False,
-    coarse: bool = False,
     device: bool = False,
     repair: bool = False,
 ) -> Exported:
@@ -62,13 +61,12 @@ def export(
 
     astra_sim: also write the files that ASTRA-sim needs to run it. cluster: the cluster that these describe (a name or a .toml file), that
     of the recorded device otherwise. roofline: let the simulator price compute by its operations and bytes. exact_ns: keep nanoseconds.
-    coarse: write blocks between communication instead of kernels. device: write device work and communication alone. Raises UsageError
+    device: write device work and communication alone. Raises UsageError
     for options that contradict each other, GraphError where the job has no schedule, LumosError where the folder cannot be written.
     """
     if isinstance(job, Graph):
-        form = form_of(coarse=coarse, device=device)
         return export_graph(
-            job, Path(output), form=form, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline, cluster=_cluster(cluster)
+            job, Path(output), device=device, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline, cluster=_cluster(cluster)
         )
     keep_inputs(job, output)
     found = as_job(job, repair=repair)
@@ -77,7 +75,7 @@ def export(
         build(found),
         Path(output),
         cluster,
-        form=form_of(coarse=coarse, device=device),
+        device=device,
         exact_ns=exact_ns,
         astra_sim=astra_sim,
         roofline=roofline,
@@ -87,7 +85,7 @@ def export(
 class ExportOptions(TypedDict, total=False):
     """What `export_graph` may be asked for besides a cluster."""
 
-    form: Form
+    device: bool
     exact_ns: bool
     astra_sim: bool
     roofline: bool
@@ -98,13 +96,6 @@ def export_job(job: Job, graph: Graph, folder: Path, cluster: str | None, **opti
     described, notes = (load_cluster(cluster), ()) if cluster is not None else recorded_on(job)
     found = export_graph(graph, folder, amounts=amounts_of(graph, job), cluster=described, **options)
     return replace(found, diagnostics=(*found.diagnostics, *notes)) if options.get("astra_sim") else found
-
-
-def form_of(*, coarse: bool, device: bool) -> Form:
-    """The form of a set that two switches ask for. UsageError where both are on."""
-    if coarse and device:
-        raise UsageError("--coarse and --device are two forms of a set; give one")
-    return Form.BLOCKS if coarse else Form.DEVICE if device else Form.KERNELS
 
 
 def _cluster(name: str | None) -> Cluster | None:
@@ -200,17 +191,15 @@ class Imported(Shown):
 def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_json: bool = False) -> Imported:
     """Read a set that any tool wrote as a job, and simulate it.
 
-    output: write the set again into this folder. as_json: write JSON instead of .et. Raises TraceError where the set is broken,
-    GraphError where its ranks wait for each other for ever.
+    output: write the set again into this folder, every node as it was read. as_json: write JSON instead of .et. Raises TraceError
+    where the set is broken, GraphError where its ranks wait for each other for ever.
     """
     keep_inputs(source, output)
     job = as_job(source)
     graph = build(job)
     timeline = simulate(graph)
-    if output is not None and as_json:
-        write_json_files(job, Path(output))
-    elif output is not None:
-        export_graph(graph, Path(output))
+    if output is not None:
+        write_again(job, Path(output), as_json=as_json)
     return Imported(job, graph, timeline, _time(timeline))
 
 

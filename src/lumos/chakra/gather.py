@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
+_MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 _COMMUNICATION = (NodeType.SEND, NodeType.RECV, NodeType.COLL)
 
 
@@ -67,9 +68,10 @@ def gather(job: Job) -> Workload:
     if not duration[communicates].any() and not any(t.metadata.get("communication_timed") for t in job.traces):
         duration[communicates] = ABSENT
     timed_compute = np.repeat([bool(r.trace.metadata.get("compute_timed")) for r in ranks], sizes)
-    duration[~communicates & (duration == 0) & (operations > 0) & ~exact & ~timed_compute] = ABSENT
-    operations[exact] = ABSENT  # these are durations, not work
     moved = np.array([_integer(n, "tensor_size") for n in nodes], np.int64)
+    work = (operations > 0) | (np.isin(types, _MEMORY) & (moved > 0))
+    duration[~communicates & (duration == 0) & work & ~exact & ~timed_compute] = ABSENT
+    operations[exact] = ABSENT  # these are durations, not work
     moved[exact] = ABSENT
     tensors, table = _tensors(nodes)
     dep_offset, dep = _dependencies(ranks, offset)
@@ -184,8 +186,10 @@ def _order(trace: Trace, nodes: Sequence[ChakraNode], deps: Sequence[Sequence[in
 
 
 def _type(node: ChakraNode) -> NodeType:
-    """The type that a simulator needs: communication only where data is transferred. Memory nodes, pseudo-nodes and CPU calls
-    that issue collectives are compute, which takes their time."""
+    """The type that a simulator needs: communication only where data is transferred. Pseudo-nodes and CPU calls that issue
+    collectives are compute, which takes their time."""
+    if node.type in _MEMORY:
+        return NodeType(node.type)
     if node.type in _COMMUNICATION and not node.value("is_cpu_op") and node.attr("comm_size") is not None:
         return NodeType(node.type)
     return NodeType.COMP
@@ -199,7 +203,7 @@ def _kind(node: ChakraNode, kind: int) -> Kind:
         return written
     if node.type in _COMMUNICATION and not node.value("is_cpu_op"):
         return Kind.COLLECTIVE
-    if node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
+    if node.type in _MEMORY:
         return Kind.MEMCPY
     return Kind.OPERATOR if node.value("is_cpu_op") else Kind.KERNEL
 

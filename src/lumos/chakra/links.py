@@ -12,6 +12,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from math import prod
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from lumos.trace.table import Int64
 
 #: Bytes per ns of 1 GiB/s, in which networks are given.
 GIB = 2**30 / 1e9
@@ -34,15 +40,12 @@ class Dimension:
     latency: float
     topology: Topology = Topology.SWITCH
 
-    def hops(self, distance: int) -> int:
-        """Hops between two ranks that are `distance` places apart: through a switch two, along a ring the shorter way."""
+    def messages(self, nbytes: float, distance: Int64) -> Int64:
+        """ns that messages of `nbytes` take over so many places: a switch has two hops, a ring as many as the shorter way has places."""
+        hops: Int64 = np.full(distance.shape, 2 if self.topology is Topology.SWITCH else 1)
         if self.topology is Topology.RING:
-            return min(distance % self.npus, -distance % self.npus)
-        return 2 if self.topology is Topology.SWITCH else 1
-
-    def message(self, nbytes: float, distance: int = 1) -> int:
-        """ns that a message of `nbytes` takes over `distance` places."""
-        return int(self.hops(distance) * self.latency + nbytes / (self.bandwidth * GIB))
+            hops = np.minimum(distance % self.npus, -distance % self.npus)
+        return (hops * self.latency + nbytes / (self.bandwidth * GIB)).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,11 +59,14 @@ class Links:
         """How many ranks the network joins."""
         return prod(d.npus for d in self.dimensions)
 
-    def message(self, nbytes: float, source: int, target: int) -> int:
-        """ns that a message between two ranks takes, in the first dimension in which they differ."""
+    def messages(self, nbytes: float, source: Int64, target: Int64) -> Int64:
+        """ns that messages take between ranks, each in the first dimension in which the two differ."""
+        out = self.dimensions[-1].messages(nbytes, np.ones(source.shape, np.int64))  # of a set with more ranks: the outermost links
+        first = np.ones(source.shape, bool)
         for dimension in self.dimensions:
             distance = target % dimension.npus - source % dimension.npus
-            if distance:
-                return dimension.message(nbytes, distance)
+            here = first & (distance != 0)
+            out[here] = dimension.messages(nbytes, distance[here])
+            first &= distance == 0
             source, target = source // dimension.npus, target // dimension.npus
-        return self.dimensions[-1].message(nbytes)  # the network has fewer ranks than the set: its outermost links
+        return out

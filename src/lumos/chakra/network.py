@@ -1,35 +1,35 @@
-"""What communication and compute cost where a set does not say: the model of ASTRA-sim's congestion-unaware back-end.
+"""When each rank has done with a collective, and what compute and memory cost: the model of ASTRA-sim's congestion-unaware back-end.
 
-A collective is cut into chunks. Each chunk goes through one phase for every dimension of the network, and each dimension
-works on one chunk at a time (or on as many as the system file says), in the order in which chunks arrive. An all-reduce
-scatters along the inner dimensions, reduces along the outermost one, and gathers on the way back; an all-gather begins at
-the outermost dimension, the others at the innermost. A group that is not all ranks is a ring over its members.
+A collective is cut into chunks. Each chunk goes through one phase for every dimension of the network. On each rank a
+dimension works on as many chunks at a time as the system file says, in the order in which they reach it; ranks begin a
+phase when they are ready for it, and end it when their own part is done. An all-reduce scatters along the inner
+dimensions, reduces along the outermost one, and gathers on the way back; an all-gather begins at the outermost dimension,
+the others at the innermost. A group that is not all ranks is one line of its members, with the first dimension's algorithm.
 
 Source: ASTRA-sim (github.com/astra-sim/astra-sim). `validation/chakra.py` compares the model with what the simulator
-answers to sets of one collective. Limits: collectives that run at the same time do not share the bandwidth of a link; a
-tree within several dimensions is taken as if all ranks ended with the last.
+answers to sets of one collective. Limit: messages do not share the bandwidth of a link.
 """
 
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from dataclasses import dataclass, field
+from enum import StrEnum
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.chakra.algorithms import Algorithm, Endpoint, after, direct, double_binary_tree, halving_doubling, ring, uneven_ring
+from lumos.chakra.algorithms import Algorithm, Chunk, Endpoint, Implementation, after, ends
 from lumos.chakra.links import Dimension, Links
-from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.trace.chakra.schema import CollectiveType, NodeType
-from lumos.trace.table import ABSENT, Int64
+from lumos.trace.chakra.schema import CollectiveType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.chakra.workload import Workload
+    from lumos.trace.table import Int64
 
 #: ns that a member of a group that is not all ranks takes before it sends and acts, whatever the endpoint delay.
 GROUP_DELAY = 10
@@ -45,19 +45,43 @@ _PRICED_AS = {
 }
 
 
-class Implementation(NamedTuple):
-    """An algorithm for one dimension. window: how many peers a direct one sends to at a time, None for all."""
+class MemoryKind(StrEnum):
+    """Which ranks share a remote memory, which serves one request after another."""
 
-    algorithm: Algorithm = Algorithm.RING
-    window: int | None = None
+    NONE = "NO_MEMORY_EXPANSION"
+    RANK = "PER_NPU_MEMORY_EXPANSION"
+    NODE = "PER_NODE_MEMORY_EXPANSION"
+    ALL = "MEMORY_POOL"
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteMemory:
+    """A memory expansion. latency: ns of a request. bandwidth: GB/s. node: ranks of a node, where they share it."""
+
+    kind: MemoryKind
+    latency: int = 0
+    bandwidth: float = 1.0
+    node: int = 1
+
+    def place(self, rank: int) -> int:
+        """The number of the memory that a rank uses."""
+        return {MemoryKind.RANK: rank, MemoryKind.NODE: rank // self.node}.get(self.kind, 0)
+
+    def request(self, nbytes: int) -> int:
+        """ns of a request."""
+        return self.latency + int(nbytes / self.bandwidth)
 
 
 class NetworkPhase(NamedTuple):
-    """What one chunk does in one dimension. place: of the dimension."""
+    """What one chunk does in one dimension. place: of the dimension. how: the algorithm. lines: for each rank the number of its line, and
+    its place in it; size: ranks of a line."""
 
     place: int
     kind: CollectiveType
-    implementation: Implementation
+    how: Implementation
+    line: Sequence[int]
+    spot: Sequence[int]
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +89,7 @@ class Network:
     """links: the network. implementations: for each kind one a dimension; ring where a kind is absent. endpoint: ns of delay at the end of
     each step. chunks: parts of a collective. active: chunks that a dimension works on at a time. local: GB/s of local memory.
     peak: TFLOP/s. hierarchical: whether an all-reduce scatters along inner dimensions, instead of reducing along each. roofline: whether
-    compute takes what peak and local allow, also where a set says how long it took.
+    compute takes what peak and local allow, also where a set says how long it took. memory: the memory expansion.
     """
 
     links: Links
@@ -77,59 +101,54 @@ class Network:
     peak: float = 900.0
     hierarchical: bool = True
     roofline: bool = False
+    memory: RemoteMemory | None = None
 
     def collective(self, kind: int, nbytes: int, members: Sequence[int]) -> int:
-        """ns that a collective of `nbytes` input bytes a rank takes over these ranks. LumosError: the algorithm does not fit."""
-        if len(members) < 2 or nbytes <= 0:
-            return 0
-        priced = CollectiveType(kind) if kind in list(CollectiveType) else CollectiveType.ALL_REDUCE
-        priced = _PRICED_AS.get(priced, priced)
-        chunk, chunks = self._chunks(priced, nbytes)
-        if len(members) != self.links.npus:
-            return self._group(priced, chunk, chunks, members)
-        dimensions = self._dimensions(priced)
-        phases = self._phases(priced, dimensions)
-        end = Endpoint(self.endpoint, self.local)
-        if len(phases) == 1 and phases[0].implementation.algorithm is Algorithm.DOUBLE_BINARY_TREE:
-            dimension = dimensions[0][0]
-            return double_binary_tree(chunk, chunks, _power_of_two(dimension), dimension.message, end)
-        times = []
-        for phase in phases:
-            times.append(_phase_time(phase, dimensions[phase.place][0], chunk, end))
-            if phase.implementation.algorithm is not Algorithm.DOUBLE_BINARY_TREE:
-                chunk = after(phase.kind, chunk, dimensions[phase.place][0].npus)
-        return _pipelined(chunks, [phase.place for phase in phases], times, self.active)
+        """ns that a collective of `nbytes` input bytes a rank takes where all begin together. LumosError: the algorithm does not fit."""
+        return int(self.ends(kind, nbytes, members, np.zeros(len(members), np.int64)).max(initial=0))
 
-    def _chunks(self, kind: CollectiveType, nbytes: int) -> tuple[int, int]:
-        """Bytes of a chunk, and how many there are: at least one byte for each rank, except in an all-gather."""
+    def ends(self, kind: int, nbytes: int, members: Sequence[int], begin: Int64, turn: int = 0) -> Int64:
+        """When each member has done with a collective, ns, where it began at `begin`. turn: how many chunks it has had of that kind before.
+
+        LumosError: the algorithm does not fit its ranks.
+        """
+        if len(members) < 2 or nbytes <= 0:
+            return np.full(len(begin), begin.max(initial=0), np.int64)
+        priced = priced_as(kind)
+        group = len(members) != self.links.npus
+        end = Endpoint(GROUP_DELAY if group else self.endpoint, self.local, group)
+        ranks = np.array(members, np.int64)
+        return _Run(self, self._phases(priced, ranks, group), ranks, end).ends([*self.parts(priced, nbytes)], begin, turn)
+
+    def parts(self, kind: CollectiveType, nbytes: int) -> Iterator[int]:
+        """Bytes of each chunk: at least one byte for each rank, except in an all-gather; what is left over is a chunk of its own."""
         chunk = nbytes // self.chunks
         if kind is not CollectiveType.ALL_GATHER and chunk < self.links.npus:
-            return self.links.npus, self.chunks
+            nbytes, chunk = self.chunks * self.links.npus, self.links.npus
         chunk = max(chunk, 1)
-        return chunk, -(-nbytes // chunk)
+        while nbytes > 0:
+            yield min(chunk, nbytes)
+            nbytes -= chunk
 
-    def _group(self, kind: CollectiveType, chunk: int, chunks: int, members: Sequence[int]) -> int:
-        """ns of a ring over ranks that are not all of the network."""
-        end = Endpoint(GROUP_DELAY, self.local)
-        pairs = list(zip(members, (*members[1:], members[0]), strict=True))
-        if len({self.links.message(n, *pair) for pair in pairs for n in (0, chunk)}) <= 2:
-            return chunks * ring(kind, chunk, len(members), lambda n, _: self.links.message(n, *pairs[0]), end)
-        steps = [lambda n, a=a, b=b: self.links.message(n, a, b) for a, b in pairs]
-        return uneven_ring(kind, chunk, chunks, steps, end)
-
-    def _dimensions(self, kind: CollectiveType) -> list[tuple[Dimension, Implementation]]:
-        """The dimensions along which a collective of all ranks moves, each with its algorithm. Dimensions without one are left out."""
+    def _phases(self, kind: CollectiveType, ranks: Int64, group: bool) -> list[NetworkPhase]:
+        """What each chunk does, one dimension after the other."""
         plan = self.implementations.get(kind) or [Implementation()] * len(self.links.dimensions)
-        out: list[tuple[Dimension, Implementation]] = []
-        for dimension, implementation in zip(self.links.dimensions, plan, strict=False):
-            if implementation.algorithm.joins_dimensions:
-                whole = Dimension(self.links.npus, dimension.bandwidth, dimension.latency, dimension.topology)
-                return [*out, (whole, implementation)]
-            out.append((dimension, implementation))
-        return out
-
-    def _phases(self, kind: CollectiveType, dimensions: Sequence[tuple[Dimension, Implementation]]) -> list[NetworkPhase]:
-        used = [NetworkPhase(place, kind, one) for place, (dimension, one) in enumerate(dimensions) if dimension.npus > 1]
+        if group:
+            if plan[0].algorithm is Algorithm.DOUBLE_BINARY_TREE:
+                why = f"a group of {len(ranks)} of {self.links.npus} ranks has no tree"
+                raise LumosError(f"{why}; name another algorithm in the system file")
+            return [NetworkPhase(0, kind, plan[0], [0] * len(ranks), range(len(ranks)), len(ranks))]
+        used = []
+        stride = 1
+        for place, (dimension, how) in enumerate(zip(self.links.dimensions, plan, strict=False)):
+            whole = how.algorithm.joins_dimensions
+            stride, npus = (1, self.links.npus) if whole else (stride, dimension.npus)
+            if npus > 1:
+                line = ranks // (stride * npus) * stride + ranks % stride
+                used.append(NetworkPhase(place, kind, how, line.tolist(), (ranks // stride % npus).tolist(), npus))
+            if whole:
+                break
+            stride *= npus
         if kind is CollectiveType.ALL_GATHER:
             return used[::-1]
         if kind is not CollectiveType.ALL_REDUCE or not self.hierarchical:
@@ -139,9 +158,18 @@ class Network:
         gather = [phase._replace(kind=CollectiveType.ALL_GATHER) for phase in reversed(inner)]
         return [*scatter, *used[-1:], *gather]
 
-    def compute(self, operations: float, nbytes: float) -> int:
-        """ns of a kernel by the roofline: the slower of its operations and its bytes."""
+    def compute(self, operations: int, nbytes: int) -> int:
+        """ns of a kernel by the roofline, in the simulator's own order of operations; where one of the two is unknown, by the other."""
+        if operations > 0 and nbytes > 0:
+            rate = min(self.local * 1e9 * (operations / nbytes), self.peak * 1e12)
+            return int(operations / rate * 1e9)
         return int(max(max(operations, 0) / (self.peak * 1e3), max(nbytes, 0) / self.local))
+
+
+def priced_as(kind: int) -> CollectiveType:
+    """The kind among the simulator's four whose cost a collective has."""
+    known = CollectiveType(kind) if kind in list(CollectiveType) else CollectiveType.ALL_REDUCE
+    return _PRICED_AS.get(known, known)
 
 
 def assumed_network(ranks: int) -> Network:
@@ -149,79 +177,81 @@ def assumed_network(ranks: int) -> Network:
     return Network(Links((Dimension(max(ranks, 2), 50.0, 500.0),)))
 
 
-def _phase_time(phase: NetworkPhase, dimension: Dimension, chunk: int, end: Endpoint) -> int:
-    """ns of one chunk in one dimension."""
-    algorithm, window = phase.implementation
-    if algorithm is Algorithm.DOUBLE_BINARY_TREE:
-        return double_binary_tree(chunk, 1, _power_of_two(dimension), dimension.message, end)
-    if algorithm in (Algorithm.HALVING_DOUBLING, Algorithm.ONE_HALVING_DOUBLING):
-        if phase.kind is CollectiveType.ALL_TO_ALL:
-            raise LumosError(f"{algorithm} moves no all-to-all; name another all-to-all-implementation in the system file")
-        return halving_doubling(phase.kind, chunk, _power_of_two(dimension), dimension.message, end)
-    if algorithm in (Algorithm.DIRECT, Algorithm.ONE_DIRECT):
-        return direct(phase.kind, chunk, dimension.npus, dimension.message, end, window)
-    return ring(phase.kind, chunk, dimension.npus, dimension.message, end)
+class _Run:
+    """One collective on its ranks: every chunk of every rank through every phase."""
 
+    def __init__(self, network: Network, phases: Sequence[NetworkPhase], ranks: Int64, end: Endpoint) -> None:
+        self.network, self.phases, self.ranks, self.end = network, phases, ranks, end
+        self.of_line: list[dict[int, list[int]]] = []  # by phase and line the ranks in order
+        for phase in phases:
+            lines: dict[int, list[int]] = {}
+            for rank in np.lexsort((phase.spot, phase.line)).tolist():
+                lines.setdefault(phase.line[rank], []).append(rank)
+            self.of_line.append(lines)
+        self.known: dict[tuple[int, int, int, bytes], Int64] = {}
 
-def _power_of_two(dimension: Dimension) -> int:
-    if dimension.npus & (dimension.npus - 1):
-        raise LumosError(f"trees and halving need a power of two of ranks, not {dimension.npus}; name ring or direct in the system file")
-    return dimension.npus
+    def ends(self, chunks: Sequence[int], begin: Int64, turn: int) -> Int64:
+        self.turn, self.tick = turn, count()
+        self.nbytes = [self._sizes(chunk) for chunk in chunks]
+        places = {phase.place for phase in self.phases}
+        self.queue: list[dict[int, deque[tuple[int, int]]]] = [{place: deque() for place in places} for _ in self.ranks]
+        self.running = [dict.fromkeys(places, 0) for _ in self.ranks]
+        self.begun: dict[tuple[int, int, int], dict[int, int]] = {}
+        self.events: list[tuple[int, int, int, int, int]] = []  # time, turn, rank, chunk, the phase that it comes to
+        for rank, time in enumerate(begin.tolist()):
+            for chunk in range(len(chunks)):
+                heapq.heappush(self.events, (time, next(self.tick), rank, chunk, 0))
+        done = begin.copy()
+        while self.events:
+            now, _, rank, chunk, phase = heapq.heappop(self.events)
+            if phase < len(self.phases):
+                place = self.phases[phase].place
+                self.queue[rank][place].append((chunk, phase))
+                self._fill(now, rank, place)
+            else:
+                done[rank] = now
+            if phase:
+                place = self.phases[phase - 1].place
+                self.running[rank][place] -= 1
+                self._fill(now, rank, place)
+        return done
 
+    def _sizes(self, nbytes: int) -> list[int]:
+        """Bytes of a chunk at the beginning of each phase."""
+        out = []
+        for phase in self.phases:
+            out.append(nbytes)
+            nbytes = after(phase.how, Chunk(phase.kind, nbytes), phase.size)
+        return out
 
-def _pipelined(chunks: int, places: Sequence[int], times: Sequence[int], active: int) -> int:
-    """ns until all chunks have gone through all phases, where each dimension takes `active` chunks at a time, first come first served."""
-    free = {place: [0] * active for place in places}
-    number = count()
-    waiting = [(0, next(number), 0) for _ in range(chunks)]  # (when the chunk is ready, turn, its next phase)
-    last = 0
-    while waiting:
-        ready, _, phase = heapq.heappop(waiting)
-        if phase == len(places):
-            last = max(last, ready)
-            continue
-        slot = heapq.heappop(free[places[phase]])
-        end = max(ready, slot) + times[phase]
-        heapq.heappush(free[places[phase]], end)
-        heapq.heappush(waiting, (end, next(number), phase + 1))
-    return last
+    def _fill(self, now: int, rank: int, place: int) -> None:
+        """Begin the chunks that wait for a dimension of a rank, as far as there is room."""
+        while self.queue[rank][place] and self.running[rank][place] < self.network.active:
+            chunk, at = self.queue[rank][place].popleft()
+            self.running[rank][place] += 1
+            line = self.phases[at].line[rank]
+            begun = self.begun.setdefault((chunk, at, line), {})
+            begun[rank] = now
+            members = self.of_line[at][line]
+            if len(begun) == len(members):
+                for member, time in zip(members, self._line(chunk, at, members, begun), strict=True):
+                    heapq.heappush(self.events, (time, next(self.tick), member, chunk, at + 1))
 
-
-def durations(workload: Workload, network: Network | None) -> tuple[Int64, list[Diagnostic]]:
-    """The duration of every node, from the cost model where the set gives none; and diagnostics that say so.
-
-    LumosError where the network's algorithms do not fit its ranks.
-    """
-    out = workload.duration.copy()
-    missing = np.flatnonzero(out == ABSENT)
-    if not len(missing):
-        return out, []
-    net = network or assumed_network(len(workload.ranks))
-    facts = workload.communication
-    row_of = dict(zip(facts.node.tolist(), range(len(facts)), strict=True))
-    rank_of = workload.rank_of()
-    memo: dict[tuple[int, ...], int] = {}
-    for node in missing.tolist():
-        row = row_of.get(node)
-        if row is None:
-            out[node] = net.compute(int(workload.operations[node]), int(workload.bytes[node]))
-        elif workload.type[node] == NodeType.RECV:
-            out[node] = 0  # the send takes the time; the receive ends when the data has arrived
-        else:
-            own = int(rank_of[node]) if workload.type[node] == NodeType.SEND else ABSENT
-            key = (own, int(facts.type[row]), max(int(facts.size[row]), 0), int(facts.group[row]), int(facts.peer[row]))
-            if key not in memo:
-                memo[key] = _communication_time(workload, net, *key)
-            out[node] = memo[key]
-    return out, [Diagnostic("costed", f"{len(missing)} nodes have no duration and were costed {_how(net, assumed=network is None)}")]
-
-
-def _communication_time(workload: Workload, net: Network, own: int, kind: int, nbytes: int, group: int, peer: int) -> int:
-    if own != ABSENT:
-        return net.links.message(nbytes, workload.ranks[own], workload.ranks[peer])
-    return net.collective(kind, nbytes, [workload.ranks[place] for place in workload.groups[group]])
-
-
-def _how(net: Network, *, assumed: bool) -> str:
-    first = net.links.dimensions[0]
-    return f"on an assumed network ({first.bandwidth:g} GiB/s, {first.latency:g} ns a hop)" if assumed else "from the set's network file"
+    def _line(self, chunk: int, at: int, members: Sequence[int], begun: Mapping[int, int]) -> list[int]:
+        """When each rank of a line ends a phase. Lines of one dimension are alike."""
+        phase = self.phases[at]
+        begin = np.array([begun[rank] for rank in members], np.int64)
+        first = begin.min()
+        turn = (self.turn + chunk) % 2 if phase.how.algorithm is Algorithm.DOUBLE_BINARY_TREE else 0
+        key = (at, self.nbytes[chunk][at], turn, (begin - first).tobytes())
+        if key not in self.known:
+            ranks = self.ranks[members]
+            self.known[key] = ends(
+                phase.how,
+                Chunk(phase.kind, self.nbytes[chunk][at], turn),
+                lambda nbytes, source, target: self.network.links.messages(nbytes, ranks[source], ranks[target]),
+                begin - first,
+                self.end,
+            )
+        found: list[int] = (self.known[key] + first).tolist()
+        return found

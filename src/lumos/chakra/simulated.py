@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.chakra.network import durations
 from lumos.chakra.play import play
 from lumos.diagnostics import Diagnostic
-from lumos.trace.chakra.schema import NodeType
+from lumos.trace.chakra.schema import CollectiveType, NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:
@@ -42,20 +41,22 @@ def as_simulated(workload: Workload, network: Network) -> SimulatorTimes | None:
     """The times of a set that is written with the files of `network`; None where it is too large or its ranks would hang."""
     if len(workload) > MOST_PLAYED:
         return None
-    number = np.arange(len(workload))
-    ends = [play(workload, times, number).end for times in (workload.duration, priced_nodes(workload, network))]
-    if any((end == ABSENT).any() for end in ends):
+    played = [play(one, network) for one in (workload, as_run(workload, network))]
+    if any((one.end == ABSENT).any() for one in played):
         return None
-    return SimulatorTimes(int((workload.start + workload.duration).max()), *(int(end.max()) for end in ends))
+    return SimulatorTimes(int((workload.start + workload.duration).max()), *(int(one.end.max()) for one in played))
 
 
-def priced_nodes(workload: Workload, network: Network) -> Int64:
-    """The duration of every node by the simulator's prices: of communication, and in roofline mode of compute on devices."""
+def as_run(workload: Workload, network: Network) -> Workload:
+    """The workload with the times that a simulator takes: none of communication, memory nodes and, in roofline mode, compute."""
+    facts = workload.communication
     duration = workload.duration.copy()
-    duration[workload.communication.node] = ABSENT
+    duration[facts.node[facts.type != CollectiveType.BROADCAST]] = ABSENT
+    if network.memory is not None:
+        duration[np.isin(workload.type, (NodeType.MEM_LOAD, NodeType.MEM_STORE))] = ABSENT
     if network.roofline:
         duration[of_roofline(workload)] = ABSENT
-    return durations(replace(workload, duration=duration), network)[0]
+    return replace(workload, duration=duration)
 
 
 def of_roofline(workload: Workload) -> Int64:

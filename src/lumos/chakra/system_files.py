@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
-from lumos.chakra.algorithms import Algorithm
+from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.links import Dimension, Links, Topology
-from lumos.chakra.network import Implementation, Network
+from lumos.chakra.network import MemoryKind, Network, RemoteMemory
 from lumos.errors import LumosError
 from lumos.trace.chakra.companions import Companion, companions
 from lumos.trace.chakra.schema import CollectiveType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 #: The keys of a system file that name the algorithms of each kind.
@@ -25,30 +26,50 @@ IMPLEMENTATIONS = {
     CollectiveType.REDUCE_SCATTER: "reduce-scatter-implementation",
     CollectiveType.ALL_TO_ALL: "all-to-all-implementation",
 }
+_Meaning = TypeVar("_Meaning")
 _ALGORITHM = re.compile(r"^([a-zA-Z]+?)(\d*)$")
 
 
 def network_of(folder: Path) -> Network | None:
     """The network of a set's folder, None where it has no network file. LumosError where a file cannot be understood."""
     found = companions(folder)
-    return read_network(found[Companion.NETWORK], found.get(Companion.SYSTEM)) if Companion.NETWORK in found else None
+    return read_network(found[Companion.NETWORK], found) if Companion.NETWORK in found else None
 
 
-def read_network(network: Path, system: Path | None = None) -> Network:
+def read_network(network: Path, beside: Mapping[Companion, Path] | None = None) -> Network:
     """The network of a network file; algorithms, delays and rates from the system file, or the simulator's usual ones.
 
-    Raises LumosError, which names the file and what it cannot understand.
+    beside: the system file and the memory file, as far as there are any. Raises LumosError, which names the file and what it cannot
+    understand.
     """
+    system, memory = ((beside or {}).get(kind) for kind in (Companion.SYSTEM, Companion.MEMORY))
     try:
         links = _links(yaml_lists(network.read_text(errors="replace")))
     except (KeyError, ValueError, OSError) as error:
         raise LumosError(f"{network}: the network cannot be understood ({_why(error)}); see `chakra export --astra-sim`") from error
-    if system is None:
-        return Network(links)
+    out = Network(links) if system is None else _understood(system, "system", lambda values: _with_system(links, values))
+    return out if memory is None else replace(out, memory=_understood(memory, "memory", _memory))
+
+
+def _understood(path: Path, what: str, meaning: Callable[[Mapping[str, Any]], _Meaning]) -> _Meaning:
     try:
-        return _with_system(links, msgspec.json.decode(system.read_bytes(), type=dict[str, Any]))
+        return meaning(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]))
     except (ValueError, msgspec.MsgspecError, OSError) as error:
-        raise LumosError(f"{system}: the system cannot be understood ({_why(error)}); see `chakra export --astra-sim`") from error
+        raise LumosError(f"{path}: the {what} cannot be understood ({_why(error)}); see `chakra export --astra-sim`") from error
+
+
+def _memory(values: Mapping[str, Any]) -> RemoteMemory | None:
+    kind = values.get("memory-type", MemoryKind.NONE)
+    if kind not in list(MemoryKind):
+        raise ValueError(f"memory-type {kind!r} is none of {', '.join(MemoryKind)}")
+    if kind == MemoryKind.NONE:
+        return None
+    return RemoteMemory(
+        MemoryKind(kind),
+        latency=int(_number(values, "remote-mem-latency", 0, least=0)),
+        bandwidth=_number(values, "remote-mem-bw", 1, least=1e-9),
+        node=int(_number(values, "num-npus-per-node", 1, least=1)),
+    )
 
 
 def _why(error: Exception) -> str:

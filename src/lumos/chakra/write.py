@@ -39,6 +39,8 @@ OPERATIONS_PER_NS = 1000
 
 #: Chakra's timeline visualiser recognises node types by these words in the name.
 PREFIX = {
+    NodeType.MEM_LOAD: "MEM_LOAD_NODE_",
+    NodeType.MEM_STORE: "MEM_STORE_NODE_",
     NodeType.COMP: "COMP_NODE_",
     NodeType.SEND: "COMM_SEND_NODE_",
     NodeType.RECV: "COMM_RECV_NODE_",

@@ -27,25 +27,23 @@ def export_(
     astra_sim: AstraSim = False,
     cluster: Cluster = None,
     exact_ns: ExactNs = False,
-    coarse: Annotated[bool, typer.Option("--coarse", help="Write blocks between communication instead of kernels.")] = False,
     device: Annotated[bool, typer.Option("--device", help="Write device work and communication; the CPU's time as delays.")] = False,
     roofline: Annotated[bool, typer.Option("--roofline", help="Let the simulator price compute by operations and bytes.")] = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
     """Write the job's graph as one .et file per rank, and the communicators."""
-    from lumos.chakra.facade import export_job, form_of
+    from lumos.chakra.facade import export_job
     from lumos.graph.build import build
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, output)
     clock = Clock()
-    form = form_of(coarse=coarse, device=device)
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
     graph = build(job)
     build_s = clock.lap()
-    result = export_job(job, graph, output, cluster, form=form, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline)
+    result = export_job(job, graph, output, cluster, device=device, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline)
     if json:
         write_json({**plain(result), "build_s": build_s, "export_s": clock.lap()})
         return
@@ -168,7 +166,7 @@ def _link_one(observed: Path, profiled: Path, output: Path | None, *, repair: bo
 def import_(
     paths: Paths,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the set again, in a form that passes `check`.")
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the set again, every node as it was read.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--as-json", help="Write JSON instead of .et.")] = False,
     json: Json = False,
@@ -196,10 +194,6 @@ def synthesize_(
     save_model: Annotated[Path | None, typer.Option(metavar="FILE", help="Save what was learned as one file.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same set.")] = 0,
     ranks: Annotated[int | None, typer.Option(help="Ranks of the new set: a multiple of the source's.")] = None,
-    layers: Annotated[int | None, typer.Option(help="How often the repeating part of every rank repeats.")] = None,
-    scale: Annotated[
-        list[str] | None, typer.Option(metavar="WHAT=F", help="Multiply compute, host, communication or size by F; repeatable.")
-    ] = None,
     facts: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=N,N,…", help="What tells sets of a family apart: tp, dp, pp, layers or any other, one for each SET."),
@@ -207,9 +201,6 @@ def synthesize_(
     at: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=N", help="That of the new set; drawn from the known ones otherwise.")
     ] = None,
-    hide_structure: Annotated[
-        bool, typer.Option("--hide-structure", help="Write blocks that are cut at random instead of operators.")
-    ] = False,
     held_out: Annotated[
         Path | None, typer.Option("--held-out", metavar="SET", help="A set that was not learned from: compare the distributions with it.")
     ] = None,
@@ -217,7 +208,7 @@ def synthesize_(
     cluster: Cluster = None,
     json: Json = False,
 ) -> None:
-    """Sample a new set without the names and times of its source, or with other ranks, layers and speeds."""
+    """Sample a new set without the names and times of its source, or with other ranks, or of other facts."""
     from lumos.chakra.synthesis.facade import synthesize
     from lumos.trace import read
 
@@ -228,11 +219,8 @@ def synthesize_(
         save_model=save_model,
         seed=seed,
         ranks=ranks,
-        layers=layers,
-        scale=_factors(scale or []),
         facts=_numbers(facts or [], "--facts"),
         at={key: numbers[0] for key, numbers in _numbers(at or [], "--set", most=1).items()},
-        hide_structure=hide_structure,
         held_out=held_out,
         astra_sim=astra_sim,
         cluster=cluster,
@@ -262,25 +250,6 @@ def _numbers(texts: list[str], option: str, most: int | None = None) -> dict[str
     return out
 
 
-def _factors(texts: list[str]) -> dict[str, float]:
-    """The factors of --scale WHAT=F. UsageError where a text is not of this form."""
-    from lumos.chakra.synthesis.sample import SCALES
-    from lumos.choices import check_choice
-    from lumos.errors import UsageError
-
-    out = {}
-    for text in texts:
-        what, equals, factor = text.partition("=")
-        check_choice(what, SCALES, "a value of --scale")
-        try:
-            out[what] = float(factor)
-        except ValueError:
-            raise UsageError(f"--scale {text}: give WHAT=FACTOR, such as compute=1.5") from None
-        if not equals or not 0 < out[what] < 1e6:
-            raise UsageError(f"--scale {text}: the factor must be above 0")
-    return out
-
-
 @app.command("stat")
 def stat_(paths: Paths, json: Json = False) -> None:
     """Summarise a set, or any job as it would be exported: nodes, operators, communication, dependencies, symmetry."""
@@ -294,25 +263,3 @@ def stat_(paths: Paths, json: Json = False) -> None:
     from lumos.reports.text.chakra import print_stat
 
     print_stat(console(), result)
-
-
-@app.command("view")
-def view_(
-    paths: Paths,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The trace to write, .json or .json.gz.")],
-    json: Json = False,
-) -> None:
-    """Simulate a set and write its timeline for ui.perfetto.dev."""
-    from lumos.graph.build import build
-    from lumos.reports.export.perfetto import write_perfetto
-    from lumos.simulation import simulate
-    from lumos.trace import read
-    from lumos.trace.source import keep_inputs
-
-    keep_inputs(paths, output)
-    graph = build(read(*paths, progress=progress("reading", "bytes")))
-    write_perfetto(output, (simulate(graph),))
-    if json:
-        write_json({"file": output, "tasks": len(graph), "diagnostics": graph.diagnostics})
-    else:
-        console().print(f"{output}: {len(graph):,} tasks of {len(graph.ranks)} ranks; open it in https://ui.perfetto.dev")

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.chakra.synthesis.test_family import plan
+from validation.chakra_operators import operator_distances, wasserstein
 
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.buckets import OF_LAYERS, separated
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.layers import reordered
 from lumos.chakra.synthesis.model import SetModel, SetProgram, Symbol, learn, operator_names
-from lumos.chakra.synthesis.operators import operator_distances, wasserstein
 from lumos.chakra.synthesis.repeats import RepeatedRegion, layer_regions
 from lumos.chakra.workload import Workload
 

@@ -1,24 +1,22 @@
 """Check whether the ranks of a set wait for one another for ever, by simulating the set (`play`).
 
 The order in which a simulator issues nodes depends on their times. So the answer holds, as in the simulator, for the
-durations that the set gives, or that follow from its network file.
+durations that the set gives, or that follow from its network, system and memory files.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.checking.nodes import runs_alone
 from lumos.chakra.checking.rules import Violation
 from lumos.chakra.gather import gather
-from lumos.chakra.network import durations
 from lumos.chakra.play import Played, play
+from lumos.chakra.simulated import as_run
 from lumos.trace.chakra.et import trace_of
-from lumos.trace.chakra.schema import ChakraNode, Metadata, NodeType
+from lumos.trace.chakra.schema import CollectiveType, Metadata
 from lumos.trace.table import ABSENT, Job, ProcessGroup
 
 if TYPE_CHECKING:
@@ -34,12 +32,11 @@ _NAMED = 20
 
 def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]], network: Network | None) -> list[Violation]:
     """The nodes at which ranks hang, if any. The files must satisfy all other rules. network: None where the set has no network file."""
-    traces = tuple(trace_of(f.path, Metadata(), [_as_run(node) for node in f.nodes]) for f in files)
+    traces = tuple(trace_of(f.path, Metadata(), f.nodes) for f in files)
     workload = gather(Job(traces, tuple(ProcessGroup(key, ranks) for key, ranks in groups.items())))
-    duration, _ = durations(workload, network)
-    assert workload.id is not None
-    played = play(workload, duration, workload.id)
+    played = play(workload if network is None else as_run(workload, network), network)
     rank = workload.rank_of()
+    assert workload.id is not None
 
     def at(node: int, rule: str, message: str) -> Violation:
         assert workload.id is not None
@@ -54,16 +51,12 @@ def check_order(files: Sequence[RankFile], groups: Mapping[str, tuple[int, ...]]
     return violations
 
 
-def _as_run(node: ChakraNode) -> ChakraNode:
-    """The node as the simulator runs it: a collective that waits for no other rank is work of its own rank."""
-    return replace(node, type=NodeType.COMP) if runs_alone(node) else node
-
-
 def _counts(workload: Workload, files: Sequence[RankFile]) -> list[Violation]:
     """Violations by groups whose members issue different numbers of collectives."""
     facts = workload.communication
     rank = workload.rank_of()[facts.node]
-    counts = Counter(zip(facts.group.tolist(), rank.tolist(), strict=True))
+    meets = facts.type != CollectiveType.BROADCAST
+    counts = Counter(zip(facts.group[meets].tolist(), rank[meets].tolist(), strict=True))
     violations = []
     for group, members in enumerate(workload.groups):
         issued = [counts[group, r] for r in members]

@@ -137,9 +137,9 @@ def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator
 def _roofline(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
     for name in ("num_ops", "tensor_size"):
         yield from _typed(attrs, name, required=True, missing="roofline")
-    size = attrs.get("tensor_size")
-    if size is not None and size.value == 0:
-        yield "roofline", "tensor_size is 0"
+    for name in ("num_ops", "tensor_size"):
+        if name in attrs and attrs[name].value == 0:
+            yield "roofline", f"{name} is 0"
 
 
 def _communication(node: ChakraNode, attrs: Mapping[str, Attribute], rank: int) -> Iterator[tuple[str, str]]:

@@ -25,7 +25,7 @@ RULES: Mapping[str, str] = {
     "cycle": "nodes on a cycle silently never run, or the run aborts where nothing else is ready",
     "node-type": "METADATA aborts, INVALID stalls what waits for it, memory nodes need a memory expansion and tensor_size",
     "attribute-type": "an attribute of another type aborts with std::bad_cast",
-    "roofline": "in roofline mode compute aborts without num_ops and tensor_size, and stalls with a tensor_size of 0",
+    "roofline": "in roofline mode compute aborts without num_ops and tensor_size, and never ends where one of them is 0",
     # communication
     "communication-attribute": "a missing attribute of a communication node aborts",
     "communication-on-cpu": "a communication node marked is_cpu_op aborts",

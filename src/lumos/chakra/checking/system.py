@@ -27,7 +27,7 @@ def check_system(
     if path is None:
         return None, []
     try:
-        network = read_network(path, beside.get(Companion.SYSTEM))
+        network = read_network(path, beside)
     except LumosError as error:
         rule = "network" if str(error).startswith(f"{path}:") else "system"
         violations.append(Violation(rule, path.name, None, str(error)))

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.chakra.forms.coarse import coarse
-from lumos.chakra.synthesis.membership import STRUCTURE, structure_runs
+from lumos.chakra.synthesis.likeness import STRUCTURE, structure_runs
 from lumos.chakra.synthesis.program_order import in_program_order
 
 if TYPE_CHECKING:
@@ -37,12 +36,9 @@ class Disclosure(NamedTuple):
     by_facts: float
 
 
-def disclosure(
-    sources: Sequence[Workload], sample: Workload, source: int, facts: Sequence[Mapping[str, int]], *, hidden: bool = False
-) -> Disclosure:
-    """What a sample tells about its source, one of the sets that were learned from. facts: of these sets. hidden: the structure of the
-    sample was hidden."""
-    views = [_views(coarse(each) if hidden else each) for each in sources]
+def disclosure(sources: Sequence[Workload], sample: Workload, source: int, facts: Sequence[Mapping[str, int]]) -> Disclosure:
+    """What a sample tells about its source, one of the sets that were learned from. facts: of these sets."""
+    views = [_views(each) for each in sources]
     drawn = _views(sample)
     scores = np.array([sum(_common(own, other) for own, other in zip(view, drawn, strict=True)) for view in views])
     best = np.flatnonzero(np.isclose(scores, scores.max()))

@@ -13,11 +13,9 @@ from lumos.chakra.exporting import Exported, export_graph
 from lumos.chakra.facade import workload
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
-from lumos.chakra.synthesis.family import FamilySample, sample_family
-from lumos.chakra.synthesis.hide import hidden
-from lumos.chakra.synthesis.membership import Likeness, distances, likeness
-from lumos.chakra.synthesis.model import SetModel, learn, load, operator_names, save
-from lumos.chakra.synthesis.operators import operator_distances
+from lumos.chakra.synthesis.family import sample_family
+from lumos.chakra.synthesis.likeness import Likeness, distances, likeness
+from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.sample import sample
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
@@ -41,8 +39,7 @@ class Synthetic(Shown):
     source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
     were several, or structure or speeds were changed. held_out: the distances of the distributions (`Likeness.ks`) from a set of the same
     family that was not learned from, held_out_within_5_percent those where durations that differ by 5 % count as equal,
-    held_out_by_operator the shares of its time, bytes and nodes that the sample misses (`operator_distances`; None where it is no sample of
-    a family, its structure is hidden, or the sets that were learned from are not at hand), and held_out_step_time_ns its step; None without
+    and held_out_step_time_ns its step; None without
     one. facts: what a sample of a family is a set of. disclosure: how well its source can be told among the sets that were learned from;
     None where it is no sample of a family, or these are not at hand."""
 
@@ -54,7 +51,6 @@ class Synthetic(Shown):
     held_out: dict[str, float] | None = None
     held_out_within_5_percent: dict[str, float] | None = None
     held_out_step_time_ns: int | None = None
-    held_out_by_operator: dict[str, float] | None = None
     facts: dict[str, int] | None = None
     disclosure: Disclosure | None = None
 
@@ -72,23 +68,19 @@ def synthesize(
     save_model: str | os.PathLike[str] | None = None,
     seed: int = 0,
     ranks: int | None = None,
-    layers: int | None = None,
-    scale: Mapping[str, float] | None = None,
     facts: Mapping[str, Sequence[int]] | None = None,
     at: Mapping[str, int] | None = None,
-    hide_structure: bool = False,
     held_out: Source | None = None,
     astra_sim: bool = False,
     cluster: str | None = None,
 ) -> Synthetic:
-    """Sample a new set into the folder `output`: one without the names and times of its source, or with other ranks, layers and speeds.
+    """Sample a new set into the folder `output`: without the names and times of its source, with other ranks, or of other facts.
 
     sets: the sets or jobs to learn from; or model: a file that save_model wrote. seed: the same seed gives the same set. ranks: a
-    multiple of the source's ranks. layers: how often the repeating part of every rank repeats. scale: factors for "compute", "host",
-    "communication" and "size". facts: what tells sets of one family apart, for each set: "tp", "dp", "pp", "layers" and any other number;
-    at: those of the sample, which replace ranks and layers; what is not given is drawn. hide_structure: write blocks that were cut at
-    random instead of operators. held_out: a set to compare the sample's step and distributions with, which must not be among those that
-    were learned from. astra_sim, cluster: as for `export`. Raises UsageError where these contradict each other.
+    multiple of the source's ranks. facts: what tells sets of one family apart, for each set: "tp", "dp", "pp", "layers" and any other
+    number; at: those of the sample, which replace ranks; what is not given is drawn. held_out: a set to compare the sample's step and
+    distributions with, which must not be among those that were learned from. astra_sim, cluster: as for `export`. Raises UsageError
+    where these contradict each other.
     """
     listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
     if (model is None) == (not listed):
@@ -102,16 +94,14 @@ def synthesize(
     if save_model is not None:
         save(learned, Path(save_model))
     of_family = bool(learned.facts)
-    if of_family and (ranks is not None or layers is not None or scale):
-        raise UsageError("sets of a family are sampled by their facts: give --set instead of --ranks, --layers and --scale")
+    if of_family and ranks is not None:
+        raise UsageError("sets of a family are sampled by their facts: give --set instead of --ranks")
     drawn = sample_family(learned, seed, at) if of_family or at else None
-    graph = sample(learned, seed, ranks=ranks, layers=layers, scale=scale) if drawn is None else drawn.graph
-    names = None if drawn is None or hide_structure or not sources else _names(drawn, sources, learned)
-    graph = hidden(graph, seed) if hide_structure else graph
+    graph = sample(learned, seed, ranks=ranks) if drawn is None else drawn.graph
     exported = export_graph(graph, Path(output), exact_ns=True, astra_sim=astra_sim, cluster=described)
     written = lower(graph)
-    told = disclosure(sources, written, drawn.source, learned.facts, hidden=hide_structure) if drawn is not None and sources else None
-    like_source = len(sources) == 1 and not of_family and ranks is None and layers is None and not scale and not hide_structure
+    told = disclosure(sources, written, drawn.source, learned.facts) if drawn is not None and sources else None
+    like_source = len(sources) == 1 and not of_family and ranks is None
     return Synthetic(
         exported=exported,
         symbols=len(learned.symbols),
@@ -120,7 +110,7 @@ def synthesize(
         likeness=likeness(sources[0], written) if like_source else None,
         facts=None if drawn is None else drawn.facts,
         disclosure=told,
-        **(_compared(workload(held_out), graph, hide_structure, names) if held_out is not None else {}),
+        **(_compared(workload(held_out), graph) if held_out is not None else {}),
     )
 
 
@@ -130,27 +120,16 @@ class _Compared(TypedDict, total=False):
     held_out: dict[str, float]
     held_out_within_5_percent: dict[str, float]
     held_out_step_time_ns: int
-    held_out_by_operator: dict[str, float] | None
 
 
-def _names(drawn: FamilySample, sources: Sequence[Workload], learned: SetModel) -> list[str]:
-    """What each name of a sample stands for in the sets that were learned from."""
-    known = operator_names(sources, learned.facts)
-    return [known[label] for label in drawn.labels]
-
-
-def _compared(other: Workload, graph: Graph, hide_structure: bool, names: Sequence[str] | None) -> _Compared:
+def _compared(other: Workload, graph: Graph) -> _Compared:
     """What a sample has in common with a set that was not learned from. Of blocks that were cut at random only the communication counts."""
     drawn = lower(graph)
-    exact, near = (
-        {key: value for key, value in distances(other, drawn, tolerance).items() if not hide_structure or key in ("communication", "size")}
-        for tolerance in (0.0, 0.05)
-    )
+    exact, near = (distances(other, drawn, tolerance) for tolerance in (0.0, 0.05))
     return {
         "held_out": exact,
         "held_out_within_5_percent": near,
         "held_out_step_time_ns": _step_time(graph_of(other)),
-        "held_out_by_operator": None if names is None else operator_distances(other, drawn, names),
     }
 
 

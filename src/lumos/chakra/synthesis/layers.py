@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.chakra.synthesis.model import SetModel, SetProgram, SetStructure
-from lumos.chakra.synthesis.repeats import layer_regions, regions
+from lumos.chakra.synthesis.repeats import layer_regions
 from lumos.errors import UsageError
 from lumos.trace.chakra.schema import NodeType
 
@@ -22,17 +22,8 @@ if TYPE_CHECKING:
     #: The repeating parts of a program: of each the nodes at which its units begin, and the node at which the last one ends.
     Passes = list[list[int]]
 
-#: Where a rank communicates less often, its repeating parts are found by all of its nodes.
-LEAST_COMMUNICATION = 6
 #: A pass whose first or last layer differs has up to so many layers' units less.
 EDGE = 0.3
-
-
-def with_layers(model: SetModel, structure: SetStructure, layers: int) -> SetStructure:
-    """The structure with its repeating parts repeated `layers` times. UsageError where no rank has any."""
-    if layers < 1:
-        raise UsageError(f"--layers {layers}: at least one")
-    return _changed(model, structure, _by_communication, lambda _: layers)
 
 
 def with_more_layers(model: SetModel, structure: SetStructure, layers: int, before: int) -> SetStructure:
@@ -46,12 +37,7 @@ def with_more_layers(model: SetModel, structure: SetStructure, layers: int, befo
         whole = of_layer > 0 and abs(units / before - of_layer) <= EDGE
         return max(units + of_layer * (layers - before) if whole else round(units * layers / before), 1)
 
-    return _changed(model, structure, lambda program: _by_operator(model, program, before), times)
-
-
-def _changed(model: SetModel, structure: SetStructure, passes: Callable[[SetProgram], Passes], times: Callable[[int], int]) -> SetStructure:
-    """The structure with the repeating parts that `passes` finds in each program; one of n units gets times(n)."""
-    found = [passes(p) for p in structure.programs]
+    found = [_by_operator(model, program, before) for program in structure.programs]
     if not any(found):
         raise UsageError("layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
     changed = (_repeated(model, p, parts, times) if parts else p for p, parts in zip(structure.programs, found, strict=True))
@@ -63,10 +49,7 @@ def _by_operator(model: SetModel, program: SetProgram, layers: int) -> Passes:
     of several layers stand behind one of these only, so they are passed over."""
     symbols = [model.symbols[s] for s in program.symbol]
     keys: list[tuple[int, ...]] = [(s.label, s.on_cpu, s.type) for s in symbols]
-    for (
-        node,
-        *_,
-    ) in program.comm:
+    for node, *_ in program.comm:
         if symbols[node].type in (NodeType.SEND, NodeType.RECV):
             keys[node] = (node,)
     launched = launched_from(model, program, {buckets.label for buckets in model.buckets})
@@ -80,14 +63,6 @@ def launched_from(model: SetModel, program: SetProgram, labels: Container[int]) 
     symbols = [model.symbols[s] for s in program.symbol]
     nodes = (node for node, symbol in enumerate(symbols) if symbol.label in labels)
     return {node: node - (1 in program.deps[node] and symbols[node - 1].on_cpu) for node in nodes}
-
-
-def _by_communication(program: SetProgram) -> Passes:
-    """The repeating parts by the pattern of communication, as nodes between differ by noise; by all nodes where there is little."""
-    if len(program.comm) < LEAST_COMMUNICATION:
-        return _bounds(regions(np.array(program.symbol, np.int64)), range(len(program.symbol) + 1))
-    cuts = [0, *(c[0] + 1 for c in program.comm)]
-    return _bounds(regions(_numbered([(c[1], c[2], c[3], c[4], c[6]) for c in program.comm])), cuts)
 
 
 def _bounds(found: Sequence[RepeatedRegion], cuts: Sequence[int]) -> Passes:

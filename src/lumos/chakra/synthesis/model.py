@@ -4,7 +4,7 @@ The model separates structure and values. The structure of a set is a program pe
 one): a sequence of symbols, each with the distances back to the nodes that it depends on. A symbol is an operator, or a
 kind of communication, with durations of one order of magnitude; its name is a number. Of the durations the model holds
 only the empirical quantiles of each symbol over all ranks and sets. So a sample has the marginal distributions, the
-structure and the sums of its source, and none of its runs of durations. Chakra's public generator fits a mixture of
+structure and the sums of its source, and durations that are drawn anew. Chakra's public generator fits a mixture of
 Gaussians instead; but operator times are spikes with long tails, which quantiles describe without a number of components
 to choose.
 
@@ -35,19 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from numpy.typing import NDArray
-
     from lumos.chakra.synthesis.trends import OperatorKey
     from lumos.chakra.workload import Workload
 
-#: How many consecutive durations identify a place in a trace.
-RUN_LENGTH = 4
 #: Points of a quantile table.
 POINTS = 33
 #: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
 SHORT, LONG = 16_000, 0.01
 
-_FORMAT = "lumos-chakra-model-3"
+_FORMAT = "lumos-chakra-model-4"
 
 
 class Symbol(msgspec.Struct, frozen=True):
@@ -92,8 +88,7 @@ class SetStructure(msgspec.Struct, frozen=True):
 
 
 class SetModel(msgspec.Struct, frozen=True):
-    """What was learned. kinds: the kinds of communication, as in `Communication.kinds`. short_runs: uint32 hashes, ascending,
-    of the runs in the sources whose durations are so short that a sample might draw the same ones by chance. facts: what is known of the
+    """What was learned. kinds: the kinds of communication, as in `Communication.kinds`. facts: what is known of the
     set of each structure where they are of one family; the quantiles are then those of a set with the middle of all facts. buckets: of the
     operators that exchange whole layers in buckets."""
 
@@ -101,7 +96,6 @@ class SetModel(msgspec.Struct, frozen=True):
     symbols: tuple[Symbol, ...]
     structures: tuple[SetStructure, ...]
     kinds: tuple[str, ...]
-    short_runs: bytes = b""
     facts: tuple[dict[str, int], ...] = ()
     buckets: tuple[Buckets, ...] = ()
 
@@ -133,13 +127,11 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
         quantiles = _quantiles(np.concatenate(pool))
         of_family = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
         table.append(Symbol(kind, bool(cpu), task, label, quantiles, *of_family))
-    short = np.unique(np.concatenate([run_hashes(w)[1] for w in workloads]))
     return SetModel(
         _FORMAT,
         tuple(table),
         tuple(structures),
         tuple(kinds),
-        short.astype("<u4").tobytes(),
         tuple(map(dict, facts)),
         tuple(Buckets(labels[name], *each[:3]) for (name, *_), each in found.items()),
     )
@@ -169,26 +161,6 @@ def _at_the_middle(
         if nodes[node] in transfers:
             change[node] = REFERENCE / transfer_times(transfers[nodes[node]], np.array([size]), np.array([ranks]))[0]
     return replace(workload, duration=np.rint(workload.duration * change).astype(np.int64))
-
-
-def run_hashes(workload: Workload) -> tuple[Int64, NDArray[np.uint32]]:
-    """The first node of every run of RUN short durations, and a hash of each run. Runs that are all zeros are left out."""
-    d = workload.duration.astype(np.uint64)
-    if len(d) < RUN_LENGTH:
-        return np.empty(0, np.int64), np.empty(0, np.uint32)
-    windows = np.lib.stride_tricks.sliding_window_view(d, RUN_LENGTH)
-    rank = workload.rank_of()
-    wanted = (windows.max(axis=1) < SHORT) & (windows.max(axis=1) > 0) & (rank[RUN_LENGTH - 1 :] == rank[: 1 - RUN_LENGTH])
-    value = np.zeros(int(wanted.sum()), np.uint64)
-    for column in windows[wanted].T:
-        value = (value ^ column) * np.uint64(0x9E3779B97F4A7C15)
-        value ^= value >> np.uint64(29)
-    return np.flatnonzero(wanted), (value >> np.uint64(32)).astype(np.uint32)
-
-
-def symbols_of(workload: Workload) -> Int32:
-    """The symbol of every node of one workload by itself, for the test of what a sample reveals."""
-    return _symbols(workload, {}, {}, [])
 
 
 def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: dict[str, int], pools: list[list[Int64]]) -> Int32:

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
 
 #: A unit must repeat at least so often to be a layer.
 _LEAST = 3
-#: A longer unit is preferred only where it covers this many times as much of the sequence.
-MUCH = 1.25
 #: A layer has so many nodes at least in each pass over it.
 LAYER_NODES = 8
 
@@ -23,21 +21,6 @@ class RepeatedRegion(NamedTuple):
     start: int
     period: int
     times: int
-
-
-def regions(labels: Int64) -> list[RepeatedRegion]:
-    """The stretches in which a unit repeats, all with one period: the shortest that covers about as much as any other.
-
-    Each stretch has its own number of repetitions.
-    """
-    best: list[RepeatedRegion] = []
-    covered = 0
-    for period in range(1, len(labels) // _LEAST + 1):
-        found = _of_period(labels, period)
-        total = sum(r.period * r.times for r in found)
-        if total > MUCH * covered:
-            best, covered = found, total
-    return best
 
 
 def layer_regions(labels: Int64, layers: int) -> list[RepeatedRegion]:

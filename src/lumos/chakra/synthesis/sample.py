@@ -1,4 +1,4 @@
-"""Sample sets from a model: similar to the source, or as it might be with more ranks, other layers or other speeds."""
+"""Sample sets from a model: similar to the source, or as it might be with more ranks."""
 
 from __future__ import annotations
 
@@ -9,32 +9,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.chakra.build import graph_of
-from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.layers import with_layers
-from lumos.chakra.synthesis.model import RUN_LENGTH, SetModel, SetProgram, SetStructure, run_hashes
 from lumos.chakra.synthesis.transfers import members_of, transfer_times
 from lumos.chakra.workload import Communication, Workload
-from lumos.errors import GraphError, UsageError
+from lumos.errors import UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import Lists, grouped, offsets
 from lumos.graph.steps import MARK
 from lumos.graph.table import Graph, Step
-from lumos.model.transformer import MOST_LAYERS
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
-#: What `--scale` changes.
-SCALES = ("compute", "host", "communication", "size")
+    from lumos.chakra.synthesis.model import SetModel, SetProgram, SetStructure
+
 #: Each size changes by a random share of up to this much.
 SIZE_SHIFT = 0.03
-#: One more than the most rounds in which runs of durations that a source has are searched for and changed.
-ATTEMPTS = 12
 #: Each duration changes by a random share of up to this much, so that an operator seen only once does not keep its duration.
 JITTER = 0.02
 
@@ -42,34 +34,19 @@ JITTER = 0.02
 MOST_NODES = 25_000_000
 
 
-def sample(
-    model: SetModel, seed: int = 0, *, ranks: int | None = None, layers: int | None = None, scale: Mapping[str, float] | None = None
-) -> Graph:
+def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Graph:
     """A graph from the model. The same seed gives the same graph.
 
-    ranks: a multiple of the source's ranks; groups that span all ranks of the source then span all ranks. layers: how often
-    the repeating part of every rank repeats. scale: the factors by which the times of compute, host and communication nodes
-    and the sizes of communication change. Raises UsageError where the model cannot give that.
+    ranks: a multiple of the source's ranks; groups that span all ranks of the source then span all ranks. Raises UsageError
+    where the model cannot give that.
     """
-    unknown = sorted(set(scale or ()) - set(SCALES))
-    if unknown or not all(0 < factor < np.inf for factor in (scale or {}).values()):
-        raise UsageError(f"--scale {unknown[0] if unknown else ''}: give one of {', '.join(SCALES)} and a factor above 0")
     rng = generator(seed)
     structure = model.structures[int(rng.integers(len(model.structures)))]
-    if layers is not None and layers > MOST_LAYERS:
-        raise UsageError(f"--layers {layers}: at most {MOST_LAYERS:,}, as of any model")
-    if layers is not None:
-        structure = with_layers(model, structure, layers)
     world = len(structure.of_rank)
     if ranks is not None and (ranks < world or ranks % world):
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
     replicas = (ranks or world) // world
-    try:
-        return graph_of_structure(model, structure, rng, replicas=replicas, scale=scale).graph
-    except GraphError as error:
-        if layers is None:
-            raise
-        raise UsageError(f"--layers {layers}: the ranks repeat different parts, so their communication would not meet ({error})") from None
+    return graph_of_structure(model, structure, rng, replicas=replicas).graph
 
 
 def generator(seed: int) -> np.random.Generator:
@@ -101,45 +78,20 @@ def graph_of_structure(
     rng: np.random.Generator,
     *,
     replicas: int = 1,
-    scale: Mapping[str, float] | None = None,
     growth: Growth | None = None,
 ) -> Drawn:
     """A graph of a structure with durations and sizes drawn from the model. GraphError where it has no schedule."""
     nodes = replicas * sum(len(structure.programs[p].symbol) for p in structure.of_rank)
     if nodes > MOST_NODES:
         raise UsageError(
-            f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks or --layers"
+            f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks, or other facts"
         )
     none = np.ones(len(model.symbols))
-    workload, labels = _workload(model, structure, replicas, rng, scale or {}, growth or Growth(none, none))
-    found = graph_of(workload)
-    simulate(found)
-    graph = _without_runs(replace(found, event=np.arange(len(workload), dtype=np.int32)), model)
+    workload, labels = _workload(model, structure, replicas, rng, growth or Growth(none, none))
+    graph = graph_of(workload)
     timeline = simulate(graph)
     marked = _steps([structure.programs[p] for p in structure.of_rank] * replicas, workload.rank_offset, timeline.start)
-    absent = np.full(len(graph), ABSENT, np.int32)
-    marked_graph = replace(graph, event=absent, measured_start=timeline.start, measured_end=timeline.end, steps=marked)
-    return Drawn(marked_graph, labels)
-
-
-def _without_runs(graph: Graph, model: SetModel) -> Graph:
-    """The graph without runs of short durations that a source has: the longest of each run becomes a few ns longer."""
-    known = np.frombuffer(model.short_runs, "<u4")
-    plain = replace(graph, measured_start=None, measured_end=None)
-    for by in range(1, ATTEMPTS):
-        workload = lower(plain)
-        where, hashes = run_hashes(workload)
-        revealing = where[np.isin(hashes, known)]
-        if not len(revealing):
-            break
-        assert workload.event is not None
-        longer = plain.duration.copy()
-        nodes = revealing[:, None] + np.arange(RUN_LENGTH)
-        longest = nodes[np.arange(len(revealing)), workload.duration[nodes].argmax(axis=1)]
-        task = workload.event[longest]
-        longer[task[task >= 0]] += by
-        plain = replace(plain, duration=longer)
-    return plain
+    return Drawn(replace(graph, measured_start=timeline.start, measured_end=timeline.end, steps=marked), labels)
 
 
 def _steps(programs: list[SetProgram], offset: Int64, start: Int64) -> tuple[Step, ...]:
@@ -152,7 +104,7 @@ def _steps(programs: list[SetProgram], offset: Int64, start: Int64) -> tuple[Ste
 
 
 def _workload(
-    model: SetModel, structure: SetStructure, replicas: int, rng: np.random.Generator, scale: Mapping[str, float], growth: Growth
+    model: SetModel, structure: SetStructure, replicas: int, rng: np.random.Generator, growth: Growth
 ) -> tuple[Workload, tuple[int, ...]]:
     """The workload of a structure, and the label in the model of each of its names."""
     programs = [structure.programs[p] for p in structure.of_rank] * replicas
@@ -160,8 +112,8 @@ def _workload(
     offset = offsets([len(p.symbol) for p in programs])
     symbol = np.concatenate([np.array(p.symbol, np.int64) for p in programs])
     groups, group_of, grown = _groups(structure, replicas)
-    facts, order = _communication(model, programs, offset, world, group_of, rng, growth.size * scale.get("size", 1.0))
-    drawn = _durations(model, symbol, rng, scale, growth)
+    facts, order = _communication(model, programs, offset, world, group_of, rng, growth.size)
+    drawn = _durations(model, symbol, rng, growth)
     drawn[facts.node] *= _transfer_times(model, programs, symbol[facts.node], members_of(groups, facts.group), growth)
     duration = np.rint(drawn).astype(np.int64)
     if replicas > 1:
@@ -200,7 +152,7 @@ def _labels(model: SetModel, rng: np.random.Generator) -> tuple[tuple[int, ...],
     return tuple(sorted(labels, key=lambda label: number[label])), np.array([number[s.label] for s in model.symbols])
 
 
-def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: Mapping[str, float], growth: Growth) -> NDArray[np.float64]:
+def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, growth: Growth) -> NDArray[np.float64]:
     """A duration for every node, ns: the n nodes of a symbol get one value from each n-th part of its distribution."""
     out = np.zeros(len(symbol), np.float64)
     bounds, order = grouped(symbol, len(model.symbols))
@@ -210,9 +162,8 @@ def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, scale: 
             continue
         probability = (rng.permutation(len(nodes)) + rng.random(len(nodes))) / len(nodes)
         points = np.array(s.quantiles, np.float64)
-        what = "communication" if s.type != NodeType.COMP else "host" if s.on_cpu else "compute"
         shift = 1 + JITTER * (2 * rng.random(len(nodes)) - 1)
-        out[nodes] = np.interp(probability, np.linspace(0, 1, len(points)), points) * shift * scale.get(what, 1.0) * growth.time[i]
+        out[nodes] = np.interp(probability, np.linspace(0, 1, len(points)), points) * shift * growth.time[i]
     return out
 
 

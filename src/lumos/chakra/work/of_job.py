@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 def amounts_of(graph: Graph, job: Job) -> Amounts:
     """What the tasks of a job's graph compute and move: as a set states it, or from the shapes that a profiler recorded."""
     if job.traces[0].metadata.get("format") == FORMAT:
-        return stated_work(timed(gather(job), network_of(folder_of(job)))[0])
+        return stated_work(timed(gather(job), network_of(folder_of(job))))
     return recorded_work(graph, job)
 
 

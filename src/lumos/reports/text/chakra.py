@@ -133,9 +133,6 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
         heading(console, "What it reveals of its source")
         rows = [
             ("names", f"{like.names}", "0"),
-            ("runs of four durations (ns)", f"{like.runs}", "0"),
-            ("the same in whole µs", percent(like.rounded_runs, decimals=1), percent(like.rounded_baseline, decimals=1)),
-            ("membership test", f"{like.membership:.3f}", f"{like.baseline:.3f}"),
             ("structure (runs of 16 nodes)", percent(like.structure, decimals=1), "–"),
         ]
         table(console, ("", "this set", "by chance"), rows)
@@ -160,9 +157,6 @@ def _print_held_out(console: Console, result: Synthetic, exact: Mapping[str, flo
     change = f" ({percent(result.step_time_ns / step - 1, signed=True)})" if step else ""
     heading(console, f"Against the set held out, whose step takes {duration(step)}{change}")
     table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact])
-    if result.held_out_by_operator is not None:
-        heading(console, "What it misses of the set held out, operator by operator")
-        table(console, ("of", "share"), [(name, percent(value, decimals=1)) for name, value in result.held_out_by_operator.items()])
 
 
 def _print_distances(console: Console, other: str, distances: Mapping[str, float]) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given
 from tests.chakra.test_round_trip import jobs
 
 from lumos.chakra.build import graph_of
-from lumos.chakra.forms.device_only import device_only
+from lumos.chakra.device_only import device_only
 from lumos.chakra.lower import lower
 from lumos.chakra.play import play
 from lumos.errors import UsageError
@@ -33,7 +33,7 @@ def test_launches_of_10_us_in_front_of_kernels_of_30(ahead: Graph) -> None:
     rows = zip(alone.on_cpu.tolist(), alone.start.tolist(), alone.duration.tolist(), strict=True)
     assert list(rows) == [(True, 0, 10_000), (False, 10_000, 30_000), (False, 40_000, 30_000), (False, 70_000, 30_000)]
     assert np.split(alone.dep, alone.dep_offset[1:-1])[1:][0].tolist() == [0]
-    assert play(alone, alone.duration, np.arange(4)).end.max() == 100_000
+    assert play(alone).end.max() == 100_000
 
 
 def test_a_job_of_the_cpu_alone_has_none(ahead: Graph) -> None:

@@ -34,7 +34,7 @@ _Awaited = dict[int, int]
 def device_only(workload: Workload) -> Workload:
     """The workload with device work, communication and the delays between them. UsageError where it has neither of the first two."""
     if workload.on_cpu.all():
-        raise UsageError("no device work and no communication to write alone; write all of the job, or its blocks with --coarse")
+        raise UsageError("no device work and no communication to write alone; write all of the job")
     ranks = [_Rank(workload, rank) for rank in range(len(workload.ranks))]
     offset = offsets([len(r.source) for r in ranks])
     source, start, duration, queue = (
