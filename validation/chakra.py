@@ -22,7 +22,7 @@ from lumos.chakra.build import graph
 from lumos.chakra.checking.check import check_set
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.facade import ExportOptions
-from lumos.chakra.linking.link import Linked, agreement, link_traces
+from lumos.chakra.linking.link import Linked, link_traces
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.likeness import Likeness, likeness
 from lumos.chakra.synthesis.model import learn
@@ -127,9 +127,16 @@ def _linked(name: str, folder: Path, one: str, other: str) -> _Row:
         name=name,
         found=found,
         rate=found.link_rate,
-        names=float(agreement(observed, trace, found.node)[0]),
+        names=_agreement(observed, trace, found),
         sequence=_sequences(observed, trace, found),
     )
+
+
+def _agreement(observed: ExecutionTrace, trace: Trace, found: Linked) -> float:
+    """The share of matched rows whose names are the same in both files."""
+    rows = np.flatnonzero(found.node >= 0)
+    names = zip(trace.name[rows], observed.name[found.node[rows]], strict=True)
+    return float(np.mean([trace.strings[a] == observed.strings[b] for a, b in names]))
 
 
 def _sequences(observed: ExecutionTrace, trace: Trace, found: Linked) -> float | None:

@@ -11,7 +11,6 @@ import pytest
 from tests.chakra.test_lower import one_collective
 
 import lumos
-from lumos.chakra import simulated as module
 from lumos.chakra.astra_sim import Roof, roof
 from lumos.chakra.build import graph
 from lumos.chakra.exporting import export_graph
@@ -73,12 +72,6 @@ def test_export_says_it_and_a_set_is_priced_by_its_roof(tmp_path: Path) -> None:
     priced = simulate(lumos.chakra.priced(folder, folder / "net.yml"))
     assert priced.end.max() == found.simulated.simulated_ns < 27_000
     assert simulate(graph(folder)).end.max() == 27_000  # without a price list the recorded times stand
-
-
-def test_a_large_set_is_not_simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MOST_PLAYED", 3)
-    found = export_graph(one_collective(), tmp_path / "set", astra_sim=True)
-    assert found.simulated is None and "not-simulated" in [d.code for d in found.diagnostics]
 
 
 @pytest.mark.parametrize("options", [{"astra_sim": True}, {"cluster": "h100"}, {"astra_sim": True, "cluster": "h100", "exact_ns": True}])

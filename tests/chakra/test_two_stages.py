@@ -7,13 +7,9 @@ from pathlib import Path
 import pytest
 from tests.chakra import two_stages
 
-import lumos
 from lumos.chakra.build import graph
 from lumos.chakra.checking.check import check_set
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.gather import gather
-from lumos.chakra.play import play
-from lumos.chakra.system_files import network_of
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
 
@@ -73,10 +69,3 @@ def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:
     assert finish == pytest.approx(example.FINISH, rel=1e-6)
     assert timeline.end[:6].tolist() == pytest.approx(example.RANK_0, rel=1e-5)
     assert [d.code for d in job.diagnostics] == ["costed", "never-measured"]
-
-
-def test_playing_it_as_the_simulator_does_ends_there_too(stages: Path) -> None:
-    workload = gather(lumos.read(stages))
-    played = play(workload, network_of(stages))
-    ends = [played.end[low:high].max() for low, high in zip(workload.rank_offset[:-1], workload.rank_offset[1:], strict=True)]
-    assert ends == pytest.approx(two_stages.FINISH, rel=1e-6)

@@ -134,11 +134,23 @@ def with_facts(folder: Path, pid: int, offsets: tuple[int, ...]) -> ExecutionTra
 
 
 def test_process_sequence_numbers_and_shapes_confirm_a_pair(tmp_path: Path) -> None:
-    """The rows are of process 1. Numbers that differ by one constant are of two steps of one run."""
-    observed = with_facts(tmp_path, 1, (40,))
-    found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0])
-    assert [(v.fact, v.confirms) for v in found.votes] == [("process", True), ("sequence-numbers", True), ("shapes", True)]
-    assert (found.confidence, found.link_rate) == (1.0, 1.0)
+    """The rows are of process 1. Numbers that differ by a constant are of two windows of one run, or of two runs: they confirm nothing."""
+    for offset, confirms, confidence in ((0, True, 1.0), (40, None, 2 / 3)):
+        observed = with_facts(tmp_path, 1, (offset,))
+        found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0])
+        assert [(v.fact, v.confirms) for v in found.votes] == [("process", True), ("sequence-numbers", confirms), ("shapes", True)]
+        assert (found.confidence, found.link_rate) == (pytest.approx(confidence), 1.0)
+
+
+def test_the_step_is_the_one_whose_sequence_numbers_agree(tmp_path: Path) -> None:
+    """Ten steps that are alike; the observer's file is of the eighth, from 700 us on, by its numbers alone."""
+    with_facts(tmp_path, 1, (0,))
+    observed = json.loads((tmp_path / "et.json").read_text())
+    observed["nodes"] = [observed["nodes"][0], *observed["nodes"][1 + 6 * 7 : 1 + 6 * 8]]
+    (tmp_path / "et.json").write_text(json.dumps(observed))
+    trace = lumos.read(tmp_path / "kineto.json").traces[0]
+    found = link_traces(read(tmp_path / "et.json"), trace)
+    assert (found.linked, set((trace.start[found.node >= 0] // 100_000).tolist())) == (3, {7})
 
 
 @pytest.mark.parametrize(("pid", "offsets", "code"), [(2, (40,), "process-differ"), (1, (40, 41), "sequence-numbers-differ")])

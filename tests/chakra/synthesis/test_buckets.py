@@ -12,9 +12,8 @@ from validation.chakra_operators import operator_distances, wasserstein
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.buckets import OF_LAYERS, separated
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.layers import reordered
+from lumos.chakra.synthesis.layers import RepeatedRegion, layer_regions, reordered
 from lumos.chakra.synthesis.model import SetModel, SetProgram, Symbol, learn, operator_names
-from lumos.chakra.synthesis.repeats import RepeatedRegion, layer_regions
 from lumos.chakra.workload import Workload
 
 #: dp, layers, width. A layer has 4 x width^2 bytes, and a bucket as many layers as 10,000 bytes hold: 6, 2, 1, 11 (all 4).

@@ -18,9 +18,8 @@ from lumos.chakra.synthesis.disclosure import disclosure
 from lumos.chakra.synthesis.facade import facts_of_sets
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
-from lumos.chakra.synthesis.layers import with_more_layers
+from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions, with_more_layers
 from lumos.chakra.synthesis.model import SetModel, learn, load, save
-from lumos.chakra.synthesis.repeats import LAYER_NODES, RepeatedRegion, layer_regions
 from lumos.chakra.synthesis.trends import exponents, factor, middle, varied
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError

@@ -201,9 +201,10 @@ def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -
 
 
 def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> Int32:
-    """The node of each row by the order of calls, thread by thread: the thread with most in common says which part of the profiled
-    time the execution trace covers, and the others are aligned within it."""
-    known_rows, known_nodes = np.flatnonzero(calls.row >= 0), np.flatnonzero(calls.node >= 0)
+    """The node of each row by the order of calls, thread by thread, in the part of the profiled time that autograd's sequence numbers
+    say. Where they do not, the thread with most in common says it, and the others are aligned within it."""
+    inside = _numbered_window(observed, trace, rows, calls)
+    known_rows, known_nodes = np.flatnonzero((calls.row >= 0) & inside), np.flatnonzero(calls.node >= 0)
     out = np.full(len(rows), ABSENT, np.int32)
     covered: _Covered | None = None
     for thread, lane in _threads(observed, trace, rows[known_rows], known_nodes, calls.node_name, calls.row_name[known_rows]):
@@ -218,6 +219,26 @@ def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -
             found = partner >= 0
             covered = _covered(trace, rows[trace.lane[rows] == lane], rows[on_lane[partner[found]]], nodes[found])
     return out
+
+
+def _numbered_window(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> NDArray[np.bool_]:
+    """Which rows may be in the part of the time that the execution trace covers: where autograd's sequence numbers and the names of both
+    files agree exactly, those from the numbered rows before that part to the numbered rows after it; else all."""
+    numbers = trace.dense("Sequence number")[rows]
+    width = len(observed.strings)
+    numbered = (numbers >= 0) & (calls.row_name >= 0)
+    nodes = (observed.sequence >= 0) & (calls.node_name >= 0)
+    wanted = observed.sequence[nodes] * width + calls.node_name[nodes]
+    keys = np.where(numbered, numbers * width + calls.row_name, ABSENT)
+    if not len(wanted) or np.isin(wanted, keys).mean() < BELIEVED:
+        return np.ones(len(rows), bool)
+    found = numbered & np.isin(keys, wanted)
+    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    begin, stop = start[found].min(), end[found].max()
+    low = end[numbered & ~found & (end <= begin)].max(initial=np.iinfo(np.int64).min)
+    high = start[numbered & ~found & (start >= stop)].min(initial=np.iinfo(np.int64).max)
+    inside: NDArray[np.bool_] = (start >= low) & (start <= high)
+    return inside
 
 
 @dataclass(frozen=True, slots=True)
@@ -348,10 +369,3 @@ def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagn
             )
         )
     return findings
-
-
-def agreement(observed: ExecutionTrace, trace: Trace, node: Int32) -> NDArray[np.float64]:
-    """The share of matched rows whose names are the same in both files, float64[1]; nan where no row is matched."""
-    rows = np.flatnonzero(node >= 0)
-    same = [trace.strings[a] == observed.strings[b] for a, b in zip(trace.name[rows], observed.name[node[rows]], strict=True)]
-    return np.array([np.mean(same)]) if same else np.array([np.nan])

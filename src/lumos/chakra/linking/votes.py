@@ -62,15 +62,18 @@ def processes(trace: Trace) -> list[int]:
 
 
 def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
-    """Autograd's sequence numbers: those of one run differ by one constant, which is not 0 where the files are of two steps."""
+    """Autograd's sequence numbers: they are the same in both files. By one constant they differ where the files are of two windows of one
+    run, or of two runs of one program: that confirms nothing."""
     numbers = trace.dense("Sequence number")
     rows = np.flatnonzero((node >= 0) & (numbers >= 0))
     rows = rows[observed.sequence[node[rows]] >= 0]
     if len(rows) < _FEWEST:
         return Vote("sequence-numbers", None, f"{len(rows)} linked operators have autograd's sequence number in both files")
-    agree = int(np.unique(numbers[rows] - observed.sequence[node[rows]], return_counts=True)[1].max())
-    reason = f"autograd's sequence numbers of {agree} of {len(rows)} operators differ by one constant"
-    return Vote("sequence-numbers", agree >= SAME * len(rows), reason)
+    by, times = np.unique(numbers[rows] - observed.sequence[node[rows]], return_counts=True)
+    agree, constant = int(times.max()), int(by[times.argmax()])
+    reason = f"autograd's sequence numbers of {agree} of {len(rows)} operators differ by {constant}"
+    confirms = None if constant else True
+    return Vote("sequence-numbers", confirms if agree >= SAME * len(rows) else False, reason)
 
 
 def _shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:

@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.chakra.synthesis.model import SetModel, SetProgram, SetStructure
-from lumos.chakra.synthesis.repeats import layer_regions
 from lumos.errors import UsageError
 from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Sequence
 
-    from lumos.chakra.synthesis.repeats import RepeatedRegion
     from lumos.trace.table import Int64
 
     #: The repeating parts of a program: of each the nodes at which its units begin, and the node at which the last one ends.
@@ -24,6 +22,10 @@ if TYPE_CHECKING:
 
 #: A pass whose first or last layer differs has up to so many layers' units less.
 EDGE = 0.3
+#: A unit must repeat at least so often to be a layer.
+_LEAST = 3
+#: A layer has so many nodes at least in each pass over it.
+LAYER_NODES = 8
 
 
 def with_more_layers(model: SetModel, structure: SetStructure, layers: int, before: int) -> SetStructure:
@@ -130,3 +132,43 @@ def _deps_of(program: SetProgram, model: SetModel, order: list[int]) -> tuple[tu
         out.append(tuple(sorted(found)))
         last[lane[node]] = place
     return tuple(out)
+
+
+class RepeatedRegion(NamedTuple):
+    """`times` equal units of `period` entries, from the entry `start` of a sequence."""
+
+    start: int
+    period: int
+    times: int
+
+
+def layer_regions(labels: Int64, layers: int) -> list[RepeatedRegion]:
+    """The stretches that may be passes over so many layers, in order; each has a unit of its own, the shortest that repeats.
+
+    labels: one per node of a rank. Passes differ (a backward pass runs other nodes than a forward pass), and what repeats around them,
+    such as microbatches, has longer units. What repeats within a layer is too short to be a pass. Outside of the passes, what repeats just
+    as often as there are layers counts too, such as the gathers of their parameters.
+    """
+    taken = np.zeros(len(labels), bool)
+    out = []
+    for turn, period in enumerate((*range(1, len(labels) // _LEAST + 1), *range(1, LAYER_NODES))):
+        outside = turn >= len(labels) // _LEAST
+        for found in _of_period(labels, period):
+            whole = slice(found.start, found.start + found.period * found.times)
+            fits = found.times == layers if outside else found.period * found.times >= LAYER_NODES * layers
+            if fits and not taken[whole].any():
+                taken[whole] = True
+                out.append(found)
+    return sorted(out)
+
+
+def _of_period(labels: Int64, period: int) -> list[RepeatedRegion]:
+    """Maximal stretches that are periodic with this period, LEAST times or more."""
+    same = np.concatenate(([False], labels[period:] == labels[:-period], [False]))
+    edges = np.flatnonzero(np.diff(same.astype(np.int8)))
+    out = []
+    for begin, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        count = (end - begin + period) // period
+        if count >= _LEAST:
+            out.append(RepeatedRegion(begin, period, count))
+    return out
