@@ -44,7 +44,7 @@ def test_run_prints_the_step_and_what_was_not_run(kineto: Write, tmp_path: Path)
     done = lumos("proxy", "run", str(tmp_path / "out"), "--repeat", "2", "--warmup", "1", "--device", "cpu")
     assert done.returncode == 0, done.stderr
     assert "25.00 µs recorded" in done.stdout
-    assert "this torch has no such" in done.stdout
+    assert "refused: its namespace" in done.stdout
     assert "\x1b" not in done.stdout
     answer = json.loads(lumos("proxy", "run", str(tmp_path / "out"), "--repeat", "2", "--device", "cpu", "--json").stdout)
     assert set(answer["coverage"]) == {"real", "stand_in", "skipped"}

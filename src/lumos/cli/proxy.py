@@ -125,17 +125,13 @@ def _print_run(result: dict[str, Any]) -> None:
 
 
 def _print_usage(result: dict[str, Any]) -> None:
-    """Memory, utilisation and bandwidth on one line, without what is not known or nothing."""
+    """Memory and utilisation on one line, without what is not known."""
     from lumos.reports.text.format import percent, size
 
-    peak, share, rates = result["peak_memory_bytes"], result["utilization"], result["bandwidth"]
-    parts = [
-        f"Peak memory: {size(peak)}." if peak is not None else "",
-        f"In operators: {percent(share)} of the step." if share is not None else "",
-        f"Operators move {size(rates['operators_bytes_per_s'])}/s.",
-        f"Transfers: {size(rates['transfers_bytes_per_s'])}/s." if rates["transfers_bytes"] else "",
-    ]
-    console().print(" ".join(part for part in parts if part), highlight=False)
+    peak, share = result["peak_memory_bytes"], result["utilization"]
+    parts = [f"Peak memory: {size(peak)}."] if peak is not None else []
+    parts += [f"In operators: {percent(share)} of the step."] if share is not None else []
+    console().print(" ".join(parts), highlight=False)
 
 
 def _printable(text: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 #: The modules in the order in which they are joined: each imports only those before it.
-PIECES = ("recording", "device", "schemas", "kernels", "memory", "usage", "transfers", "program", "runner", "results", "command")
+PIECES = ("recording", "device", "schemas", "kernels", "memory", "transfers", "program", "runner", "results", "command")
 
 _FOLDER = Path(__file__).with_name("benchmark")
 _WIDTH = 120

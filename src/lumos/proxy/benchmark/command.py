@@ -12,11 +12,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from lumos.proxy.benchmark.device import cuda, free_bytes
+from lumos.proxy.benchmark.device import cuda, forget_most, free_bytes, held
 from lumos.proxy.benchmark.program import Program
 from lumos.proxy.benchmark.results import report, show
 from lumos.proxy.benchmark.runner import Runner
-from lumos.proxy.benchmark.usage import forget_most, held
 
 
 def arguments() -> argparse.Namespace:

@@ -15,7 +15,6 @@ from lumos.proxy.benchmark.memory import Memory, tensors
 from lumos.proxy.benchmark.recording import Node, Ref, slots
 from lumos.proxy.benchmark.schemas import NotRunnable, bind, is_composite
 from lumos.proxy.benchmark.transfers import Transfers
-from lumos.proxy.benchmark.usage import moved
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -41,7 +40,6 @@ class Item:
         self.hold = False  # whether its outputs are held until its backward operator has run
         self.own = False  # whether it is only the device work of the node itself, not of the operators that it called
         self.zero = False  # whether it returns new memory, in which integers must be set to zero
-        self.moved = 0  # bytes that it reads and writes
         self.bytes = 0  # of a stand-in for an operator of unknown duration: bytes of its tensors, which it moves instead
         self.elapsed = 0  # CPU time over all measured repetitions, ns
 
@@ -239,7 +237,6 @@ class Program:
                 if item.role == "real":
                     out = self.call(item)
                     self.check(item, out)
-                    item.moved = moved(item.node, *self.passed(item), out)
                     self.keep(item, out)
                 elif item.role == "transfer" and item.function is not None:
                     works.append(item.function())

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.distributed as dist
 
-from lumos.proxy.benchmark.device import cuda
+from lumos.proxy.benchmark.device import cuda, held
 from lumos.proxy.benchmark.recording import COMPILED, Node
-from lumos.proxy.benchmark.usage import held, sent
 
 if TYPE_CHECKING:
     from lumos.proxy.benchmark.program import Program
@@ -85,24 +84,15 @@ def by_class(program: Program, repetitions: int) -> list[dict[str, Any]]:
 
 
 def used(program: Program, times: list[int], held_before: int | None) -> dict[str, Any]:
-    """The most memory held, the share of the step in operators, and bytes moved for each second of the step.
+    """The most memory held, and the share of the step in operators.
 
     held_before: bytes before the program had any tensor. The share is known on a CPU only, where operators end before they return.
     """
     most = held(program.device, "VmHWM")
     busy = sum(item.elapsed for item in program.items if item.role == "real")
-    operators = sum(item.moved for item in program.items if item.role == "real")
-    transfers = sum(sent(item.node.collective) for item in program.items if item.role == "transfer" and item.node.collective)
-    seconds = int(statistics.median(times)) / 1e9
     return {
         "peak_memory_bytes": None if most is None or held_before is None else max(0, most - held_before),
         "utilization": busy / sum(times) if program.device.type == "cpu" else None,
-        "bandwidth": {
-            "operators_bytes": operators,
-            "operators_bytes_per_s": operators / seconds,
-            "transfers_bytes": transfers,
-            "transfers_bytes_per_s": transfers / seconds,
-        },
     }
 
 
@@ -135,18 +125,6 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else "?" for c in text)[:80]
 
 
-def usage_line(result: dict[str, Any]) -> str:
-    """Memory, utilisation and bandwidth in one line, without what is not known or nothing."""
-    peak, share, rates = result["peak_memory_bytes"], result["utilization"], result["bandwidth"]
-    parts = [
-        f"peak memory {peak / 1e6:,.1f} MB" if peak is not None else "",
-        f"{share:.1%} of the step in operators" if share is not None else "",
-        f"operators move {rates['operators_bytes_per_s'] / 1e9:,.2f} GB/s",
-        f"transfers {rates['transfers_bytes_per_s'] / 1e9:,.2f} GB/s" if rates["transfers_bytes"] else "",
-    ]
-    return ", ".join(part for part in parts if part)
-
-
 def show(result: dict[str, Any]) -> None:
     recorded, replayed = result["recorded_step_ns"], result["replayed_step_ns"]
     line = f"step {replayed / 1e6:.3f} ms here ({result['device']}, torch {result['torch']})"
@@ -158,6 +136,8 @@ def show(result: dict[str, Any]) -> None:
     memory = result["memory"]
     less = (", tensors share storage" if memory["shared"] else "") + (f", sizes x {memory['scale']:g}" if memory["scale"] != 1 else "")
     print(f"memory planned: {memory['total_bytes'] / 1e6:,.1f} MB of {memory['limit_bytes'] / 1e6:,.0f}{less}")
-    print(usage_line(result))
+    peak, busy = result["peak_memory_bytes"], result["utilization"]
+    parts = [f"peak memory {peak / 1e6:,.1f} MB"] if peak is not None else []
+    print(", ".join(parts + ([f"{busy:.1%} of the step in operators"] if busy is not None else [])))
     for row in result["not_real"][:12]:
         print(f"  {row['outcome'].replace('_', '-'):9s} {row['count']:5d} x {printable(row['name'])}: {printable(row['reason'])}")

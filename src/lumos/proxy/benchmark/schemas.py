@@ -14,9 +14,8 @@ if TYPE_CHECKING:
 #: Sizes up to this are never scaled, because they are sizes of filters, numbers of heads or coordinates.
 SMALL_SIZE = 16
 
-
-#: Operators that use files or stop the process: they never run, whatever a trace contains.
-REFUSED = ("from_file", "save", "load", "_assert", "_debug", "raise", "warn", "print")
+#: Namespaces of operators that compute. No other one's run, whatever a trace contains.
+NAMESPACES = ("aten", "fbgemm", "inductor", "mkl", "mkldnn", "onednn", "quantized", "sparse", "torchvision")
 
 
 class NotRunnable(Exception):  # noqa: N818 - it is an expected result, not an error
@@ -28,11 +27,11 @@ def bind(node: Node, device: torch.device, kernel: torch.device, scale: float) -
 
     device: of new tensors. kernel: the device of the tensors that it works on. Raises NotRunnable.
     """
-    namespace, _, base = node.name.partition("::")
+    namespace = node.name.partition("::")[0]
     if not node.is_operator or namespace in ("c10d", "_c10d_functional", "prim", "profiler"):
         raise NotRunnable("a kernel that no operator of the dispatcher launched" if node.kernel else "no operator of the dispatcher")
-    if base in REFUSED:
-        raise NotRunnable("refused: it could touch files or stop the benchmark")
+    if namespace not in NAMESPACES:
+        raise NotRunnable("refused: its namespace is not one of those that run")
     if node.inputs is None:
         raise NotRunnable("its arguments were not recorded")
     schemas = torch._C._jit_get_schemas_for_operator(node.name)
@@ -43,6 +42,8 @@ def bind(node: Node, device: torch.device, kernel: torch.device, scale: float) -
     for schema in sorted(schemas, key=lambda s: s.overload_name != wanted if node.schema else 0):
         qualified = f"{node.name}.{schema.overload_name}" if schema.overload_name else node.name
         try:
+            if not computes(schema):
+                raise NotRunnable("refused: it names a file, or neither returns nor writes")
             positional, named = match(schema, node.inputs, device, scale)
             if not has_kernel(qualified, kernel):
                 raise NotRunnable(f"no {kernel.type} kernel")
@@ -51,6 +52,12 @@ def bind(node: Node, device: torch.device, kernel: torch.device, scale: float) -
             continue
         return torch._C._get_operation_overload(node.name, schema.overload_name)[0], positional, named
     raise NotRunnable(problems[0] if len(set(problems)) == 1 or node.schema else "no overload takes the recorded arguments")
+
+
+def computes(schema: Any) -> bool:
+    """Whether an operator returns something or writes into an argument, and names no file; others check, print, save or set."""
+    writes = any(a.alias_info is not None and a.alias_info.is_write for a in schema.arguments)
+    return bool(schema.returns or writes) and all(a.name != "filename" for a in schema.arguments)
 
 
 def has_kernel(qualified: str, device: torch.device) -> bool:
