@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from tests.chakra.two_stages import FINISH, NETWORK, two_stages
 from tools.document import markdown_table, write_section
-from validation import chakra_player, chakra_simulator
+from validation import chakra_player, chakra_simulator, chakra_uneven
 
 import lumos
 from lumos.chakra.build import graph
@@ -97,6 +97,11 @@ def main() -> int:
         ("a hand-made job of four ranks, against the ASTRA-sim simulator", "≤ 0.1 %", f"{100 * example:.5f} %"),
         (f"collectives of {len(answers)} sets, against the simulator's finish", "each ≤ 1 %", _worst(answers)),
         ("a STAGE set of 16 ranks, every rank's finish", "≤ 1 %", f"{100 * chakra_simulator.whole_set(Path(simulator)):.4f} % at worst"),
+        (
+            f"{SETS} random collectives of groups, chunks and uneven arrivals, against a second implementation",
+            "each ≤ 1 %",
+            f"{100 * max(chakra_uneven.errors(SEED, SETS)):.4f} % at worst",
+        ),
         (f"{SETS} random sets of compute, messages and memory, against a second player", "each ≤ 1 %", _second_player()),
         ("synthetic sets: replayed step", "≤ 5 %", f"{100 * max(abs(s.error) for s in samples):.2f} % at worst"),
         ("synthetic sets: marginals (Kolmogorov–Smirnov)", "≤ 0.1", f"{max(max(s.like.ks.values()) for s in samples):.3f} at worst"),

@@ -41,11 +41,6 @@ class Algorithm(StrEnum):
     ONE_DIRECT = "oneDirect"
     ONE_HALVING_DOUBLING = "oneHalvingDoubling"
 
-    @property
-    def joins_dimensions(self) -> bool:
-        """Whether all ranks are one dimension to it."""
-        return self in (Algorithm.ONE_RING, Algorithm.ONE_DIRECT, Algorithm.ONE_HALVING_DOUBLING)
-
 
 class Implementation(NamedTuple):
     """An algorithm for one dimension. window: how many peers a direct one sends to at a time, None for all."""

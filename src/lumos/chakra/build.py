@@ -60,14 +60,15 @@ def build(job: Job) -> Graph:
 def graph_of(workload: Workload, network: Network | None = None) -> Graph:
     """The graph of a workload; nodes without a duration get the time they cost on `network`. GraphError where its ranks hang."""
     timed_ = timed(workload, network)
-    return assembled(timed_, timed_, played=timed_ is not workload)
+    return assembled(timed_, timed_)
 
 
-def assembled(workload: Workload, measured: Workload, *, played: bool) -> Graph:
+def assembled(workload: Workload, measured: Workload) -> Graph:
     """The graph of a workload that has a time for every node. measured: the same nodes with the times that were measured.
 
-    played: whether its times are those of the player, by whose rules it then also replays. GraphError where its ranks do not match.
+    GraphError where its ranks do not match.
     """
+    played = workload.played
     processor, processors = _processors(workload, played=played)
     pairs, rendezvous = _rendezvous(workload, played=played)
     facts = workload.communication
@@ -138,7 +139,7 @@ def timed(workload: Workload, network: Network | None = None) -> Workload:
     start = played.end - played.duration  # a communication starts once all of its ranks have arrived
     order = np.lexsort((played.turn, workload.rank_of()))
     diagnostics = (*workload.diagnostics, *findings)
-    return permuted(replace(workload, start=start, duration=played.duration, diagnostics=diagnostics), order)
+    return permuted(replace(workload, start=start, duration=played.duration, played=True, diagnostics=diagnostics), order)
 
 
 def _how(network: Network | None) -> str:

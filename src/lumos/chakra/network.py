@@ -141,7 +141,7 @@ class Network:
         used = []
         stride = 1
         for place, (dimension, how) in enumerate(zip(self.links.dimensions, plan, strict=False)):
-            whole = how.algorithm.joins_dimensions
+            whole = how.algorithm.startswith("one")
             stride, npus = (1, self.links.npus) if whole else (stride, dimension.npus)
             if npus > 1:
                 line = ranks // (stride * npus) * stride + ranks % stride

@@ -48,7 +48,7 @@ def priced_job(job: Job, network: Path) -> Graph:
     measured = ordered
     if (recorded.start != ABSENT).all() and ordered.event is not None:
         measured = replace(ordered, start=recorded.start[ordered.event], duration=recorded.duration[ordered.event])
-    graph = assembled(ordered, measured, played=True)
+    graph = assembled(ordered, measured)
     nodes = f"{len(recorded.communication)} communication nodes"
     findings = [Diagnostic("priced", f"{nodes} take what they cost on the network of {network}, not what was recorded")]
     compute = int(((recorded.type == NodeType.COMP) & (unpriced.duration == ABSENT)).sum())

@@ -63,7 +63,8 @@ class Workload:
     tensors: int32, index into `tensor_table` of a node's inputs and outputs, ABSENT unknown; None where no node has any.
     dep_offset: int64[n + 1], dep: int64[m]: dep[dep_offset[i]:dep_offset[i + 1]] must end before node i starts; all are
     nodes of the same rank. groups: the positions of the ranks of each communicator, ascending.
-    steps, steps_alone: as in `Graph`. timers: (rank position, queue) of threads that only wait for the clock.
+    played: whether the times are the player's, by whose rules the nodes then replay. steps, steps_alone: as in `Graph`. timers: (rank
+    position, queue) of threads that only wait for the clock.
     id: int64[n], the id of each node in its file; None where nodes have no ids yet.
     event: int32[n], the row of the rank's profiler file that each node came from, ABSENT none; None where unknown.
     """
@@ -85,6 +86,7 @@ class Workload:
     dep: Int64
     communication: Communication
     groups: tuple[tuple[int, ...], ...]
+    played: bool = False
     steps: tuple[Step, ...] = ()
     steps_alone: bool = False
     timers: frozenset[tuple[int, int]] = frozenset()

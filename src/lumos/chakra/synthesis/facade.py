@@ -89,7 +89,7 @@ def synthesize(
         keep_inputs(source, output, save_model)
     check_outputs([output, save_model], [] if model is None else [model])
     described = load_cluster(cluster) if cluster is not None else None
-    sources = [workload(source) for source in listed]
+    sources = [workload(source, with_times=True) for source in listed]
     learned = load(Path(model)) if model is not None else learn(sources, facts_of_sets(len(sources), facts or {}))
     if save_model is not None:
         save(learned, Path(save_model))
@@ -110,7 +110,7 @@ def synthesize(
         likeness=likeness(sources[0], written) if like_source else None,
         facts=None if drawn is None else drawn.facts,
         disclosure=told,
-        **(_compared(workload(held_out), graph) if held_out is not None else {}),
+        **(_compared(workload(held_out, with_times=True), graph) if held_out is not None else {}),
     )
 
 

@@ -26,10 +26,9 @@ from lumos.chakra.synthesis.buckets import Buckets, separated
 from lumos.chakra.synthesis.program_order import in_program_order
 from lumos.chakra.synthesis.transfers import REFERENCE, Weights, fitted, ranks_of, transfer_times
 from lumos.chakra.synthesis.trends import Exponents, exponents, extreme_sizes, factor, mean_durations, middle, node_operators, varied
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.graph.lists import grouped
 from lumos.output_files import new_file
-from lumos.trace.table import ABSENT, Int32, Int64
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
     from lumos.chakra.synthesis.trends import OperatorKey
     from lumos.chakra.workload import Workload
+    from lumos.trace.table import Int32, Int64
 
 #: Points of a quantile table.
 POINTS = 33
@@ -102,7 +102,7 @@ class SetModel(msgspec.Struct, frozen=True):
 
 def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> SetModel:
     """The model of one or many workloads. facts: of each workload, with the same keys, where they are of one family; durations are then
-    pooled without what follows from the facts. UsageError where a workload has no durations."""
+    pooled without what follows from the facts."""
     symbols: dict[tuple[int, ...], int] = {}
     labels: dict[str, int] = {}
     pools: list[list[Int64]] = []
@@ -115,8 +115,6 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
         sizes[0][operator] = sizes[1][operator] = buckets.trend
     transfers = fitted(workloads) if facts else {}
     for i, given in enumerate(workloads):
-        if not len(given) or (given.duration == ABSENT).any():
-            raise UsageError("a set without durations has nothing to learn from; export it from a measured or predicted job")
         workload = in_program_order(given)
         symbol = _symbols(_at_the_middle(workload, times, transfers, facts, i) if facts else workload, symbols, labels, pools)
         structures.append(_structure(workload, symbol, kinds))
