@@ -95,12 +95,6 @@ def test_dimensions_work_on_different_chunks_at_the_same_time() -> None:
     assert baseline.collective(CollectiveType.ALL_REDUCE, 80, range(4)) == 2 * (2 * 140 + 120)
 
 
-def test_a_group_is_a_ring_over_its_members_with_its_own_delay() -> None:
-    """Of 4 ranks two: 200 bytes each way, and 10 ns at endpoints whatever the system file says."""
-    made = network(line(4), algorithm=Algorithm.DIRECT, endpoint=99)
-    assert made.collective(CollectiveType.ALL_GATHER, 200, [1, 3]) == 10 + 300 + 10
-
-
 def test_the_slow_link_of_a_group_decides() -> None:
     """Ranks 0, 1 and 2 of 2 x 2: 0 to 1 in the inner dimension (100 ns a hop), 1 to 2 too (they differ there first), 2 to 0 in the
     outer one (1,000 ns). After two steps the slowest rank has waited for the slow link once and a fast one once."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from lumos.chakra.checking.check import check_set
 from lumos.cli import main
 from lumos.errors import LumosError
 from lumos.simulation import simulate
+from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.protobuf import frame
 from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
 from lumos.trace.chakra.wire import encode_metadata, encode_node
@@ -67,6 +69,11 @@ def test_a_set_of_roofline_nodes_with_empty_attributes_and_integers_for_booleans
         (tmp_path / f"workload.{rank}.et").write_bytes(b"".join(map(frame, messages)))
     assert check_set(tmp_path).violations == ()
     assert ends(tmp_path) == [160, 160]
+    lumos.chakra.import_(tmp_path, output=tmp_path / "again")
+    assert [placed.node for placed in stream(tmp_path / "again" / "job.1.et")[1]] == [compute, collective]  # with all they say
+    assert lumos.chakra.synthesize(tmp_path, output=tmp_path / "new").source_step_time_ns == (160,)  # played first
+    write_nodes(tmp_path / "workload.0.et", [replace(compute, duration_micros=5, attrs=(*compute.attrs, Attribute("num_ops", "int64", 0)))])
+    assert "roofline" in {violation.rule for violation in check_set(tmp_path).violations}  # it would never end
 
 
 def _unversioned(metadata: Metadata) -> bytes:

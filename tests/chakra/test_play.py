@@ -33,22 +33,18 @@ def on(*dimensions: Dimension, algorithm: Algorithm = Algorithm.RING, **changes:
     return Network(Links(dimensions), **({"implementations": plan, "endpoint": 0, "chunks": 1, "local": 1.0} | changes))  # type: ignore[arg-type]
 
 
-def begin(*times: int) -> np.ndarray:
-    return np.array(times, np.int64)
-
-
 def test_each_rank_ends_when_its_own_chunks_have() -> None:
     """An all-gather of 100 bytes around three ranks, 200 ns a step; the last rank comes at 1,000 ns and finds both messages waiting.
 
     Rank 0 has its first message from there at 1,200 ns, its second one (rank 1's, which rank 2 passes on at 1,000) too. Rank 1 has
     rank 0's at 200 ns and what rank 0 got at 1,200 ns at 1,400.
     """
-    assert on(line(3)).ends(CollectiveType.ALL_GATHER, 100, range(3), begin(0, 0, 1000)).tolist() == [1200, 1400, 1000]
+    assert on(line(3)).ends(CollectiveType.ALL_GATHER, 100, range(3), np.array([0, 0, 1000])).tolist() == [1200, 1400, 1000]
 
 
 def test_direct_messages_of_early_ranks_wait_for_the_late_one() -> None:
     """Rank 2 comes at 1,000 ns: it is done at once, the others 200 ns later."""
-    found = on(line(3), algorithm=Algorithm.DIRECT).ends(CollectiveType.ALL_GATHER, 100, range(3), begin(0, 0, 1000))
+    found = on(line(3), algorithm=Algorithm.DIRECT).ends(CollectiveType.ALL_GATHER, 100, range(3), np.array([0, 0, 1000]))
     assert found.tolist() == [1200, 1200, 1000]
 
 
@@ -132,8 +128,8 @@ def test_requests_to_remote_memory_take_the_link_and_share_the_memory(tmp_path: 
     assert rank_ends(tmp_path) == ([1600, 1600],) * 2
     beside(tmp_path, 2, **{"memory-type": "MEMORY_POOL"}, **expansion)
     assert rank_ends(tmp_path) == ([1600, 1600],) * 2
-    write_nodes(tmp_path / "job.1.et", [load])
-    write_nodes(tmp_path / "job.0.et", [load])
+    for rank in range(2):
+        write_nodes(tmp_path / f"job.{rank}.et", [load])
     assert rank_ends(tmp_path) == ([600, 1200],) * 2
     (tmp_path / "mem.json").write_text('{"memory-type": "TAPE"}')
     with pytest.raises(LumosError, match=r"mem\.json.*'TAPE' is none of"):

@@ -71,7 +71,8 @@ def test_export_says_it_and_a_set_is_priced_by_its_roof(tmp_path: Path) -> None:
     assert found.simulated is not None and found.simulated.replayed_ns == 27_000
     priced = simulate(lumos.chakra.priced(folder, folder / "net.yml"))
     assert priced.end.max() == found.simulated.simulated_ns < 27_000
-    assert simulate(graph(folder)).end.max() == 27_000  # without a price list the recorded times stand
+    assert simulate(graph(folder)).end.max() == 27_000  # without a price list the recorded times stand, and that is said
+    assert "roofline-not-taken" in [d.code for d in graph(folder).diagnostics]
 
 
 @pytest.mark.parametrize("options", [{"astra_sim": True}, {"cluster": "h100"}, {"astra_sim": True, "cluster": "h100", "exact_ns": True}])
