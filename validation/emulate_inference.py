@@ -26,9 +26,8 @@ from typing import NamedTuple
 from tools.document import markdown_table, write_section
 
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.processes import Launched
 from lumos.emulation.record import Process, Tensor
-from lumos.emulation.run import records
+from lumos.emulation.run import Launched, records
 
 SCRIPT = Path(__file__).parent / "emulated" / "inference.py"
 LIMIT_S = 300.0

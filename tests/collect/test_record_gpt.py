@@ -38,9 +38,3 @@ def test_records_two_ranks_that_enter_the_window_together(tmp_path: Path) -> Non
         names = [e["name"] for e in trace["traceEvents"]]
         assert sum(n.startswith("ProfilerStep") for n in names) == 2
         assert names.count("gloo:all_reduce") == names.count("c10d::allreduce_") == 2  # once a step: accumulation does not reduce
-
-
-def test_a_wrong_shape_is_refused_with_the_reason() -> None:
-    done = subprocess.run([sys.executable, str(SCRIPT), "--out", "x", "--hidden", "10", "--heads", "4"], capture_output=True, text=True)
-    assert done.returncode == 2
-    assert "--hidden 10 is no multiple of --heads 4" in done.stderr

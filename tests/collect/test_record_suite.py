@@ -144,9 +144,7 @@ def test_a_setting_that_cannot_run_costs_only_itself(
 @pytest.mark.parametrize(
     ("only", "table", "count"),
     [
-        ("gemm-*-16-32-*", "gemm.csv", 6),
-        ("attention-*-yes-1-32-*", "attention.csv", 3),
-        ("layer_norm-*-16-*", "normalisation.csv", 2),
+        ("gemm-*-16-32-*", "gemm.csv", 6), ("attention-*-yes-1-32-*", "attention.csv", 3), ("layer_norm-*-16-*", "normalisation.csv", 2),
         ("copy-*-4096", "copy.csv", 5),
     ],
 )

@@ -9,8 +9,7 @@ import sys
 import textwrap
 
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.processes import Launched
-from lumos.emulation.run import records
+from lumos.emulation.run import Launched, records
 
 HEAD = """
 import os, torch

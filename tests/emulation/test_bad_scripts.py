@@ -8,8 +8,7 @@ import textwrap
 import pytest
 
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.processes import Launched
-from lumos.emulation.run import records
+from lumos.emulation.run import Launched, records
 from lumos.errors import LumosError
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")

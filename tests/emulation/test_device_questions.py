@@ -18,13 +18,11 @@ for asked in (torch.cuda, torch.cuda.memory):
     asked.reset_peak_memory_stats()
     held = torch.zeros(1 << 20, device="cuda")
     assert asked.memory_stats()["allocated_bytes.all.current"] == asked.memory_allocated() >= 4 << 20
-    assert asked.memory_stats()["inactive_split_bytes.all.peak"] == 0 == asked.memory_stats()["num_ooms"]
+    assert asked.memory_stats()["num_ooms"] == 0
     assert "Allocated memory" in asked.memory_summary() and "Peak Usage" in asked.memory_summary(abbreviated=True)
     free, whole = asked.mem_get_info()
-    assert whole - free == asked.memory_allocated()
+    assert whole > free + asked.memory_reserved() > 0.98 * whole, "the process has a context beside"
     asked.set_per_process_memory_fraction(0.9)
-torch.cuda.memory._record_memory_history(max_entries=1000)
-torch.cuda.memory._dump_snapshot("snapshot.pickle")
 torch.cuda.set_sync_debug_mode("warn")
 torch.cuda.ipc_collect()
 torch.cuda.random.manual_seed(3)

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.emulation.test_record import a_process
 
-from lumos.emulation.distinct import copies, diagonal, distinct_work, mesh_dimensions, neighbour, same_work, to_run
+from lumos.emulation.distinct import copies, diagonal, distinct_work, mesh_dimensions, neighbour, same_but_sizes, same_work, to_run
 from lumos.emulation.record import Group
 
 #: Eight ranks as two pipeline stages of two replicas of two tensor-parallel ranks: rank = 4 x stage + 2 x replica + tensor.
@@ -111,3 +111,12 @@ def test_work_is_the_same_where_shapes_calls_and_exchanges_are():
         {"calls": []},
     )
     assert not any(same_work(one, a_process(**each)) for each in others)
+
+
+def test_the_last_rank_alone_is_of_another_kind_where_sizes_do_not_divide():
+    shorter = msgspec.structs.replace(a_process().operators[0].inputs[0], shape=(2, 2))
+    short = [msgspec.structs.replace(a_process().operators[0], inputs=[shorter])]
+    ran = lambda ranks: [a_process(rank=rank, world=8, **({"operators": short} if rank == 7 else {})) for rank in ranks]  # noqa: E731
+    found = distinct_work(8, mesh_dimensions(a_process(rank=0, world=8, groups=groups())), ran, True)
+    assert (found.run, found.copies) == ([0, 7], {0: [1, 2, 3, 4, 5, 6], 7: []})
+    assert not any(same_but_sizes(a_process(), a_process(**each)) for each in ({"calls": []}, {"operators": [an_operator("aten::bmm")]}))

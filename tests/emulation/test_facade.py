@@ -8,7 +8,6 @@ import pytest
 
 import lumos
 from lumos.emulation.facade import emulate
-from lumos.errors import LumosError
 
 torch = pytest.importorskip("torch")
 
@@ -35,22 +34,6 @@ def test_a_script_leaves_the_trace_that_its_device_would_have_left(tmp_path):
     assert {"aten::addmm", "gemm_fp32", "cudaLaunchKernel", "ProfilerStep#1", "ProfilerStep#2"} <= names
     steps = lumos.replay(lumos.build(lumos.read(tmp_path / "out"))).steps
     assert [abs(step.replayed_ns / step.measured_ns - 1) < 1e-3 for step in steps] == [True, True]
-
-
-def test_a_script_that_writes_traces_of_its_own_into_the_folder_is_told_to_use_another(tmp_path, monkeypatch):
-    """What it may write are temporary files; one that was there before, as an earlier emulation left it, is in nobody's way."""
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    script, folder = tmp_path / "train.py", tmp_path / "out"
-    folder.mkdir()
-    (folder / "rank0.json.gz").write_text("of an earlier emulation")
-    script.write_text(SCRIPT)
-    emulate([sys.executable, str(script)], folder, "h100")
-    own = folder / "rank0.et.json"
-    script.write_text(f"open({str(own)!r}, 'w').write('mine')\n" + SCRIPT)
-    left = {file.name: file.read_bytes() for file in folder.iterdir()}
-    with pytest.raises(LumosError, match=r"out: the script wrote rank0\.et\.json there itself.*name another folder with --output"):
-        emulate([sys.executable, str(script)], folder, "h100")
-    assert {file.name: file.read_bytes() for file in folder.iterdir()} == left | {own.name: b"mine"}
 
 
 def test_ranks_that_form_no_process_group_are_said_to_train_alone(tmp_path):

@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
-
 import pytest
-
-from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.peak import peak
-from lumos.emulation.process.operators.plain import as_plain
-from lumos.emulation.processes import Launched
-from lumos.emulation.record import Operator, Tensor
-from lumos.emulation.run import records
+from tests.emulation.emulated_scripts import run
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
 BODY = """
-    import torch
-    from torch import nn
     from transformers.utils import import_utils
 
     assert not import_utils.is_fake_tensor(torch.zeros(2))
@@ -35,13 +24,6 @@ BODY = """
 """
 
 
-def emulated(folder, body):
-    script = folder / "train.py"
-    script.write_text(textwrap.dedent(body))
-    (found,) = records(Launched([sys.executable, str(script)], emulated_device("cpu"), 1, 1, 1, folder, 120.0))
-    return found
-
-
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
     folder = tmp_path_factory.mktemp("host")
@@ -51,7 +33,8 @@ def process(tmp_path_factory):
     (folder / "transformers" / "utils" / "import_utils.py").write_text(
         "import torch\ndef is_fake_tensor(x): return isinstance(x, torch._subclasses.FakeTensor)\n"
     )
-    return emulated(folder, BODY)
+    (found,) = run(folder, BODY, cluster="cpu")
+    return found
 
 
 def below(process, name, number=0):
@@ -77,42 +60,9 @@ def test_a_mask_is_turned_into_positions_unless_one_number_is_filled_in_where_it
     assert "stand-in-selection" in {note.code for note in process.notes}
 
 
-def test_copies_that_kernels_of_the_host_make_count_for_a_moment(tmp_path):
-    """By hand: 1,536 truth values are added up in 64 bits; the gradient of the image, in fp32, has three layouts under a stride."""
-    body = """
-        import torch
-        down, flat = torch.nn.Conv2d(3, 8, 3, stride=2), torch.nn.Conv2d(3, 8, 3)
-        optimizer = torch.optim.SGD([*down.parameters(), *flat.parameters()])
-        for _ in range(2):
-            image = torch.rand(2, 3, 16, 16, requires_grad=True)
-            (image > 2).sum(), image.sum()
-            flat(image).sum().backward()
-            down(image).sum().backward()
-            optimizer.step()
-    """
-    found = emulated(tmp_path, body)
-    lent = [each.bytes for each in found.allocations if each.position and not each.storage]
-    assert lent == [8 * 1536, -8 * 1536, 3 * 4 * 1536, -3 * 4 * 1536]
-    assert peak(found).unknown == ()
-
-
 def test_lists_of_numbers_are_kept_also_where_they_are_empty_and_of_operators_that_only_call_others(process):
     def first_lists(name):
         return [next(given for given in each.inputs if isinstance(given, list)) for each in process.operators if each.name == name]
 
     assert [] in first_lists("aten::empty") and [2] in first_lists("aten::empty")
     assert [2, 768] in first_lists("aten::reshape")
-
-
-def test_the_engine_adds_in_place_to_a_gradient_that_nothing_else_has():
-    def tensor(storage):
-        return Tensor((4,), "float32", (1,), storage, "cpu")
-
-    def add(begin, gradient):
-        return Operator(name="aten::add", thread=0, begin=begin, end=begin + 1, inputs=[tensor(gradient), tensor(9)], leaf=True)
-
-    node = Operator(name="autograd::engine::evaluate_function: AddBackward0", thread=0, begin=1, end=20)
-    operators = [node, add(2, 1), add(6, 2), add(10, 3)]
-    # The first gradient is given back before the next operator, the second after it, the third never.
-    found = as_plain(operators, {1: 4, 2: 12})
-    assert [each.name for each in found[1:]] == ["aten::add_", "aten::add", "aten::add"]

@@ -8,9 +8,8 @@ import textwrap
 import pytest
 
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.processes import Launched
 from lumos.emulation.record import CallKind
-from lumos.emulation.run import records
+from lumos.emulation.run import Launched, records
 from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
@@ -175,5 +174,5 @@ def test_memory_that_a_script_gives_back_by_resizing_its_storage_is_given_back(t
         """
     (process,) = run(tmp_path, [], body, ranks=1)
     changes = [each.bytes for each in process.allocations]
-    first = changes.index(4000)
-    assert changes[first : first + 3] == [4000, -4000, 2000]
+    first = changes.index(4096)
+    assert changes[first : first + 3] == [4096, -4096, 2048]

@@ -1,43 +1,35 @@
-"""The peak of a process's memory, and what kernels may take beyond it."""
+"""The peak of a process's memory: when it is, and whose."""
 
 from __future__ import annotations
 
-import msgspec
+from lumos.emulation.peak import Held, peak
+from lumos.emulation.record import Allocation, Mark, MemoryKind, Operator, Owner, Process
 
-from lumos.emulation.peak import Peak, peak
-from lumos.emulation.record import Allocation, Operator, Process, Tensor
-
-
-def tensor(elements):
-    return Tensor((elements,), "float32", (1,), -1, "cpu")
+PARAMETER, ACTIVATION, TEMPORARY = MemoryKind.PARAMETER, MemoryKind.ACTIVATION, MemoryKind.TEMPORARY
 
 
-def process(operators, allocations):
-    changes = [Allocation(position, size, 1) for position, size in allocations]
-    return Process(rank=0, world=1, accelerator="cpu", torch="", threads=["main"], operators=operators, allocations=changes)
+def process(*changes, owners=(), room=0):
+    """Changes: position, bytes, storage; reserved are 1,000 more than allocated."""
+    now, taken = 0, []
+    for position, size, storage in changes:
+        now += size
+        taken.append(Allocation(position, size, storage, now, now + 1000))
+    operators = [Operator(name="aten::mm", thread=0, begin=11, end=14), Operator(name="aten::add", thread=0, begin=20, end=25)]
+    marks = [Mark("nn.Module: Linear_0", 0, 10, 15), Mark("forward", 0, 1, 30)]
+    more = {"operators": operators, "marks": marks, "allocations": taken, "owners": list(owners), "room": room}
+    return Process(rank=3, world=4, accelerator="h100", torch="", threads=["main"], **more)
 
 
-def operator(name, begin, *elements):
-    return Operator(name=name, thread=0, begin=begin, end=begin + 5, inputs=[tensor(each) for each in elements], leaf=True)
+def test_the_peak_has_its_moment_its_owners_and_the_room_that_is_left():
+    owners = [Owner(1, PARAMETER, "layers.0.mlp"), Owner(2, PARAMETER, "layers.1.mlp"), Owner(3, ACTIVATION, "layers.1.mlp.0")]
+    found = peak(process((0, 500, 1), (0, 600, 2), (12, 400, 3), (13, 50, 4), (21, -400, 3), (22, 300, 5), owners=owners, room=5000))
+    assert (found.rank, found.allocated_bytes, found.reserved_bytes, found.free_bytes) == (3, 1550, 2550, 2450)
+    assert (found.operator, found.module) == ("aten::mm", "Linear_0")
+    assert found.held == [Held(PARAMETER, "layers.*.mlp", 1100), Held(ACTIVATION, "layers.*.mlp.*", 400), Held(TEMPORARY, "", 50)]
 
 
-def test_the_peak_is_the_highest_sum_from_a_moment_on():
-    found = process([operator("aten::mm", 10, 100)], [(1, 5000), (12, 400), (13, 600), (20, -600), (30, 100)])
-    assert peak(found) == Peak(6000, 6000, ())
-    assert peak(found, 10) == Peak(1000, 1000, ())
-
-
-def test_recurrent_layers_may_take_as_much_again_until_their_backward_pass_is_done():
-    """By hand: layers of 400 and 800 bytes keep as much; the backward pass of the second takes 1,200 for a moment, and then both go."""
-    forward, backward = "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"
-    operators = [operator(forward, 10, 100), operator(forward, 20, 200), operator(backward, 30, 300), operator(backward, 40, 100)]
-    found = peak(process(operators, [(5, 1000), (50, 1500)]))
-    assert found == Peak(2500, 1000 + 400 + 800 + 1200, (forward, backward))
-
-
-def test_what_was_measured_of_a_recurrent_layer_is_not_added_again():
-    """By hand: the record has 300 bytes that the first layer took for itself and gave back; only the second, of 800, may take more."""
-    forward = "aten::mkldnn_rnn_layer"
-    found = process([operator(forward, 10, 100), operator(forward, 20, 200)], [(5, 1000)])
-    lent = [Allocation(12, 300, 0), Allocation(13, -300, 0)]
-    assert peak(msgspec.structs.replace(found, allocations=[*found.allocations, *lent])) == Peak(1300, 1000 + 800, (forward,))
+def test_a_peak_before_the_recorded_steps_is_told_from_that_of_the_steps():
+    found = peak(process((0, 900, 1), (0, -900, 1), (12, 400, 2), (13, -400, 2)))
+    assert (found.allocated_bytes, found.steps_bytes, found.operator) == (900, 400, "")
+    assert peak(process((0, 900, 1), (0, -900, 1), (12, 400, 2)), 10).allocated_bytes == 400
+    assert peak(process()).allocated_bytes == 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.emulation.test_distinct import groups
 from tests.emulation.test_record import a_process
 
-from lumos.emulation.peers import PeersOfCopies
+from lumos.emulation.distinct import PeersOfCopies
 from lumos.emulation.record import Exchange, Group
 from lumos.vocabulary import CollectiveKind
 

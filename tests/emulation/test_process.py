@@ -9,9 +9,8 @@ import pytest
 from tests.emulation.emulated_scripts import HEAD, leaves, run
 
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.processes import Launched
 from lumos.emulation.record import REGION_PREFIX, CallKind, Tensor
-from lumos.emulation.run import records
+from lumos.emulation.run import Launched, records
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
@@ -83,9 +82,15 @@ def test_streams_events_and_waits_are_noted_in_order(single):
     assert [each.kind for each in process.calls].count(CallKind.READ_VALUE) == 1  # `if torch.isnan(loss)`
 
 
+def of_script(process):
+    """Its allocations without the workspaces of cuBLAS."""
+    library = {each.storage for each in process.owners if each.module == "workspace of cuBLAS"}
+    return [each for each in process.allocations if each.storage not in library]
+
+
 def test_memory_is_what_lives_at_once(single):
     process, _ = single
-    before = sum(each.bytes for each in process.allocations if each.position == 0)
+    before = sum(each.bytes for each in of_script(process) if each.position == 0)
     parameters = (64 * 64 + 64 + 64) * 4
     batch = 8 * 64 * 4
     # As the first step ends: parameters, their gradients and the two moments of AdamW, and some tensors of a batch's size.
@@ -174,23 +179,6 @@ def test_a_word_of_the_script_that_is_a_launchers_name_starts_no_launcher(tmp_pa
     assert "aten::addmm" in leaves(process)
 
 
-def test_kernels_that_call_other_operators_are_leaves_and_what_they_call_is_below_them(tmp_path):
-    body = """
-        words, norm = nn.Embedding(50, 16).cuda(), nn.LayerNorm(16).cuda()
-        optimizer = torch.optim.SGD(words.parameters(), lr=0.1)
-        for _ in range(3):
-            norm(words(torch.zeros(2, 3, dtype=torch.int64, device="cuda"))).sum().backward()
-            optimizer.step()
-        """
-    (process,) = run(tmp_path, body)
-    inside = {}
-    for outer in (each for each in process.operators if each.name in ("aten::index_select", "aten::native_layer_norm")):
-        assert outer.leaf
-        calls = (each for each in process.operators if each.thread == outer.thread and outer.begin < each.begin < outer.end)
-        inside[outer.name] = [each.name.removeprefix("aten::") for each in sorted(calls, key=lambda each: each.begin)]
-    assert inside == {"aten::index_select": ["empty", "resize_"], "aten::native_layer_norm": ["empty", "empty", "empty", "view", "view"]}
-
-
 def test_what_torch_has_no_rule_of_shapes_for_is_followed_to_the_kernels_after_it(tmp_path):
     """The bias of a convolution by cuDNN is added by a kernel of its own."""
     body = """
@@ -199,7 +187,6 @@ def test_what_torch_has_no_rule_of_shapes_for_is_followed_to_the_kernels_after_i
             while True:
                 out = model(torch.rand(2, 3, 8, 8, device="cuda"))
                 assert out.shape == (2, 3, 13, 13)  # (8 - 3 + 1 - 1) * 2 + 3
-                out ** 2, torch.arange(4, device="cuda")
         """
     (process,) = run(tmp_path, body)
     ordered = sorted(process.operators, key=lambda each: each.begin)
@@ -209,15 +196,8 @@ def test_what_torch_has_no_rule_of_shapes_for_is_followed_to_the_kernels_after_i
         if each.name in ("aten::cudnn_convolution", "aten::cudnn_convolution_transpose", "aten::add_")
     ]
     assert found == [
-        ("aten::cudnn_convolution", True),
-        ("aten::add_", True),
-        ("aten::cudnn_convolution_transpose", True),
-        ("aten::add_", True),
-    ]
-    names = [(each.name, each.leaf) for each in ordered]
-    place = names.index(("aten::pow", True))
-    assert [name for name, _ in names[place + 1 : place + 3]] == ["aten::result_type", "aten::to"]  # it asks for the type of the result
-    assert names[names.index(("aten::arange", True)) + 1][0] == "aten::resize_"
+        ("aten::cudnn_convolution", True), ("aten::add_", True), ("aten::cudnn_convolution_transpose", True), ("aten::add_", True),
+    ]  # fmt: skip
 
 
 def test_compiled_functions_and_modules_are_ranges(tmp_path):
@@ -303,11 +283,11 @@ def test_a_rank_works_on_its_part_of_distributed_tensors_alone(half):
 
 def test_memory_of_distributed_tensors_is_that_of_the_part_and_results_of_collectives_end_with_their_use(half):
     process, steps_before = half
-    weight, batch, between, scalar = 4 * 64 * 32, 4 * 64 * 32, 4 * 64 * 64, 4
+    weight, batch, between, scalar = 4 * 64 * 32, 4 * 64 * 32, 4 * 64 * 64, 512
     state = 2 * (2 * weight + scalar) if steps_before else 0  # AdamW: two moments and a count for each weight
     # Most of it as the backward pass begins: the batch, what SiLU was given and gave, the first gradient of a weight, the gradient of
     # what SiLU gave, the loss and its gradient. What the ranks added up is gone by then.
-    assert max(accumulate(each.bytes for each in process.allocations)) == (
+    assert max(accumulate(each.bytes for each in of_script(process))) == (
         2 * weight + state + batch + 2 * between + weight + between + 2 * scalar
     )
 

@@ -11,8 +11,7 @@ from pathlib import Path
 import pytest
 
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.processes import Launched
-from lumos.emulation.run import records
+from lumos.emulation.run import Launched, records
 from lumos.errors import LumosError
 
 #: Each rank starts a process of its own, and none of them ever ends. The numbers of both are in a file for each rank.

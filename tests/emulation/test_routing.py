@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import sys
-import textwrap
-
 import pytest
+from tests.emulation.emulated_scripts import run
 
-from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.processes import Launched
-from lumos.emulation.run import records
 from lumos.vocabulary import MODULE_PREFIX
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
 SCRIPT = """
-    import torch
-    from torch import nn
     from torch.nn import functional as F
     EXPERTS, CHOSEN = 8, 2
 
@@ -66,9 +59,7 @@ SCRIPT = """
 
 @pytest.fixture(scope="module")
 def process(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("mixture")
-    (folder / "train.py").write_text(textwrap.dedent(SCRIPT))
-    (found,) = records(Launched([sys.executable, str(folder / "train.py")], emulated_device("h100"), 1, 1, 1, folder, 120.0))
+    (found,) = run(tmp_path_factory.mktemp("mixture"), SCRIPT)
     return found
 
 

@@ -55,12 +55,9 @@ def test_it_runs_in_parts_on_the_kernels_that_torch_has_for_them(process):
     joined = 4 * 16 * 4 * 2 + 4 * 4  # means and deviations of four ranks, and their counts
     running = 128  # both of fp32, read and written
     assert moved == [
-        4096 + 128,
-        joined + running + running + 128,
-        2 * 4096 + 128 + 128,
-        2 * 4096 + 128 + 64 + 4 * 64,
+        4096 + 128, joined + running + running + 128, 2 * 4096 + 128 + 128, 2 * 4096 + 128 + 64 + 4 * 64,
         3 * 4096 + 3 * 64 + 128 + 4 * 4,
-    ]
+    ]  # fmt: skip
     assert not kernels.unknown
 
 

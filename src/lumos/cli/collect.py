@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -11,11 +12,18 @@ from lumos.cli.fitting import say
 from lumos.cli.output import Json, console, next_command, write_json
 from lumos.cli.progress import progress
 from lumos.errors import INTERRUPTED
-from lumos.units import count
+from lumos.units import count, quantity, with_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from lumos.emulation.peak import Peak
 
 app = new_app()
 
 #: Notes of the cost models, one for each class of kernels: too many for people to read one by one.
+#: Owners of memory that people are shown.
+_OWNERS = 5
 OF_PRICES = {"generic-coefficients", "coefficients-of-kin", "extrapolated"}
 
 
@@ -70,6 +78,19 @@ def collect(
         out.print(next_command("diagnose", (output,)), markup=False, soft_wrap=True)
 
 
+def _memory(peaks: Sequence[Peak]) -> Iterator[str]:
+    """The peak of the rank that reserves most: figures, moment, owners."""
+    size = partial(with_unit, measure=quantity("_bytes"))
+    most = max(peaks, key=lambda each: (each.reserved_bytes, each.allocated_bytes))
+    of_rank = f"rank {most.rank}: " if len(peaks) > 1 else ""
+    when = " in ".join(filter(None, (most.operator, most.module))) or f"before the recorded steps, in these {size(most.steps_bytes)}"
+    room = f", reserved {size(most.reserved_bytes)} of {size(most.room_bytes)}: {size(most.free_bytes)} to spare" if most.room_bytes else ""
+    yield f"memory: {of_rank}at most {size(most.allocated_bytes)} allocated ({when}){room}"
+    yield f"  {', '.join(f'{kind} {size(held)}' for kind, held in most.by_kind().items())}"
+    for each in most.held[:_OWNERS]:
+        yield f"  {size(each.bytes):>9} {each.kind} {each.module or 'outside of modules'}"
+
+
 def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: int, warmup: int, limit: float, json: bool) -> None:
     from lumos.emulation.facade import emulate
 
@@ -89,10 +110,11 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
     out = console()
     alike = ", the others do the same as one of them" if len(found.distinct) < found.ranks else ""
     out.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}", markup=False)
-    several = "step" if steps == 1 else "steps"
-    out.print(f"{found.operators:,} operators in {steps} {several}, at most {found.peak_bytes / 1e9:.1f} GB allocated on a device")
+    out.print(f"{count(found.operators, 'operator')} in {count(steps, 'step')}")
+    for line in _memory(found.memory):
+        out.print(line, markup=False, soft_wrap=True)
     if found.span_ns is not None:
-        out.print(f"{found.span_ns / 1e9:.3f} s from the first work to the last: lumos replay {output}")
+        out.print(f"{found.span_ns / 1e9:.3f} s from the first work to the last, simulated")
     priced = [each for each in found.diagnostics if each.code in OF_PRICES]
     for each in found.diagnostics:
         if each not in priced:

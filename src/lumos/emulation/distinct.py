@@ -1,8 +1,12 @@
-"""Which ranks of a job do work of their own, and which do the same as another.
+"""Which ranks of a job do work of their own, which do the same as another, and whom a copy talks to.
 
 The process groups that rank 0 made are the dimensions in which ranks differ. Where the last rank, which is elsewhere along all of them,
-does what rank 0 does, they all do. Else the dimensions are tried one by one, away from rank 0, since that one often writes the log: where
-a neighbour along a dimension does the same, all ranks along it are copies of one; where it does not, they all run.
+does what rank 0 does, they all do; where only its sizes differ, as where a dimension does not divide, it alone is of another kind. Else the
+dimensions are tried one by one, away from rank 0, since that one often writes the log: where a neighbour along a dimension does the same,
+all ranks along it are copies of one; where it does not, they all run.
+
+A copy's peer is as far from the copy, along each dimension, as the original's peer is from the original: the same tensor-parallel rank of
+the next pipeline stage, or the next rank of a ring. Where the dimensions lead to no rank, or to several, places within the group count.
 """
 
 from __future__ import annotations
@@ -13,6 +17,8 @@ from lumos.emulation.record import Argument, Group, Process, Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
+
+    from lumos.emulation.record import Exchange
 
 #: A dimension: the groups along it, which share no rank.
 GroupsAlong = list[Group]
@@ -54,8 +60,11 @@ def distinct_work(world: int, along: Sequence[GroupsAlong], ran: Callable[[Seque
         return same_work(*ran([one, other]))
 
     last = world - 1
-    if last_ran and apart(along, 0, last) and same(0, last):
-        return RankWork([0], copies(world, [0], along))
+    if last_ran and apart(along, 0, last):
+        if same(0, last):
+            return RankWork([0], copies(world, [0], along))
+        if same_but_sizes(*ran([0, last])):
+            return RankWork([0, last], {0: list(range(1, last)), last: []})
     start = last if last_ran else diagonal(along)
     beside = [neighbour(each, start) for each in along]
     ran([start, *(rank for rank in beside if rank is not None)])
@@ -153,6 +162,18 @@ def same_work(one: Process, other: Process) -> bool:
     return all(each(one) == each(other) for each in compared)
 
 
+def same_but_sizes(one: Process, other: Process) -> bool:
+    """Whether two ranks do the same on parts of different sizes, as the last one has what is left of a dimension that does not divide: the
+    same kinds of operators, the same waits, and the same exchanges within groups of the same dimension."""
+    kinds: tuple[Callable[[Process], Any], ...] = (_kinds_of_work, _calls, lambda each: [exchange[:2] for exchange in _exchanges(each)])
+    return all(each(one) == each(other) for each in kinds)
+
+
+def _kinds_of_work(process: Process) -> set[str]:
+    """The names of the operators with results: an optimizer leaves out parameters of which a rank has nothing."""
+    return {each.name for each in process.operators if each.leaf and not each.name.startswith("aten::_foreach")}
+
+
 def _operators(process: Process) -> list[tuple[Any, ...]]:
     return [(each.name, each.thread, each.stream, _shapes(each.inputs)) for each in process.operators]
 
@@ -174,3 +195,47 @@ def _shapes(arguments: Sequence[Argument]) -> tuple[Any, ...]:
         elif isinstance(each, list):
             found.append(_shapes(each))
     return tuple(found)
+
+
+class PeersOfCopies:
+    """The peers of all copies of one process."""
+
+    def __init__(self, process: Process) -> None:
+        self._original = process.rank
+        self._sizes: list[int] = []
+        self._places: list[tuple[int, ...]] = [()] * process.world
+        self._found: dict[tuple[int, ...], int] = {}
+        if process.copies and any(exchange.kind.is_transfer for exchange in process.exchanges):
+            self._tell_apart(mesh_dimensions(process))
+
+    def of(self, copy: int, exchange: Exchange, own: Group, mapped: Group) -> int:
+        """The rank that the copy sends to or receives from in an exchange of the original's, or the root of its collective; -1 where there
+        is none in the group. own: the group in which the original talks; mapped: the one in which the copy does."""
+        peer = exchange.peer
+        if peer not in own.ranks:
+            return -1
+        if copy == self._original or not exchange.kind.is_transfer:
+            return mapped.ranks[own.ranks.index(peer)]
+        found = self._found.get(self._moved(copy, peer), -1)
+        return found if found in mapped.ranks else _within(copy, self._original, peer, own.ranks, mapped.ranks)
+
+    def _tell_apart(self, along: Sequence[GroupsAlong]) -> None:
+        """Take dimensions until no two ranks are at the same places: those that follow only join dimensions that were there before."""
+        for dimension in along:
+            place = {rank: i for group in dimension for i, rank in enumerate(group.ranks)}
+            self._sizes.append(max(len(group.ranks) for group in dimension))
+            self._places = [(*before, place.get(rank, 0)) for rank, before in enumerate(self._places)]
+            if len(set(self._places)) == len(self._places):
+                self._found = {places: rank for rank, places in enumerate(self._places)}
+                return
+
+    def _moved(self, copy: int, peer: int) -> tuple[int, ...]:
+        """The places that are as far from the copy's as the peer's are from the original's."""
+        three = zip(self._places[copy], self._places[peer], self._places[self._original], self._sizes, strict=False)
+        return tuple((here + there - original) % size for here, there, original, size in three)
+
+
+def _within(copy: int, original: int, peer: int, own: Sequence[int], mapped: Sequence[int]) -> int:
+    if original not in own or copy not in mapped:
+        return mapped[own.index(peer)]
+    return mapped[(mapped.index(copy) + own.index(peer) - own.index(original)) % len(mapped)]

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.device.files import write_traces
+from lumos.emulation.device.files import WrittenTraces, write_traces
 from lumos.emulation.execution_trace.nodes import NodeSheet, execution_trace_name, own_meetings
 from lumos.emulation.peak import Peak, peak
-from lumos.emulation.processes import Launched, leaving_when_told
-from lumos.emulation.run import records
-from lumos.errors import LumosError, UsageError
+from lumos.emulation.process.settings import SNAPSHOTS
+from lumos.emulation.run import Launched, leaving_when_told, records
+from lumos.errors import UsageError
 from lumos.output_files import check_only_own, new_folder
 
 if TYPE_CHECKING:
@@ -31,16 +31,16 @@ _TRACES = "*.json*"
 
 class Emulated(NamedTuple):
     """What an emulated job left. ranks: of the job. distinct: those that did work of their own and ran; the others are copies.
-    operators: of the recorded steps, over the distinct ranks. peak_bytes: the most memory that a rank had allocated; peak_high_bytes: with
-    what kernels may have taken for themselves, where that is not known (`lumos.emulation.peak`). span_ns: from the first recorded work to
-    the last, None for "cpu", whose work is not priced. files: the traces by rank, which have their execution traces beside them; for
-    "cpu" the execution traces of the distinct ranks alone."""
+    operators: of the recorded steps, over the distinct ranks. peak_bytes: the most memory that a rank had allocated; memory: the peak of
+    each distinct rank, with its moment and owners. span_ns: from the first recorded work to the last, None for "cpu", whose work is not
+    priced. files: the traces by rank, which have their execution traces beside them; for "cpu" the execution traces of the distinct ranks
+    alone."""
 
     ranks: int
     distinct: list[int]
     operators: int
     peak_bytes: int
-    peak_high_bytes: int
+    memory: list[Peak]
     span_ns: int | None
     files: list[str]
     diagnostics: list[Diagnostic]
@@ -63,7 +63,7 @@ def emulate(
     one, by a call of its outermost module); warmup: before them. limit_s: seconds for each process.
 
     Raises UsageError for impossible numbers or a command that does not exist, and LumosError where the script cannot be emulated, with
-    the first line of it that cannot, or wrote traces of its own into the folder.
+    the first line of it that cannot.
     """
     if ranks < 1 or steps < 1 or warmup < 0:
         raise UsageError("--ranks and --steps must be at least 1, --warmup at least 0")
@@ -72,65 +72,24 @@ def emulate(
     device = emulated_device(cluster)
     if not device.is_cpu:
         load_cluster(cluster).check_size(ranks)
-    before = _written(folder)
-    with leaving_when_told():
-        with tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
-            found = records(Launched(command, device, ranks, steps, warmup, Path(work), limit_s), progress)
-        _check_untouched(folder, before)
-        files, span, more = _execution_traces(folder, found) if device.is_cpu else _traces(folder, found, cluster)
+    with leaving_when_told(), tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
+        found = records(Launched(command, device, ranks, steps, warmup, Path(work), limit_s), progress)
+        written = _execution_traces(folder, found) if device.is_cpu else write_traces(folder, found, load_cluster(cluster))
+        for snapshot in (Path(work) / SNAPSHOTS).glob("*"):
+            shutil.copy(snapshot, folder)
     peaks = [peak(each) for each in found]
-    return Emulated(
-        ranks,
-        [each.rank for each in found],
-        sum(len(each.operators) for each in found),
-        max(each.bytes for each in peaks),
-        max(each.high_bytes for each in peaks),
-        span,
-        files,
-        [*_diagnostics(found), *_of_memory(peaks), *more],
-    )
+    most, operators = max(each.allocated_bytes for each in peaks), sum(len(each.operators) for each in found)
+    notes = [*_diagnostics(found), *written.diagnostics]
+    return Emulated(ranks, [each.rank for each in found], operators, most, peaks, written.span_ns, list(written.files), notes)
 
 
-def _traces(folder: str | os.PathLike[str], found: Sequence[Process], cluster: str) -> tuple[list[str], int, Sequence[Diagnostic]]:
-    written = write_traces(folder, found, load_cluster(cluster))
-    return list(written.files), written.span_ns, written.diagnostics
-
-
-def _execution_traces(folder: str | os.PathLike[str], found: Sequence[Process]) -> tuple[list[str], None, Sequence[Diagnostic]]:
+def _execution_traces(folder: str | os.PathLike[str], found: Sequence[Process]) -> WrittenTraces:
     names = [execution_trace_name(each.rank) for each in found]
     check_only_own(folder, _TRACES, names)
     with new_folder(folder) as draft:
         for each, name in zip(found, names, strict=True):
             NodeSheet(each).write(draft / name, each.groups, own_meetings(each))
-    return [str(Path(folder) / name) for name in names], None, ()
-
-
-def _written(folder: str | os.PathLike[str]) -> dict[str, tuple[int, int]]:
-    """The files of a folder that a trace may be, with the time of their last change, ns, and their bytes; none where it does not exist."""
-    found = [(file.name, file.stat()) for file in Path(folder).glob(_TRACES) if file.is_file()]
-    return {name: (state.st_mtime_ns, state.st_size) for name, state in found}
-
-
-def _check_untouched(folder: str | os.PathLike[str], before: dict[str, tuple[int, int]]) -> None:
-    """Raise LumosError where the script itself wrote what looks like a trace into the folder."""
-    own = sorted(name for name, state in _written(folder).items() if before.get(name) != state)
-    if own:
-        raise LumosError(
-            f"{folder}: the script wrote {', '.join(own[:3])} there itself, which would be taken for a trace of this job, or be replaced "
-            "by one: name another folder with --output"
-        )
-
-
-def _of_memory(peaks: Sequence[Peak]) -> list[Diagnostic]:
-    """That kernels take memory which is not known, where they do."""
-    names = sorted({name for each in peaks for name in each.unknown})
-    if not names:
-        return []
-    low, high = max(each.bytes for each in peaks), max(each.high_bytes for each in peaks)
-    message = (
-        f"kernels of {' and '.join(names)} take memory that is not known: the peak lies between {low / 1e6:.3f} and {high / 1e6:.3f} MB"
-    )
-    return [Diagnostic("workspace-unknown", message)]
+    return WrittenTraces(tuple(str(Path(folder) / name) for name in names), len(found), None, ())
 
 
 def _diagnostics(processes: Sequence[Process]) -> list[Diagnostic]:

@@ -1,68 +1,95 @@
-"""The most memory that a process has allocated on its device, and how much more it may be.
+"""The most memory that a process has allocated on its device: when, for what, and how much room is left.
 
-The record has what PyTorch's allocator gave. On the CPU, oneDNN's recurrent layers take memory for themselves: weights in another
-layout, scratch, and what a layer keeps for its backward pass. The emulation measured it, and the record has it, except of layers that
-were too large to be run for it. With those the peak has an interval: its upper end lets each such call take as much again as all its
-operands and results, a layer's until its backward pass is done. The
-copies of sums and of convolutions, which follow from shapes, are in the record too; what other kernels take for a moment is not.
+Sizes are those of the blocks of PyTorch's allocator, which the process simulated, so that they are what `torch.cuda.max_memory_allocated`
+and `max_memory_reserved` would have said.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from collections import Counter
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.emulation.device.launch import nbytes, tensors_of
+from lumos.emulation.record import MemoryKind
+from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable
 
-    from lumos.emulation.record import Operator, Process
+    from lumos.emulation.record import Allocation, Process
 
-_FORWARD, _BACKWARD = "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"
+
+class Held(NamedTuple):
+    """Memory of one kind that modules of one path hold, layers of one list together ("model.layers.*.mlp"; "" outside of all)."""
+
+    kind: MemoryKind
+    module: str
+    bytes: int
 
 
 class Peak(NamedTuple):
-    """bytes: the most that was allocated. high_bytes: with the memory that kernels may have taken for themselves. unknown: the names of
-    the operators of such kernels."""
+    """rank: whose. allocated_bytes, reserved_bytes: the most of each. room_bytes: what PyTorch may reserve on the device, 0 without a
+    limit. steps_bytes: the most allocated in the recorded steps. operator, module: what ran when the most was allocated, "" before those.
+    held: what was allocated then, the most first."""
 
-    bytes: int
-    high_bytes: int
-    unknown: tuple[str, ...]
+    rank: int
+    allocated_bytes: int
+    reserved_bytes: int
+    room_bytes: int
+    steps_bytes: int
+    operator: str
+    module: str
+    held: list[Held]
+
+    @property
+    def free_bytes(self) -> int:
+        """What PyTorch might still reserve."""
+        return self.room_bytes - self.reserved_bytes
+
+    def by_kind(self) -> dict[MemoryKind, int]:
+        """Bytes of each kind, the most first."""
+        found: Counter[MemoryKind] = Counter()
+        for each in self.held:
+            found[each.kind] += each.bytes
+        return dict(found.most_common())
 
 
 def peak(process: Process, begin: int = 0) -> Peak:
-    """The peak of a process from the reading `begin` of its counter on, beyond what was allocated then."""
-    taking = [each for each in process.operators if each.name in (_FORWARD, _BACKWARD) and each.begin >= begin]
-    own = [(each.position, each.bytes) for each in process.allocations if each.position >= begin]
-    lent = sorted(each.position for each in process.allocations if not each.storage)
-    known = [_between(lent, each.begin, each.end) for each in taking]
-    unknown = {each.name for each, measured in zip(taking, known, strict=True) if not measured}
-    return Peak(_highest(own), _highest([*own, *_workspaces(taking, known)]), tuple(sorted(unknown)))
+    """The peak of a process from the reading `begin` of its counter on; of several equal ones the last."""
+    changes = process.allocations
+    among = [i for i, each in enumerate(changes) if each.position >= begin]
+    if not among:
+        return Peak(process.rank, 0, 0, process.room, 0, "", "", [])
+    place = max(among, key=lambda i: (changes[i].allocated, i))
+    operator, module = _running(process, changes[place].position)
+    reserved = max(changes[i].reserved for i in among)
+    in_steps = max((each.allocated for each in changes if each.position), default=changes[-1].allocated)
+    held = holdings(changes[: place + 1], {each.storage: (each.kind, each.module) for each in process.owners})
+    return Peak(process.rank, changes[place].allocated, reserved, process.room, in_steps, operator, module, held)
 
 
-def _between(positions: Sequence[int], begin: int, end: int) -> bool:
-    """Whether one of the ascending positions lies in an interval."""
-    place = bisect_left(positions, begin)
-    return place < len(positions) and positions[place] <= end
+def holdings(changes: Iterable[Allocation], owners: dict[int, tuple[MemoryKind, str]]) -> list[Held]:
+    """What is held after some changes, by kind and module, the most first."""
+    live: Counter[int] = Counter()
+    for each in changes:
+        live[each.storage] += each.bytes
+    found: Counter[tuple[MemoryKind, str]] = Counter()
+    for storage, size in live.items():
+        if size:
+            kind, module = owners.get(storage, (MemoryKind.TEMPORARY, ""))
+            found[kind, _of_list(module)] += size
+    return [Held(kind, module, size) for (kind, module), size in found.most_common()]
 
 
-def _highest(changes: Sequence[tuple[int, int]]) -> int:
-    now = most = 0
-    for _, change in sorted(changes, key=lambda each: each[0]):
-        now += change
-        most = max(most, now)
-    return most
+def _of_list(path: str) -> str:
+    """A path with a star for each number in it, one for numbers in a row."""
+    parts = ("*" if each.isdigit() else each for each in path.split("."))
+    return ".".join(name for name, _ in groupby(parts))
 
 
-def _workspaces(taking: Sequence[Operator], known: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """When kernels may take memory and give it back, and how much: nothing where the record has it. The layer that ran last goes back
-    first."""
-    kept: list[int] = []
-    for operator, measured in zip(taking, known, strict=True):
-        size = 0 if measured else sum(map(nbytes, (*tensors_of(operator.inputs), *tensors_of(operator.outputs))))
-        yield operator.begin, size
-        if operator.name == _FORWARD:
-            kept.append(size)
-        else:
-            yield operator.end, -size - (kept.pop() if kept else 0)
+def _running(process: Process, position: int) -> tuple[str, str]:
+    """The innermost operator and module at a reading of the counter, "" where there is none."""
+    operator = max((each for each in process.operators if each.begin <= position <= each.end), key=lambda each: each.begin, default=None)
+    around = (each for each in process.marks if each.name.startswith(MODULE_PREFIX) and each.begin <= position <= each.end)
+    module = max(around, key=lambda each: each.begin, default=None)
+    return operator.name if operator else "", module.name.removeprefix(MODULE_PREFIX) if module else ""

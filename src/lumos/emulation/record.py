@@ -138,12 +138,33 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """Memory of the device taken (bytes > 0) or given back (bytes < 0, the same storage). bytes: as asked, before rounding.
-    storage: 0 for what a kernel takes for itself while it runs."""
+    """Memory of the device taken (bytes > 0) or given back (bytes < 0, the same storage), in blocks of PyTorch's allocator. allocated,
+    reserved: bytes that the allocator has lent and holds afterwards."""
 
     position: int
     bytes: int
     storage: int
+    allocated: int = 0
+    reserved: int = 0
+
+
+class MemoryKind(StrEnum):
+    """What a piece of memory is for."""
+
+    PARAMETER = "parameter"  # also gathered ones, and buffers of modules
+    GRADIENT = "gradient"
+    OPTIMIZER_STATE = "optimizer-state"
+    ACTIVATION = "activation"  # what a forward pass leaves to the backward pass
+    COMMUNICATION = "communication"
+    TEMPORARY = "temporary"
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Whose a storage is. module: the path of the innermost one that took it ("model.layers.3.mlp"), empty outside of all."""
+
+    storage: int
+    kind: MemoryKind
+    module: str
 
 
 class Group(msgspec.Struct, frozen=True):
@@ -175,7 +196,8 @@ class Assumption(msgspec.Struct, frozen=True):
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one process. accelerator: the name of a cluster, or "cpu". threads: their names, the main thread first.
     copies: other ranks that do the same work, with the groups of the same `made` that they are members of. schemas: of the operators, as
-    torch writes them, by `signature`."""
+    torch writes them, by `signature`. owners: of the storages that were allocated. room: bytes of the device that PyTorch may reserve, 0
+    without a limit."""
 
     rank: int
     world: int
@@ -187,6 +209,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     calls: list[DeviceCall] = []
     exchanges: list[Exchange] = []
     allocations: list[Allocation] = []
+    owners: list[Owner] = []
+    room: int = 0
     groups: list[Group] = []
     streams: list[Stream] = []
     copies: list[int] = []

@@ -2,7 +2,8 @@
 
 When Python starts, it imports the first module `sitecustomize` on its path; `lumos collect` puts this folder first on PYTHONPATH. A
 recording is hooked into torch's optimizers: a failure there is reported once and stops nothing. An emulation (`--emulate`) takes torch
-over: a failure there stops the script, which would otherwise run for real. A `sitecustomize` of the environment is run afterwards.
+over, and the world outside is cut off before anything else runs: a failure there stops the script, which would otherwise run for real. A
+`sitecustomize` of the environment is run afterwards.
 """
 # This runs in every Python process of the command, so it imports as little as possible.
 # ruff: noqa: PTH100, PTH118, PTH120
@@ -14,30 +15,6 @@ import importlib.util
 import os
 import sys
 from typing import Any
-
-
-class _WhenLoaded:
-    """An import finder that finds one module in the usual way, and calls a function with it once it has run."""
-
-    def __init__(self, name: str, then: Any) -> None:
-        self.name, self.then = name, then
-
-    def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
-        if name != self.name:
-            return None
-        spec = importlib.machinery.PathFinder.find_spec(name, path)
-        if spec is None or spec.loader is None:
-            return spec
-        loader: Any = spec.loader
-        run = loader.exec_module
-
-        def exec_module(module: Any) -> None:
-            sys.meta_path.remove(self)  # not before: who only asks whether the module is there, finds it and does not load it
-            run(module)
-            self.then(module)
-
-        loader.exec_module = exec_module
-        return spec
 
 
 def _record(optimizers: Any) -> None:
@@ -73,6 +50,15 @@ def _make_lumos_importable(folder: str) -> None:
         spec.loader.exec_module(module)
 
 
+def _alone(file: str) -> Any:
+    """A module of Lumos without the packages around it, which a process that never imports torch has no use for."""
+    spec = importlib.util.spec_from_file_location("_lumos_alone", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def _next_sitecustomize() -> None:
     here = os.path.dirname(os.path.abspath(__file__))
     path = [folder for folder in sys.path if os.path.abspath(folder or os.curdir) != here]
@@ -83,12 +69,18 @@ def _next_sitecustomize() -> None:
         spec.loader.exec_module(module)
 
 
+_ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 if os.environ.get("LUMOS_COLLECT"):
     try:
-        _make_lumos_importable(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-        sys.meta_path.insert(0, _WhenLoaded("torch.optim.optimizer", _record))
+        _make_lumos_importable(_ROOT)
+        _alone(os.path.join(_ROOT, "collect", "loading.py")).when_loaded("torch.optim.optimizer", _record)
     except Exception as error:  # noqa: BLE001 - nothing here may stop the training
         _not_recording(error)
 if os.environ.get("LUMOS_EMULATE"):
-    sys.meta_path.insert(0, _WhenLoaded("torch", _emulate))
+    _make_lumos_importable(_ROOT)
+    from lumos.collect.loading import when_loaded
+    from lumos.emulation.process.outside import OUTSIDE
+
+    OUTSIDE.cut()
+    when_loaded("torch", _emulate)
 _next_sitecustomize()

@@ -15,18 +15,10 @@ from lumos.vocabulary import CollectiveKind
 
 #: ns of each class: sums of them say what they are made of.
 HOST = {
-    HostClass.LEAF: 10_000,
-    HostClass.VIEW: 1_000,
-    HostClass.OUTER: 4_000,
-    HostClass.QUIET_OUTER: 400,
-    HostClass.NODE: 5_000,
-    HostClass.ENGINE: 6_000,
-    HostClass.PYTHON: 12_000,
-    HostClass.QUIET_PYTHON: 1_200,
-    HostClass.LAUNCH: 3_000,
-    HostClass.COPY: 2_000,
+    HostClass.LEAF: 10_000, HostClass.VIEW: 1_000, HostClass.OUTER: 4_000, HostClass.QUIET_OUTER: 400, HostClass.NODE: 5_000,
+    HostClass.ENGINE: 6_000, HostClass.PYTHON: 12_000, HostClass.QUIET_PYTHON: 1_200, HostClass.LAUNCH: 3_000, HostClass.COPY: 2_000,
     HostClass.EVENT: 500,
-}
+}  # fmt: skip
 VECTOR = Tensor((1000,), "float32", (1,), 1, "cuda")
 
 
@@ -75,23 +67,15 @@ class Drawn:
         self.marks.append(Mark(name, 0, begin, self.tick()))
 
     def allocate(self, size, storage):
-        self.allocations.append(Allocation(self.tick(), size, storage))
+        now = size + (self.allocations[-1].allocated if self.allocations else 0)
+        self.allocations.append(Allocation(self.tick(), size, storage, now, now))
 
     def process(self) -> Process:
         return Process(
-            rank=self.rank,
-            world=self.world,
-            accelerator="h100",
-            torch="2.13.0",
-            threads=list(self.threads),
-            operators=self.operators,
-            marks=self.marks,
-            calls=self.calls,
-            exchanges=self.exchanges,
-            allocations=self.allocations,
-            groups=self.groups,
+            rank=self.rank, world=self.world, accelerator="h100", torch="2.13.0", threads=list(self.threads), operators=self.operators,
+            marks=self.marks, calls=self.calls, exchanges=self.exchanges, allocations=self.allocations, groups=self.groups,
             copies=self.copies,
-        )
+        )  # fmt: skip
 
     def program(self):
         cluster = load_cluster("h100")

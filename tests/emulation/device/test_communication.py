@@ -6,7 +6,7 @@ import pytest
 
 from lumos.blocks.work import Collective
 from lumos.cost.cluster import load_cluster
-from lumos.emulation.device.communication import exchange_work
+from lumos.emulation.device.issue import exchange_work
 from lumos.emulation.record import Exchange
 from lumos.vocabulary import CollectiveKind
 

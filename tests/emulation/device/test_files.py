@@ -100,8 +100,8 @@ def test_a_copy_is_a_member_of_its_own_groups_and_meets_its_own_peers(drawn, tmp
 
 def test_rows_say_what_a_profiler_would(drawn, tmp_path):
     record = of_two(drawn, steps=1)
-    record.allocate(1000, 4)
-    record.allocate(-1000, 4)
+    record.allocate(1024, 4)
+    record.allocate(-1024, 4)
     node = "autograd::engine::evaluate_function: MmBackward0"
     record.operator(node, thread=1, leaf=False, sequence=0, forward_thread=0)
     write_traces(tmp_path, [record.process()], H100)

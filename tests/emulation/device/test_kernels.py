@@ -127,9 +127,7 @@ def test_fp32_convolutions_of_odd_channels_stay_fp32_and_permute_nothing():
 @pytest.mark.parametrize(
     ("channels", "filters", "of_a_position"),
     [
-        (64, 64, 4 * (3 * 128 + 128)),
-        (64, 128, 4 * (3 * 192 + 192)),
-        (128, 128, 4 * (3 * 256 + 2 * 192)),
+        (64, 64, 4 * (3 * 128 + 128)), (64, 128, 4 * (3 * 192 + 192)), (128, 128, 4 * (3 * 256 + 2 * 192)),
         (256, 128, 2 * 4 * (3 * 256 + 2 * 192)),
     ],
 )
@@ -222,18 +220,9 @@ def test_attention_is_the_kernel_that_the_operator_names():
     assert (cudnn.kernel, cudnn.causal) == (AttentionKernel.CUDNN, False)
     lengths_first = tensor(2, 1024, 32, 128)
     (inner,) = works(
-        "aten::_flash_attention_forward",
-        lengths_first,
-        tensor(2, 1024, 8, 128),
-        tensor(2, 1024, 8, 128),
-        None,
-        None,
-        1024,
-        1024,
-        0.0,
-        True,
-        False,
-    )
+        "aten::_flash_attention_forward", lengths_first, tensor(2, 1024, 8, 128), tensor(2, 1024, 8, 128), None, None, 1024, 1024, 0.0,
+        True, False,
+    )  # fmt: skip
     assert inner == flash
     back = works(
         "aten::_scaled_dot_product_flash_attention_backward", q, q, k, k, q, tensor(2, 32, 1024), None, None, 1024, 1024, 0.0, True

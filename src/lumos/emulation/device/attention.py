@@ -37,21 +37,19 @@ _FLASH, _EFFICIENT, _CUDNN = AttentionKernel.FA2, AttentionKernel.FA1, Attention
 _FORMS = {
     "_scaled_dot_product_flash_attention": _Form(_FLASH, _FORWARD, 0, True, 0),
     "_scaled_dot_product_flash_attention_backward": _Form(_FLASH, _BACKWARD, 1, True, 0),
-    "_flash_attention_forward": _Form(_FLASH, _FORWARD, 0, False, 0),
-    "_flash_attention_backward": _Form(_FLASH, _BACKWARD, 1, False, 0),
+    "_flash_attention_forward": _Form(_FLASH, _FORWARD, 0, False, 0), "_flash_attention_backward": _Form(_FLASH, _BACKWARD, 1, False, 0),
     "_scaled_dot_product_efficient_attention": _Form(_EFFICIENT, _FORWARD, 0, True, 1),
     "_scaled_dot_product_efficient_attention_backward": _Form(_EFFICIENT, _BACKWARD, 1, True, 0),
     "_efficient_attention_forward": _Form(_EFFICIENT, _FORWARD, 0, False, None),
     "_efficient_attention_backward": _Form(_EFFICIENT, _BACKWARD, 1, False, None),
     "_scaled_dot_product_cudnn_attention": _Form(_CUDNN, _FORWARD, 0, True, 1),
     "_scaled_dot_product_cudnn_attention_backward": _Form(_CUDNN, _BACKWARD, 1, True, 0),
-    "_cudnn_attention_forward": _Form(_CUDNN, _FORWARD, 0, True, 1),
-    "_cudnn_attention_backward": _Form(_CUDNN, _BACKWARD, 1, True, 0),
+    "_cudnn_attention_forward": _Form(_CUDNN, _FORWARD, 0, True, 1), "_cudnn_attention_backward": _Form(_CUDNN, _BACKWARD, 1, True, 0),
     "_scaled_dot_product_fused_attention_overrideable": _Form(_FLASH, _FORWARD, 0, True, 0),
     "_scaled_dot_product_fused_attention_overrideable_backward": _Form(_FLASH, _BACKWARD, 1, True, 0),
     "_scaled_dot_product_flash_attention_for_cpu": _Form(_FLASH, _FORWARD, 0, True, 0),
     "_scaled_dot_product_flash_attention_for_cpu_backward": _Form(_FLASH, _BACKWARD, 1, True, 0),
-}
+}  # fmt: skip
 
 
 def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
@@ -75,17 +73,9 @@ def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> 
 def _work(form: _Form, operator: Operator, query: Tensor, key: Tensor, value: Tensor) -> Attention:
     heads, length = (1, 2) if form.heads_first else (2, 1)
     return Attention(
-        query.shape[0],
-        query.shape[length],
-        key.shape[length],
-        query.shape[heads],
-        min(key.shape[heads], query.shape[heads]),
-        query.shape[3],
-        value.shape[3],
-        _causal(form, operator),
-        form.direction,
-        form.kernel,
-    )
+        query.shape[0], query.shape[length], key.shape[length], query.shape[heads], min(key.shape[heads], query.shape[heads]),
+        query.shape[3], value.shape[3], _causal(form, operator), form.direction, form.kernel,
+    )  # fmt: skip
 
 
 def _causal(form: _Form, operator: Operator) -> bool:

@@ -1,34 +1,37 @@
-"""Operators that copy a tensor: between host and device, as one block of memory, or element by element into another layout or type.
+"""Operators that copy a tensor, between host and device, as one block or element by element, and those that join tensors.
 
-A copy between host and device moves at the rate of the host's bus. The rate is that of PCI Express 5.0 with 16 lanes, 63 GB/s a
-direction (PCI-SIG, PCI Express Base Specification 5.0), of which large copies reach some 85 %.
+A copy between host and device moves at the rate of the host's bus, PCI Express 5.0 with 16 lanes: 63 GB/s a direction (PCI-SIG, PCI
+Express Base Specification 5.0), of which large copies reach some 85 %.
+
+ATen (aten/src/ATen/native/cuda/Shape.cu) joins tensors with gaps, or that give small pieces of the result in turn, element by element, each
+with a division for each dimension but the outermost: held back by instructions and latency, as a strided element-wise kernel is. Memory
+moves sectors of 32 bytes, also for smaller pieces. Instructions were counted in the code that NVRTC 12.4 makes of the same arithmetic for
+compute capability 9.0, without a recording. Tensors without gaps that give larger pieces have a kernel in `data/operators.toml`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Fixed, Traffic
 from lumos.cost.memory_bound_model import POINTWISE
 from lumos.emulation.device.elementwise import elementwise
-from lumos.emulation.device.launch import DeviceEngine, Launch, nbytes, results_of, same_layout, tensors_of
+from lumos.emulation.device.launch import SECTOR, DeviceEngine, Launch, nbytes, results_of, same_layout, tensors_of, width
 
 if TYPE_CHECKING:
-    from lumos.emulation.record import Operator
+    from collections.abc import Sequence
+
+    from lumos.emulation.record import Operator, Tensor
 
 #: Bytes per second of a copy between host and device, and the ns that a copy of a few bytes takes.
 HOST_BYTES_PER_S = 0.85 * 63e9
 HOST_COPY_NS = 1_500
 #: Operators that copy; the position of the source among their tensors, and of the target (None: the result).
 _COPIES: dict[str, tuple[int, int | None]] = {
-    "copy": (1, 0),
-    "_to_copy": (0, None),
-    "to": (0, None),
-    "clone": (0, None),
-    "contiguous": (0, None),
-    "_copy_from": (0, 1),
+    "copy": (1, 0), "_to_copy": (0, None), "to": (0, None), "clone": (0, None), "contiguous": (0, None), "_copy_from": (0, 1),
     "_copy_from_and_resize": (0, 1),
-}
+}  # fmt: skip
 
 
 def copy_kernels(name: str, operator: Operator) -> list[Launch] | None:
@@ -57,3 +60,46 @@ def copy_kernels(name: str, operator: Operator) -> list[Launch] | None:
 def host_copy_ns(size: int) -> int:
     """Time of a copy of `size` bytes between host and device."""
     return HOST_COPY_NS + round(size / HOST_BYTES_PER_S * 1e9)
+
+
+#: Instructions for an element of tensors of so many dimensions.
+_INSTRUCTIONS = {1: 10, 2: 23, 3: 37, 4: 51}
+
+
+def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
+    """What `cat` launches; None for any other operator, and where the table has the kernel."""
+    if name != "cat":
+        return None
+    inputs = [tensor for tensor in tensors_of(operator.inputs) if math.prod(tensor.shape)]
+    if not inputs or len({(tensor.dtype, len(tensor.shape)) for tensor in inputs}) > 1:
+        return None
+    pieces = _pieces(inputs, operator)
+    instructions = _INSTRUCTIONS.get(len(inputs[0].shape))
+    if instructions is None or (all(map(_is_contiguous, inputs)) and min(pieces) >= SECTOR):
+        return None
+    elements = sum(math.prod(tensor.shape) for tensor in inputs)
+    is_beside = [not tensor.stride or tensor.stride[-1] <= 1 or tensor.shape[-1] == 1 for tensor in inputs]
+    read = sum(nbytes(tensor) if beside else math.prod(tensor.shape) * SECTOR for tensor, beside in zip(inputs, is_beside, strict=True))
+    written = sum(
+        math.prod(tensor.shape) * width(tensor.dtype) * max(piece, SECTOR) // piece for tensor, piece in zip(inputs, pieces, strict=True)
+    )
+    work = Traffic(read + written, 1, POINTWISE, elements * instructions, elements)  # sectors count what the order of elements costs
+    return [Launch(f"CatArrayBatchedCopy [{name}]", work)]
+
+
+def _pieces(inputs: Sequence[Tensor], operator: Operator) -> list[int]:
+    """Bytes that each tensor puts beside each other into the result."""
+    dim = next((each for each in operator.inputs if isinstance(each, int)), 0) % len(inputs[0].shape)
+    return [math.prod(tensor.shape[dim:]) * width(tensor.dtype) for tensor in inputs]
+
+
+def _is_contiguous(tensor: Tensor) -> bool:
+    """Whether the elements lie one after the other in the order of the shape. True where the strides are not known."""
+    if len(tensor.stride) != len(tensor.shape):
+        return True
+    expected = 1
+    for size, step in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
+        if size != 1 and step != expected:
+            return False
+        expected *= size
+    return True

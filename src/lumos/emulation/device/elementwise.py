@@ -42,26 +42,9 @@ _STRIDED_CAST = 12
 #: need more, without what rare values take.
 _FEW = 4
 _FUNCTIONS = {
-    "copy": 0,
-    "_to_copy": 0,
-    "clone": 0,
-    "gelu": 32,
-    "gelu_backward": 46,
-    "silu": 20,
-    "silu_backward": 24,
-    "sigmoid": 20,
-    "tanh": 23,
-    "exp": 10,
-    "expm1": 36,
-    "elu": 36,
-    "erf": 30,
-    "log": 28,
-    "log1p": 33,
-    "softplus": 43,
-    "sqrt": 10,
-    "reciprocal": 10,
-    "div": 10,
-}
+    "copy": 0, "_to_copy": 0, "clone": 0, "gelu": 32, "gelu_backward": 46, "silu": 20, "silu_backward": 24, "sigmoid": 20, "tanh": 23,
+    "exp": 10, "expm1": 36, "elu": 36, "erf": 30, "log": 28, "log1p": 33, "softplus": 43, "sqrt": 10, "reciprocal": 10, "div": 10,
+}  # fmt: skip
 #: Gelu by its approximation with tanh.
 _BY_TANH = {"gelu": 30, "gelu_backward": 33}
 #: Copies of fp32 to these types have a kernel of their own, which looks nothing up.

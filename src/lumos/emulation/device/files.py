@@ -47,11 +47,11 @@ _LEVEL = 1
 
 class WrittenTraces(NamedTuple):
     """What was written. files: paths, by rank; the execution trace of each is beside it. ranks: of the job. span_ns: from the first work
-    of any rank to the last. diagnostics: what was priced without being known."""
+    of any rank to the last, None where work is not priced. diagnostics: what was priced without being known."""
 
     files: tuple[str, ...]
     ranks: int
-    span_ns: int
+    span_ns: int | None
     diagnostics: tuple[Diagnostic, ...]
 
 

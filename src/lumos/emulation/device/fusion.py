@@ -20,8 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
 from lumos.emulation.device.launch import DeviceEngine, Launch, in_lines, nbytes, results_of, tensors_of
-from lumos.emulation.device.needed import unneeded
-from lumos.emulation.device.regions import Region, compiled, gives_back
+from lumos.emulation.device.regions import Region, compiled, gives_back, unneeded
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

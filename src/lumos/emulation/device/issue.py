@@ -2,32 +2,36 @@
 
 An operator takes the host time of its class when it begins, then launches; an operator that calls others takes its own time before
 them. A call that waits ends with the work that it waits for. Memory that an operator takes is taken where the record says.
+
+A collective that its caller did not wait for runs on the stream that NCCL's process group keeps for its group; one that the caller
+waits for at once runs on the caller's own stream (as in PyTorch since 2.8). Sends and receives run on a stream for each group, peer and
+direction. Ranks fill nodes in their order, and the groups that reach across nodes share their node's network interfaces.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.blocks.work import Fixed
-from lumos.emulation.device.communication import exchange_work, stream_of
+from lumos.blocks.work import Collective, Fixed
 from lumos.emulation.device.copies import host_copy_ns
 from lumos.emulation.device.fusion import launched
 from lumos.emulation.device.host import HostClass, OperatorTree, class_of
-from lumos.emulation.device.launch import DeviceEngine
-from lumos.emulation.device.program import DeviceProgram, Span, Threads
-from lumos.emulation.device.streams import MarkedEvent
+from lumos.emulation.device.launch import DeviceEngine, width
+from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
 from lumos.emulation.record import CallKind, DeviceCall, Exchange
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
+from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping
+    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from lumos.cost.cluster import Cluster
     from lumos.emulation.device.kernels import Kernels
     from lumos.emulation.device.program import HostPlace
-    from lumos.emulation.record import Process
+    from lumos.emulation.record import Exchange, Process
 
 _KINDS = {DeviceEngine.KERNEL: Kind.KERNEL, DeviceEngine.COPY: Kind.MEMCPY, DeviceEngine.FILL: Kind.MEMSET}
 _CALLS = {DeviceEngine.KERNEL: "cudaLaunchKernel", DeviceEngine.COPY: "cudaMemcpyAsync", DeviceEngine.FILL: "cudaMemsetAsync"}
@@ -82,15 +86,12 @@ class _Walk:
 
     def run(self) -> DeviceProgram:
         steps: dict[What, Callable[[int], None]] = {
-            What.MARK_BEGINS: self._mark_begins,
-            What.OPERATOR_BEGINS: self._operator_begins,
-            What.EXCHANGE_BEGINS: self._exchange_begins,
-            What.CALL: lambda i: self._call(self.process.calls[i]),
+            What.MARK_BEGINS: self._mark_begins, What.OPERATOR_BEGINS: self._operator_begins,
+            What.EXCHANGE_BEGINS: self._exchange_begins, What.CALL: lambda i: self._call(self.process.calls[i]),
             What.ALLOCATION: self._allocation,
             What.EXCHANGE_ENDS: lambda i: self._close(What.EXCHANGE_BEGINS, i, self.program.exchanges),
-            What.OPERATOR_ENDS: self._operator_ends,
-            What.MARK_ENDS: lambda i: self._close(What.MARK_BEGINS, i, self.program.marks),
-        }
+            What.OPERATOR_ENDS: self._operator_ends, What.MARK_ENDS: lambda i: self._close(What.MARK_BEGINS, i, self.program.marks),
+        }  # fmt: skip
         for moment in sorted(moments(self.process)):
             if moment.thread >= len(self.process.threads):
                 raise LumosError(f"record of rank {self.process.rank}: thread {moment.thread} is not among its threads; emulate again")
@@ -223,3 +224,30 @@ def moments(process: Process) -> Iterator[Moment]:
         yield Moment(mark.end, What.MARK_ENDS, mark.thread, i)
     yield from (Moment(call.position, What.CALL, call.thread, i) for i, call in enumerate(process.calls))
     yield from (Moment(allocation.position, What.ALLOCATION, -1, i) for i, allocation in enumerate(process.allocations))
+
+
+#: Kinds without a cost model of their own, and the one that moves as much: a barrier is an all-reduce of one element, and from one rank
+#: to all, or from all to one, go through the links of that rank as an exchange of all with all does.
+_PRICED_AS = {
+    CollectiveKind.BARRIER: CollectiveKind.ALL_REDUCE, CollectiveKind.GATHER: CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.SCATTER: CollectiveKind.ALL_TO_ALL, CollectiveKind.UNKNOWN: CollectiveKind.ALL_TO_ALL,
+    CollectiveKind.SEND: CollectiveKind.SEND_RECEIVE, CollectiveKind.RECEIVE: CollectiveKind.SEND_RECEIVE,
+}  # fmt: skip
+
+
+def stream_of(exchange: Exchange) -> Hashable:
+    """What names the stream of an exchange: its own number where it runs on the caller's stream, else what NCCL keeps a stream for."""
+    if exchange.kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE):
+        return (exchange.group, exchange.kind, exchange.peer)
+    return (exchange.group,) if exchange.asynchronous else exchange.stream
+
+
+def exchange_work(exchange: Exchange, rank: int, ranks: Sequence[int], world: int, cluster: Cluster) -> Collective:
+    """What an exchange of `rank` moves among the ranks of its group. world: ranks of the job."""
+    members = (rank, exchange.peer) if exchange.kind.is_transfer and exchange.peer >= 0 else tuple(ranks)
+    devices = cluster.node.devices
+    on_node = max(Counter(member // devices for member in members).values())
+    size = max(exchange.input_elements, exchange.output_elements, 1) * width(exchange.dtype)
+    span = max(members) - min(members) + 1
+    concurrent = max(1, min(devices, world) // on_node) if on_node < len(members) else 1
+    return Collective(_PRICED_AS.get(exchange.kind, exchange.kind), len(members), size, on_node, concurrent, span)

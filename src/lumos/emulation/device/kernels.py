@@ -9,8 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.emulation.device.attention import fused_attention
-from lumos.emulation.device.copies import copy_kernels
-from lumos.emulation.device.joined import joined_kernels
+from lumos.emulation.device.copies import copy_kernels, joined_kernels
 from lumos.emulation.device.launch import tensors_of
 from lumos.emulation.device.products import product_kernels
 from lumos.emulation.device.recurrent import recurrent_kernels

@@ -56,23 +56,11 @@ class _Factors(NamedTuple):
 
 
 _PRODUCTS = {
-    "mm": _Factors(0, 1),
-    "bmm": _Factors(0, 1),
-    "matmul": _Factors(0, 1),
-    "_int_mm": _Factors(0, 1),
-    "_scaled_mm": _Factors(0, 1),
-    "_grouped_mm": _Factors(0, 1),
-    "_scaled_grouped_mm": _Factors(0, 1),
-    "addmm": _Factors(1, 2),
-    "_addmm_activation": _Factors(1, 2),
-    "baddbmm": _Factors(1, 2),
-    "addbmm": _Factors(1, 2),
-    "mv": _Factors(0, 1),
-    "dot": _Factors(0, 1),
-    "vdot": _Factors(0, 1),
-    "addmv": _Factors(1, 2),
-    "linear": _Factors(0, 1, transposed=True),
-}
+    "mm": _Factors(0, 1), "bmm": _Factors(0, 1), "matmul": _Factors(0, 1), "_int_mm": _Factors(0, 1), "_scaled_mm": _Factors(0, 1),
+    "_grouped_mm": _Factors(0, 1), "_scaled_grouped_mm": _Factors(0, 1), "addmm": _Factors(1, 2), "_addmm_activation": _Factors(1, 2),
+    "baddbmm": _Factors(1, 2), "addbmm": _Factors(1, 2), "mv": _Factors(0, 1), "dot": _Factors(0, 1), "vdot": _Factors(0, 1),
+    "addmv": _Factors(1, 2), "linear": _Factors(0, 1, transposed=True),
+}  # fmt: skip
 _CONVOLUTIONS = (
     "cudnn_convolution", "miopen_convolution", "convolution", "_convolution", "convolution_overrideable", "conv1d", "conv2d", "conv3d",
     "cudnn_convolution_transpose", "miopen_convolution_transpose", "_conv_depthwise2d", "conv_depthwise3d", "miopen_depthwise_convolution",

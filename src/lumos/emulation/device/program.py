@@ -1,7 +1,8 @@
-"""The tasks of one process in the order in which it issued them, and where the rows of its record lie among them.
+"""The tasks of one process in the order in which it issued them, what each of its streams waits for, and where the rows of its record lie.
 
-Host time between two calls of the runtime is one task. Operators, marks and allocations have places inside these tasks, from which their
-times follow once the job is simulated.
+Host time between two calls of the runtime is one task; operators, marks and allocations have places inside these tasks. A stream runs its
+work in the order of issue. Work issued after a wait for an event starts when the work that the event marks has ended: the last work of its
+stream when it was recorded and, where that stream was itself waiting and nothing was issued to it since, what it waited for.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.emulation.device.streams import StreamOrder
 from lumos.graph.table import Dependency, Kind
 
 if TYPE_CHECKING:
@@ -17,6 +17,52 @@ if TYPE_CHECKING:
 
     from lumos.blocks.work import Work
     from lumos.emulation.record import Process
+
+class MarkedEvent(NamedTuple):
+    """What an event marks: tasks, and the stream and the call that recorded it (task ids; -1 where no call was needed)."""
+
+    tasks: tuple[int, ...]
+    stream: int
+    call: int
+
+
+class Waited(NamedTuple):
+    """One wait that a stream was told: the call, what it waits for, and the stream that waits."""
+
+    call: int
+    stream: int
+    event: MarkedEvent
+
+
+class StreamOrder:
+    """The streams of one rank while its work is issued. waited: every wait, in order."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, int] = {}
+        self._waiting: dict[int, dict[int, None]] = {}
+        self.waited: list[Waited] = []
+
+    def issue(self, stream: int, task: int) -> tuple[int, ...]:
+        """Issue device work to a stream; returns the tasks of other streams that it has to wait for."""
+        waiting = tuple(self._waiting.pop(stream, ()))
+        self._last[stream] = task
+        return waiting
+
+    def record(self, stream: int, call: int = -1) -> MarkedEvent:
+        """What an event marks that is recorded on the stream now."""
+        last = self._last.get(stream)
+        marked = dict.fromkeys(() if last is None else (last,))
+        return MarkedEvent(tuple({**marked, **self._waiting.get(stream, {})}), stream, call)
+
+    def wait(self, stream: int, event: MarkedEvent, call: int = -1) -> None:
+        """Let later work on the stream wait for what the event marks."""
+        if event.stream != stream:
+            self._waiting.setdefault(stream, {}).update(dict.fromkeys(event.tasks))
+            self.waited.append(Waited(call, stream, event))
+
+    def last(self) -> tuple[int, ...]:
+        """The last work of every stream."""
+        return tuple(self._last.values())
 
 
 class HostPlace(NamedTuple):

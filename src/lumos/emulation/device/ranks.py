@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.emulation.device.launch import width
-from lumos.emulation.peers import PeersOfCopies
+from lumos.emulation.distinct import PeersOfCopies
 from lumos.errors import LumosError
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, offsets

@@ -1,20 +1,23 @@
-"""Which operators of a script belong to the parts that it compiled.
+"""Which operators of a script belong to the parts that it compiled, and which of those nothing needs.
 
 A call of a compiled function is a range of the record. Its backward pass is no range: it is the nodes that share a number with an
-operator of the range, and what runs inside them, a forward pass run again included.
+operator of the range, and what runs inside them, a forward pass run again included. A compiler drops an operator whose results nothing
+reads; a script that runs operator by operator does not, as where checkpointing runs a whole layer again. So the record is read backwards:
+an operator is needed where it makes or changes memory that a needed operator reads later, that is communicated later, or that the script
+has still when the range is over.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.emulation.device.launch import results_of, tensors_of
 from lumos.emulation.record import REGION_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from lumos.emulation.record import Operator, Process
-
 
 class Region(NamedTuple):
     """A call of a compiled function: the place of its mark, and whether it is the backward pass of that call."""
@@ -69,3 +72,23 @@ def gives_back(process: Process) -> Callable[[Region, int], bool]:
         return storage not in freed or (not region.backward and freed[storage] > process.marks[region.mark].end)
 
     return given
+
+
+def unneeded(process: Process, working: Iterable[int], regions: Mapping[int, Region]) -> set[int]:
+    """The operators that a compiler drops, by their index. working: those that launch anything."""
+    given_back = gives_back(process)
+    moments = [(process.operators[i].begin, i) for i in working]
+    moments += [(exchange.begin, -1 - i) for i, exchange in enumerate(process.exchanges)]
+    read: set[int] = set()
+    dropped: set[int] = set()
+    for _, i in sorted(moments, reverse=True):
+        if i < 0:
+            read.update(process.exchanges[-1 - i].storages)
+            continue
+        operator = process.operators[i]
+        made = {tensor.storage for tensor in results_of(operator)}
+        if i in regions and made and read.isdisjoint(made) and not any(given_back(regions[i], storage) for storage in made):
+            dropped.add(i)
+        else:
+            read.update(tensor.storage for tensor in tensors_of(operator.inputs))
+    return dropped

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.emulation.device.arguments import operator_arguments, type_word
 from lumos.emulation.device.ranks import stream_numbers
 from lumos.emulation.execution_trace.nodes import record_ids
+from lumos.emulation.execution_trace.values import operator_arguments, type_word
 from lumos.graph.table import Kind
 from lumos.reports.export.kineto_rows import (
     ORIGIN,
@@ -51,7 +51,6 @@ class Sheet:
         self.program = program
         self.streams = stream_numbers(program)
         self.arguments = [operator_arguments(operator, i + 1) for i, operator in enumerate(program.process.operators)]
-        self.taken = _allocated(program)
 
     def common(self, start: Sequence[int], end: Sequence[int]) -> Iterator[str]:
         """All rows but those of exchanges, for tasks that start and end at these times (ns)."""
@@ -139,7 +138,7 @@ class Sheet:
         for i, place in self.program.allocations.items():
             allocation = process.allocations[i]
             args = (
-                f'"Total Reserved":{self.taken[i]},"Total Allocated":{self.taken[i]},"Bytes":{blocks(allocation.bytes)},'
+                f'"Total Reserved":{allocation.reserved},"Total Allocated":{allocation.allocated},"Bytes":{allocation.bytes},'
                 f'"Addr":{(allocation.storage + 1) * BLOCK},"Device Id":{DEVICE},"Device Type":1'
             )
             yield (
@@ -182,18 +181,3 @@ def exchange_arguments(fact: Fact) -> str:
         f',"Out split size":"{exchange.output_splits}","Process Group Name":{quoted(group.name)}'
         f',"Process Group Description":{quoted(group.description)},"Process Group Ranks":"{group.ranks}","Seq":{exchange.sequence}{peer}'
     )
-
-
-def blocks(size: int) -> int:
-    """The bytes that the allocator takes for `size` bytes, or gives back for as many below zero."""
-    whole = -(-abs(size) // BLOCK) * BLOCK
-    return whole if size >= 0 else -whole
-
-
-def _allocated(program: DeviceProgram) -> list[int]:
-    """Bytes that are taken after each allocation of the record."""
-    total, out = 0, []
-    for allocation in program.process.allocations:
-        total += blocks(allocation.bytes)
-        out.append(total)
-    return out

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from isal import igzip
 
-from lumos.emulation.device.arguments import type_word
-from lumos.emulation.execution_trace.values import TensorIds
+from lumos.emulation.execution_trace.values import TensorIds, type_word
 from lumos.emulation.record import Exchange, Mark, Operator, signature
 from lumos.graph.joined.one_job import EMULATED
 from lumos.reports.export.kineto_rows import PROCESS
@@ -99,16 +98,9 @@ class NodeSheet:
         for place in range(len(self.process.threads)):
             yield _encoded(2 + place, _THREAD, 1, empty, empty, _attributes(0, _USER, place + 1))
         if groups:
-            listed = [
-                {
-                    "pg_name": each.name,
-                    "pg_desc": each.description,
-                    "ranks": each.ranks,
-                    "group_size": len(each.ranks),
-                    "group_count": len(groups),
-                }
-                for each in groups
-            ]
+            names = "pg_name", "pg_desc", "ranks", "group_size", "group_count"
+            facts = ((each.name, each.description, each.ranks, len(each.ranks), len(groups)) for each in groups)
+            listed = [dict(zip(names, each, strict=True)) for each in facts]
             given = self._tensors.written([msgspec.json.encode(listed).decode()])
             yield _encoded(2 + len(self.process.threads), _GROUPS, 2, given, empty, _attributes(0, _USER, 1))
 
@@ -119,13 +111,10 @@ class NodeSheet:
             return _encoded(call.id, what.name, call.parent, empty, empty, _attributes(self._ids[1] + call.place, _USER, what.thread + 1))
         assert isinstance(what, Operator)
         attributes = _attributes(
-            self._ids[0] + call.place,
-            _BACKWARD if what.forward_thread >= 0 and "::engine::" not in what.name else _FUNCTION,
-            what.thread + 1,
-            sequence=what.sequence,
-            forward=what.forward_thread + 1,
+            self._ids[0] + call.place, _BACKWARD if what.forward_thread >= 0 and "::engine::" not in what.name else _FUNCTION,
+            what.thread + 1, sequence=what.sequence, forward=what.forward_thread + 1,
             schema=self.process.schemas.get(signature(what), ""),
-        )
+        )  # fmt: skip
         inputs, outputs = self._tensors.written(what.inputs), self._tensors.written(self._results[call.place])
         return _encoded(call.id, what.name, call.parent, inputs, outputs, attributes)
 
@@ -138,18 +127,14 @@ class NodeSheet:
         given: list[Argument] = [exchange.sequence, [group.name, group.description], meeting.peer, name]
         given += [list(exchange.input_splits), list(exchange.output_splits), start, stride, len(group.ranks)]
         more = [
-            _attribute("collective_name", "string", name),
-            _attribute("dtype", "string", type_word(exchange.dtype)),
+            _attribute("collective_name", "string", name), _attribute("dtype", "string", type_word(exchange.dtype)),
             _attribute("in_msg_nelems", "uint64", exchange.input_elements),
             _attribute("out_msg_nelems", "uint64", exchange.output_elements),
             _attribute("in_split_size", "string", str(exchange.input_splits)),
-            _attribute("out_split_size", "string", str(exchange.output_splits)),
-            _attribute("global_rank_start", "uint64", start),
-            _attribute("global_rank_stride", "int64", stride),
-            _attribute("pg_name", "string", group.name),
-            _attribute("pg_desc", "string", group.description),
-            _attribute("pg_size", "uint64", len(group.ranks)),
-        ]
+            _attribute("out_split_size", "string", str(exchange.output_splits)), _attribute("global_rank_start", "uint64", start),
+            _attribute("global_rank_stride", "int64", stride), _attribute("pg_name", "string", group.name),
+            _attribute("pg_desc", "string", group.description), _attribute("pg_size", "uint64", len(group.ranks)),
+        ]  # fmt: skip
         attributes = [*_attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1), *more]
         return _encoded(call.id, "record_param_comms", call.parent, self._tensors.written(given), self._tensors.written(()), attributes)
 
@@ -214,17 +199,11 @@ def _attribute(name: str, kind: str, value: Any) -> dict[str, Any]:
 
 def _attributes(record: int, scope: int, thread: int, sequence: int = -1, forward: int = 0, schema: str = "") -> list[dict[str, Any]]:
     return [
-        _attribute("rf_id", "uint64", record),
-        _attribute("fw_parent", "uint64", 0),
-        _attribute("seq_id", "int64", sequence),
-        _attribute("scope", "uint64", scope),
-        _attribute("tid", "uint64", thread),
-        _attribute("fw_tid", "uint64", forward),
-        _attribute("op_schema", "string", schema),
-        _attribute("kernel_backend", "string", ""),
-        _attribute("kernel_file", "string", ""),
+        _attribute("rf_id", "uint64", record), _attribute("fw_parent", "uint64", 0), _attribute("seq_id", "int64", sequence),
+        _attribute("scope", "uint64", scope), _attribute("tid", "uint64", thread), _attribute("fw_tid", "uint64", forward),
+        _attribute("op_schema", "string", schema), _attribute("kernel_backend", "string", ""), _attribute("kernel_file", "string", ""),
         _attribute("tensor_range", "string", ""),
-    ]
+    ]  # fmt: skip
 
 
 def _encoded(number: int, name: str, parent: int, inputs: Any, outputs: Any, attributes: list[dict[str, Any]]) -> bytes:

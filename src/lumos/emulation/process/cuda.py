@@ -1,4 +1,4 @@
-"""torch.cuda as the emulated accelerator would answer it."""
+"""torch.cuda as the emulated accelerator would answer it, and the old names of its tensors (`torch.cuda.FloatTensor`)."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ import torch
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from lumos.emulation.process import device_memory, typed
 from lumos.emulation.process.operators.dispatcher import CUDNN, open_device
 from lumos.emulation.process.streams import Streams, functions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from lumos.emulation.process.device_memory import DeviceMemory
     from lumos.emulation.process.settings import Device, EmulationSettings
-
 
 #: A version of NCCL that has whatever torch 2.13 asks for by its version.
 _NCCL = (2, 27, 0)
@@ -74,16 +73,14 @@ def _unless_without_data(set_state: Callable[[Any], None]) -> Callable[[Any], No
     return set_rng_state
 
 
-def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
-    """Let torch.cuda, torch.accelerator and generators answer as `settings.device`. in_use: a function, bytes allocated now and at most.
-
-    Raises LumosError where this torch cannot be made to.
+def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory) -> None:
+    """Let torch.cuda, torch.accelerator and generators answer as `settings.device`. Raises LumosError where this torch cannot be made to.
     """
     device = settings.device
     count = min(settings.world, device.per_node)
     open_device(count)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
-    answers = dict(functions(streams)) | _identity(device, count) | device_memory.answers(device, in_use, streams) | _random()
+    answers = dict(functions(streams)) | _identity(device, count) | memory.answers(streams) | _random()
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
     for name, answer in (answers | _current(here) | _driver()).items():
         _let_answer(name, answer)
@@ -92,7 +89,7 @@ def pretend(settings: EmulationSettings, streams: Streams, in_use: Any) -> None:
     torch.cuda.default_generators = tuple(Generator("cuda") for _ in range(count))
     for name, same in _ACCELERATOR.items():
         setattr(torch.accelerator, name, getattr(torch.cuda, same))
-    typed.install()
+    install_types()
     nccl: Any = importlib.import_module("torch.cuda.nccl")
     nccl.version = lambda: _NCCL
     _one_device(torch.device("cuda", here.index))
@@ -183,12 +180,9 @@ def _current(here: types.SimpleNamespace) -> dict[str, Any]:
             here.index = index
 
     return {
-        "current_device": lambda: here.index,
-        "set_device": set_device,
-        "_exchange_device": exchange,
-        "_maybe_exchange_device": exchange,
+        "current_device": lambda: here.index, "set_device": set_device, "_exchange_device": exchange, "_maybe_exchange_device": exchange,
         "_set_device": set_device,
-    }
+    }  # fmt: skip
 
 
 class SeveralDevicesError(RuntimeError):
@@ -212,13 +206,9 @@ class _Runtime:
 
 def _driver() -> dict[str, Any]:
     return {
-        "cudart": _Runtime,
-        "check_error": lambda _: None,
-        "set_sync_debug_mode": lambda _: None,
-        "get_sync_debug_mode": lambda: 0,
-        "CUDAGraph": _Graph,
-        "graph_pool_handle": _Graph,
-    }
+        "cudart": _Runtime, "check_error": lambda _: None, "set_sync_debug_mode": lambda _: None, "get_sync_debug_mode": lambda: 0,
+        "CUDAGraph": _Graph, "graph_pool_handle": _Graph,
+    }  # fmt: skip
 
 
 class CudaGraphError(RuntimeError):
@@ -234,13 +224,48 @@ class _Graph:
 
 def _random() -> dict[str, Any]:
     return {
-        "manual_seed": lambda *_, **__: None,
-        "manual_seed_all": lambda *_, **__: None,
-        "seed": lambda: None,
-        "seed_all": lambda: None,
-        "initial_seed": lambda: 0,
-        "get_rng_state": lambda *_, **__: _device_state(),
-        "get_rng_state_all": lambda: [_device_state()],
-        "set_rng_state": lambda *_, **__: None,
-        "set_rng_state_all": lambda *_, **__: None,
-    }
+        "manual_seed": lambda *_, **__: None, "manual_seed_all": lambda *_, **__: None, "seed": lambda: None, "seed_all": lambda: None,
+        "initial_seed": lambda: 0, "get_rng_state": lambda *_, **__: _device_state(), "get_rng_state_all": lambda: [_device_state()],
+        "set_rng_state": lambda *_, **__: None, "set_rng_state_all": lambda *_, **__: None,
+    }  # fmt: skip
+
+
+_DTYPES = {
+    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16, "Byte": torch.uint8,
+    "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64, "Bool": torch.bool,
+}  # fmt: skip
+
+
+class _Typed(type):
+    """The class of such names: calling one makes a tensor, and a tensor is an instance of the one of its type and device."""
+
+    dtype: Any
+
+    def __call__(cls, *given: Any, **_: Any) -> Any:
+        """A tensor of these sizes, without values, or of the values in a sequence."""
+        if len(given) == 1 and not isinstance(given[0], (int, torch.Size)):
+            return torch.as_tensor(given[0], dtype=cls.dtype, device="cuda")
+        return torch.empty(*(given or (0,)), dtype=cls.dtype, device="cuda")
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
+
+
+def install_types() -> None:
+    """Let the names make tensors of the emulated device, and be chosen as the default type."""
+    for name, dtype in _DTYPES.items():
+        known = f"torch.cuda.{name}Tensor"  # by which Tensor.type knows the class
+        setattr(torch.cuda, f"{name}Tensor", _Typed(known, (), {"dtype": dtype}))
+    choose = torch.set_default_tensor_type
+
+    def set_default_tensor_type(kind: Any) -> None:
+        name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
+        word = name.rpartition(".")[2].removesuffix("Tensor")
+        if not name.startswith("torch.cuda.") or word not in _DTYPES:
+            choose(kind)
+            torch.set_default_device("cpu")
+            return
+        torch.set_default_dtype(_DTYPES[word])
+        torch.set_default_device("cuda")
+
+    torch.set_default_tensor_type = set_default_tensor_type

@@ -1,60 +1,152 @@
-"""The questions that a script asks about the memory of its device, as the emulated accelerator would answer them."""
+"""The questions that a script asks about the memory of its device, answered from the emulated allocator."""
 
 from __future__ import annotations
 
+import os
+import pickle
+import sys
+import time
+from collections import deque
+from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumos.emulation.process.allocator import CachingAllocator
+from lumos.emulation.process.outside import make_folder, open_file
+from lumos.emulation.process.script import is_of_lumos
+from lumos.emulation.process.settings import SNAPSHOTS
+from lumos.emulation.process.versions import TORCH_VERSION
 from lumos.emulation.record import CallKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from types import FrameType
 
-    from lumos.emulation.process.settings import Device
+    from lumos.emulation.process.allocator import MemoryBlock
+    from lumos.emulation.process.journal import Journal
+    from lumos.emulation.process.settings import Device, EmulationSettings
     from lumos.emulation.process.streams import Streams
 
-#: What torch's allocator counts in bytes and what it counts in blocks, each for all memory and by the size of the requests.
-_IN_BYTES = ("allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes")
-_IN_BLOCKS = ("allocation", "segment", "active", "inactive_split")
-_POOLS = ("all", "large_pool", "small_pool")
-_NOTHING = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
+#: The variables with the allocator's options, the one that counts first.
+_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_EXPANDABLE = "expandable_segments:True"
+_RESETS = ("reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached")
+#: Frames that a snapshot has of a call.
+_DEEPEST = 64
 
 
-def answers(device: Device, in_use: Callable[[], tuple[int, int]], streams: Streams) -> dict[str, Any]:
-    """Functions of torch.cuda.memory by their names. in_use: bytes allocated now and at most. Summaries and single figures that are not
-    here follow in torch's own code from `memory_stats_as_nested_dict`."""
-
-    def statistics(*_: Any, **__: Any) -> dict[str, Any]:
-        return _statistics(*in_use())
-
-    return {
-        "memory_stats_as_nested_dict": statistics,
-        "host_memory_stats_as_nested_dict": dict,
-        "empty_cache": lambda: streams.call(CallKind.EMPTY_CACHE),
-        "mem_get_info": lambda *_: (device.memory - in_use()[0], device.memory),
-        "memory_snapshot": lambda *_, **__: [],
-        "get_allocator_backend": lambda: "native",
-        "get_per_process_memory_fraction": lambda *_: 1.0,
-        "_snapshot": lambda *_, **__: {"segments": [], "device_traces": []},
-        **dict.fromkeys(_WITHOUT_ANSWER, _nothing),
-    }
+def allocator_of(device: Device) -> CachingAllocator:
+    """The allocator of a device, with expandable segments where the environment asks for them."""
+    options = next((os.environ[name] for name in _VARIABLES if name in os.environ), "")
+    return CachingAllocator(device.memory, device.outside, _EXPANDABLE in options, _VARIABLES[TORCH_VERSION < (2, 9)])
 
 
-def _statistics(now: int, peak: int) -> dict[str, Any]:
-    """What torch.cuda.memory_stats flattens. Memory counts as reserved while it is allocated, and all of it as in large blocks."""
-    used = {"current": now, "peak": peak, "allocated": peak, "freed": peak - now}
-    filled = {kind: dict.fromkeys(_POOLS, used) | {"small_pool": _NOTHING} for kind in _IN_BYTES[:-1]}
-    empty = {kind: dict.fromkeys(_POOLS, _NOTHING) for kind in (_IN_BYTES[-1], *_IN_BLOCKS)}
-    once = {"oversize_allocations": _NOTHING, "oversize_segments": _NOTHING, "num_alloc_retries": 0, "num_ooms": 0}
-    return filled | empty | once
+class DeviceMemory:
+    """What torch.cuda.memory tells of an allocator, and its history where the script asks for one."""
+
+    def __init__(self, allocator: CachingAllocator, settings: EmulationSettings, journal: Journal) -> None:
+        self._allocator, self._settings, self._journal = allocator, settings, journal
+        self._history: deque[dict[str, Any]] | None = None
+
+    def answers(self, streams: Streams) -> dict[str, Any]:
+        """Functions of torch.cuda.memory by their names. Summaries and single figures that are not here follow in torch's own code from
+        `memory_stats_as_nested_dict`."""
+        allocator = self._allocator
+
+        def empty_cache() -> None:
+            streams.call(CallKind.EMPTY_CACHE)
+            allocator.empty()
+
+        def set_share(share: float, *_: Any) -> None:
+            allocator.share = share
+
+        def set_options(text: str) -> None:
+            if not allocator.segments:  # torch refuses it later
+                allocator.expandable = _EXPANDABLE in text
+
+        return {
+            "memory_stats_as_nested_dict": lambda *_, **__: allocator.statistics(),
+            "host_memory_stats_as_nested_dict": dict,
+            "empty_cache": empty_cache,
+            "mem_get_info": lambda *_: (allocator.free, allocator.memory),
+            "memory_snapshot": lambda *_, **__: self._snapshot()["segments"],
+            "get_allocator_backend": lambda: "native",
+            "get_per_process_memory_fraction": lambda *_: allocator.share,
+            "set_per_process_memory_fraction": set_share,
+            "_set_allocator_settings": set_options,
+            "_snapshot": lambda *_, **__: self._snapshot(),
+            "_dump_snapshot": self._dump,
+            "_record_memory_history": self._record,
+            **dict.fromkeys(_RESETS, lambda *_, **__: allocator.reset("peak")),
+            "reset_accumulated_memory_stats": lambda *_, **__: allocator.reset("allocated", "freed"),
+            **dict.fromkeys(("reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats", "ipc_collect"), _nothing),
+        }
+
+    def _record(self, enabled: Any = "all", *_: Any, max_entries: int = sys.maxsize, **__: Any) -> None:
+        self._history = deque(maxlen=min(int(max_entries), sys.maxsize)) if enabled else None
+        self._allocator.noted = self._note if enabled else _nothing
+
+    def _note(self, action: str, block: MemoryBlock, size: int) -> None:
+        if action == "alloc":
+            block.made = _frames()
+        if self._history is not None:
+            self._history.append({
+                "action": action, "addr": block.address, "size": size, "stream": block.segment.stream, "time_us": time.time_ns() // 1000,
+                "frames": block.made or [], "compile_context": "N/A", "user_metadata": "",
+            })  # fmt: skip
+
+    def _snapshot(self) -> dict[str, Any]:
+        """The form of torch.cuda.memory._snapshot."""
+        return {
+            "segments": [
+                {
+                    "device": 0, "address": segment.address, "total_size": segment.size, "stream": segment.stream,
+                    "allocated_size": sum(each.size for each in segment.blocks() if each.requested >= 0),
+                    "active_size": sum(each.size for each in segment.blocks() if each.requested >= 0),
+                    "requested_size": sum(max(0, each.requested) for each in segment.blocks()),
+                    "segment_type": "small" if segment.is_small else "large", "segment_pool_id": (0, 0),
+                    "is_expandable": self._allocator.expandable, "frames": [],
+                    "blocks": [
+                        {
+                            "address": each.address, "size": each.size, "requested_size": max(0, each.requested),
+                            "state": "inactive" if each.requested < 0 else "active_allocated", "frames": each.made or [],
+                        }
+                        for each in segment.blocks()
+                    ],
+                }
+                for segment in self._allocator.segments
+            ],
+            "device_traces": [list(self._history or ())],
+            "allocator_settings": {"expandable_segments": self._allocator.expandable},
+            "external_annotations": [],
+        }  # fmt: skip
+
+    def _dump(self, filename: Any = "dump_snapshot.pickle", *_: Any, **__: Any) -> None:
+        """A snapshot is an answer, and so it is kept: beside the traces, under a name with the rank."""
+        name = f"rank{self._settings.rank}.{Path(os.fsdecode(filename)).name}"
+        folder = Path(self._settings.file).parent / SNAPSHOTS
+        self._journal.assume("snapshot-kept", f"the snapshot of the device's memory that the script makes is {name}, beside the traces")
+        if not folder.exists():
+            make_folder(folder)
+        descriptor = open_file(folder / name, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            pickle.dump(self._snapshot(), file)
 
 
 def _nothing(*_: Any, **__: Any) -> None:
     pass
 
 
-#: Functions that change how memory is kept or what is noted of it, none of which the emulated device does.
-_WITHOUT_ANSWER = (
-    "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached", "reset_accumulated_memory_stats",
-    "reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats", "set_per_process_memory_fraction", "ipc_collect",
-    "_record_memory_history", "_dump_snapshot", "_set_allocator_settings",
-)  # fmt: skip
+def _frames() -> list[dict[str, Any]]:
+    """The calls that lead here, the innermost first, without Lumos' own."""
+    found: list[dict[str, Any]] = []
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None and len(found) < _DEEPEST:
+        if not is_of_lumos(frame.f_code.co_filename):
+            found.append(_line(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        frame = frame.f_back
+    return found
+
+
+@cache
+def _line(file: str, line: int, name: str) -> dict[str, Any]:
+    return {"filename": file, "line": line, "name": name}

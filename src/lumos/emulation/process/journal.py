@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from torch._C._profiler import _RecordFunctionFast
 
 from lumos.emulation.process.script import line_of_script
-from lumos.emulation.record import Argument, Assumption, CallKind
+from lumos.emulation.record import Allocation, Argument, Assumption, DeviceCall, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-    from lumos.vocabulary import CollectiveKind
 
 #: Rows with this prefix and a number are ours; the rows that a note encloses are torch's work on tensors without data, unless the
 #: second prefix says that they are what the operator itself calls.
@@ -38,46 +36,14 @@ class OperatorNote(NamedTuple):
     own_kernel: bool = False
 
 
-class CallNote(NamedTuple):
-    kind: CallKind
-    stream: int
-    event: int
-    exchange: int
-    bytes: int
-
-
-class ExchangeNote(NamedTuple):
-    """Fields as in `record.Exchange`."""
-
-    kind: CollectiveKind
-    name: str
-    group: str
-    sequence: int
-    dtype: str
-    input_elements: int
-    output_elements: int
-    peer: int
-    input_splits: list[int]
-    output_splits: list[int]
-    batch: int
-    stream: int
-    asynchronous: bool
-    host: bool
-    storages: list[int]
-
-
-class AllocationNote(NamedTuple):
-    bytes: int
-    storage: int
-
-
 class StepNote(NamedTuple):
     """The end of a step."""
 
     number: int
 
 
-_Entry = OperatorNote | CallNote | ExchangeNote | AllocationNote | StepNote
+#: What is noted; of a call, an exchange or an allocation all but its place, which the rows tell.
+_Entry = OperatorNote | DeviceCall | Exchange | Allocation | StepNote
 
 
 class Journal:
@@ -87,7 +53,7 @@ class Journal:
         self.recording = False
         self.reads = 0  # values read from tensors since the last step
         self.entries: dict[int, _Entry] = {}
-        self.before: list[AllocationNote] = []
+        self.before: list[Allocation] = []
         self.assumed: dict[tuple[str, str], Assumption] = {}
         self._last = 0
 
@@ -99,12 +65,16 @@ class Journal:
             return
         number = self._number(entry)
         with _RecordFunctionFast(f"{OPEN if opened else CLOSED}{number}"):
-            yield number
+            try:
+                yield number
+            except BaseException:  # such as no memory: the device was asked for nothing
+                self.entries.pop(number)
+                raise
 
     def add(self, entry: _Entry) -> int:
         """Note something that takes place now. Returns its number, 0 where nothing is recorded."""
         if not self.recording:
-            if isinstance(entry, AllocationNote):
+            if isinstance(entry, Allocation):
                 self.before.append(entry)
             return 0
         with _RecordFunctionFast(f"{CLOSED}{self._last + 1}"):

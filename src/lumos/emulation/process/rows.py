@@ -8,21 +8,10 @@ import itertools
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from msgspec.structs import replace
 
 from lumos.emulation import record
-from lumos.emulation.process import versions
-from lumos.emulation.process.journal import (
-    ASIDE,
-    CLOSED,
-    OPEN,
-    AllocationNote,
-    CallNote,
-    ExchangeNote,
-    Journal,
-    OperatorNote,
-    StepNote,
-)
-from lumos.emulation.process.operators.plain import as_plain
+from lumos.emulation.process.journal import ASIDE, CLOSED, OPEN, Journal, OperatorNote, StepNote
 from lumos.emulation.record import REGION_PREFIX
 from lumos.vocabulary import MODULE_PREFIX
 
@@ -95,7 +84,7 @@ class _Rows:
             for prefix in (CLOSED, OPEN):
                 if child.name.startswith(prefix):
                     number = int(child.name.removeprefix(prefix))
-                    if isinstance(self._journal.entries.get(number), (OperatorNote, ExchangeNote)):
+                    if isinstance(self._journal.entries.get(number), (OperatorNote, record.Exchange)):
                         return number, prefix == CLOSED
         return 0, False
 
@@ -176,17 +165,11 @@ def _positions(rows: _Rows) -> tuple[list[int], list[int]]:
 
 
 def _lists(
-    rows: _Rows,
-    begins: list[int],
-    ends: list[int],
-    numbers: dict[int, int],
-    journal: Journal,
-    storages: Storages,
-    flat: Mapping[int, Any],
+    rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages, flat: Mapping[int, Any]
 ) -> _Recorded:
     """flat: the profiler's rows outside of its tree, by their number there and here."""
     found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
-    found.allocations.extend(record.Allocation(0, each.bytes, each.storage) for each in journal.before)
+    found.allocations.extend(journal.before)
     forward: dict[int, int] = {}
     exchange_of: dict[int, int] = {}
     steps = [(0, 0)]
@@ -200,23 +183,20 @@ def _lists(
             else:
                 inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event, flat)
                 found.operators.append(_operator(row, note, inputs, thread, begin, end, forward, place in parents))
-            if isinstance(note, ExchangeNote):
+            if isinstance(note, record.Exchange):
                 exchange_of[row.entry] = len(found.exchanges)
-                found.exchanges.append(record.Exchange(thread=thread, begin=begin, end=end, **note._asdict()))
-        elif isinstance(note, CallNote):
+                found.exchanges.append(replace(note, thread=thread, begin=begin, end=end))
+        elif isinstance(note, record.DeviceCall):
             exchange = exchange_of.get(note.exchange, -1)
-            found.calls.append(record.DeviceCall(
-                kind=note.kind, thread=thread, position=begin, stream=note.stream, event=note.event, exchange=exchange, bytes=note.bytes,
-            ))  # fmt: skip
-        elif isinstance(note, AllocationNote):
-            found.allocations.append(record.Allocation(begin, note.bytes, note.storage))
+            found.calls.append(replace(note, thread=thread, position=begin, exchange=exchange))
+        elif isinstance(note, record.Allocation):
+            found.allocations.append(replace(note, position=begin))
         elif isinstance(note, StepNote):
             steps.append((note.number, end))
     found.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
-    freed = {each.storage: each.position for each in found.allocations if each.bytes < 0 and each.storage}
-    return found._replace(operators=as_plain(found.operators, freed))
+    return found._replace(operators=sorted(found.operators, key=lambda operator: operator.begin))
 
 
 def _with_children(rows: _Rows) -> set[int]:
@@ -246,18 +226,11 @@ def _operator(
         forward.setdefault(fields.sequence_number, thread)
     known = note if isinstance(note, OperatorNote) else None
     return record.Operator(
-        name=row.name,
-        thread=thread,
-        begin=begin,
-        end=end,
-        inputs=inputs,
-        outputs=known.outputs if known else [],
-        overload=known.overload if known else versions.overload_of(row.event),
-        sequence=fields.sequence_number,
-        forward_thread=forward.get(fields.sequence_number, -1) if backward else -1,
-        stream=known.stream if known else 0,
+        name=row.name, thread=thread, begin=begin, end=end, inputs=inputs, outputs=known.outputs if known else [],
+        overload=known.overload if known else str(getattr(row.event, "overload_name", "")), sequence=fields.sequence_number,
+        forward_thread=forward.get(fields.sequence_number, -1) if backward else -1, stream=known.stream if known else 0,
         leaf=known is not None and (known.own_kernel or not calls_others),
-    )
+    )  # fmt: skip
 
 
 def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:

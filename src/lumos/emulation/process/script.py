@@ -1,18 +1,32 @@
-"""Which line of the user's own script is running, for messages."""
+"""Which line of the user's own script is running, and the ways in which it ends before its steps are recorded, for messages."""
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 import sysconfig
+import threading
 import traceback
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from lumos.emulation.process.settings import WHERE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
     from types import FrameType, TracebackType
 
+    from lumos.emulation.record import Assumption
+
 _LUMOS = Path(__file__).resolve().parents[2]
+
+
+@cache
+def is_of_lumos(file: str) -> bool:
+    """Whether a file is Lumos' own."""
+    return Path(file).is_relative_to(_LUMOS)
 
 
 @cache
@@ -55,6 +69,7 @@ _REMEDIES = {
     "CudaGraphError": "leave the capture out while emulating, and call in each step what it captures",
     "SeveralDevicesError": "use DistributedDataParallel, with a process for each device, or emulate one device with --ranks 1",
     "OutOfMemoryError": "it made tensors with data: make them on the device, or smaller",
+    "DeviceMemory": "take smaller batches, recompute activations, share the model among more ranks, or name a device with more memory",
 }
 #: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.
 _WORDS = {
@@ -65,11 +80,72 @@ _WORDS = {
 _LONGEST = 240  # characters of an exception's text
 
 
-def script_error(error: BaseException, where: str) -> str:
-    """One sentence on why a script could not go on. where: the line of the script."""
-    kind = type(error).__name__
-    text = " ".join(str(error).split()).partition(". ")[0]
+def script_error(error: BaseException, where: str, held: str = "") -> str:
+    """One sentence on why a script could not go on. where: the line of the script. held: what the device's memory holds."""
+    kind = f"{'torch.' if type(error).__module__ == 'torch' else ''}{type(error).__name__}"
+    whole = " ".join(str(error).split())
+    if "CUDA out of memory" in whole:
+        return f"{where}: {kind}: {whole.partition(' If reserved')[0]} {held}: {_REMEDIES['DeviceMemory']}"
+    text = whole.partition(". ")[0]
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    known = next((name for words, name in _WORDS.items() if words in text), kind)
+    known = next((name for words, name in _WORDS.items() if words in text), type(error).__name__)
     remedy = _REMEDIES.get(known, "see whether the script runs without --emulate; if it does, leave this out while emulating")
     return f"{where or 'before the first line of the script'}: {kind}: {short}: {remedy}"
+
+
+_leave = os._exit
+
+
+class Endings:
+    """Watches for the end of one process; those that it forks are not watched. early: called where the script ends itself without an
+    exception, fail: where it raised one, say: with a message for the process that started the script."""
+
+    def __init__(self, early: Callable[[], None], fail: Callable[[Any, Any, Any], None], say: Callable[[str], None]) -> None:
+        self._early, self._fail, self._say = early, fail, say
+        self._process = os.getpid()
+        self._called = ""
+
+    def install(self) -> None:
+        """Begin to watch."""
+        sys.excepthook = self._fail
+        threading.excepthook = self._in_thread
+        signal.signal(WHERE, lambda _, frame: self._say(line_of_script(frame)))
+        ending = sys.exit
+
+        def exit_(*status: Any) -> None:
+            self._called = f", by sys.exit at {line_of_script()}"
+            ending(*status)
+
+        def exit_at_once(status: int) -> None:
+            if self.is_here:
+                self._called = f", by os._exit at {line_of_script()}"
+                self._early()
+            _leave(status)
+
+        sys.exit, os._exit = exit_, exit_at_once  # type: ignore[assignment]
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is the process that is watched rather than one that it forked."""
+        return os.getpid() == self._process
+
+    def too_early(self, done: int, needed: int, assumed: Iterable[Assumption]) -> str:
+        """What to say of a script that ended itself after `done` steps."""
+        read = list(dict.fromkeys(each.where for each in assumed if each.code.startswith("stand-in") and each.where))
+        remedy = "let it run longer, or ask for fewer with --steps and --warmup"
+        if read:
+            remedy = f"it read values that stand-ins took the place of ({', '.join(read[:3])}): let it go on whatever they are"
+        return f"the script ended after {done} steps of its optimizer, {needed} are needed{self._called}: {remedy}"
+
+    def _in_thread(self, error: Any) -> None:
+        """An exception that a line of the script raised in a thread ends the emulation: others may wait for that thread for ever."""
+        if self.is_here and line_of_error(error.exc_traceback):
+            self._fail(error.exc_type, error.exc_value, error.exc_traceback)
+        threading.__excepthook__(error)
+
+
+def leave(status: int) -> None:
+    """End the process at once, so that nothing after the recorded steps is done for nothing, and nothing is saved."""
+    sys.stdout.flush()
+    (sys.__stderr__ or sys.stderr).flush()
+    _leave(status)

@@ -10,6 +10,9 @@ import msgspec
 #: The environment variable that carries the settings.
 _VARIABLE = "LUMOS_EMULATE"
 
+#: The folder with the snapshots of memory that a script makes, beside its record.
+SNAPSHOTS = "snapshots"
+
 #: Exit status of a process whose script ended before enough steps, and of one that would have waited longer for another than it may.
 TOO_FEW_STEPS, WAITS = 3, 4
 
@@ -18,7 +21,8 @@ WHERE = signal.SIGUSR1
 
 
 class Device(msgspec.Struct, frozen=True):
-    """The accelerator that the script is shown. name: as the driver would say it. memory: bytes. capability: of its instructions."""
+    """The accelerator that the script is shown. name: as the driver would say it. memory: bytes that the driver has; outside: of them
+    those of a process that PyTorch does not manage. capability: of its instructions."""
 
     cluster: str
     name: str
@@ -26,6 +30,17 @@ class Device(msgspec.Struct, frozen=True):
     processors: int
     capability: tuple[int, int]
     per_node: int
+    outside: int = 0
+
+    @property
+    def room(self) -> int:
+        """Bytes that PyTorch may reserve."""
+        return self.memory - self.outside
+
+    @property
+    def workspace(self) -> int:
+        """Bytes that cuBLAS keeps for each thread and stream (getChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
+        return 0 if self.is_cpu else 32 << 20 if self.capability >= (9, 0) else (8 << 20) + (1 << 17)
 
     @property
     def is_cpu(self) -> bool:
@@ -59,12 +74,9 @@ class EmulationSettings(msgspec.Struct, frozen=True):
             "TORCHELASTIC_RUN_ID": "emulated",
         }  # fmt: skip
         common = {
-            _VARIABLE: msgspec.json.encode(self).decode(),
-            "CUDA_VISIBLE_DEVICES": "",
-            "HF_HUB_OFFLINE": "1",
-            "WANDB_MODE": "disabled",
+            _VARIABLE: msgspec.json.encode(self).decode(), "CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1", "WANDB_MODE": "disabled",
             "KINETO_LOG_LEVEL": "5",
-        }
+        }  # fmt: skip
         return common | ({name: str(value) for name, value in launcher.items()} if launched or self.world > 1 else {})
 
     @classmethod

@@ -15,15 +15,17 @@ import torch
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
 from lumos.emulation import record
-from lumos.emulation.process import compiled, cuda, cuts, modules, steps, versions
-from lumos.emulation.process.endings import Endings, leave
+from lumos.emulation.process import cuda, cuts, steps, versions
+from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
 from lumos.emulation.process.journal import Journal, StepNote
-from lumos.emulation.process.operators import attention, higher_order, recurrent, sharded, tensors
+from lumos.emulation.process.operators import attention, higher_order, recurrent, tensors
 from lumos.emulation.process.operators.mode import Emulation
 from lumos.emulation.process.operators.storages import Storages
-from lumos.emulation.process.ranks import groups, launcher, pipelines
+from lumos.emulation.process.outside import OUTSIDE
+from lumos.emulation.process.owners import Owners, watch_modules
+from lumos.emulation.process.ranks import groups, pipelines
 from lumos.emulation.process.rows import put_together, schemas
-from lumos.emulation.process.script import line_of_error, script_error
+from lumos.emulation.process.script import Endings, leave, line_of_error, script_error
 from lumos.emulation.process.settings import TOO_FEW_STEPS, WAITS, EmulationSettings
 from lumos.emulation.process.streams import Streams
 
@@ -34,8 +36,8 @@ if TYPE_CHECKING:
 def begin() -> None:
     """Run what follows in this process on tensors without data, as the settings in the environment say."""
     settings = EmulationSettings.here()
-    if launcher.is_this():
-        launcher.install(settings)
+    if groups.is_launcher():
+        groups.become_script(settings)
         return
     process = _Emulation(settings)
     atexit.register(process.ended_early)
@@ -49,11 +51,12 @@ class _Emulation:
         device = settings.device
         self._settings = settings
         self._journal = Journal()
-        self._storages = Storages(self._journal, "cpu" if device.is_cpu else "cuda")
-        self._streams = Streams(self._journal)
-        self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda")
+        self._streams, self._owners = Streams(self._journal), Owners()
+        self._allocator = None if device.is_cpu else allocator_of(device)
+        self._storages = Storages(self._journal, self._allocator, self._owners, self._streams)
+        self._owners.find = self._storages.find
+        self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda", device.workspace)
         self._groups = groups.Groups(settings)
-        self._cuts = cuts.Cuts(self._journal)
         self._endings = Endings(self.ended_early, self.fail, self._say)
         self._done = 0
         self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, versions.profiled_with_overloads())
@@ -61,8 +64,8 @@ class _Emulation:
 
     def open(self) -> None:
         """Take over torch, and begin to count steps."""
-        if not self._settings.device.is_cpu:
-            cuda.pretend(self._settings, self._streams, lambda: (self._storages.in_use, self._storages.peak))
+        if self._allocator is not None:
+            cuda.pretend(self._settings, self._streams, DeviceMemory(self._allocator, self._settings, self._journal))
             library = torch.library.Library("aten", "IMPL")
             attention.install(library)
             recurrent.install(library, self._mode)
@@ -70,21 +73,24 @@ class _Emulation:
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is tried and done otherwise
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # which frameworks do to compare tensors
         tensors.install(self._journal, self._mode)
-        sharded.install(self._mode.hidden)
-        higher_order.install(self._journal, Emulation)
+        higher_order.install(self._journal, self._mode)
         self._storages.follow_sizes()
         self._endings.install()
         cuts.torch_parts(self._journal)
         cuts.loaders(self._journal, self._mode)
-        self._cuts.install()
+        cuts.saving(self._journal)
+        OUTSIDE.assume = self._journal.assume
+        for note in OUTSIDE.noted:
+            self._journal.assumed[note[:2]] = record.Assumption(*note)
         if torch.distributed.is_available():
             self._groups.install(self._mode.exchanges)
         if self._settings.world > 1:
             pipelines.install(self._settings, self._journal)
-        compiled.install(self._journal)
-        modules.install(self._journal)
-        launcher.start_here(self._settings)
-        steps.install(self.step, self._settings.by_forward, self.ended_early)
+        higher_order.compile_ranges(self._journal)
+        watch_modules(self._journal, self._owners)
+        groups.start_here(self._settings)
+        steps.install(self.step, self._settings.by_forward, self.ended_early, self._owners)
+        self._owners.watch_backward()
         self._mode.__enter__()
         if self._settings.warmup == 0:
             self._start()
@@ -111,13 +117,14 @@ class _Emulation:
         self._journal.recording = False
         with _silent():
             profile = torch.autograd._disable_profiler()
-        self._cuts.give_back()
+        OUTSIDE.give_back()
         settings, lists = self._settings, put_together(profile, self._journal, self._storages)
         record.write_record(
             record.Process(
                 rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
                 groups=self._groups.made, streams=[record.Stream(i, p) for i, p in enumerate(self._streams.priorities) if i],
-                notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators), **lists._asdict(),
+                notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators), owners=list(self._owners.all()),
+                room=settings.device.room, **lists._asdict(),
             ),
             Path(settings.file),
         )  # fmt: skip
@@ -126,7 +133,7 @@ class _Emulation:
     def fail(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """The script raised an exception: say which of its lines, and what it met."""
         del kind
-        self._say(script_error(error, line_of_error(trace)))
+        self._say(script_error(error, line_of_error(trace), self._storages.held()))
         leave(WAITS if isinstance(error, pipelines.StageWaitsError) else 1)
 
     def ended_early(self) -> None:
@@ -134,11 +141,11 @@ class _Emulation:
         if not self._endings.is_here or Path(self._settings.file).exists():  # of a process that this one started
             return
         needed = self._settings.warmup + self._settings.steps
-        self._say(self._endings.too_early(self._done, needed, self._journal))
+        self._say(self._endings.too_early(self._done, needed, self._journal.assumed.values()))
         leave(TOO_FEW_STEPS)
 
     def _say(self, message: str) -> None:
-        self._cuts.give_back()
+        OUTSIDE.give_back()
         Path(self._settings.file).with_suffix(".error").write_text(message, encoding="utf-8")
 
 

@@ -15,22 +15,23 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from lumos.emulation.process.owners import Owners
 
 #: A script that has called its outermost module so often and made no optimizer has none.
 _CALLS_WITHOUT = 16
 
 
-def install(step: Callable[[], None], by_forward: bool, without_optimizer: Callable[[], None]) -> None:
+def install(step: Callable[[], None], by_forward: bool, without_optimizer: Callable[[], None], owners: Owners) -> None:
     """Call `step` at the end of each step of the first optimizer that steps, or of the optimizer that holds it; of a script without one, at
     the end of each call of an outermost module. without_optimizer: called where the script turns out to have no optimizer, which it may
     never end to say."""
     if by_forward:
         _after_forward(step)
     else:
-        _after_optimizer(step, without_optimizer)
+        _after_optimizer(step, without_optimizer, owners)
 
 
-def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], None]) -> None:
+def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], None], owners: Owners) -> None:
     """The end of `Optimizer.step` itself, rather than its hook for it, so that the row of the call is complete."""
     from torch.optim.optimizer import Optimizer
 
@@ -53,7 +54,11 @@ def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], N
 
         @functools.wraps(stepped)
         def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-            out = stepped(optimizer, *args, **kwargs)
+            owners.step_begins(optimizer)
+            try:
+                out = stepped(optimizer, *args, **kwargs)
+            finally:
+                owners.step_ends(optimizer)
             first.append(id(optimizer))
             if first[0] == id(optimizer):
                 holder = None if sys.getprofile() else _holder(sys._getframe(1))  # the script may measure its calls itself

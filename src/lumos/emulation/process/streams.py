@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulation.process.journal import CallNote, Journal
-from lumos.emulation.record import CallKind
+from lumos.emulation.record import CallKind, DeviceCall
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from lumos.emulation.process.journal import Journal
 
 _CUDA = 1  # c10::DeviceType
 
@@ -46,7 +47,7 @@ class Streams:
 
     def call(self, kind: CallKind, *, stream: int = 0, event: int = -1, exchange: int = -1, size: int = 0) -> None:
         """Note a call that orders work."""
-        self._journal.add(CallNote(kind, stream, event, exchange, size))
+        self._journal.add(DeviceCall(kind=kind, thread=0, position=0, stream=stream, event=event, exchange=exchange, bytes=size))
 
 
 def classes(streams: Streams) -> tuple[Any, Any, Any]:

@@ -1,7 +1,6 @@
 """What differs between the versions of torch that scripts are emulated with, as far as torch does not say it itself.
 
-Wherever its headers, its declarations of operators or its modules tell, they are asked. What a kernel calls inside is compiled, and so is
-listed here by the version that changed it.
+Wherever its headers, its declarations of operators or its modules tell, they are asked.
 """
 
 from __future__ import annotations
@@ -55,14 +54,3 @@ def profiled_with_overloads() -> Any:
     from torch._C._profiler import _ExperimentalConfig
 
     return _ExperimentalConfig(capture_overload_names=True) if TORCH_VERSION >= (2, 7) else _ExperimentalConfig()
-
-
-def overload_of(event: Any) -> str:
-    """The overload of the operator of a profiler's row; empty where the row does not tell it."""
-    return str(getattr(event, "overload_name", ""))
-
-
-def workspace_of_linear(version: tuple[int, ...]) -> int:
-    """Bytes of the tensor that `aten::addmm` makes on a device for cuBLASLt to work in, each time that it adds a bias; 0 from torch 2.8 on,
-    which takes that memory without an operator (gemm_and_bias in ATen/cuda/CUDABlas.cpp). The size is that of recordings of 2.6."""
-    return 1 << 20 if version < (2, 8) else 0

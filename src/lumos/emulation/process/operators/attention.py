@@ -23,12 +23,7 @@ def chooses(func: Any, device: str) -> bool:
     return func is _ATTENTION and device == "cuda"
 
 
-def run(_: Any, args: Any, kwargs: Any) -> Any:
-    """The operator, by the kernel that torch would choose. Arguments as of torch.nn.functional.scaled_dot_product_attention."""
-    return _dispatched(*args, **kwargs)
-
-
-def _dispatched(
+def run(
     query: Any, key: Any, value: Any, attn_mask: Any = None, dropout_p: float = 0.0, is_causal: bool = False, *,
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
@@ -88,4 +83,4 @@ def _by_efficient(query: Any, key: Any, value: Any, mask: Any, dropout: float, c
 
 def install(library: Any) -> None:
     """Let the operator choose so where autograd would call its parts."""
-    library.impl("scaled_dot_product_attention", _dispatched, "AutogradCUDA")
+    library.impl("scaled_dot_product_attention", run, "AutogradCUDA")

@@ -3,15 +3,14 @@
 Tensors without data can claim to be on "cuda", but two tables of the library are asked about the device all the same. The registry of
 device guards has no entry for it in a build for CPUs, and one that fails without a driver in a build for CUDA: a guard that does
 nothing is put there. The hooks of the accelerator say that none is there: their table of virtual functions is replaced by a copy in
-which a few answer otherwise.
-
-Both are reached by their symbols in torch's libraries. Which place of a table is whose, differs between versions of torch, and is read from
-the headers that come with it.
+which a few answer otherwise. Both are reached by their symbols in torch's libraries. Which place of a table is whose follows from the order
+in which the headers that come with torch declare the functions of a class and its base (Itanium C++ ABI, section 2.5.2).
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import sys
 import warnings
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import TYPE_CHECKING
 import torch
 
 from lumos.emulation.process.operators.composite import kernels_instead
-from lumos.emulation.process.operators.virtual_functions import places_of_functions
 from lumos.emulation.process.versions import REMEDY
 from lumos.errors import LumosError
 
@@ -147,3 +145,24 @@ def _function(answer: float) -> int | None:
     function = ctypes.CFUNCTYPE(kind, ctypes.c_void_p)(lambda _: answer)
     _KEPT.append(function)
     return ctypes.cast(function, ctypes.c_void_p).value
+
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_ROCM = re.compile(r"^\s*#\s*if(?:def\s+USE_ROCM|\s+defined\(USE_ROCM\)).*?^\s*#\s*endif", re.DOTALL | re.MULTILINE)
+_VIRTUAL = re.compile(r"\bvirtual\b[^;{}()]*?(~?\w+)\s*\(")
+
+
+def places_of_functions(declarations: Sequence[str]) -> dict[str, int]:
+    """The place of each virtual function, counted from the first. declarations: the text of the header of the outermost base class, then
+    that of each class derived from the one before, each with the virtual functions of that class alone."""
+    found: dict[str, int] = {}
+    count = 0
+    for text in declarations:
+        inherited = frozenset(found)
+        for match in _VIRTUAL.finditer(_ROCM.sub("", _COMMENT.sub("", text))):
+            name = match[1]
+            if name in inherited or (inherited and name.startswith("~")):
+                continue
+            found.setdefault(name, count)
+            count += 2 if name.startswith("~") else 1
+    return found

@@ -8,6 +8,7 @@ from the device; and notes what reached the device.
 from __future__ import annotations
 
 import contextlib
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, Unsupporte
 from torch.utils._pytree import tree_map_only
 
 from lumos.emulation.process.journal import OperatorNote
-from lumos.emulation.process.operators import attention, inside, real, recurrent, values, workspaces
+from lumos.emulation.process.operators import attention, inside, recurrent, values
 from lumos.emulation.process.operators.composite import follows, has_kernel, implementation
 from lumos.emulation.process.ranks.exchanges import Exchanges
 from lumos.emulation.record import Tensor
@@ -34,16 +35,20 @@ class SparseGradientError(RuntimeError):
     """An operator would make a sparse matrix, of which nothing says how many elements it has."""
 
 
+#: Operators that cuBLAS carries out.
+_WITH_WORKSPACE = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot"))
+
 #: Takes the lengths of sequences from a tensor of the host, and gives one back.
 _PACK = torch.ops.aten._pack_padded_sequence.default
 
 
 class Emulation(FakeTensorMode):  # type: ignore[misc]
-    """The mode in which the whole script runs."""
+    """The mode in which the whole script runs. workspace: bytes that cuBLAS keeps for a thread and stream."""
 
-    def __init__(self, journal: Journal, storages: Storages, streams: Streams, device: str) -> None:
+    def __init__(self, journal: Journal, storages: Storages, streams: Streams, device: str, workspace: int) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.journal, self.storages, self.streams, self.kind = journal, storages, streams, device
+        self.workspace = workspace
         self.exchanges = Exchanges(journal, storages, streams)
         self._inside = False
         self._largest: dict[tuple[Any, ...], int] = {}  # elements of the largest result, by operator and shapes: a mesh is made often
@@ -61,10 +66,10 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             return self.dispatch(func, types, args, kwargs)
         if func.namespace == "c10d":
             return self.exchanges.run(func, args, kwargs)
-        if self.kind != "cpu" and real.can_run(self, func, args, kwargs):
+        if self.kind != "cpu" and values.can_run_for_real(self, func, args, kwargs):
             note = self._note(func, args, kwargs)
             with self.journal.around(note, opened=True), torch._C._AutoDispatchBelowAutograd():
-                return self._returned(note, real.run(func, args, kwargs))
+                return self._returned(note, values.run_for_real(func, args, kwargs))
         if func is _PACK:
             return self._with_data_of_host(func, args, kwargs)
         args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
@@ -94,14 +99,13 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         """Outside of the recorded steps, only memory is kept account of."""
         if attention.chooses(func, self.kind):
             with self:
-                return attention.run(func, args, kwargs)
+                return attention.run(*args, **kwargs)
         if func.namespace == "_c10d_functional":
             return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
         out = self._result(func, types, args, kwargs)
         for each in out if isinstance(out, (list, tuple)) else (out,):
             if isinstance(each, torch.Tensor):
                 self.storages.number_of(each)
-        self._pass(func, args)
         return out
 
     def _follows(self, func: Any, args: Any) -> bool:
@@ -117,7 +121,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     def _by_parts(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         if attention.chooses(func, self.kind):
             with self:
-                return attention.run(func, args, kwargs)
+                return attention.run(*args, **kwargs)
         try:
             with self, torch._C._AutoDispatchBelowAutograd():
                 if _is_implicit(func):
@@ -139,25 +143,17 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         device = _device_of(args, self.kind)
         calls = inside.of(func, device)
         if calls is not None:
-            note = note._replace(own_kernel=inside.has_own_kernel(func, device))
+            note = note._replace(own_kernel=device == "cuda" and str(func) in inside.ANYWHERE)
             with self.journal.around(note, opened=True):
                 with self, torch._C._AutoDispatchBelowAutograd():
-                    calls(self.hidden, *args, **kwargs)
+                    calls(*args, **kwargs)
                 with self.journal.closed():
                     out = self._result(func, types, args, kwargs)
         else:
             with self.journal.around(note):
                 out = self._result(func, types, args, kwargs)
         values.note_read(func, args, self.streams)
-        returned = self._returned(note, out)
-        self._pass(func, args)
-        return returned
-
-    def _pass(self, func: Any, args: Any) -> None:
-        """Take what a kernel of the emulated host needs besides its results, and give it back."""
-        found = workspaces.taken(func, args) if self.kind == "cpu" else None
-        if found is not None:
-            self.storages.borrow(found.passing)
+        return self._returned(note, out)
 
     def _returned(self, note: OperatorNote, out: Any) -> Any:
         """The result of an operator, which is noted."""
@@ -166,8 +162,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         stand_in = values.STAND_INS.get(func)
-        if self.kind == "cpu":
-            self.storages.borrow(workspaces.in_passing(func, args))
+        if func in _WITH_WORKSPACE and self.workspace and _device_of(args, self.kind) == "cuda":
+            self.storages.workspace(self.workspace)
         with self._closed():
             if stand_in is not None:
                 return stand_in(self, func, args, kwargs)
@@ -255,15 +251,9 @@ def _is_plain(kind: Any) -> bool:
     return kind is FakeTensor or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
 
 
+@cache
 def _is_implicit(func: Any) -> bool:
-    known = _IMPLICIT.get(func)
-    if known is None:
-        known = torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd)
-        _IMPLICIT[func] = known
-    return known
-
-
-_IMPLICIT: dict[Any, bool] = {}
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), DispatchKey.CompositeImplicitAutograd))
 
 
 def _device_of(args: Any, default: str) -> str:

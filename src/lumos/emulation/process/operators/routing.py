@@ -1,25 +1,62 @@
-"""Experts that get equal shares of the tokens.
+"""What is known of values although tensors have no data: all elements are equal to one number, or follow from a router's choice.
 
-A router chooses experts by values, which tensors do not have here. What follows from its choice is kept with the tensors: the experts that
-`topk` chose have numbers below one that is known, so a comparison with one of them holds for one element in so many, and a count of
-them is the same for all. Selections and counts read that instead of a value.
+A tensor keeps its value as `stand_in`. What is written into memory by way of one tensor changes all others that lie there, so a write
+forgets what was known of every tensor on that memory.
 
-Where it is not known who chose, counts of elements by their value are equal all the same, since they add up to the number of elements.
-
-Limits: a choice that was not made by `topk`, `argmax` or `multinomial`, or was changed by arithmetic, is not followed: a selection by it
-takes every element. A class of its own for tokens that no expert takes counts as one more expert.
+A router chooses experts by values. The experts that `topk` chose have numbers below one that is known, so a comparison with one of them
+holds for one element in so many, and a count of them is the same for all. A choice made otherwise is not followed: a selection by it takes
+every element.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import torch
 
-from lumos.emulation.process.operators.known import know, value_of
-
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+#: By the address of a storage, the tensors on it of which a value is known, by their own: tensors are not compared as members of a set are.
+_ON_STORAGE: dict[int, WeakValueDictionary[int, Any]] = {}
+
+
+def know(tensor: Any, value: Any) -> None:
+    """Note that all elements of a tensor are equal to `value`."""
+    tensor.stand_in = value
+    _ON_STORAGE.setdefault(_address(tensor), WeakValueDictionary())[id(tensor)] = tensor
+
+
+def forget(tensor: Any) -> None:
+    """Note that a tensor has been written to."""
+    for each in _ON_STORAGE.pop(_address(tensor), {}).values():
+        vars(each).pop("stand_in", None)
+
+
+def value_of(tensor: Any) -> Any:
+    """The value of all elements of a tensor, None where it is not known."""
+    return getattr(tensor, "stand_in", None)
+
+
+def written(func: Any, args: Any) -> list[Any]:
+    """The tensors that an operator writes to, of those that it is given."""
+    found = [args[place] for place in _places_written(func) if place < len(args)]
+    return [one for each in found for one in (each if isinstance(each, (list, tuple)) else (each,)) if isinstance(one, torch.Tensor)]
+
+
+@cache
+def _places_written(func: Any) -> tuple[int, ...]:
+    return tuple(i for i, each in enumerate(func._schema.arguments) if each.alias_info is not None and each.alias_info.is_write)
+
+
+def _address(tensor: Any) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # a sparse tensor has no single storage, and no other lies on its memory
+        return -id(tensor)
+
 
 _aten = torch.ops.aten
 
@@ -96,17 +133,8 @@ def _any(args: Any, out: Any) -> None:
 
 
 _RULES: dict[Any, Callable[[Any, Any], None]] = {
-    _aten.topk.default: _chosen,
-    _aten.argmax.default: _largest,
-    _aten.multinomial.default: _drawn,
-    _aten.eq.Scalar: _compared,
-    _aten.eq.Tensor: _compared,
-    _aten.histc.default: _counted,
-    _aten.bincount.default: _counted,
-    _aten.scatter.value: _scattered,
-    _aten.scatter_.value: _scattered,
-    _aten.any.dim: _any,
-    _aten.any.dims: _any,
-    _aten.sum.default: _summed,
+    _aten.topk.default: _chosen, _aten.argmax.default: _largest, _aten.multinomial.default: _drawn, _aten.eq.Scalar: _compared,
+    _aten.eq.Tensor: _compared, _aten.histc.default: _counted, _aten.bincount.default: _counted, _aten.scatter.value: _scattered,
+    _aten.scatter_.value: _scattered, _aten.any.dim: _any, _aten.any.dims: _any, _aten.sum.default: _summed,
     _aten.sum.dim_IntList: _summed,
-}
+}  # fmt: skip

@@ -121,32 +121,20 @@ def _like_second(mode: Any, _: Any, args: Any, __: Any) -> Any:
 
 #: By name and overload.
 _BY_NAME: dict[str, StandIn] = {
-    "mkldnn_convolution.default": _host_convolution,
-    "cudnn_convolution.default": _convolution,
-    "cudnn_convolution_transpose.default": _transposed_convolution,
-    "_fused_rms_norm.default": _rms_norm,
-    "_fused_rms_norm_backward.default": _rms_norm_backward,
-    "_grouped_mm.default": _grouped_mm,
-    "_thnn_fused_gru_cell.default": _gru_cell,
-    "_thnn_fused_gru_cell_backward.default": _gru_cell_backward,
-    "_use_cudnn_ctc_loss.default": lambda *_: False,
-    "_use_cudnn_ctc_loss.Tensor": lambda *_: False,
-    "_use_miopen_ctc_loss.default": lambda *_: False,
-    "_use_miopen_ctc_loss.Tensor": lambda *_: False,
-    "_ctc_loss.default": _ctc_loss,
-    "_ctc_loss.Tensor": _ctc_loss,
-    "_ctc_loss_backward.default": _like_second,
-    "_ctc_loss_backward.Tensor": _like_second,
-    "batch_norm_stats.default": _batch_statistics,
-    "batch_norm_gather_stats_with_counts.default": _batch_statistics,
-    "batch_norm_elemt.default": _like_first,
-    "batch_norm_backward_reduce.default": _batch_norm_reduced,
-    "batch_norm_backward_elemt.default": _like_second,
-    "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantized,
+    "mkldnn_convolution.default": _host_convolution, "cudnn_convolution.default": _convolution,
+    "cudnn_convolution_transpose.default": _transposed_convolution, "_fused_rms_norm.default": _rms_norm,
+    "_fused_rms_norm_backward.default": _rms_norm_backward, "_grouped_mm.default": _grouped_mm,
+    "_thnn_fused_gru_cell.default": _gru_cell, "_thnn_fused_gru_cell_backward.default": _gru_cell_backward,
+    "_use_cudnn_ctc_loss.default": lambda *_: False, "_use_cudnn_ctc_loss.Tensor": lambda *_: False,
+    "_use_miopen_ctc_loss.default": lambda *_: False, "_use_miopen_ctc_loss.Tensor": lambda *_: False, "_ctc_loss.default": _ctc_loss,
+    "_ctc_loss.Tensor": _ctc_loss, "_ctc_loss_backward.default": _like_second, "_ctc_loss_backward.Tensor": _like_second,
+    "batch_norm_stats.default": _batch_statistics, "batch_norm_gather_stats_with_counts.default": _batch_statistics,
+    "batch_norm_elemt.default": _like_first, "batch_norm_backward_reduce.default": _batch_norm_reduced,
+    "batch_norm_backward_elemt.default": _like_second, "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantized,
     "fake_quantize_per_channel_affine_cachemask.default": _fake_quantized,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantized,
     "_fused_moving_avg_obs_fq_helper.default": _fake_quantized,
-}
+}  # fmt: skip
 
 
 def rules() -> dict[Any, StandIn]:

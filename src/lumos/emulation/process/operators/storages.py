@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 import weakref
-from typing import Any, NamedTuple
+from collections import Counter, deque
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from lumos.emulation.process.journal import AllocationNote, Journal
-from lumos.emulation.record import Argument, Single, Tensor
+from lumos.emulation.process.allocator import CachingAllocator, NoRoomError, said
+from lumos.emulation.record import Allocation, Argument, MemoryKind, Single, Tensor
+
+if TYPE_CHECKING:
+    from lumos.emulation.process.journal import Journal
+    from lumos.emulation.process.owners import Owners
+    from lumos.emulation.process.streams import Streams
 
 
 class _Described(NamedTuple):
@@ -19,18 +26,25 @@ class _Described(NamedTuple):
 
 
 class Storages:
-    """The storages of one process, numbered from 1 in the order in which they are first seen. device: the type whose memory counts."""
+    """The storages of one process, numbered from 1 in the order in which they are first seen. allocator: of the device whose memory counts;
+    None where that is the host, which reserves nothing and has no limit."""
 
-    def __init__(self, journal: Journal, device: str) -> None:
-        self._journal, self._device = journal, device
+    def __init__(self, journal: Journal, allocator: CachingAllocator | None, owners: Owners, streams: Streams) -> None:
+        self.allocator, self.owners = allocator, owners
+        self._journal, self._streams = journal, streams
+        self._device = "cpu" if allocator is None else "cuda"
         self._known: dict[int, tuple[int, Any]] = {}  # by address: number, and the weak reference that tells when it ends
-        self._sizes: dict[int, int] = {}  # by number: bytes now, of those whose memory counts
+        self._taken: dict[int, Any] = {}  # by number, of those that count: the allocator's block, bytes of the host, None where empty
+        self._on_host = 0
         self._count = 0
-        self.in_use = self.peak = 0
         self._described: dict[int, list[_Described]] = {}  # by the address of the tensor, which torch uses again
+        self._busy, self._late = threading.Lock(), deque[int]()
+        self._with_workspace: set[tuple[int, int]] = set()
 
     def number_of(self, tensor: Any) -> int:
-        """The number of a tensor's storage; a storage seen for the first time counts as allocated now. 0 where it has none."""
+        """The number of a tensor's storage; a storage seen for the first time counts as allocated now. 0 where it has none.
+
+        Raises torch.OutOfMemoryError where the device has no room for it."""
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):  # sparse tensors and some subclasses have no single storage
@@ -39,18 +53,24 @@ class Storages:
         known = self._known.get(address)
         return known[0] if known is not None else self._enter(storage, address, str(tensor.device.type))
 
+    def find(self, tensor: Any) -> int:
+        """The number of a tensor's storage, 0 where it was not seen."""
+        try:
+            return int(self._known.get(int(tensor.untyped_storage()._cdata), (0, None))[0])
+        except (RuntimeError, NotImplementedError):
+            return 0
+
     def _enter(self, storage: Any, address: int, device: str) -> int:
         self._count += 1
         number = self._count
         if device == self._device:
-            self._sizes[number] = int(storage.nbytes())
+            self._take(int(storage.nbytes()), number)
 
         def leave(_: Any) -> None:
             self._known.pop(address, None)
-            self._take(-self._sizes.pop(number, 0), number)
+            self._give(number)
 
         self._known[address] = number, weakref.ref(storage, leave)
-        self._take(self._sizes.get(number, 0), number)
         return number
 
     def follow_sizes(self) -> None:
@@ -58,25 +78,82 @@ class Storages:
         resize = torch.UntypedStorage.resize_
 
         def resized(storage: Any, size: int) -> Any:
-            out = resize(storage, size)
             number, _ = self._known.get(int(storage._cdata), (0, None))
-            if number in self._sizes:
-                before, self._sizes[number] = self._sizes[number], int(storage.nbytes())
-                self._take(self._sizes[number] - before, number)
+            before = int(storage.nbytes())
+            out = resize(storage, size)
+            if number in self._taken and before != size:
+                old = self._taken[number]
+                self._take(size, number)  # the new memory is there before the old one goes
+                if old is not None:
+                    self._return(old, number)
             return out
 
         torch.UntypedStorage.resize_ = resized
 
-    def borrow(self, size: int) -> None:
-        """Take memory for a kernel's own use, and give it back."""
-        self._take(size, 0)
-        self._take(-size, 0)
+    def workspace(self, size: int) -> None:
+        """What cuBLAS keeps from the first multiplication of a thread on a stream on, which torch takes from its own allocator."""
+        of = threading.get_ident(), self._streams.current
+        if of not in self._with_workspace:
+            self._with_workspace.add(of)
+            self._count += 1
+            self._take(size, self._count)
+            self.owners.know(self._count, MemoryKind.TEMPORARY, "workspace of cuBLAS")
 
     def _take(self, size: int, number: int) -> None:
-        if size:
-            self.in_use += size
-            self.peak = max(self.peak, self.in_use)
-            self._journal.add(AllocationNote(size, number))
+        with self._busy:
+            if not size:
+                self._taken[number] = None
+                return
+            if self.allocator is None:
+                self._taken[number] = size
+                self._on_host += size
+                self._journal.add(Allocation(0, size, number, self._on_host, 0))
+            else:
+                self._taken[number] = block = self._block(self.allocator, size)
+                self._journal.add(Allocation(0, block.size, number, self.allocator.allocated, self.allocator.reserved))
+            self.owners.made(number)
+        self._return_late()
+
+    def _block(self, allocator: CachingAllocator, size: int) -> Any:
+        try:
+            return allocator.take(size, self._streams.current)
+        except NoRoomError as error:
+            self.owners.keep_young()
+            self._journal.assume("out-of-memory", "the device had no room: torch.OutOfMemoryError was raised, as it would be there")
+            raise torch.OutOfMemoryError(str(error)) from None
+
+    def _give(self, number: int) -> None:
+        """Give a storage's memory back: as soon as nobody is taking any, since Python may end a storage within the allocator's own work."""
+        self._late.append(number)
+        self._return_late()
+
+    def _return_late(self) -> None:
+        while self._late and self._busy.acquire(blocking=False):
+            try:
+                number = self._late.popleft()
+                old = self._taken.pop(number, None)
+                if old is not None:
+                    self._return(old, number)
+            finally:
+                self._busy.release()
+
+    def _return(self, old: Any, number: int) -> None:
+        if self.allocator is None:
+            self._on_host -= old
+            self._journal.add(Allocation(0, -old, number, self._on_host, 0))
+        else:
+            size = old.size
+            self.allocator.give(old)
+            self._journal.add(Allocation(0, -size, number, self.allocator.allocated, self.allocator.reserved))
+        self.owners.gone(number)
+
+    def held(self) -> str:
+        """What the device's memory holds, for people; empty for the host."""
+        kinds = {each.storage: each.kind for each in self.owners.all()}
+        found: Counter[str] = Counter()
+        for number, block in list(self._taken.items()):
+            found[kinds.get(number, MemoryKind.TEMPORARY)] += getattr(block, "size", 0)
+        return f"It holds {', '.join(f'{said(size)} {kind}' for kind, size in found.most_common() if size)}" if any(found.values()) else ""
 
     def as_argument(self, value: Any) -> Argument:
         """A value of a call, as the record keeps it."""

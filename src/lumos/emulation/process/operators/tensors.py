@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from lumos.emulation.process.loading import when_loaded
-from lumos.emulation.process.operators.known import know, value_of
+from lumos.collect.loading import when_loaded
+from lumos.emulation.process.operators.routing import know, value_of
 
 if TYPE_CHECKING:
     from lumos.emulation.process.journal import Journal
@@ -50,7 +50,9 @@ def _parameters(mode: Any) -> None:
             swap(one, other)
 
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        return make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
+        made = make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
+        mode.storages.owners.parameter(made)
+        return made
 
     FakeTensor.data = property(data.__get__, put)
     torch.utils.swap_tensors = swap_tensors

@@ -1,23 +1,25 @@
-"""Stand-ins for values that a script reads from tensors, which have none here.
+"""Stand-ins for values that a script reads from tensors, which have none here, and which operators run for real.
 
-A number is 1, a truth value is False (no loss is ever nan) except where it says that something holds of all elements (no text is padded),
-a selection takes every element: so that a loop runs as it does where nothing is unusual. Each is noted with the line of the script that
-reads it.
+A number is 1, a truth value is False (no loss is ever nan) except where it says that something holds of all elements, a selection takes
+every element: so that a loop runs as it does where nothing is unusual. Small tensors of the host have data, since what a script computes
+there decides what it does: how a mesh is laid out, how long a batch is, which learning rate is due.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
-from lumos.emulation.process.operators import recurrent, routing, shapes, workspaces
-from lumos.emulation.process.operators.known import forget, know, value_of, written
+from lumos.emulation.process.operators import recurrent, routing, shapes
+from lumos.emulation.process.operators.routing import forget, know, value_of, written
 from lumos.emulation.record import CallKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lumos.emulation.process.streams import Streams
 
@@ -249,22 +251,58 @@ def pin(tensor: Any) -> Any:
 
 
 STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = shapes.rules() | {
-    aten._local_scalar_dense.default: _item,
-    aten.item.default: _item,
-    aten.is_nonzero.default: lambda *given: bool(_item(*given)),
-    aten.equal.default: _equal,
-    aten.allclose.default: _equal,
-    aten.nonzero.default: _nonzero,
-    aten.masked_select.default: _masked_select,
-    aten.index.Tensor: _index,
-    aten._unique2.default: _unique,
-    aten.unique_dim.default: _unique_dim,
-    aten.unique_consecutive.default: _unique_consecutive,
-    aten.repeat_interleave.Tensor: _repeat_interleave,
-    aten.bincount.default: _bincount,
-    aten._cudnn_rnn_backward.default: recurrent.backward,
-    aten.mkldnn_rnn_layer.default: workspaces.layer,
-    aten.record_stream.default: lambda *_: None,
+    aten._local_scalar_dense.default: _item, aten.item.default: _item, aten.is_nonzero.default: lambda *given: bool(_item(*given)),
+    aten.equal.default: _equal, aten.allclose.default: _equal, aten.nonzero.default: _nonzero,
+    aten.masked_select.default: _masked_select, aten.index.Tensor: _index, aten._unique2.default: _unique,
+    aten.unique_dim.default: _unique_dim, aten.unique_consecutive.default: _unique_consecutive,
+    aten.repeat_interleave.Tensor: _repeat_interleave, aten.bincount.default: _bincount,
+    aten._cudnn_rnn_backward.default: recurrent.backward, aten.record_stream.default: lambda *_: None,
     aten._pin_memory.default: lambda _, __, args, ___: pin(args[0]),
     aten.is_pinned.default: lambda _, __, args, ___: getattr(args[0], "pinned", False),
-}
+}  # fmt: skip
+
+
+#: Elements of the largest tensor that an operator may make for real, so that memory stays bounded.
+_LARGEST = 1 << 20
+
+
+def can_run_for_real(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether an operator reads and makes tensors with data only."""
+    tensors = list(_tensors((*args, *kwargs.values())))
+    if any(isinstance(each, FakeTensor) or each.device.type != "cpu" for each in tensors):
+        return False
+    device = kwargs.get("device")
+    if device is not None and torch.device(device).type != "cpu":
+        return False
+    if func in STAND_INS or func is torch.ops.aten.lift_fresh.default:
+        return bool(tensors)
+    return _is_small(mode, func, args, kwargs)
+
+
+def run_for_real(func: Any, args: Any, kwargs: Any) -> Any:
+    """The result of an operator on tensors with data. Pinned memory is ordinary memory that says it is pinned: a build of torch for CPUs
+    has no other."""
+    if func in PINNED:
+        return STAND_INS[func](None, func, args, kwargs)
+    out = func(*args, **{name: value for name, value in kwargs.items() if name != "pin_memory"})
+    if kwargs.get("pin_memory"):
+        pin(out)
+    return out
+
+
+def _is_small(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
+    """Whether the results are, which an operator on tensors without data tells; one that cannot tell depends on data and is run."""
+    shapes = [each.shape for each in _tensors((*args, *kwargs.values()))]
+    if not shapes and args and isinstance(args[0], (list, tuple)) and all(isinstance(each, int) for each in args[0]):
+        return math.prod(args[0]) <= _LARGEST
+    if sum(math.prod(shape) for shape in shapes) > _LARGEST:
+        return False
+    return bool(mode.largest_result(func, args, kwargs) <= _LARGEST)
+
+
+def _tensors(values_given: Any) -> Iterator[Any]:
+    for each in values_given:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple)):
+            yield from _tensors(each)

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulation.process.journal import ExchangeNote, Journal
-from lumos.emulation.process.operators.known import forget, know, value_of
-from lumos.emulation.record import CallKind
+from lumos.emulation.process.operators.routing import forget, know, value_of
+from lumos.emulation.record import CallKind, Exchange
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
+    from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.operators.storages import Storages
     from lumos.emulation.process.streams import Streams
 
@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 _OPERATORS = {
     "allreduce_": (CollectiveKind.ALL_REDUCE, "tensors", "tensors"),
     "allreduce_coalesced_": (CollectiveKind.ALL_REDUCE, "tensors", "tensors"),
-    "broadcast_": (CollectiveKind.BROADCAST, "tensors", "tensors"),
-    "reduce_": (CollectiveKind.REDUCE, "tensors", "tensors"),
+    "broadcast_": (CollectiveKind.BROADCAST, "tensors", "tensors"), "reduce_": (CollectiveKind.REDUCE, "tensors", "tensors"),
     "allgather_": (CollectiveKind.ALL_GATHER, "input_tensors", "output_tensors"),
     "_allgather_base_": (CollectiveKind.ALL_GATHER, "input_tensor", "output_tensor"),
     "allgather_coalesced_": (CollectiveKind.ALL_GATHER, "input_list", "output_lists"),
@@ -37,13 +36,10 @@ _OPERATORS = {
     "alltoall_": (CollectiveKind.ALL_TO_ALL, "input_tensors", "output_tensors"),
     "alltoall_base_": (CollectiveKind.ALL_TO_ALL, "input", "output"),
     "gather_": (CollectiveKind.GATHER, "input_tensors", "output_tensors"),
-    "scatter_": (CollectiveKind.SCATTER, "input_tensors", "output_tensors"),
-    "send": (CollectiveKind.SEND, "tensors", ""),
-    "recv_": (CollectiveKind.RECEIVE, "", "tensors"),
-    "recv_any_source_": (CollectiveKind.RECEIVE, "", "tensors"),
-    "barrier": (CollectiveKind.BARRIER, "", ""),
-    "monitored_barrier_": (CollectiveKind.BARRIER, "", ""),
-}
+    "scatter_": (CollectiveKind.SCATTER, "input_tensors", "output_tensors"), "send": (CollectiveKind.SEND, "tensors", ""),
+    "recv_": (CollectiveKind.RECEIVE, "", "tensors"), "recv_any_source_": (CollectiveKind.RECEIVE, "", "tensors"),
+    "barrier": (CollectiveKind.BARRIER, "", ""), "monitored_barrier_": (CollectiveKind.BARRIER, "", ""),
+}  # fmt: skip
 
 
 #: Kinds whose results are other values than those that were sent.
@@ -68,6 +64,7 @@ class Exchanges:
         declared = [each.name for each in func._schema.arguments]
         given = dict(zip(declared, args, strict=False)) | kwargs
         note = self._note(word, given)
+        self._storages.owners.exchanged(note.storages)
         with self._journal.around(note, opened=True) as number:
             pass
         _pass_on(_OPERATORS[word], given)
@@ -78,7 +75,7 @@ class Exchanges:
         outputs = given.get(_OPERATORS[word][2])
         return work.boxed() if returns == 1 else (outputs, work.boxed())
 
-    def _note(self, word: str, given: dict[str, Any]) -> ExchangeNote:
+    def _note(self, word: str, given: dict[str, Any]) -> Exchange:
         kind, source, target = _OPERATORS[word]
         group = torch.distributed.ProcessGroup.unbox(given["process_group"])
         name = group.group_name
@@ -90,13 +87,15 @@ class Exchanges:
             self._sequences[f"{name}#{self.batch}"] = 1
         some = (sends or receives or [given.get("tensor")])[0]
         asynchronous = bool(given.get("async_op", True))
-        return ExchangeNote(
-            kind, word, name, sequence, str(some.dtype).removeprefix("torch.") if some is not None else "uint8",
-            sum(each.numel() for each in sends), sum(each.numel() for each in receives), _peer(given, group),
-            _splits(given, "input_split_sizes", sends), _splits(given, "output_split_sizes", receives),
-            self.batch if in_batch else -1, self._streams.current, asynchronous,
-            bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
-            sorted({self._storages.number_of(each) for each in (*sends, *receives)}),
+        return Exchange(
+            kind=kind, name=word, group=name, sequence=sequence, thread=0, begin=0, end=0,
+            dtype=str(some.dtype).removeprefix("torch.") if some is not None else "uint8",
+            input_elements=sum(each.numel() for each in sends), output_elements=sum(each.numel() for each in receives),
+            peer=_peer(given, group), input_splits=_splits(given, "input_split_sizes", sends),
+            output_splits=_splits(given, "output_split_sizes", receives), batch=self.batch if in_batch else -1,
+            stream=self._streams.current, asynchronous=asynchronous,
+            host=bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
+            storages=sorted({self._storages.number_of(each) for each in (*sends, *receives)}),
         )  # fmt: skip
 
     def _work(self, number: int, given: dict[str, Any]) -> Any:
@@ -111,7 +110,7 @@ class Exchanges:
     def _leave_pending(self, number: int) -> None:
         """The caller took a future: whoever touches the exchange's memory first waits for it."""
         entry = self._journal.entries.get(number)
-        if isinstance(entry, ExchangeNote):
+        if isinstance(entry, Exchange):
             self._pending.update(dict.fromkeys(entry.storages, number))
 
     @property

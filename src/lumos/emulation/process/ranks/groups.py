@@ -1,24 +1,25 @@
-"""Process groups of a job of which only this process runs: they are made as asked, and nothing is ever exchanged.
+"""Process groups and launchers of a job of which only this process runs: groups are made as asked, and nothing is ever exchanged.
 
-Objects that ranks would tell each other are this rank's own, as in a job whose ranks do the same.
+Objects that ranks would tell each other are this rank's own, as in a job whose ranks do the same. A launcher (torchrun, accelerate, spawn)
+becomes the one process.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulation.process.operators.known import know, value_of
+from lumos.emulation.process.operators.routing import know, value_of
 from lumos.emulation.record import Group
 
 if TYPE_CHECKING:
     from lumos.emulation.process.ranks.exchanges import Exchanges
     from lumos.emulation.process.settings import EmulationSettings
-
 
 class Groups:
     """The process groups that the script made."""
@@ -122,13 +123,10 @@ def _objects(settings: EmulationSettings) -> dict[str, Any]:
         output[0] = (values or [None])[min(settings.rank, len(values or [None]) - 1)]
 
     return {
-        "all_gather_object": all_gather_object,
-        "gather_object": gather_object,
-        "scatter_object_list": scatter_object_list,
-        "broadcast_object_list": lambda *_, **__: None,
-        "send_object_list": lambda *_, **__: None,
+        "all_gather_object": all_gather_object, "gather_object": gather_object, "scatter_object_list": scatter_object_list,
+        "broadcast_object_list": lambda *_, **__: None, "send_object_list": lambda *_, **__: None,
         "recv_object_list": lambda *_, **__: 0,
-    }
+    }  # fmt: skip
 
 
 def _ddp() -> None:
@@ -183,3 +181,42 @@ class _Silent:
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_, **__: None
+
+
+_NAMES = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch")
+
+
+def is_launcher() -> bool:
+    """Whether this process is a launcher rather than the script: by the program, or the module after -m, that Python was started with."""
+    words = sys.orig_argv[1:]
+    while words and words[0].startswith("-") and words[0] != "-m":
+        words = words[2 if words[0] in ("-W", "-X") else 1 :]
+    started = words[1:2] if words[:1] == ["-m"] else words[:1]
+    return any(os.path.basename(each) in _NAMES for each in started)  # noqa: PTH119
+
+
+def become_script(settings: EmulationSettings) -> None:
+    """Let torch's launcher start the script in its own place, as the rank that is emulated. The launcher sees the devices too."""
+    torch.cuda.is_available = lambda: not settings.device.is_cpu
+    torch.cuda.device_count = lambda: 0 if settings.device.is_cpu else min(settings.world, settings.device.per_node)
+    api: Any = importlib.import_module("torch.distributed.launcher.api")
+
+    def elastic_launch(config: Any, entrypoint: Any) -> Any:
+        del config
+
+        def start(*arguments: Any) -> None:
+            os.environ.update(settings.environment(launched=True))
+            os.execvp(entrypoint, [entrypoint, *map(str, arguments)])
+
+        return start
+
+    api.elastic_launch = elastic_launch
+
+
+def start_here(settings: EmulationSettings) -> None:
+    """Let a script that starts the processes of its ranks itself go on as the one that is emulated."""
+
+    def spawn(function: Any, args: Any = (), nprocs: int = 1, *_: Any, **__: Any) -> None:
+        function(settings.rank % nprocs, *args)
+
+    torch.multiprocessing.spawn = torch.multiprocessing.start_processes = spawn

@@ -12,11 +12,11 @@ import os
 import pickle
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulation.process.loading import when_loaded
+from lumos.collect.loading import when_loaded
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
@@ -76,8 +76,7 @@ class Mail:
 def _stages(module: Any, mail: Mail, journal: Journal) -> None:
     stages = module.PipelineStage
     if not hasattr(stages, "_send_meta"):
-        exchange_objects(stages, mail, journal)
-        return
+        raise LumosError(f"torch {torch.__version__}: its pipeline stages tell each other nothing: install torch 2.8 to 2.13")
 
     def send(stage: Any, message: Any, receiver: int) -> None:
         if receiver > stage.stage_index:
@@ -98,41 +97,6 @@ def _received(mail: Mail, journal: Journal, sender: int, receiver: int) -> Any:
         journal.assume("stage-input", "the input of a later pipeline stage of a rank has the shapes of its earlier stage's output")
         return mail.last
     return message
-
-
-class _Shape(NamedTuple):
-    """A tensor as stages tell each other of it."""
-
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: Any
-
-
-def exchange_objects(stages: Any, mail: Mail, journal: Journal) -> None:
-    """Let the stages of earlier versions of torch, such as 2.7, leave each other messages: those send their output, as tensors on no
-    device, while they infer shapes. stages: their class."""
-    infer = stages._shape_inference
-
-    def inferred(stage: Any, *given: Any, **more: Any) -> Any:
-        place = stage.stage_index
-
-        def send(objects: list[Any], *_: Any, **__: Any) -> None:
-            described = [_Shape(tuple(each.shape), tuple(each.stride()), each.dtype) for each in objects[0]]
-            mail.send(described, place, place + 1)
-
-        def receive(objects: list[Any], *_: Any, **__: Any) -> None:
-            described = _received(mail, journal, place - 1, place)
-            objects[:] = [tuple(torch.empty_strided(each.shape, each.stride, dtype=each.dtype, device="meta") for each in described)]
-
-        distributed = torch.distributed
-        before = distributed.send_object_list, distributed.recv_object_list
-        distributed.send_object_list, distributed.recv_object_list = send, receive
-        try:
-            return infer(stage, *given, **more)
-        finally:
-            distributed.send_object_list, distributed.recv_object_list = before
-
-    stages._shape_inference = inferred
 
 
 def _schedules(module: Any) -> None:

@@ -23,7 +23,8 @@ def when_loaded(name: str, then: Callable[[Any], None]) -> None:
 
 
 class _Finder:
-    """Finds the awaited modules in the usual way, and calls what waits for them after they have run."""
+    """Finds the awaited modules in the usual way, and calls what waits for them after they have run: who only asks whether a module is
+    there finds it and does not load it."""
 
     def find_spec(self, name: str, path: Any = None, _target: Any = None) -> Any:
         if name not in _AWAITED:

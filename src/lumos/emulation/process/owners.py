@@ -1,0 +1,201 @@
+"""Whose each piece of the device's memory is, which module took it and what it is for; and the calls of modules, as ranges of the record.
+
+What is a parameter, a gradient, a state of an optimizer or part of an exchange is asked of torch's own objects. What a forward pass makes
+is an activation where it is still there when a backward pass goes on, and temporary otherwise, as is all that is made elsewhere. A node of
+the backward pass is the module's whose operator has its number.
+"""
+
+from __future__ import annotations
+
+import bisect
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, WeakValueDictionary
+
+import torch
+from torch._C._profiler import _RecordFunctionFast
+
+from lumos.emulation.record import MemoryKind, Owner
+from lumos.vocabulary import MODULE_PREFIX
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from lumos.emulation.process.journal import Journal
+
+class _Module(NamedTuple):
+    """From this number of an operator on, operators of the forward pass are this module's."""
+
+    sequence: int
+    name: str
+
+
+class Owners:
+    """The owners of the storages of one process, by their numbers."""
+
+    def __init__(self) -> None:
+        self.find: Callable[[Any], int] = lambda _: 0  # the number of a tensor's storage
+        self._kinds: dict[int, MemoryKind] = {}
+        self._modules: dict[int, str] = {}
+        self._young: set[int] = set()  # made by a forward pass and not needed by a backward pass yet
+        self._parameters: WeakValueDictionary[int, Any] = WeakValueDictionary()
+        self._paths: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self._holders: dict[int, str] = {}  # by the identity of a parameter or buffer: the module that has it
+        self._calls = threading.local()
+        self._forward: list[_Module] = []
+        self._updating = 0
+
+    # ---------------------------------------------------------------- what runs
+
+    def enter(self, module: Any) -> None:
+        """A call of a module begins on this thread."""
+        stack = self._stack()
+        if module not in self._paths:
+            for path, each in module.named_modules():
+                self._paths.setdefault(each, path or type(module).__name__)
+            for path, each in (*module.named_parameters(), *module.named_buffers()):
+                self._holders.setdefault(id(each), path.rpartition(".")[0])
+                self._know_all(each, MemoryKind.PARAMETER, self._holders[id(each)])
+        stack.append(self._paths[module])
+        self._note_module(stack)
+
+    def leave(self) -> None:
+        """The innermost call on this thread ends."""
+        stack = self._stack()
+        stack.pop()
+        self._note_module(stack)
+
+    def _note_module(self, stack: list[str]) -> None:
+        if torch._C._current_autograd_node() is None:
+            sequence = int(torch.autograd._get_sequence_nr())
+            if self._forward and self._forward[-1].sequence > sequence:
+                self._forward.clear()  # another thread's numbers
+            self._forward.append(_Module(sequence, stack[-1] if stack else ""))
+
+    def step_begins(self, optimizer: Any) -> None:
+        """An optimizer steps: its gradients are complete."""
+        self._updating += 1
+        self._gradients(each for group in optimizer.param_groups for each in group["params"])
+
+    def step_ends(self, optimizer: Any) -> None:
+        self._updating -= 1
+        for parameter, state in optimizer.state.items():
+            for each in state.values() if isinstance(state, dict) else ():
+                self._know_all(each, MemoryKind.OPTIMIZER_STATE, self._holders.get(id(parameter)))
+        del self._forward[:-1]
+
+    def watch_backward(self) -> None:
+        """Ask for gradients whenever a backward pass is done."""
+        run = torch.autograd._engine_run_backward
+
+        def run_backward(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return run(*args, **kwargs)
+            finally:
+                if torch._C._current_autograd_node() is None:
+                    self._gradients(list(self._parameters.values()))
+
+        torch.autograd._engine_run_backward = run_backward
+
+    # ---------------------------------------------------------------- what is known of a storage
+
+    def parameter(self, parameter: Any) -> None:
+        """A parameter was made."""
+        self._parameters[id(parameter)] = parameter
+        self._know_all(parameter, MemoryKind.PARAMETER)
+
+    def exchanged(self, numbers: Iterable[int]) -> None:
+        """Storages are read or written by an exchange."""
+        for each in numbers:
+            self._kinds.setdefault(each, MemoryKind.COMMUNICATION)
+
+    def know(self, number: int, kind: MemoryKind, module: str | None = None) -> None:
+        """What a storage is for, whatever was thought of it."""
+        self._kinds[number] = kind
+        self._young.discard(number)
+        if module is not None:
+            self._modules[number] = module
+
+    def made(self, number: int) -> None:
+        """A storage was taken, by what runs now on this thread."""
+        stack, node = self._stack(), torch._C._current_autograd_node()
+        if node is not None and not stack:
+            self.keep_young()
+            self._modules[number] = self._of_node(node)
+        else:
+            self._modules[number] = stack[-1] if stack else ""
+            if torch.is_grad_enabled() and not self._updating:
+                self._young.add(number)
+
+    def gone(self, number: int) -> None:
+        """A storage was given back."""
+        self._young.discard(number)
+
+    def all(self) -> Iterator[Owner]:
+        """The owner of every storage that was taken."""
+        self._gradients(list(self._parameters.values()))
+        for number, module in list(self._modules.items()):
+            yield Owner(number, self._kinds.get(number, MemoryKind.TEMPORARY), module)
+
+    def keep_young(self) -> None:
+        """What modules have made and not given back is for a backward pass, which goes on now or never will."""
+        for each in self._young:
+            if self._modules[each] or torch._C._current_autograd_node() is not None:
+                self._kinds.setdefault(each, MemoryKind.ACTIVATION)
+        self._young.clear()
+
+    def _of_node(self, node: Any) -> str:
+        place = bisect.bisect_right(self._forward, node._sequence_nr(), key=lambda each: each.sequence)
+        return self._forward[place - 1].name if place else ""
+
+    def _gradients(self, parameters: Iterable[Any]) -> None:
+        for each in parameters:
+            holder = self._holders.get(id(each))
+            self._know_all(each, MemoryKind.PARAMETER, holder)
+            if each.grad is not None:
+                self._know_all(each.grad, MemoryKind.GRADIENT, holder)
+
+    def _know_all(self, value: Any, kind: MemoryKind, module: str | None = None) -> None:
+        """The storage of a tensor, or those that a tensor of a subclass is made of."""
+        if not isinstance(value, torch.Tensor):
+            return
+        inner = type(value).__tensor_flatten__(value)[0] if hasattr(type(value), "__tensor_flatten__") else ()
+        for name in inner:
+            self._know_all(getattr(value, name), kind, module)
+        if not inner and (number := self.find(value)) and self._kinds.get(number) in (None, MemoryKind.COMMUNICATION, kind):
+            self.know(number, kind, module)
+
+    def _stack(self) -> list[str]:
+        if not hasattr(self._calls, "stack"):
+            self._calls.stack = []
+        found: list[str] = self._calls.stack
+        return found
+
+
+def watch_modules(journal: Journal, owners: Owners) -> None:
+    """Put a range around every call of a module while the journal records, and tell whose memory it takes."""
+    call = torch.nn.Module.__call__
+    names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+    counts: Counter[str] = Counter()
+
+    def name_of(module: Any) -> str:
+        known = names.get(module)
+        if known is None:
+            kind = type(module).__name__
+            known = names[module] = f"{MODULE_PREFIX}{kind}_{counts[kind]}"
+            counts[kind] += 1
+        return known
+
+    def named(module: Any, *args: Any, **kwargs: Any) -> Any:
+        name = name_of(module)
+        owners.enter(module)
+        try:
+            if not journal.recording:
+                return call(module, *args, **kwargs)
+            with _RecordFunctionFast(name):
+                return call(module, *args, **kwargs)
+        finally:
+            owners.leave()
+
+    torch.nn.Module.__call__ = named
