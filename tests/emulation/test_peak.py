@@ -23,7 +23,7 @@ def process(*changes, owners=(), room=0):
 def test_the_peak_has_its_moment_its_owners_and_the_room_that_is_left():
     owners = [Owner(1, PARAMETER, "layers.0.mlp"), Owner(2, PARAMETER, "layers.1.mlp"), Owner(3, ACTIVATION, "layers.1.mlp.0")]
     found = peak(process((0, 500, 1), (0, 600, 2), (12, 400, 3), (13, 50, 4), (21, -400, 3), (22, 300, 5), owners=owners, room=5000))
-    assert (found.rank, found.allocated_bytes, found.reserved_bytes, found.free_bytes) == (3, 1550, 2550, 2450)
+    assert (found.rank, found.allocated_bytes, found.reserved_bytes, found.room_bytes) == (3, 1550, 2550, 5000)
     assert (found.operator, found.module) == ("aten::mm", "Linear_0")
     assert found.held == [Held(PARAMETER, "layers.*.mlp", 1100), Held(ACTIVATION, "layers.*.mlp.*", 400), Held(TEMPORARY, "", 50)]
 

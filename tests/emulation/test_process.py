@@ -8,7 +8,9 @@ from itertools import accumulate
 import pytest
 from tests.emulation.emulated_scripts import HEAD, leaves, run
 
+from lumos.cost.cluster import load_cluster
 from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.record import REGION_PREFIX, CallKind, Tensor
 from lumos.emulation.run import Launched, records
 from lumos.errors import LumosError
@@ -320,3 +322,22 @@ def test_what_an_optimizer_does_after_the_one_inside_it_belongs_to_the_same_step
     (process,) = run(tmp_path, body)
     assert leaves(process)[-2:] == ["aten::_foreach_add_", "aten::copy_"]
     assert leaves(process).count("aten::copy_") == 2  # of the gradient, and of the parameter: none of the step before
+
+
+def test_switches_of_tf32_and_pinned_memory_are_those_of_the_moment(tmp_path):
+    body = """
+        model, image = nn.Linear(64, 64).cuda(), nn.Conv2d(4, 4, 3).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(2):
+            for precision in ("highest", "high"):
+                torch.set_float32_matmul_precision(precision)
+                torch.backends.cudnn.allow_tf32 = precision == "highest"
+                model(torch.ones(8, 64, device="cuda")), image(torch.ones(2, 4, 8, 8, device="cuda"))
+            torch.ones(1000).cuda(), torch.ones(1000).pin_memory().cuda(non_blocking=True)
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    found = [launch for each in process.operators for launch in Kernels(load_cluster("h100").accelerator)(each)]
+    assert [each.name[-4:] for each in found if "gemm" in each.name] == ["fp32", "tf32", "tf32", "fp32"]
+    pinned, pageable = (next(each.work.ns for each in found if f"({kind} -> Device" in each.name) for kind in ("Pinned", "Pageable"))
+    assert pageable > pinned

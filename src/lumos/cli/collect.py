@@ -82,10 +82,10 @@ def _memory(peaks: Sequence[Peak]) -> Iterator[str]:
     """The peak of the rank that reserves most: figures, moment, owners."""
     size = partial(with_unit, measure=quantity("_bytes"))
     most = max(peaks, key=lambda each: (each.reserved_bytes, each.allocated_bytes))
-    of_rank = f"rank {most.rank}: " if len(peaks) > 1 else ""
+    spare = size(most.room_bytes - most.reserved_bytes)
     when = " in ".join(filter(None, (most.operator, most.module))) or f"before the recorded steps, in these {size(most.steps_bytes)}"
-    room = f", reserved {size(most.reserved_bytes)} of {size(most.room_bytes)}: {size(most.free_bytes)} to spare" if most.room_bytes else ""
-    yield f"memory: {of_rank}at most {size(most.allocated_bytes)} allocated ({when}){room}"
+    room = f", reserved {size(most.reserved_bytes)} of {size(most.room_bytes)}: {spare} to spare" if most.room_bytes else ""
+    yield f"memory: rank {most.rank} has at most {size(most.allocated_bytes)} allocated ({when}){room}"
     yield f"  {', '.join(f'{kind} {size(held)}' for kind, held in most.by_kind().items())}"
     for each in most.held[:_OWNERS]:
         yield f"  {size(each.bytes):>9} {each.kind} {each.module or 'outside of modules'}"

@@ -19,8 +19,8 @@ _DRIVER = {
 #: Of the bytes of a device, where a GB of its data sheet is a GiB of the chip, the share that its driver shows: 0.985 to 0.992 in
 #: recordings of a V100, three A100 and two H100, and of an H200 139.8 GiB of 141.
 _SHOWN = 0.99
-#: Bytes that a process holds on its device beside what PyTorch reserves: its context, and code that was loaded. The median of what torch's
-#: own messages tell of six single processes on A100 and H100 that ran out of memory, 0.48 to 0.80 GiB.
+#: Bytes that a process holds beside what PyTorch reserves, such as its context: the median of what messages of torch tell of six single
+#: processes on A100 and H100 that ran out of memory, 0.48 to 0.80 GiB.
 _OUTSIDE = int(0.58 * (1 << 30))
 
 

@@ -41,11 +41,6 @@ class Peak(NamedTuple):
     module: str
     held: list[Held]
 
-    @property
-    def free_bytes(self) -> int:
-        """What PyTorch might still reserve."""
-        return self.room_bytes - self.reserved_bytes
-
     def by_kind(self) -> dict[MemoryKind, int]:
         """Bytes of each kind, the most first."""
         found: Counter[MemoryKind] = Counter()

@@ -26,7 +26,8 @@ _VERSION = 1
 
 class Tensor(msgspec.Struct, frozen=True):
     """A tensor without data. dtype: as torch writes it, without "torch." ("bfloat16"). stride: in elements. storage: one number for
-    each piece of memory of the process; views share it. device: "cuda" or "cpu". offset: of its first element, in elements."""
+    each piece of memory of the process; views share it. device: "cuda" or "cpu". offset: of its first element, in elements. pinned: memory
+    of the host that the device can copy from by itself."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -34,6 +35,7 @@ class Tensor(msgspec.Struct, frozen=True):
     storage: int
     device: str
     offset: int = 0
+    pinned: bool = False
 
 
 #: An argument or result of an operator: a tensor, a number, or the text of anything else (an element type, a device, a layout).
@@ -50,6 +52,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     its results, empty where an operator that it calls gives them. sequence: the number that a forward operator shares with its node
     of the backward pass, -1 without. forward_thread: of a backward operator the thread of its forward one, -1 otherwise. stream: the
     current stream of its device.
+    tf32: whether torch let fp32 be multiplied in TF32 then; None where that is not known.
     leaf: it is the operator that reaches a kernel (or, for a view, none), rather than one that only calls others.
     """
 
@@ -63,6 +66,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int = -1
     forward_thread: int = -1
     stream: int = 0
+    tf32: bool | None = None
     leaf: bool = False
 
 

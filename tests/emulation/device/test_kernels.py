@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from lumos.blocks.work import Attention, Gemm, Traffic
@@ -295,8 +296,8 @@ def test_reductions_normalisations_and_lookups_have_classes_and_bytes_of_their_o
 def test_copies_between_host_and_device_take_the_hosts_bus_and_others_a_kernel():
     a, host = tensor(1000), tensor(1000, device="cpu")
     (down,) = launched("aten::copy_", host, a, outputs=[host])
-    assert (down.engine, down.name) == (DeviceEngine.COPY, "Memcpy DtoH (Device -> Pinned)")
-    (up,) = launched("aten::copy_", a, host, outputs=[a])
+    assert (down.engine, down.name) == (DeviceEngine.COPY, "Memcpy DtoH (Device -> Pageable)")
+    (up,) = launched("aten::copy_", a, msgspec.structs.replace(host, pinned=True), outputs=[a])
     assert up.work.ns == host_copy_ns(2000) == 1500 + round(2000 / HOST_BYTES_PER_S * 1e9)
     (block,) = launched("aten::copy_", a, tensor(1000), outputs=[a])
     assert (block.engine, block.work) == (DeviceEngine.COPY, Traffic(4000, 1, POINTWISE))

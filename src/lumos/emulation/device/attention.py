@@ -1,8 +1,7 @@
 """Operators that compute attention in one kernel, by the kernel that torch has chosen for them.
 
-torch chooses before it calls: `scaled_dot_product_attention` becomes the operator of one of its kernels (flash, memory-efficient,
-cuDNN), or, for the plain form, multiplications and a softmax that are operators of their own. So the name of the operator says which
-kernel runs. Flash kernels of torch are FlashAttention 2; the memory-efficient ones are as fast as FlashAttention 1.
+torch chooses before it calls, so the name of the operator says which kernel runs. Flash kernels of torch are FlashAttention 2; the
+memory-efficient ones are as fast as FlashAttention 1.
 """
 
 from __future__ import annotations
@@ -58,7 +57,7 @@ def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> 
     if form is None:
         return None
     tensors = list(tensors_of(operator.inputs))[form.query : form.query + 3]
-    dtype = arithmetic(tensors[0].dtype, accelerator) if tensors else None
+    dtype = arithmetic(tensors[0].dtype, accelerator, operator.tf32) if tensors else None
     if dtype is None or len(tensors) < 3 or any(len(t.shape) != 4 for t in tensors):
         return None
     work = _work(form, operator, *tensors)._replace(dtype=dtype)

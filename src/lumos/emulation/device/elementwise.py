@@ -6,13 +6,9 @@
     strided       where an operand lies in memory is computed for each element, one dimension after the other, with a division for each.
                   Neighbouring dimensions that all operands walk through alike are one dimension
 
-The last two are held back by how fast a core issues instructions, and by the latency of memory, since a thread fetches an element when
-it is done with the one before; the more so the fewer bytes an element has. The rules are those of PyTorch (aten/src/ATen/native/cuda,
-Loops.cuh, CUDALoops.cuh and Copy.cu; TensorIterator.cpp). Instructions were counted in the code that NVIDIA's compiler (NVRTC 12.4) makes
-of the same loops for compute capability 9.0; no recording was used for them.
-
-Limits: branches that values rarely take do not count, and an operator whose function was not counted takes that of an addition. A result
-whose layout is not known is taken to follow its inputs.
+The last two are held back by how fast a core issues instructions, and by the latency of memory. The rules are those of PyTorch
+(aten/src/ATen/native/cuda, Loops.cuh, CUDALoops.cuh and Copy.cu; TensorIterator.cpp). Instructions were counted in the code that NVRTC 12.4
+makes of the same loops for compute capability 9.0, without a recording; a function that was not counted takes those of an addition.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Write the traces of an emulated job: one file a rank in Kineto's form and its execution trace, from the records of its processes.
 
-The work of every rank is priced and simulated together, so that waiting for other ranks emerges. Each rank has a file of its own,
-copies too: a file takes about as much as a recorded one, some 50 bytes an operator, and every verb then answers for the whole job. Where
-that would be more than `_MOST_ROWS` rows or `_MOST_RANKS` ranks, only the processes that were run have files, and the answers say which
-ranks are absent.
+The work of every rank is priced and simulated together, so that waiting for other ranks emerges. Each rank has a file of its own, copies
+too, so that every verb answers for the whole job; where that would be more than `_MOST_ROWS` rows or `_MOST_RANKS` ranks, only those
+that were run have files, and the answers say which ranks are absent.
 """
 
 from __future__ import annotations

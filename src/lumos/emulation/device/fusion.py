@@ -3,13 +3,9 @@
 A script's compiled functions run operator by operator here, inside ranges that say so. This follows what TorchInductor does with
 their graph (torch/_inductor/scheduler.py): an element-wise operator, a reduction, a normalisation or a copy is not run where it stands, but
 as part of the kernel that is first needed by an operator which cannot be fused (a multiplication, attention, …) or by the end of
-the range. A collective needs what it sends. Such a kernel reads what others made and writes what others need, and nothing in between
-reaches memory. The backward pass of a range makes intermediate values again from what was kept, as the partitioner of AOTAutograd does,
-rather than have the forward pass write them; and a kernel makes values again that are cheap to make rather than read them. Operators on
-complex numbers are left alone (torch/_inductor/lowering.py: they fall back to those of ATen).
-
-Limits: kernels that only share what they read stay apart, a reduction of long rows reads its input once, and breaks of the
-graph inside a range are not seen.
+the range. Such a kernel reads what others made and writes what others need. The backward pass of a range makes intermediate values again
+from what was kept, as the partitioner of AOTAutograd does, and a kernel what is cheap to make. Operators on complex numbers are left alone
+(torch/_inductor/lowering.py). Limits: kernels that only share what they read stay apart, and breaks of the graph are not seen.
 """
 
 from __future__ import annotations

@@ -2,10 +2,7 @@
 
 An operator of eager mode takes its dispatch, then its launch call. `data/host.toml` has a value for each class, with its spread over
 recordings on different hosts (`tools/fit_host.py` writes it); the launch call is the accelerator's own where its cluster file has one.
-Hosts differ far more than devices do, so the interval of a time is wide.
-
-Limits: the work of Python between two operators is the same around all launches, and the same where there are none; what asks for no
-operator, such as a logger's work, a loader's that decodes images or an optimizer's loop over its parameters, is not seen.
+Hosts differ far more than devices do, so the interval of a time is wide. What asks for no operator, such as a logger's work, is not seen.
 """
 
 from __future__ import annotations

@@ -14,18 +14,14 @@ Kernels on matrix units read channels last; where the tensors lie with channels 
 afterwards, each with a kernel that goes through the tensor in tiles of `PERMUTED_TILE` channels and as many positions, at the rate of
 contiguous passes. Its threads visit a whole tile also where it has fewer channels.
 
-fp32 matrices are multiplied in fp32 and fp32 convolutions in TF32, as torch does unless a script says otherwise
-(`torch.backends.cuda.matmul.allow_tf32` is False, `torch.backends.cudnn.allow_tf32` True). Matrix units take TF32 only where the channels
+fp32 is multiplied in TF32 where torch was told so (`set_float32_matmul_precision`, `allow_tf32`, `fp32_precision`); where that is not
+known, as in a recording, convolutions are and matrices are not, which is torch's default. Matrix units take TF32 only where the channels
 are a multiple of 16 bytes (NVIDIA, Convolutional Layers User's Guide); others are multiplied in fp32 by kernels that read them as they lie.
 
 Hopper's own kernels read and write matrices by its tensor memory accelerator, whose rows begin at multiples of 16 bytes (NVIDIA, CUDA
 driver API, cuTensorMapEncodeTiled). Matrices in 16 bits whose rows do not, such as the scores of a vocabulary of 50,257, are multiplied by
 kernels written for Ampere, with its instructions. So are images whose channels are no multiple of 16 bytes: cuDNN fills them up with zeros,
 in memory that it clears first, and its kernels for them split k among cores for the gradient of the weight alone.
-
-For a weight gradient neighbours along k are positions, which lie apart where channels are last. Hopper's matrix units read them from shared
-memory so in 16 bits alone (NVIDIA, PTX ISA, wgmma.mma_async), so that in TF32 both factors are turned around there first: each byte is
-written when it arrives, read and written back turned, and then read as often as a tile of C needs it (`_through_shared`).
 """
 
 from __future__ import annotations
@@ -93,15 +89,15 @@ def product_kernels(name: str, operator: Operator, accelerator: Accelerator) -> 
     return (_transposed_backward if _is_transposed(name, operator) else _convolution_backward)(operator, accelerator)
 
 
-def arithmetic(dtype: str, accelerator: Accelerator, fp32: DType = DType.FP32) -> DType | None:
+def arithmetic(dtype: str, accelerator: Accelerator, tf32: bool | None = False) -> DType | None:
     """The type in which the accelerator multiplies elements of this type; a type that it has no rate for is multiplied in fp32.
 
-    None for a type that is not multiplied. fp32: the type for fp32, which may be TF32.
+    None for a type that is not multiplied. tf32: fp32 is multiplied in TF32.
     """
     known = DType.parse(dtype)
     if known is None or (known.is_integer and known is not DType.INT8) or known in (DType.BOOL, DType.COMPLEX64, DType.COMPLEX128):
         return None
-    wanted = fp32 if known is DType.FP32 else known.arithmetic
+    wanted = DType.TF32 if tf32 and known is DType.FP32 else known.arithmetic
     return wanted if wanted in accelerator.peak_flops else DType.FP32
 
 
@@ -111,7 +107,7 @@ def _product(name: str, operator: Operator, accelerator: Accelerator) -> list[La
     if places.second >= len(tensors):
         return None
     a, b = tensors[places.first], tensors[places.second]
-    dtype = arithmetic(a.dtype, accelerator)
+    dtype = arithmetic(a.dtype, accelerator, operator.tf32)
     if dtype is None or not a.shape or not b.shape:
         return None
     if name in _GROUPED and len(b.shape) == 3 and len(a.shape) == 2:
@@ -138,10 +134,10 @@ def _is_aligned(matrix: Tensor) -> bool:
 
 
 def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
-    image, weight = _image_and_weight(operator, 0)
+    image, weight = _image_and_weight(operator)
     if image is None or weight is None:
         return None
-    dtype = _convolved(image, accelerator)
+    dtype = _convolved(image, accelerator, operator)
     if dtype is None:
         return None
     results = list(tensors_of(operator.outputs))
@@ -163,7 +159,7 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
     if len(tensors) < 3 or len(tensors[1].shape) < 3:
         return None
     gradient, image, weight = tensors[:3]
-    dtype = _convolved(image, accelerator)
+    dtype = _convolved(image, accelerator, operator)
     if dtype is None:
         return None
     masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
@@ -192,7 +188,7 @@ def _is_transposed(name: str, operator: Operator) -> bool:
 
 def _transposed(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
     """A transposed convolution: the data gradient of the convolution from its result to its image."""
-    image, weight = _image_and_weight(operator, 0)
+    image, weight = _image_and_weight(operator)
     results = list(tensors_of(operator.outputs))
     if image is None or weight is None or not results:
         return None
@@ -238,8 +234,9 @@ def _weight_gradient(gradient: Tensor, image: Tensor, weight: Tensor, dtype: DTy
 
 
 def _through_shared(m: int, n: int, k: int) -> int:
-    """Bytes that pass through shared memory for C[m, n] of one tap, whose factors are turned around there. Tiles of C have 64 or 128 rows
-    and columns, and an instruction multiplies 64 rows by all columns of a tile."""
+    """Bytes that pass through shared memory for C[m, n] of one tap. Positions, neighbours along k, lie apart where channels are last, and
+    Hopper's matrix units read such factors from there in 16 bits alone (NVIDIA, PTX ISA, wgmma.mma_async): in TF32 they are turned around
+    first. Tiles of C have 64 or 128 rows and columns, and an instruction multiplies 64 rows by all columns of a tile."""
     rows, columns = (min(128, _whole(size, 64)) for size in (m, n))
     turned, multiplied = 3 * (rows + columns), rows // 64 * (64 + columns)
     return -(-m // rows) * -(-n // columns) * k * (turned + multiplied) * DType.TF32.bytes
@@ -254,14 +251,14 @@ def _is_odd(image: Tensor) -> bool:
     return image.shape[1] * width(image.dtype) % ALIGNED_BYTES != 0
 
 
-def _convolved(image: Tensor, accelerator: Accelerator) -> DType | None:
+def _convolved(image: Tensor, accelerator: Accelerator, operator: Operator) -> DType | None:
     """The type in which a convolution of this image is multiplied; None for a type that is not multiplied."""
-    dtype = arithmetic(image.dtype, accelerator, DType.TF32)
+    dtype = arithmetic(image.dtype, accelerator, operator.tf32 is not False)
     return DType.FP32 if dtype is DType.TF32 and _is_odd(image) else dtype
 
 
-def _image_and_weight(operator: Operator, first: int) -> tuple[Tensor | None, Tensor | None]:
-    tensors = list(tensors_of(operator.inputs))[first : first + 2]
+def _image_and_weight(operator: Operator) -> tuple[Tensor | None, Tensor | None]:
+    tensors = list(tensors_of(operator.inputs))[:2]
     if len(tensors) < 2 or len(tensors[0].shape) < 3 or len(tensors[0].shape) != len(tensors[1].shape):
         return None, None
     return tensors[0], tensors[1]

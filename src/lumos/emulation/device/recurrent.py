@@ -7,10 +7,8 @@ ATen/native/cudnn/RNN.cpp) a layer multiplies the inputs of all moments at once,
 
 and then goes from moment to moment: a product of the state, [sequences, hidden] x [hidden, gates x hidden], and one kernel that computes
 the gates element by element (Appleyard, Kocisky, Blunsom: Optimizing Performance of Recurrent Neural Networks on GPUs, 2016). The
-backward pass does both in reverse, and multiplies for the gradients of the weights at its end. fp32 is multiplied in TF32, as torch has it
-unless a script says otherwise (`torch.backends.cudnn.allow_tf32`).
-
-Limits: layers and directions run one after the other here, where cuDNN overlaps them on streams of its own. Not compared with a recording.
+backward pass does both in reverse, and multiplies for the gradients of the weights at its end. Layers and directions run one after the
+other here, where cuDNN overlaps them on streams of its own. Not compared with a recording.
 """
 
 from __future__ import annotations
@@ -21,13 +19,13 @@ from lumos.blocks.work import Gemm, Traffic
 from lumos.emulation.device.launch import Launch, width
 from lumos.emulation.device.products import arithmetic
 from lumos.emulation.record import Tensor
-from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumos.cost.cluster import Accelerator
     from lumos.emulation.record import Argument, Operator
+    from lumos.vocabulary import DType
 
 #: Where the arguments after the states begin, by operator.
 _KIND_AT = {"_cudnn_rnn": 6, "_cudnn_rnn_backward": 10}
@@ -86,7 +84,7 @@ def recurrent_kernels(name: str, operator: Operator, accelerator: Accelerator) -
     given, numbers = operator.inputs[0], [each for each in operator.inputs[place : place + 4] if isinstance(each, int)]
     if not isinstance(given, Tensor) or len(numbers) < 4:
         return None
-    dtype = arithmetic(given.dtype, accelerator, DType.TF32)
+    dtype = arithmetic(given.dtype, accelerator, operator.tf32 is not False)
     if dtype is None:
         return None
     kind, hidden, projected, layers = numbers

@@ -1,8 +1,7 @@
 """The rows of one rank's trace: what a profiler would have recorded of it, at the times that the simulation gave.
 
 Operators with their shapes, marks, calls of the runtime, device work with the arguments of its collectives, waits with the call that
-recorded their event, the arrows between them, and the memory that was taken and given back, in blocks of 512 bytes as PyTorch's
-allocator does (`kMinBlockSize` in c10/core/AllocatorConfig.h).
+recorded their event, the arrows between them, and the memory that was taken and given back, as PyTorch's allocator does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Operators over lists of tensors: those of optimizers (`_foreach_…`, `_fused_…`), which take many tensors in each launch.
 
-A launch takes chunks of 65,536 elements, at most 320 of them and from at most as many tensors as fit into its argument: fewer, the
-more lists there are (aten/src/ATen/native/cuda/MultiTensorApply.cuh: `kChunkSize`, `depth_to_max_blocks`, `depth_to_max_tensors`). Lists
-whose types differ, or whose tensors are not dense, take one launch a tensor instead.
+A launch takes 320 chunks of 65,536 elements at most, from as many tensors as fit into its argument (aten/src/ATen/native/cuda/
+MultiTensorApply.cuh). Lists whose types differ, or whose tensors are not dense, take one launch a tensor.
 """
 
 from __future__ import annotations

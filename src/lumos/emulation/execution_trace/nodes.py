@@ -2,9 +2,7 @@
 
 Node 1 is the process, then come its threads and the process groups, then everything that the record has, in the order in which it
 began, so that an id is a place in the order of calls. A node's `rf_id` is the "Record function id" of the profiler's row of the same call.
-
-A record keeps the results of operators that reach the dispatcher. An operator that only calls others above it gives what the last of
-them gave, or its first argument where it called none, as `aten::to` does for a tensor that is what it should be.
+An operator that only calls others gives what the last of them gave, or its first argument where it called none, as `aten::to` may.
 """
 
 from __future__ import annotations

@@ -8,11 +8,9 @@ left, those that are free as a whole go back to it, and then the request fails.
     up to 10 MiB      blocks of a segment of 20 MiB
     above             a segment of its own, a multiple of 2 MiB; a rest of more than 1 MiB is split off
 
-With expandable segments there is one segment for each stream and size class, of which pages of 2 or 20 MiB are taken and given back, and
-every rest is split off (c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13).
-
-Limits: memory that a second stream uses (`record_stream`) is free as soon as the script gives it back; pages go back from the end of an
-expandable segment only; no other option of PYTORCH_ALLOC_CONF changes anything.
+With expandable segments there is one for each stream and size class, of which pages of 2 or 20 MiB are taken and given back, and every
+rest is split off (c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13). Limits: memory that a second stream uses
+(`record_stream`) is free as soon as the script gives it back; pages go back from the end of such a segment only; no other option counts.
 """
 
 from __future__ import annotations

@@ -33,6 +33,7 @@ class OperatorNote(NamedTuple):
     inputs: list[Argument]
     outputs: list[Argument]
     stream: int
+    tf32: bool
     own_kernel: bool = False
 
 

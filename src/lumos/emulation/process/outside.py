@@ -36,7 +36,7 @@ _CHANGING = (
     "mkfifo", "mknod",
 )  # fmt: skip
 _LONGEST_SLEEP = 0.01  # seconds; not none at all, so that a thread that waits in a loop leaves the processor to others
-_DEVICES = ("/dev", "/proc")
+_DEVICES = ("/dev/", "/proc/")
 _temporary = os.path.realpath(tempfile.gettempdir())
 _made: set[str] = set()
 _unwritten: set[str] = set()
@@ -151,9 +151,9 @@ def may_change(file: Any) -> bool:
     if not isinstance(file, (str, bytes, os.PathLike)):
         return True
     path = os.path.realpath(os.fsdecode(file))
-    if _is_below(path, _DEVICES):
+    if path.startswith(_DEVICES):
         return True
-    if not _is_below(path, (_temporary,)):
+    if not path.startswith(_temporary + os.sep):
         return False
     if not os.path.lexists(path):
         _made.add(path)
@@ -175,16 +175,9 @@ def _is_made(path: str) -> bool:
     return False
 
 
-def _is_below(path: str, folders: tuple[str, ...]) -> bool:
-    return any(path.startswith(folder + os.sep) for folder in folders)
-
-
 def _unless_others(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function where all paths that it is given are the script's own, else one that does nothing.
-
-    Names in an open folder follow from a call for that folder. A file that was not written can be given another name, which is not written
-    either.
-    """
+    """The function where all paths that it is given are the script's own, else one that does nothing. Names in an open folder follow from
+    a call for that folder. A file that was not written can be given another name, which is not written either."""
 
     def cut(file: Any, *args: Any, **kwargs: Any) -> Any:
         paths = [file, *(each for each in args[:1] if isinstance(each, (str, bytes, os.PathLike)))]

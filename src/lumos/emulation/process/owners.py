@@ -8,6 +8,7 @@ the backward pass is the module's whose operator has its number.
 from __future__ import annotations
 
 import bisect
+import contextlib
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -104,6 +105,13 @@ class Owners:
         """A parameter was made."""
         self._parameters[id(parameter)] = parameter
         self._know_all(parameter, MemoryKind.PARAMETER)
+
+    @contextlib.contextmanager
+    def without(self, *tensors: Any) -> Iterator[None]:
+        """Within it, nothing refers to these tensors, of which torch exchanges only such."""
+        held = [each for each in tensors if self._parameters.pop(id(each), None) is not None]
+        yield
+        self._parameters.update((id(each), each) for each in held)
 
     def exchanged(self, numbers: Iterable[int]) -> None:
         """Storages are read or written by an exchange."""

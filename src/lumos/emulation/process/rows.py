@@ -229,6 +229,7 @@ def _operator(
         name=row.name, thread=thread, begin=begin, end=end, inputs=inputs, outputs=known.outputs if known else [],
         overload=known.overload if known else str(getattr(row.event, "overload_name", "")), sequence=fields.sequence_number,
         forward_thread=forward.get(fields.sequence_number, -1) if backward else -1, stream=known.stream if known else 0,
+        tf32=known.tf32 if known else None,
         leaf=known is not None and (known.own_kernel or not calls_others),
     )  # fmt: skip
 

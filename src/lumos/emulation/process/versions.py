@@ -54,3 +54,11 @@ def profiled_with_overloads() -> Any:
     from torch._C._profiler import _ExperimentalConfig
 
     return _ExperimentalConfig(capture_overload_names=True) if TORCH_VERSION >= (2, 7) else _ExperimentalConfig()
+
+
+def allows_tf32(kind: str) -> bool:
+    """Whether torch lets fp32 be multiplied in TF32 now, in "matmul", "conv" or "rnn"; versions before 2.9 have a switch for cuBLAS and one
+    for cuDNN."""
+    if hasattr(torch._C, "_get_fp32_precision_getter"):
+        return bool(torch._C._get_fp32_precision_getter("cuda", kind) == "tf32")
+    return bool(torch._C._get_cublas_allow_tf32() if kind == "matmul" else torch._C._get_cudnn_allow_tf32())

@@ -16,6 +16,7 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
+from lumos.emulation.process import versions
 from lumos.emulation.process.journal import OperatorNote
 from lumos.emulation.process.operators import attention, inside, recurrent, values
 from lumos.emulation.process.operators.composite import follows, has_kernel, implementation
@@ -224,7 +225,9 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         declared = func._schema.arguments
         given = [args[place] if place < len(args) else kwargs.get(each.name, each.default_value) for place, each in enumerate(declared)]
         overload = "" if func._overloadname == "default" else func._overloadname
-        return OperatorNote(overload, [self.storages.as_argument(each) for each in given], [], self.streams.current)
+        name = func._schema.name
+        tf32 = versions.allows_tf32("conv" if "conv" in name else "rnn" if "rnn" in name else "matmul")
+        return OperatorNote(overload, [self.storages.as_argument(each) for each in given], [], self.streams.current, tf32)
 
 
 def _storages(arguments: Iterable[Argument]) -> Iterator[int]:

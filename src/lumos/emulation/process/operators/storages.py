@@ -175,7 +175,9 @@ class Storages:
         if not number:
             return Tensor(tuple(int(size) for size in tensor.shape), dtype, (), 0, tensor.device.type)
         shape, stride = tuple(map(int, tensor.shape)), tuple(map(int, tensor.stride()))
-        described = Tensor(shape, dtype, stride, number, tensor.device.type, int(tensor.storage_offset()))
+        described = Tensor(
+            shape, dtype, stride, number, tensor.device.type, int(tensor.storage_offset()), getattr(tensor, "pinned", False)
+        )
         if self._journal.recording:
             known = self._described.setdefault(int(tensor._cdata), [])
             if not known or known[-1].tensor != described:

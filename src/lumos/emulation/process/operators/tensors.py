@@ -47,7 +47,8 @@ def _parameters(mode: Any) -> None:
                 torch._C._swap_tensor_impl(one, other)
                 one.__dict__, other.__dict__ = other.__dict__, one.__dict__
         else:
-            swap(one, other)
+            with mode.storages.owners.without(one, other):
+                swap(one, other)
 
     def parameter(cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         made = make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)

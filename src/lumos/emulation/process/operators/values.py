@@ -71,7 +71,9 @@ _BOTH: dict[Any, Callable[[Any, Any], Any]] = {
 
 
 def from_data(tensor: Any, source: Any) -> Any:
-    """A tensor without data that takes the place of `source`, which has data: a single value stays known. Returns the tensor."""
+    """A tensor without data that takes the place of `source`, which has data: a single value stays known, and that it is pinned."""
+    if getattr(source, "pinned", False):
+        tensor.pinned = True
     if source.numel() == 1 and not source.requires_grad and source.device.type == "cpu":
         know(tensor, source.item())
     return tensor
