@@ -84,7 +84,7 @@ class Bench:
     @cached_property
     def trust(self) -> Trust:
         """How far answers about the job can be trusted."""
-        probed = probe_of_base(self.job, self._base_figures.loop)
+        probed = probe_of_base(self.job, self.owners, self._base_figures.loop)
         return with_evidence(trust(self.graph, self.base, self.owners), (*self._identity[1], *probed))
 
     @cached_property

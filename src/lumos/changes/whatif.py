@@ -108,7 +108,7 @@ def answer_changes(
 def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:
     """How far the answer depends on single rows of the recording (`certainty.probe`)."""
     if changes.structural:
-        return probe_of_base(job, steady(members(graph)))
+        return probe_of_base(job, owners := members(graph), steady(owners))
     base, outcome = found.base.step_time_s, found.outcome
     if not base or not found.altered or changes.repeat:
         return ()

@@ -177,7 +177,7 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:
         owners=owners,
         truth=truth,
         times=times,
-        trust=with_evidence(trust(graph, replayed, owners), (*grounds, *probe_of_base(job, base))),
+        trust=with_evidence(trust(graph, replayed, owners), (*grounds, *probe_of_base(job, owners, base))),
         at=lengths[(len(lengths) - 1) // 2][1],
         base=base,
         parts=tuple(each for each in breakdown(truth, owners, job) if each.counts),

@@ -39,6 +39,24 @@ def graph_of(tasks, edges, waits=None):
     )
 
 
+#: Thread 1 works 10, launches K1 of 10, waits for the stream and works 50. Thread 2 works 8 and launches K2 of 40.
+#: K2 is launched first: it runs 8 to 48, K1 48 to 58, and thread 1 is done at 108.
+TWO_LAUNCHERS = (
+    [
+        (0, Kind.OPERATOR, "first", 10),
+        (1, Kind.OPERATOR, "second", 8),
+        (1, Kind.LAUNCH, "launch K2", 0),
+        (0, Kind.LAUNCH, "launch K1", 0),
+        (0, Kind.SYNC, "wait", 0),
+        (0, Kind.RETURN, "return", 0),
+        (0, Kind.OPERATOR, "after", 50),
+        (2, Kind.KERNEL, "K2", 40),
+        (2, Kind.KERNEL, "K1", 10),
+    ],
+    [(8, 5, Dependency.SYNC), (2, 7, Dependency.LAUNCH), (3, 8, Dependency.LAUNCH)],
+)
+
+
 @pytest.fixture
 def base():
     """A thread works 10 and launches K1 of 30 and, 20 later, K2 of 10; it ends at 70. The kernels run 10 to 40 and 40 to 50."""
@@ -106,20 +124,8 @@ def test_work_that_took_no_time_and_now_does_may_add_anything(base):
 
 
 def test_an_order_that_changed_is_named():
-    """Two threads launch to one stream; with 12 instead of 8 on thread 2, K1 comes first, and the step takes 70 instead of 108."""
-    tasks = [
-        (0, Kind.OPERATOR, "first", 10),
-        (1, Kind.OPERATOR, "second", 8),
-        (1, Kind.LAUNCH, "launch K2", 0),
-        (0, Kind.LAUNCH, "launch K1", 0),
-        (0, Kind.SYNC, "wait", 0),
-        (0, Kind.RETURN, "return", 0),
-        (0, Kind.OPERATOR, "after", 50),
-        (2, Kind.KERNEL, "K2", 40),
-        (2, Kind.KERNEL, "K1", 10),
-    ]
-    edges = [(8, 5, Dependency.SYNC), (2, 7, Dependency.LAUNCH), (3, 8, Dependency.LAUNCH)]
-    loop = steady(members(graph_of(tasks, edges)))
+    """With 12 instead of 8 on thread 2, K1 comes first, and the step takes 70 instead of 108."""
+    loop = steady(members(graph_of(*TWO_LAUNCHERS)))
     after = altered(loop, members(replace(loop.loop.graph, duration=durations_with(loop, second=12))))
     (found,) = beyond_bounds(loop, after)
     assert "no work takes less time, and yet the step takes 70.00 µs instead of 108.0 µs" in found.message

@@ -9,7 +9,7 @@ import pytest
 import lumos
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
-from lumos.changes.certainty.probe import launched_pairs, probe, probe_evidence, probe_of_base, probed_graphs
+from lumos.changes.certainty.probe import launched_pairs, probe, probe_evidence, probe_of_base, probed_jobs
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.simulation.durations import scale
@@ -56,19 +56,19 @@ def test_pairs_are_kernels_with_a_call_of_their_own(job):
 @pytest.mark.parametrize(("kernels", "left_out"), [(3, 1), (2000, 2)])
 def test_one_kernel_in_a_thousand_is_left_out_with_its_launch(job, kernels, left_out):
     whole = job(rows_of(kernels))
-    probed = probed_graphs(whole)
+    probed = probed_jobs(whole)
     assert probed.pairs == kernels and len(probed.jobs) == 2 and not probed.why_not
     for each in probed.jobs:
         assert len(each.job.traces[0]) == len(whole.traces[0]) - 2 * left_out
         for kind, before in ((Kind.LAUNCH, kernels + 1), (Kind.KERNEL, kernels), (Kind.COLLECTIVE, 1)):
-            assert int((each.graph.kind == kind).sum()) == before - (left_out if kind != Kind.COLLECTIVE else 0)
-    again = probed_graphs(whole)
-    assert [(a.graph.event == b.graph.event).all() for a, b in zip(probed.jobs, again.jobs, strict=True)] == [True, True]
+            assert int((each.base[0].graph.kind == kind).sum()) == before - (left_out if kind != Kind.COLLECTIVE else 0)
+    again = probed_jobs(whole)
+    assert [(a.base[0].graph.event == b.base[0].graph.event).all() for a, b in zip(probed.jobs, again.jobs, strict=True)] == [True, True]
 
 
 def test_a_job_without_such_kernels_is_not_probed(job):
     cpu = job([row for row in rows_of(3) if row["cat"] == "cuda_runtime"])
-    assert probed_graphs(cpu).why_not == "no kernel has a launch call of its own"
+    assert probed_jobs(cpu).why_not == "no kernel has a launch call of its own"
     assert probe(cpu, 0.5, 0.0, lambda _, graph: graph) == ()
 
 
@@ -86,7 +86,8 @@ def test_a_question_is_asked_again_of_the_job_without_single_rows(job):
     (evidence,) = probe(whole, ratio - 0.3, 0.01, halved)
     assert (evidence.code, evidence.grade) == ("probe", Grade.LIMITED)
     assert evidence.share == pytest.approx(0.3, abs=0.02)
-    assert probe_of_base(whole, base) == ()
+    assert probe_of_base(whole, members(graph), base) == ()
+    assert all("base" not in vars(each) for each in probed_jobs(job(rows_of(30))).jobs)
 
 
 def test_a_graph_that_is_given_is_not_probed(job, tmp_path):

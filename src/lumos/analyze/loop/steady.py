@@ -157,9 +157,7 @@ def part_of_steps(owners: Members) -> tuple[Diagnostic, ...]:
     return (Diagnostic("steps-sampled", message),) if part < whole else ()
 
 
-def steady(
-    owners: Members, run: Callable[[Graph], Timeline] = simulate, *, repeat: bool | None = None, passes: int = 2
-) -> Steady:
+def steady(owners: Members, run: Callable[[Graph], Timeline] = simulate, *, repeat: bool | None = None, passes: int = 2) -> Steady:
     """The loop of a job, simulated until it settles.
 
     owners: of the job. run: how a graph is simulated. repeat: whether to repeat the steps that count, where that does not follow from the

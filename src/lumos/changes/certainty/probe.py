@@ -19,8 +19,7 @@ from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.graph.launches import device_work, of_graph_launches
 from lumos.graph.table import Evidence
-from lumos.simulation import simulate
-from lumos.simulation.durations import scale, with_durations
+from lumos.simulation.durations import scale
 from lumos.trace.operations import is_operations
 from lumos.trace.table import Category
 from lumos.trace.without import without_rows
@@ -30,6 +29,7 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
     from lumos.trace.table import Int64, Job, Trace
 
@@ -39,23 +39,21 @@ SEEDS = (1, 2)
 SHARE = 0.001
 #: From so many kernels on, an answer is wrong that moves by more than its interval: in a smaller recording a kernel may matter.
 MANY_PAIRS = 1000
-
-
 #: An answer is the same where it moves by no more than this share of the step.
 STILL = 0.005
 
 
 @dataclass(frozen=True, eq=False)
 class ProbedJob:
-    """A job of which a few rows are left out, and its graph."""
+    """A job of which a few rows are left out; its graph is built when it is first asked for."""
 
     job: Job
-    graph: Graph
 
     @cached_property
-    def base(self) -> Steady:
-        """The loop of the job."""
-        return steady(members(self.graph))
+    def base(self) -> tuple[Members, Steady]:
+        """The steps of the job, with its graph, and its loop. Raises GraphError where they cannot be built."""
+        owners = members(build(self.job))
+        return owners, steady(owners)
 
 
 class Probed(NamedTuple):
@@ -68,8 +66,8 @@ class Probed(NamedTuple):
 
 
 @lru_cache(maxsize=1)
-def probed_graphs(job: Job) -> Probed:
-    """The job with a few kernels and their launches left out, once for each of SEEDS. Raises GraphError where a graph cannot be built."""
+def probed_jobs(job: Job) -> Probed:
+    """The job with a few kernels and their launches left out, once for each of SEEDS."""
     if job.traces[0].metadata.get("format") or is_operations(job.traces[0]):
         return Probed((), 0, "the recording has no rows of kernels and of the calls that launched them")
     pairs = [launched_pairs(trace) for trace in job.traces]
@@ -81,8 +79,7 @@ def probed_graphs(job: Job) -> Probed:
         chosen = np.random.default_rng(seed).choice(len(every), _left_out(len(every)), replace=False)
         gone = [every[chosen[of_trace[chosen] == i]].reshape(-1) for i in range(len(pairs))]
         traces = tuple(without_rows(trace, rows) if len(rows) else trace for trace, rows in zip(job.traces, gone, strict=True))
-        probed = replace(job, traces=traces)
-        jobs.append(ProbedJob(probed, build(probed)))
+        jobs.append(ProbedJob(replace(job, traces=traces)))
     return Probed(tuple(jobs), len(every))
 
 
@@ -118,26 +115,31 @@ def probe(job: Job, found: float, half_width: float, ask: Callable[[Job, Graph],
     found: the answer, as the changed step divided by that of the base. half_width: of its interval. ask: the changed graph of a job. A job
     of which it cannot be asked, because what was left out is all that it names, is none the wiser.
     """
-    several, ratios = probed_graphs(job), []
+    several, ratios = probed_jobs(job), []
     for each in several.jobs:
         try:
-            changed = ask(each.job, each.graph)
-            ratios.append(altered(each.base, replace(members(each.graph), graph=changed)).step_time_ns / max(each.base.step_time_ns, 1))
+            ratios.append(_ratio(*each.base, ask(each.job, each.base[0].graph)))
         except LumosError:
             continue
     return probe_evidence(found, ratios, max(half_width, STILL), several.pairs) if ratios else ()
 
 
-def probe_of_base(job: Job, base: Steady) -> tuple[Evidence, ...]:
-    """The same for the job itself, asked for all device work in half its time: how far an answer that is not asked again may be off. base:
-    its loop. In a recording of fewer than MANY_PAIRS kernels one of them is too much of the job to tell."""
-    if probed_graphs(job).pairs < MANY_PAIRS:
+def probe_of_base(job: Job, owners: Members, base: Steady) -> tuple[Evidence, ...]:
+    """The same for the job itself, asked for all device work in half its time: how far an answer that is not asked again may be off.
+    owners, base: its steps and its loop. In a recording of fewer than MANY_PAIRS kernels one of them is too much of the job to tell."""
+    if probed_jobs(job).pairs < MANY_PAIRS:
         return ()
-    graph = base.loop.graph
-    durations = np.where(graph.on_device, graph.duration // 2, graph.duration)
-    faster = replace(base, timeline=simulate(with_durations(graph, durations))).step_time_ns
-    found = probe(job, faster / max(base.step_time_ns, 1), 0.0, lambda _, graph: scale(graph, graph.on_device, 0.5))
+
+    def halved(_: Job, graph: Graph) -> Graph:
+        return scale(graph, graph.on_device, 0.5)
+
+    found = probe(job, _ratio(owners, base, halved(job, owners.graph)), 0.0, halved)
     return tuple(each._replace(grade=Grade.LIMITED) for each in found)
+
+
+def _ratio(owners: Members, base: Steady, changed: Graph) -> float:
+    """What a changed graph takes for a step, divided by what the base takes."""
+    return altered(base, replace(owners, graph=changed)).step_time_ns / max(base.step_time_ns, 1)
 
 
 def _left_out(pairs: int) -> int:
