@@ -21,11 +21,13 @@ from validation.program import (
     Collective,
     Exchange,
     Give,
+    InTurn,
     Kernel,
     LaunchGraph,
     Message,
     Operator,
     Pause,
+    Poll,
     Program,
     Record,
     Synchronise,
@@ -173,14 +175,16 @@ class _ThreadRun:
                 self.clock += ns(us)
             case LaunchGraph():
                 self._graph(action)
-            case Synchronise(stream):
-                yield from self._synchronise(stream)
+            case Synchronise(stream, call):
+                yield from self._synchronise(stream, call)
             case Record(event, stream):
                 self._record(event, stream)
             case WaitEvent(stream, event, back):
                 self._wait(stream, self._recorded(event, back))
             case SynchroniseEvent(event, back):
                 yield from self._synchronise_event(self._recorded(event, back))
+            case Poll(event, us, back):
+                yield from self._poll(self._recorded(event, back), ns(us))
             case Wait(stream, awaited):
                 self._wait(stream, self._record("", awaited))
             case Give(channel):
@@ -189,6 +193,9 @@ class _ThreadRun:
                 yield from self._take(action)
             case Exchange():
                 yield from self._exchange(action)
+            case InTurn(parts):
+                for each in parts[self.step % len(parts)]:
+                    yield from self._do(each)
         yield True
 
     def _take(self, take: Take) -> Iterator[bool]:
@@ -284,13 +291,13 @@ class _ThreadRun:
             yield False
             self.machine.settle()
 
-    def _synchronise(self, stream: int | None) -> Iterator[bool]:
+    def _synchronise(self, stream: int | None, call: str) -> Iterator[bool]:
         streams = self.rank.streams
         chosen = list(streams) if stream is None else [stream]
         begin = self.clock
         yield from self._returned([streams[each][-1] for each in chosen if streams.get(each)])
-        if stream is None:
-            self._call("cudaDeviceSynchronize", begin)
+        if call or stream is None:
+            self._call(call or "cudaDeviceSynchronize", begin)
         else:
             self.rank.run.notes.append(Note("Stream Sync", self._call("cudaStreamSynchronize", begin), stream))
 
@@ -300,6 +307,18 @@ class _ThreadRun:
         begin = self.clock
         yield from self._returned([event.work] if event.work else [])
         self.rank.run.notes.append(Note("Event Sync", self._call("cudaEventSynchronize", begin), -1, event))
+
+    def _poll(self, event: Event | None, every: int) -> Iterator[bool]:
+        if event is None:
+            return
+        yield from self._until(*([event.work] if event.work else []))
+        while True:
+            begin = self.clock
+            self.clock += CALL
+            self._call("cudaEventQuery", begin)
+            if event.work is None or (event.work.end or 0) <= begin:
+                return
+            self.clock += every
 
     def _returned(self, awaited: list[Work]) -> Iterator[bool]:
         """Set the clock to when a call that begins now and waits for the work returns."""

@@ -77,9 +77,11 @@ class Pause:
 
 @dataclass(frozen=True)
 class Synchronise:
-    """A call that returns when all work that was launched to the stream (None: to any stream) has ended."""
+    """A call that returns when all work that was launched to the stream (None: to any stream) has ended. call: its name, where it is one
+    that waits without saying so."""
 
     stream: int | None = None
+    call: str = ""
 
 
 @dataclass(frozen=True)
@@ -104,6 +106,16 @@ class SynchroniseEvent:
     """A call that returns when the work has ended that an event stands for; nothing without the event. back: as in `WaitEvent`."""
 
     event: str
+    back: int = 0
+
+
+@dataclass(frozen=True)
+class Poll:
+    """Ask again and again, every `us`, whether the work has ended that an event stands for; nothing without the event. back: as in
+    `WaitEvent`."""
+
+    event: str
+    us: float
     back: int = 0
 
 
@@ -140,7 +152,16 @@ class Exchange:
     us: float
 
 
-Action = Operator | LaunchGraph | Pause | Synchronise | Record | WaitEvent | SynchroniseEvent | Wait | Give | Take | Exchange
+@dataclass(frozen=True)
+class InTurn:
+    """What a thread does here from step to step: in step n, `parts[n % len(parts)]`."""
+
+    parts: tuple[Thread, ...]
+
+
+Action = (
+    Operator | LaunchGraph | Pause | Synchronise | Record | WaitEvent | SynchroniseEvent | Poll | Wait | Give | Take | Exchange | InTurn
+)
 #: What one thread does in a step.
 Thread = tuple[Action, ...]
 
@@ -181,6 +202,8 @@ def scaled(program: Program, glob: str, factor: float) -> Program:
                 return replace(action, kernels=tuple(map(of_kernel, kernels)))
             case Exchange(name, us):
                 return Exchange(name, time(name, us))
+            case InTurn(parts):
+                return InTurn(tuple(map(of_thread, parts)))
         return action
 
     def of_thread(thread: Thread) -> Thread:

@@ -21,7 +21,8 @@ class Change(NamedTuple):
 class Case:
     """A program and the changes to ask about. by_hand_ms: its step, where it was worked out on paper.
 
-    warm_up: the steps that run before the recorded ones, enough for the job to have settled.
+    warm_up: the steps that run before the recorded ones, enough for the job to have settled. cycle: after how many steps what a step does
+    comes round again; the recording shows whole cycles after its first step.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Case:
     warm_up: int = 6
     recorded: int = 4
     by_hand_ms: float | None = None
+    cycle: int = 1
 
 
 def device_bound() -> Program:
