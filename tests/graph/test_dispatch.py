@@ -31,9 +31,10 @@ def drawing(draw, kernels):
     for i, (name, start, duration) in enumerate(kernels):
         drawn.op(f"aten::{name}", 4 * i, 3).launch((4 * i + 1, 1), (start, duration), name=name)
         if i == 0:
-            drawn.launch((2.5, 0.4), (kernels[0][1] + kernels[0][2], 50), stream=20, name="ncclDevKernel_AllReduce_Sum_f32")
-    drawn.op("torch.distributed.ddp.reducer::copy_bucket_to_grad", 40, 2)
-    return drawn.op("aten::after", 43, 3).launch((44, 1), (160, 10), name="after")
+            drawn.call("hipStreamWaitEvent", 2.2, 0.2).launch(
+                (2.5, 0.4), (kernels[0][1] + kernels[0][2], 50), stream=20, name="ncclDevKernel_AllReduce_Sum_f32"
+            )
+    return drawn.call("hipStreamWaitEvent", 40, 2).op("aten::after", 43, 3).launch((44, 1), (160, 10), name="after")
 
 
 def found(trace):

@@ -12,11 +12,10 @@ from lumos.graph.waits.full_queue import full_queue, outstanding
 from lumos.simulation import simulate
 
 US = 1000
-NONE_STALLED = np.empty(0, np.int64)
 
 
 def depth_of(found):
-    return full_queue(found, device_work(found), NONE_STALLED).depth
+    return full_queue(found, device_work(found)).depth
 
 
 def filled(draw, lost=()):
@@ -100,7 +99,7 @@ def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
     found = trace(drawing)
     work = device_work(found)
     assert (outstanding(work).ahead == 1000).all()
-    depth, waited, freed = full_queue(found, work, NONE_STALLED)
+    depth, waited, freed = full_queue(found, work)
     assert (depth, len(waited), freed.tolist()) == (1000, 300, list(range(300)))
     graph = rank_graph(found)
     launches = np.flatnonzero(graph.kind == Kind.LAUNCH)

@@ -76,6 +76,16 @@ def test_an_event_is_awaited_up_to_its_record(draw, trace):
     assert simulate(graph, longer(graph, "before", 500)).start[after] == base + 500 * US
 
 
+def test_an_event_that_was_recorded_before_the_recording_stands_for_work_from_before_it(draw, trace):
+    """The note names a record call with a smaller id than all recorded calls have; the kernel of 50 us ended before the call returned."""
+    drawing = draw().work("kernel", "before", 6, 50, 8, 3).work("kernel", "later", 60, 100, 8, 4)
+    drawing.call("cudaEventSynchronize", 20, 40, correlation=51).launch((65, 5), (165, 40), 8, "launched")
+    drawing.row("cuda_sync", "Event Sync", 20, 40, -1, 0, stream=-1, device=0, correlation=51,
+                wait_on_stream=8, wait_on_cuda_event_record_corr_id=0)  # fmt: skip
+    graph = rank_graph(trace(drawing))
+    assert [graph.names[graph.name[i]] for i in graph.pred[graph.pred_kind == Dependency.SYNC]] == ["before"]
+
+
 def test_a_pageable_copy_blocks_its_call(draw, trace):
     # the copy waits for the kernel, the call for the copy and 7 us more
     drawing = draw().launch((0, 10), (12, 100)).copy((20, 100), (112, 1), "Memcpy DtoH (Device -> Pageable)", 8)

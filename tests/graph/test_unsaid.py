@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
-from lumos.graph.waits.unsaid import with_unsaid_waits
+from lumos.graph.one_rank import rank_graph
+from lumos.graph.waits.unsaid import polls, with_unsaid_waits
 
 
 def steps(draw, name, frees, *, kernel=100, wait=True, late=10):
@@ -79,3 +81,28 @@ def test_a_call_that_returns_before_the_work_has_ended_waits_at_no_repetition(dr
 def test_calls_of_the_stream_and_of_other_kinds_never_wait(draw, trace):
     assert waiting(trace(steps(draw, "cudaFreeAsync", range(4)))) == 0
     assert waiting(trace(steps(draw, "cudaMallocAsync", range(4)))) == 0
+
+
+def polling(draw, *, apart, between=0):
+    """Steps of 400 us: a kernel of 200 us, and an event that is polled every `apart` us from 10 us on, with so much work in between."""
+    drawing = draw()
+    for at in range(0, 1600, 400):
+        drawing.step(at // 400, at, 399).launch((at, 3), (at + 5, 200)).call("cudaEventRecord", at + 5, 1)
+        for time in np.cumsum([at + 10, *apart]).tolist():
+            drawing.call("cudaEventQuery", time, 1).op("work", time + 2, between)
+        drawing.op("python", time + 5, 100)
+    drawing.rows = [row for row in drawing.rows if row["name"] != "work" or between]
+    return drawing
+
+
+def test_queries_at_even_times_wait_for_their_event(draw, trace, loop_time):
+    """The event comes to pass at 205 us, and is asked for at 210. The step of 320 us in all follows the kernel, to the next query."""
+    found = trace(polling(draw, apart=[20] * 10))
+    assert len(polls(found).call) == 4 and loop_time(found, 2) - loop_time(found, 1) == pytest.approx(200, abs=1)
+    (evidence,) = [each for each in rank_graph(found).evidence if each.code == "polled"]
+    assert evidence.share == pytest.approx(80 / 1401, abs=1e-3)  # four waits, each of up to 20 us, in 1,401
+
+
+@pytest.mark.parametrize("drawn", [{"apart": (20, 50, 140)}, {"apart": (200,)}, {"apart": [20] * 10, "between": 3}])
+def test_queries_at_uneven_times_few_or_between_work_are_no_wait(draw, trace, drawn):
+    assert not len(polls(trace(polling(draw, **drawn))).call)

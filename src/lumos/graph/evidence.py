@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
+    from lumos.graph.waits.unsaid import Polls
 
 #: A recording of which a larger share of the rows breaks a rule is not what the device and the threads did.
 MOST_BROKEN = 0.01
@@ -60,9 +61,10 @@ NEVER_MEASURED = "never-measured"
 
 
 def row_evidence(
-    trace: Trace, calls: Int8, slices: HostSlices, batches: LoaderWaits, work: DeviceWork, waits: StreamWaits
+    polled: Polls, calls: Int8, slices: HostSlices, batches: LoaderWaits, work: DeviceWork, waits: StreamWaits
 ) -> tuple[Evidence, ...]:
-    """The findings in the rows of one rank. calls: the `Call` of every row. slices, batches, work, waits: what was read from the rows."""
+    """The findings in the rows of one rank. calls: the `Call` of every row. The others are what was read from the rows."""
+    trace = polled.trace
     found = [Evidence(d.code, d.message, Grade.LIMITED) for d in trace.diagnostics if d.code in UNREADABLE]
     launches = np.flatnonzero((calls == Call.LAUNCH) | (calls == Call.GRAPH_LAUNCH))
     where = f"rank {trace.rank}"
@@ -78,6 +80,7 @@ def row_evidence(
     found += _branches(where, calls, work)
     found += _waits_unresolved(where, work, waits)
     found += _loader_waits(where, batches)
+    found += _polls(where, polled)
     return tuple(found)
 
 
@@ -241,19 +244,22 @@ def _branches(where: str, calls: Int8, work: DeviceWork) -> Iterator[Evidence]:
 
 
 def _waits_unresolved(where: str, work: DeviceWork, waits: StreamWaits) -> Iterator[Evidence]:
-    """Waits between streams for which no awaited work was found. With one stream there is nothing to wait for."""
+    """Waits between streams for which no awaited work was found, or that the profiler left out where ranks communicate, as ROCm's may. With
+    one stream there is nothing to wait for."""
     total = waits.exact + waits.inferred + waits.unresolved
-    if len(work.streams) < 2 or not waits.unresolved:
+    unknown = waits.unresolved / total if total else float(work.communicates.any())
+    if len(work.streams) < 2 or not unknown:
         return
-    unknown = waits.unresolved / total
     busy, window = int((work.end - work.start).sum()), int(work.end.max() - work.start.min())
     elsewhere = busy - int(np.bincount(work.stream, weights=work.end - work.start).max())
-    message = (
-        f"{where}: for {waits.unresolved:,} of {total:,} waits between streams no awaited work was found;"
-        " after a change, work on several streams may run in another order"
+    found = (
+        f"for {waits.unresolved:,} of {total:,} waits between streams no awaited work was found"
+        if total
+        else ("it shows no waits between streams, although it communicates")
     )
     share = unknown * min(1.0, elsewhere / max(window, 1))
     if share > NEGLIGIBLE:
+        message = f"{where}: {found}; after a change, work on several streams may run in another order"
         yield Evidence("waits-unresolved", message, Grade.LIMITED, share)
 
 
@@ -263,3 +269,12 @@ def _loader_waits(where: str, batches: LoaderWaits) -> Iterator[Evidence]:
     if batches.share > NEGLIGIBLE and not batches.pace:
         message = f"{where}: for {batches.share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
         yield Evidence("loader-waits", message, Grade.LIMITED, batches.share)
+
+
+def _polls(where: str, polled: Polls) -> Iterator[Evidence]:
+    """Waits that poll: when a thread asks next after the event has come to pass is chance after a change."""
+    if len(polled.call):
+        start, took = polled.trace.start[polled.call], polled.trace.duration[polled.call]
+        share = min(polled.late / max(int((start + took).max() - start.min()), 1), 1.0)
+        message = f"{where}: {count(len(start), 'wait')} poll for an event, and may go on {share:.1%} of the time after it has come to pass"
+        yield Evidence("polled", message, Grade.LIMITED, share)

@@ -59,12 +59,6 @@ def inferred_waits(trace: Trace, work: DeviceWork, syncs: Synchronisations, wait
     return found
 
 
-def inferred_queue(trace: Trace, depth: int, stalled: Int64) -> list[Diagnostic]:
-    """What the graph inferred about the queue of launches. depth: its depth, 0 without a limit. stalled: work whose launch waited for work
-    from before the recording."""
-    if not depth:
-        return []
-    message = f"rank {trace.rank}: launches wait for a place in a queue of {depth}"
-    if len(stalled):
-        message += f"; {count(len(stalled), 'call')} waited for work from before the recording"
-    return [Diagnostic("queue-full", message)]
+def inferred_queue(trace: Trace, depth: int) -> list[Diagnostic]:
+    """What the graph inferred about the queue of launches. depth: its depth, 0 without a limit."""
+    return [Diagnostic("queue-full", f"rank {trace.rank}: launches wait for a place in a queue of {depth}")] if depth else []

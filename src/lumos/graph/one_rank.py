@@ -13,7 +13,7 @@ import numpy as np
 
 from lumos.errors import GraphError
 from lumos.graph.arrivals import arrivals, loader_waits
-from lumos.graph.calls import classify
+from lumos.graph.calls import Call, classify
 from lumos.graph.constants import rank_constants
 from lumos.graph.dispatch import dispatches
 from lumos.graph.edges import Edges
@@ -36,8 +36,8 @@ from lumos.graph.waits.full_queue import FullQueue, full_queue
 from lumos.graph.waits.graph_launches import graph_order
 from lumos.graph.waits.streams import StreamWaits, stream_waits
 from lumos.graph.waits.syncs import NONE, BlockingCopies, Synchronisations, blocking_copies, synchronisations
-from lumos.graph.waits.unsaid import with_unsaid_waits
-from lumos.graph.waits.window import held_up_at_begin, launched_before, stalled_at_begin
+from lumos.graph.waits.unsaid import Polls, polls, with_unsaid_waits
+from lumos.graph.waits.window import held_up_at_begin, launched_before
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -54,8 +54,7 @@ BETWEEN = "(between operators)"
 class _Device(NamedTuple):
     """The device work of a rank, and what it and the CPU wait for.
 
-    calls: the `Call` of every row of the trace. held_up: first work of streams that earlier work kept busy, and stalled: work whose launch
-    waited for work from before the recording.
+    calls: the `Call` of every row of the trace. held_up: first work of streams that earlier work kept busy.
     """
 
     calls: Int8
@@ -65,7 +64,6 @@ class _Device(NamedTuple):
     waits: StreamWaits
     dispatched: Dispatches
     held_up: Int64
-    stalled: Int64
     queue: FullQueue
 
 
@@ -81,8 +79,8 @@ class _Host(NamedTuple):
 
 def rank_graph(trace: Trace) -> Graph:
     """The dependency graph of one rank's trace, on its own. Raises GraphError where it contains no work."""
-    trace = plausible(trace)
-    device = _device(trace)
+    polled = polls(plausible(trace))
+    trace, device = polled.trace, _device(polled)
     work, syncs = device.work, device.syncs
     delays = rank_constants(trace, work, device.waits, syncs, device.copies, device.dispatched)
     host = _host(trace, device, delays.launch_latency)
@@ -123,18 +121,18 @@ def rank_graph(trace: Trace) -> Graph:
             *trace.diagnostics,
             *once_said,
             *inferred_waits(trace, work, syncs, device.waits, device.held_up),
-            *inferred_queue(trace, device.queue.depth, device.stalled),
+            *inferred_queue(trace, device.queue.depth),
         ),
-        evidence=row_evidence(trace, device.calls, host.slices, awaited, work, device.waits),
+        evidence=row_evidence(polled, device.calls, host.slices, awaited, work, device.waits),
     )
 
 
-def _device(trace: Trace) -> _Device:
+def _device(polled: Polls) -> _Device:
+    trace = polled.trace
     work = device_work(trace)
     calls = with_unsaid_waits(trace, classify(trace), work)
+    calls[polled.call] = Call.EVENT_SYNC
     waits = stream_waits(trace, calls, work)
-    held_up = held_up_at_begin(trace, work, waits)
-    stalled = stalled_at_begin(trace, work, held_up)
     return _Device(
         calls,
         work,
@@ -142,9 +140,8 @@ def _device(trace: Trace) -> _Device:
         blocking_copies(trace, calls, work),
         waits,
         dispatches(work, waits),
-        held_up,
-        stalled,
-        full_queue(trace, work, stalled),
+        held_up_at_begin(trace, work, waits),
+        full_queue(trace, work),
     )
 
 
@@ -184,11 +181,10 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     at = planned.last_of_row[work.call[(work.call >= 0) & work.placed]]
     planned.kind[at] = Kind.LAUNCH
     planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
-    waited = np.union1d(device.queue.waited, device.stalled)
-    if len(waited):
-        blocked = planned.last_of_row[work.call[waited]]
+    if len(device.queue.waited):
+        blocked = planned.last_of_row[work.call[device.queue.waited]]
         free = np.setdiff1d(at, blocked)
-        made = planned.finish[planned.last_of_row[work.call[device.queue.waited]]] - work.end[device.queue.freed]
+        made = planned.finish[blocked] - work.end[device.queue.freed]
         usual = int(min(np.median(each) for each in (planned.duration[free], np.maximum(made, 0)) if len(each)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]

@@ -28,8 +28,6 @@ FEWEST_FULL, LONG_STALL = 5, 100_000
 #: A smaller count is not taken for the queue's depth (launches): CUDA's queue holds about 1,024, and loops in a program make
 #: launches begin at smaller counts again and again.
 SHALLOWEST_QUEUE = 900
-#: The depth of a queue that was full without showing how deep it is (launches): that of CUDA's queue in the public traces, 1,020 to 1,022.
-USUAL_QUEUE = 1022
 #: The queue may be full where as large a share of its places seems to be free: a recording that lacks more rows is not worth asking.
 LOST_PLACES = 0.05
 #: A launch that takes no more than so many times what is usual for its call is not said to have waited. Of the launches that wait in
@@ -67,9 +65,8 @@ def outstanding(work: DeviceWork) -> Outstanding:
     return Outstanding(launched, len(early) + np.arange(len(launched)) - ended, by_end[np.minimum(ended, len(by_end) - 1)])
 
 
-def full_queue(trace: Trace, work: DeviceWork, stalled: Int64) -> FullQueue:
-    """How many launches may be outstanding, and which launches waited for a place. stalled: work whose launch waited for work from before
-    the recording, which shows that the queue was full even where nothing else does."""
+def full_queue(trace: Trace, work: DeviceWork) -> FullQueue:
+    """How many launches may be outstanding, and which launches waited for a place."""
     launched, ahead, next_end = outstanding(work)
     most = int(ahead.max(initial=0))
     near = ahead >= (1 - LOST_PLACES) * most
@@ -77,7 +74,7 @@ def full_queue(trace: Trace, work: DeviceWork, stalled: Int64) -> FullQueue:
     often = (ahead >= most - 1).sum() >= FULL_QUEUE_SIGHTINGS
     if most >= SHALLOWEST_QUEUE and (often or _stalls(trace.duration[work.call[launched[near]]], waited[near])):
         return FullQueue(most, launched[waited], next_end[waited])
-    return FullQueue(max(USUAL_QUEUE, most) if len(stalled) else 0, launched[:0], launched[:0])
+    return FullQueue(0, launched[:0], launched[:0])
 
 
 def _returned_at(trace: Trace, work: DeviceWork, launched: Int64, next_end: Int64) -> NDArray[np.bool_]:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.calls import Call
+from lumos.graph.waits.notes import BEFORE
 from lumos.trace.table import ABSENT, Int8, Int64, Trace
 
 if TYPE_CHECKING:
@@ -40,6 +41,15 @@ class Issued:
         low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
         at = int(np.searchsorted(self.work.issued[low:high], time, "left"))
         return low + at - 1 if at else ABSENT
+
+    def marked(self, stream: int, recorded: int, called: int, until: int) -> int:
+        """Index of the work on `stream` that an event stands for; ABSENT if none. Of work from before the recording, the last that had
+        ended by then. recorded: of its `Note`. called, until: when a wait for it was called, and by when the work had ended."""
+        if recorded != BEFORE:
+            return self.last_before(stream, called if recorded == ABSENT else recorded)
+        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
+        ended = int(np.searchsorted(self.ended[low:high], until + self.rounding, "right"))
+        return min(low + ended - 1, self.last_before(stream, BEFORE)) if ended else ABSENT
 
     def next_after(self, stream: int, time: int) -> int:
         """Index of the first work on `stream` whose call started at `time` or later; ABSENT if none."""

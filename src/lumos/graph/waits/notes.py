@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64
 
 
+#: The time of a call from before the recording.
+BEFORE = np.iinfo(np.int64).min + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """A `cuda_sync` row: the streams and the event that a synchronising call, or a stream's wait, refers to."""
@@ -20,7 +24,7 @@ class Note:
     device: int
     stream: int
     source_stream: int
-    recorded: int  # when the event was recorded, ns; ABSENT if the trace has no row of that call
+    recorded: int  # when the event was recorded, ns; BEFORE the recording; ABSENT where the trace has no row of that call
 
 
 def sync_notes(trace: Trace) -> dict[int, Note]:
@@ -34,14 +38,16 @@ def sync_notes(trace: Trace) -> dict[int, Note]:
 
 
 def _call_times(trace: Trace, correlation: Int64) -> Int64:
-    """When the first runtime call with each of these correlation ids began, ns; ABSENT where there is none."""
+    """When the first runtime call with each of these correlation ids began, ns; ABSENT where there is none, but BEFORE for an id that is
+    smaller than all that were recorded: ids ascend."""
     calls = np.flatnonzero(trace.category == Category.RUNTIME)
     ids, first = np.unique(trace.correlation[calls], return_index=True)
     if not len(ids):
         return np.full(len(correlation), ABSENT)
     at = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
     known = (ids[at] == correlation) & (correlation != ABSENT)
-    return np.where(known, trace.start[calls[first[at]]], ABSENT)
+    before = (correlation != ABSENT) & (correlation < ids[ids != ABSENT].min(initial=np.iinfo(np.int32).max))
+    return np.where(known, trace.start[calls[first[at]]], np.where(before, BEFORE, ABSENT))
 
 
 def note_stream(stream_of: dict[tuple[int, int], int], device: int, stream: int) -> int | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.lists import numbered
+from lumos.graph.lists import numbered, ordinals
 from lumos.graph.steps import is_step_mark
 
 if TYPE_CHECKING:
@@ -32,8 +32,8 @@ def alike_places(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> li
     marks = np.sort(trace.start[is_step_mark(trace)])
     if not len(marks):
         return [[calls] for calls in _grouped(context)]
-    number, count = _number_within(numbered(context, np.searchsorted(marks, time, "right")))
-    place = numbered(number, count)
+    of_step = numbered(context, np.searchsorted(marks, time, "right"))
+    place = numbered(ordinals(of_step), np.bincount(of_step)[of_step])
     return [[calls[of] for of in _grouped(place[calls])] for calls in _grouped(context)]
 
 
@@ -59,13 +59,3 @@ def _kernels_around(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) ->
         before[here] = np.where(at > 0, name[np.maximum(at - 1, 0)], -1)
         after[here] = np.where(at < len(mine), name[np.minimum(at, len(mine) - 1)], -1)
     return before, after
-
-
-def _number_within(group: Int64) -> tuple[Int64, Int64]:
-    """For every entry: how many entries of its group come before it, and how many the group has."""
-    order = np.argsort(group, kind="stable")
-    size = np.bincount(group)
-    first = np.concatenate(([0], np.cumsum(size)[:-1]))
-    number = np.empty(len(group), np.int64)
-    number[order] = np.arange(len(group)) - first[group[order]]
-    return number, size[group].astype(np.int64)

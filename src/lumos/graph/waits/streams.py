@@ -9,11 +9,6 @@ wait is unresolved: it holds nothing back, and it is counted.
 
 A communication library also lets its own streams wait for each other. Such a wait is called inside the library's call, behind its
 launch; nothing in the trace waits for it.
-
-Some profilers (ROCm's) record neither the wait calls nor the record calls. For their traces the rule of the frameworks
-applies: a collective waits for the work issued before it (torch.distributed makes its stream wait for the caller's), and the
-next work launched behind an operator that awaits the result (a recorded wait, DDP's copy of a bucket to the gradients,
-wait_tensor) waits for the collective.
 """
 
 from __future__ import annotations
@@ -74,11 +69,7 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     issued, notes = Issued(work), sync_notes(trace)
     if len(rows) and any(note.source_stream != ABSENT for note in notes.values()):
         return _exact(trace, issued, notes, rows)
-    if len(rows):
-        rows = rows[~_inside_the_library(trace, work, rows)]
-        waits = _recorded(trace, issued, notes, rows)
-    else:
-        waits = _around_collectives(trace, work)
+    waits = _recorded(trace, issued, notes, rows[~_inside_the_library(trace, work, rows)])
     awaitable = awaitable_from(trace, calls, issued)
     last = awaitable is None  # an event that was not recorded may stand for whatever was issued before the wait
     awaitable = issued_together(trace, work) if awaitable is None else awaitable
@@ -124,8 +115,9 @@ def _named(issued: Issued, stream_of: dict[tuple[int, int], int], note: Note, ti
     awaited = note_stream(stream_of, note.device, note.source_stream)
     if waiting is None or awaited is None:
         return None
-    held, source = issued.next_after(waiting, time), issued.last_before(awaited, time if note.recorded == ABSENT else note.recorded)
-    return None if ABSENT in (held, source) else (held, source)
+    held = issued.next_after(waiting, time)
+    source = ABSENT if held == ABSENT else issued.marked(awaited, note.recorded, time, int(issued.work.start[held]))
+    return None if source == ABSENT else (held, source)
 
 
 class _Found(NamedTuple):
@@ -140,7 +132,7 @@ def _source(issued: Issued, wait: _Recurring, awaitable: Int64, known: Container
     nothing is launched any more. known: what other waits hold back and for what. Nobody lets the same work wait for the same work twice, so
     of several candidates those come first that no other wait has."""
     start = issued.work.start
-    nothing = True
+    nothing, repeated = True, None
     for waiting in wait.waiting:
         held = np.array([issued.next_after(waiting, time) for time in wait.time.tolist()], np.int64)
         real = np.flatnonzero(held != ABSENT)
@@ -153,11 +145,13 @@ def _source(issued: Issued, wait: _Recurring, awaitable: Int64, known: Container
                 source = issued.sources(stream, wait.time[real], start[held[real]], awaitable, last=last)
                 if source is not None:
                     candidates.append(source)
-        if candidates:
-            candidates.sort(key=lambda source: -int(issued.work.issued[source.max()]))
-            fresh = (s for s in candidates if not all(pair in known for pair in zip(held[real].tolist(), s.tolist(), strict=True)))
-            return _Found(held[real], next(fresh, candidates[0]))
-    return _Found(np.empty(0, np.int64), np.empty(0, np.int64)) if nothing else None
+        candidates.sort(key=lambda source: -int(issued.work.issued[source.max()]))
+        for source in candidates:
+            found = _Found(held[real], source)
+            if not all(pair in known for pair in zip(found.held.tolist(), source.tolist(), strict=True)):
+                return found
+            repeated = repeated or found
+    return repeated or (_Found(np.empty(0, np.int64), np.empty(0, np.int64)) if nothing else None)
 
 
 def _recorded(trace: Trace, issued: Issued, notes: dict[int, Note], rows: Int32) -> list[_Recurring]:
@@ -190,41 +184,3 @@ def _inside_the_library(trace: Trace, work: DeviceWork, rows: Int32) -> NDArray[
     call, launch = Ranges(trace, calls).at(lane, time), Ranges(trace, launches).last(lane, time)
     inside: NDArray[np.bool_] = (call != ABSENT) & (launch != ABSENT) & (trace.start[launch] >= trace.start[call])
     return inside
-
-
-#: Operators at which the result of a collective is awaited (torch.distributed, DDP, functional collectives).
-_AWAITS = re.compile(r"copy_bucket_to_grad|wait_tensor|c10d::.*wait")
-
-
-def _around_collectives(trace: Trace, work: DeviceWork) -> list[_Recurring]:
-    """The waits around collectives where the trace records no waits at all."""
-    carries_collectives = np.zeros(len(work.streams), bool)
-    carries_collectives[work.stream[work.communicates]] = True
-    compute, transfer = np.flatnonzero(~carries_collectives).tolist(), np.flatnonzero(carries_collectives).tolist()
-    out: list[_Recurring] = []
-    collective = np.flatnonzero(work.communicates & (work.call >= 0))
-    collective = collective[np.argsort(work.issued[collective], kind="stable")]
-    for stream in transfer:
-        mine = collective[work.stream[collective] == stream]
-        time = work.issued[mine]
-        out += [_Recurring(time[k], [stream], compute) for k in recurrences(trace, work, trace.lane[work.call[mine]], time)]
-    awaits = _awaiting_rows(trace)
-    users = np.flatnonzero((work.call >= 0) & ~carries_collectives[work.stream])
-    users = users[np.argsort(work.issued[users], kind="stable")]
-    for calls in recurrences(trace, work, trace.lane[awaits], trace.start[awaits]):
-        time = trace.start[awaits[calls]]
-        at = int(np.searchsorted(work.issued[users], time[0], "left"))
-        if at < len(users):
-            out.append(_Recurring(time, [int(work.stream[users[at]])], transfer))
-    return out
-
-
-def _awaiting_rows(trace: Trace) -> Int64:
-    """Operators that await a collective, by start."""
-    awaits = trace.named(_AWAITS.search) & trace.is_any(Category.OPERATOR, Category.ANNOTATION)
-    recorded = trace.args.get("Collective name")
-    if recorded is not None and recorded.kind == "string":
-        words = np.array([trace.strings[v] == "wait" for v in recorded.values])
-        awaits[recorded.rows[words]] = True
-    rows = np.flatnonzero(awaits)
-    return rows[np.argsort(trace.start[rows], kind="stable")]

@@ -91,7 +91,7 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
         if stream is not None and calls[row] == Call.STREAM_SYNC:
             target[i], awaited[i] = stream, issued.last_before(stream, begin)
         elif stream is not None and note is not None:
-            awaited[i] = event[i] = issued.last_before(stream, begin if note.recorded == ABSENT else note.recorded)
+            awaited[i] = event[i] = issued.marked(stream, note.recorded, begin, begin + int(trace.duration[row]))
     for kind in (Call.STREAM_SYNC, Call.EVENT_SYNC):
         of_kind = np.flatnonzero(unnamed & (calls[rows] == kind))
         found = _inferred(trace, calls, issued, rows[of_kind])
