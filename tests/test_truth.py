@@ -62,7 +62,6 @@ QUICK = (
     "two by two",
     "stages in groups",
     "straggling CPU rank",
-    "CPUs slow in turn",
 )
 CASE = {case.name: case for case in CASES}
 

@@ -72,14 +72,15 @@ def test_one_recording_under_two_ranks(draw, tmp_path):
     assert "ranks 1 and 2" in found.message
 
 
-@pytest.mark.parametrize("header", [{"lumos": "predicted, not measured"}, {}])
+@pytest.mark.parametrize("header", [{"lumos": {"origin": "predicted", "grade": "unsound"}}, {"lumos": [1]}, {}])
 def test_ranks_of_regular_times_may_be_identical(draw, tmp_path, header):
     for number in range(3):
         drawing = irregular(rank(draw, 1)) if header else rank(draw, 1)
         document = json.loads(drawing.write(tmp_path).read_text())
         document |= {**header, "distributedInfo": {"backend": "nccl", "rank": number, "world_size": 3}}
         (tmp_path / f"rank{number}.json").write_text(json.dumps(document))
-    assert build(read(tmp_path)).evidence == ()
+    grades = [(each.code, each.grade) for each in build(read(tmp_path)).evidence]
+    assert grades == [("durations-modelled", Grade.UNSOUND if "origin" in header.get("lumos", ()) else Grade.LIMITED)] * bool(header)
 
 
 @pytest.mark.parametrize(

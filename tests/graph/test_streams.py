@@ -170,7 +170,6 @@ def test_notes_without_a_source_name_the_waiting_stream_alone(draw, trace):
 
 
 def test_a_recording_of_collectives_without_any_wait_does_not_tell_what_they_wait_for(draw, trace):
-    """Of 155 us, 100 run on a stream for which the recording shows no wait."""
     found = trace(draw().launch((0, 5), (10, 55), 0, "backward").launch((6, 5), (65, 100), 4, "ncclDevKernel_Generic()"))
     assert pairs(found)[0] == []
     (evidence,) = [each for each in rank_graph(found).evidence if each.code == "waits-unresolved"]

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from lumos.chakra.work.amounts import Amounts
     from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
+    from lumos.trace.table import Origin
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -53,14 +54,15 @@ def export_graph(
     astra_sim: bool = False,
     roofline: bool = False,
     cluster: Cluster | None = None,
+    origin: Origin | None = None,
 ) -> Exported:
     """Write a graph, whether measured, changed or assembled, as `job.R.et` and groups.json.
 
     amounts: what its tasks compute and move. device: write device work and
     communication alone, with the CPU's time as delays between them. exact_ns: keep nanoseconds (see `write`). astra_sim: write also
     sys.json, net.yml (of `cluster`), mem.json and a README, and give communication the order that it needs. roofline: let the simulator
-    price compute by operations and bytes. Raises UsageError for `roofline` without `astra_sim` and a cluster, or with `exact_ns`;
-    GraphError where the graph has no schedule, LumosError where the folder cannot be written.
+    price compute by operations and bytes. origin: of a job that no device ran. Raises UsageError for `roofline` without `astra_sim` and a
+    cluster, or with `exact_ns`; GraphError where the graph has no schedule, LumosError where the folder cannot be written.
     """
     if roofline and (cluster is None or exact_ns or not astra_sim):
         raise UsageError("--roofline prices compute on a cluster: give --astra-sim and --cluster, and not --exact-ns")
@@ -83,7 +85,7 @@ def export_graph(
             notes.append(
                 Diagnostic("idle-rank-added", "the job has one rank; a second, idle one was added, because ASTRA-sim runs two at least")
             )
-    write_set(workload, folder, exact_ns=exact_ns, extra=extra)
+    write_set(workload, folder, exact_ns=exact_ns, extra=extra, origin=origin)
     network = network_of(folder) if astra_sim else None
     found = None if network is None else as_simulated(workload, replace(network, roofline=roofline))
     return Exported(

@@ -96,7 +96,7 @@ class ExportOptions(TypedDict, total=False):
 def export_job(job: Job, graph: Graph, folder: Path, cluster: str | None, **options: Unpack[ExportOptions]) -> Exported:
     """Write the graph of a job with what its tasks compute and move. cluster: its name, that of the recorded device where None."""
     described, notes = (load_cluster(cluster), ()) if cluster is not None else recorded_on(job)
-    found = export_graph(graph, folder, amounts=amounts_of(graph, job), cluster=described, **options)
+    found = export_graph(graph, folder, amounts=amounts_of(graph, job), cluster=described, origin=job.origin, **options)
     return replace(found, diagnostics=(*found.diagnostics, *notes)) if options.get("astra_sim") else found
 
 

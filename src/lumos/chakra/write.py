@@ -24,7 +24,7 @@ from lumos.trace.chakra.attributes import encode_once
 from lumos.trace.chakra.protobuf import frame, varint, varints
 from lumos.trace.chakra.schema import Attribute, Metadata, NodeType
 from lumos.trace.chakra.wire import encode_io, encode_metadata, encoded_attribute_field
-from lumos.trace.table import ABSENT, Int64
+from lumos.trace.table import ABSENT, Int64, Origin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -63,6 +63,7 @@ def write_set(
     exact_ns: bool = False,
     extra: Mapping[str, str] | None = None,
     more: Sequence[Mapping[int, bytes]] | None = None,
+    origin: Origin | None = None,
 ) -> None:
     """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
 
@@ -71,7 +72,7 @@ def write_set(
     """
     check_only_own(folder, "*.et", map(file_name, range(len(workload.ranks))))
     with new_folder(folder) as draft:
-        for rank, frames in enumerate(encode_ranks(workload, exact_ns, more)):
+        for rank, frames in enumerate(encode_ranks(workload, exact_ns, more, origin)):
             with (draft / file_name(rank)).open("wb") as file:
                 file.writelines(frames)
         groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
@@ -81,10 +82,11 @@ def write_set(
 
 
 def encode_ranks(
-    workload: Workload, exact_ns: bool = False, more: Sequence[Mapping[int, bytes]] | None = None
+    workload: Workload, exact_ns: bool = False, more: Sequence[Mapping[int, bytes]] | None = None, origin: Origin | None = None
 ) -> Iterator[Iterator[bytes]]:
-    """The frames of each rank's file. more: for each rank encoded fields to add to nodes, by their number in the rank (from 0)."""
-    timed = _timed(workload)
+    """The frames of each rank's file. more: for each rank encoded fields to add to nodes, by number (from 0). origin: of the job."""
+    said = () if origin is None else (Attribute("lumos", "string", msgspec.json.encode(origin.said).decode()),)
+    timed = (*_timed(workload), *said)
     for rank in range(len(workload.ranks)):
         yield _frames(workload, rank, timed, exact_ns, {} if more is None else more[rank])
 

@@ -18,10 +18,13 @@ if TYPE_CHECKING:
 _KNOW_WAITS = "record with CUDA sync events to know them"
 
 
-def inferred_waits(trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: StreamWaits, held_up: Int64) -> list[Diagnostic]:
-    """What of launches and waits had to be inferred or is not known. held_up: the first work of streams that earlier work kept busy."""
+def inferred_waits(
+    trace: Trace, work: DeviceWork, syncs: Synchronisations, waits: StreamWaits, held_up: Int64, depth: int
+) -> list[Diagnostic]:
+    """What of launches and waits had to be inferred or is not known. held_up: the first work of streams that earlier work kept busy.
+    depth: of the queue of launches, 0 without a limit."""
     where = f"rank {trace.rank}"
-    found = []
+    found = [Diagnostic("queue-full", f"{where}: launches wait for a place in a queue of {depth}")] if depth else []
     orphans = int((work.call == ABSENT).sum())
     if orphans:
         found.append(
@@ -57,8 +60,3 @@ def inferred_waits(trace: Trace, work: DeviceWork, syncs: Synchronisations, wait
             )
         )
     return found
-
-
-def inferred_queue(trace: Trace, depth: int) -> list[Diagnostic]:
-    """What the graph inferred about the queue of launches. depth: its depth, 0 without a limit."""
-    return [Diagnostic("queue-full", f"rank {trace.rank}: launches wait for a place in a queue of {depth}")] if depth else []

@@ -22,10 +22,10 @@ from lumos.graph.hand_offs.joins import joins
 from lumos.graph.hand_offs.slices import host_slices
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
 from lumos.graph.hand_offs.timers import timers
-from lumos.graph.hand_offs.unclaimed_waits import unclaimed_calls, unclaimed_gaps
+from lumos.graph.hand_offs.unclaimed_waits import unclaimed_gaps
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.implausible import plausible
-from lumos.graph.inferred import inferred_queue, inferred_waits
+from lumos.graph.inferred import inferred_waits
 from lumos.graph.joined.collectives import collectives
 from lumos.graph.launches import DeviceWork, device_work
 from lumos.graph.occupancy import occupancy
@@ -120,8 +120,7 @@ def rank_graph(trace: Trace) -> Graph:
         diagnostics=(
             *trace.diagnostics,
             *once_said,
-            *inferred_waits(trace, work, syncs, device.waits, device.held_up),
-            *inferred_queue(trace, device.queue.depth),
+            *inferred_waits(trace, work, syncs, device.waits, device.held_up, device.queue.depth),
         ),
         evidence=row_evidence(polled, device.calls, host.slices, awaited, work, device.waits),
     )
@@ -230,9 +229,9 @@ def _waits(host: _Host, syncs: Synchronisations, lanes: int) -> Waits:
 def _unclaimed(host: _Host, device: _Device) -> tuple[Int32, Int64]:
     """The tasks whose durations hold waiting that no dependency explains, and how much, ns."""
     gap, gap_time = unclaimed_gaps(host.slices, device.work, host.handed, host.alone)
-    call, call_time = unclaimed_calls(device.syncs)
+    call = np.flatnonzero(device.syncs.unclaimed > 0)
     slices = np.concatenate((gap, host.planned.last_of_row[device.syncs.row[call]]))
-    return host.tasks.of_slice[slices].astype(np.int32), np.concatenate((gap_time, call_time))
+    return host.tasks.of_slice[slices].astype(np.int32), np.concatenate((gap_time, device.syncs.unclaimed[call]))
 
 
 def _boundary(tasks: HostTasks, work: DeviceWork, held_up: Int64, lanes: Int32) -> tuple[Int32, Int64]:

@@ -7,15 +7,18 @@ nothing is lost and only work counts as work. Arguments are sparse columns by ke
 
 from __future__ import annotations
 
+import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.result import Described
 from lumos.units import count, duration
+from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -176,6 +179,28 @@ class ProcessGroup:
     description: str = ""
 
 
+class Origin(NamedTuple):
+    """What made a job that no device ran ("emulated", "predicted", "changed", …), and the grade that its times had then. A file has it
+    under the key `lumos`, as `said`."""
+
+    what: str
+    grade: Grade = Grade.LIMITED
+
+    @property
+    def said(self) -> dict[str, str]:
+        """The origin as files have it."""
+        return {"origin": self.what, "grade": self.grade.value}
+
+
+def _origin(said: object) -> Origin:
+    """The reverse of `Origin.said`, also of its JSON text. Anything else is a mere claim that no device ran the job."""
+    with suppress(ValueError):
+        said = json.loads(said) if isinstance(said, str) else said
+    facts = said if isinstance(said, dict) else {}
+    grade = next((each for each in Grade if each.value == facts.get("grade")), Grade.LIMITED)
+    return Origin(str(facts.get("origin", "modelled")), grade)
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Job(Described):
     """The traces of all given ranks, ascending by rank, and the process groups that they name."""
@@ -183,6 +208,12 @@ class Job(Described):
     traces: tuple[Trace, ...]
     groups: tuple[ProcessGroup, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = ()
+
+    @property
+    def origin(self) -> Origin | None:
+        """What made the job where no device ran it, by the worst of its files; None where none says so."""
+        found = [_origin(trace.metadata["lumos"]) for trace in self.traces if "lumos" in trace.metadata]
+        return max(found, key=lambda origin: list(Grade).index(origin.grade), default=None)
 
     @property
     def ranks(self) -> tuple[int, ...]:

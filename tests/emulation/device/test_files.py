@@ -106,7 +106,7 @@ def test_rows_say_what_a_profiler_would(drawn, tmp_path):
     record.operator(node, thread=1, leaf=False, sequence=0, forward_thread=0)
     write_traces(tmp_path, [record.process()], H100)
     document = rows(tmp_path / "rank0.json.gz")
-    assert document["lumos"] == "emulated, not measured"
+    assert document["lumos"] == {"origin": "emulated", "grade": "limited"}
     assert document["distributedInfo"]["pg_config"][0]["ranks"] == [0, 1]
     events = document["traceEvents"]
     (product, *_) = [row for row in events if row["name"] == "aten::mm"]

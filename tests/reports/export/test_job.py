@@ -36,6 +36,7 @@ def test_a_changed_job_replays_to_the_answer(tmp_path, changes, job):
     lumos.export(answer, chakra=tmp_path / "set", kineto=tmp_path / "traces", perfetto=tmp_path / "run.json.gz")
     for written in ("set", "traces"):
         assert replayed_s(tmp_path / written) == pytest.approx(answer.outcome.step_time_s, rel=0.001)
+        assert lumos.read(tmp_path / written).origin == ("changed", answer.trust.grade)
     assert step_times(answer.timeline, members(answer.graph)).headline.step_time_ns * 1e-9 == pytest.approx(answer.outcome.step_time_s)
     ranks = range(len(list((EXAMPLES / job).glob("rank*.json.gz"))))
     assert {p.rank for p in answer.graph.processors} == {*ranks}

@@ -81,7 +81,7 @@ class NodeSheet:
 
     def write(self, path: Path, groups: Sequence[Group], meetings: Mapping[int, Meeting]) -> None:
         """Write the file of one rank, compressed. groups: those that it is a member of."""
-        head = {"schema": SCHEMA, "pid": PROCESS, "time": "", "start_ts": 0, "lumos": EMULATED}
+        head = {"schema": SCHEMA, "pid": PROCESS, "time": "", "start_ts": 0, "lumos": EMULATED.said}
         nodes = [*self._pseudo(groups), *self._common]
         nodes += [
             self._exchange(each, meetings[each.place]) for each in self._calls if each.place in meetings and isinstance(each.what, Exchange)

@@ -16,7 +16,6 @@ from lumos.intervals import union, within
 if TYPE_CHECKING:
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.launches import DeviceWork
-    from lumos.graph.waits.syncs import Synchronisations
     from lumos.trace.table import Int64
 
 #: A gap ended because of device work where it ends within this time after that work and all streams are idle in between (ns).
@@ -53,9 +52,3 @@ def unclaimed_gaps(slices: HostSlices, work: DeviceWork, handed: HandOffs, timer
         waiting = np.where(device_ended & through, np.maximum(waiting, busy), waiting)
     waited = waiting > 0
     return candidate[waited], waiting[waited]
-
-
-def unclaimed_calls(syncs: Synchronisations) -> tuple[Int64, Int64]:
-    """Synchronising calls that took long although they had nothing to wait for: (index into `syncs`, ns of waiting)."""
-    index = np.flatnonzero(syncs.unclaimed > 0)
-    return index, syncs.unclaimed[index]

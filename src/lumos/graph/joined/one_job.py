@@ -14,7 +14,7 @@ import numpy as np
 from lumos.graph.evidence import MOST_BROKEN
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Evidence
-from lumos.trace.table import Category, Trace
+from lumos.trace.table import Category, Origin, Trace
 from lumos.units import count
 from lumos.vocabulary import Grade
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 #: job share more than 0.9 of them, ranks of two models at most 0.65.
 ALIKE = 0.5
 
-#: What the header of an emulated job's trace says under "lumos".
-EMULATED = "emulated, not measured"
+#: The origin of a job whose script ran without its devices.
+EMULATED = Origin("emulated")
 
 #: A rank with fewer distinct operators says too little about its model.
 FEWEST_OPERATORS = 10
@@ -42,7 +42,7 @@ SOFTWARE = ("cuda_runtime_version", "cuda_driver_version", "hip_runtime_version"
 
 def job_evidence(traces: Sequence[Trace], graph: Graph) -> tuple[Evidence, ...]:
     """The findings in the recordings of one job. graph: the job's, its ranks joined."""
-    found = [*_world(traces), *_absent(traces, graph), *_modelled(traces)]
+    found = [*_world(traces), *_absent(traces, graph)]
     if len(traces) > 1:
         found += _identical(traces)
         found += _unlike(traces)
@@ -82,11 +82,12 @@ def _absent(traces: Sequence[Trace], graph: Graph) -> Iterator[Evidence]:
         yield Evidence("ranks-absent", message, Grade.LIMITED)
 
 
-def _modelled(traces: Sequence[Trace]) -> Iterator[Evidence]:
-    """Traces of a job that was run without its devices: what was done is known, how long it takes is not."""
-    if any(trace.metadata.get("lumos") == EMULATED for trace in traces):
-        message = "no device ran this job: its durations are modelled, and their errors are those of the cost models"
-        yield Evidence("durations-modelled", message, Grade.LIMITED)
+def modelled(origin: Origin | None) -> tuple[Evidence, ...]:
+    """The finding that no device ran a job, so that no answer from it is better than what it comes from, and none is measured."""
+    if origin is None:
+        return ()
+    message = f"no device ran this job, which was {origin.what}: its durations are modelled, and their errors are those of the cost models"
+    return (Evidence("durations-modelled", message, Grade.UNSOUND if origin.grade is Grade.UNSOUND else Grade.LIMITED),)
 
 
 def _identical(traces: Sequence[Trace]) -> Iterator[Evidence]:

@@ -24,6 +24,7 @@ from lumos.reports.export.kineto import write_kineto
 from lumos.reports.export.kineto_changed import write_changed
 from lumos.reports.export.perfetto import write_perfetto
 from lumos.searching.search import Found
+from lumos.trace.table import Origin
 
 #: An answer of `whatif`, a prediction, or a search, of which the best plan is meant.
 Result: TypeAlias = Answer | Prediction | Found
@@ -51,17 +52,18 @@ def export(
         _write_chakra(job, Path(chakra))
     if kineto is not None and isinstance(job, Prediction):
         write_kineto(os.fspath(kineto), job)
-    elif kineto is not None:
-        write_changed(os.fspath(kineto), job.timeline, job.recorded if isinstance(job, Answer) else None)
+    elif kineto is not None and isinstance(job, Answer):
+        write_changed(os.fspath(kineto), job.timeline, job.recorded, job.trust.grade)
 
 
 def _write_chakra(job: Answer | Prediction, folder: Path) -> None:
     """Write a job as a Chakra set, with what its kernels compute and move as far as that is known."""
     if isinstance(job, Prediction):
         world = whole(job)
-        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded))
+        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded), origin=Origin("predicted"))
     else:
-        export_graph(job.graph, folder, amounts=None if job.recorded is None else recorded_work(job.graph, job.recorded))
+        amounts = None if job.recorded is None else recorded_work(job.graph, job.recorded)
+        export_graph(job.graph, folder, amounts=amounts, origin=Origin("changed", job.trust.grade))
 
 
 def _job(result: Result) -> Answer | Prediction:

@@ -39,6 +39,7 @@ from lumos.reports.export.kineto_rows import (
     stream_wait,
 )
 from lumos.simulation import simulate
+from lumos.trace.table import Origin
 from lumos.vocabulary import CollectiveKind, Direction, DType
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ class _Writer:
         events = list(self._events())
         groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
         accelerator = self.prediction.job.cluster.accelerator
-        self.file.write(header("predicted, not measured", self.rank, self.plan.devices, groups, accelerator, self.device))
+        self.file.write(header(Origin("predicted"), self.rank, self.plan.devices, groups, accelerator, self.device))
         self.file.write(",\n".join(events).encode())
         self.file.write(footer(self.rank))
 

@@ -36,7 +36,8 @@ from lumos.reports.export.kineto_rows import (
     stream_sync,
     stream_wait,
 )
-from lumos.vocabulary import CollectiveKind
+from lumos.trace.table import Origin
+from lumos.vocabulary import CollectiveKind, Grade
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -63,7 +64,7 @@ class _Meeting(NamedTuple):
     number: int
 
 
-def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None) -> list[str]:
+def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None, grade: Grade = Grade.LIMITED) -> list[str]:
     """Write one file per rank of a changed job, as it ran in `timeline`, to a folder, which is created if it is absent; returns the paths.
 
     recorded: the traces whose rows the graph's `event` names, where the work still has their shapes: then operators are nested as there.
@@ -85,7 +86,7 @@ def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None) 
                 position = timeline.graph.ranks.index(rank)
                 nesting = Nesting(recorded.traces[position]) if recorded is not None and position < len(recorded.traces) else None
                 sheet = _Sheet(timeline, rank, meetings, nesting)
-                file.write(_header(rank, timeline.graph, meetings))
+                file.write(_header(rank, timeline.graph, meetings, grade))
                 file.write(",\n".join(sheet.rows()).encode())
                 file.write(footer(rank))
     return [str(Path(folder) / name) for name in names]
@@ -110,13 +111,13 @@ def _group(ranks: tuple[int, ...]) -> str:
     return "ranks " + "-".join(map(str, ranks))
 
 
-def _header(rank: int, graph: Graph, meetings: dict[int, _Meeting]) -> bytes:
+def _header(rank: int, graph: Graph, meetings: dict[int, _Meeting], grade: Grade) -> bytes:
     """The file up to its rows."""
     groups = sorted({m.ranks for m in meetings.values() if rank in m.ranks})
     world = max(graph.ranks) + 1
     config = [{"pg_name": _group(g), "pg_desc": "lumos", "pg_size": len(g), "ranks": list(g)} for g in groups]
     info = {"rank": rank, "world_size": world, "pg_count": len(groups), "pg_config": config}
-    out = {"schemaVersion": 1, "lumos": "changed, not measured", "distributedInfo": info, "baseTimeNanoseconds": BASE}
+    out = {"schemaVersion": 1, "lumos": Origin("changed", grade).said, "distributedInfo": info, "baseTimeNanoseconds": BASE}
     return msgspec.json.encode(out)[:-1] + b',"traceEvents":[\n'
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.cost.cluster import Accelerator
+    from lumos.trace.table import Origin
 
 #: Start of the recording, ns after the base of its clock; and that base, a multiple of Kineto's window.
 ORIGIN, BASE = 5_000_000_000, 1_735_689_600_000_000_000
@@ -109,11 +110,11 @@ def event_sync(source: int, record: int, start: int, end: int, correlation: int,
 
 
 def header(
-    claim: str, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], accelerator: Accelerator, device: int
+    origin: Origin, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], accelerator: Accelerator, device: int
 ) -> bytes:
     """The file up to its rows, which a comma separates and `footer` follows.
 
-    claim: what the key `lumos` says of a job that never ran. groups: name, description and ranks of each process group.
+    origin: of a job that never ran. groups: name, description and ranks of each process group.
     """
     info = {
         "backend": "nccl",
@@ -129,7 +130,7 @@ def header(
     memory, cores = int(accelerator.memory_bytes or 0), accelerator.cores or 0
     out: dict[str, Any] = {
         "schemaVersion": 1,
-        "lumos": claim,
+        "lumos": origin.said,
         "deviceProperties": [{"id": device, "name": accelerator.name, "totalGlobalMem": memory, "numSms": cores}],
         "distributedInfo": info,
         "baseTimeNanoseconds": BASE,
