@@ -41,6 +41,7 @@ ORDER = (
     ("result",),
     ("collect",),
     ("trace",),
+    ("operators",),
     ("graph",),
     ("simulation",),
     ("analyze",),

@@ -72,7 +72,7 @@ def written(job: lumos.Job, folder: Path) -> None:
     answer: lumos.Answer = lumos.whatif(job, scale={"aten::mm": 0.5}, force=True)
     timeline: lumos.Timeline = answer.timeline
     lumos.export(answer, chakra=folder / "changed", perfetto=folder / "changed.json")
-    exported: lumos.chakra.Exported = lumos.chakra.export(job, folder / "set", coarse=True, astra_sim=True, cluster="h100")
+    exported: lumos.chakra.Exported = lumos.chakra.export(job, folder / "set", astra_sim=True, cluster="h100")
     checked: lumos.chakra.Checked = lumos.chakra.check(folder / "set")
     repriced: lumos.Graph = lumos.chakra.priced(folder / "set", folder / "set" / "net.yml")
     imported: lumos.chakra.Imported = lumos.chakra.import_(folder / "set")

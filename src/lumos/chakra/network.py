@@ -45,7 +45,7 @@ _PRICED_AS = {
 }
 
 
-class MemoryKind(StrEnum):
+class RemoteKind(StrEnum):
     """Which ranks share a remote memory, which serves one request after another."""
 
     NONE = "NO_MEMORY_EXPANSION"
@@ -58,14 +58,14 @@ class MemoryKind(StrEnum):
 class RemoteMemory:
     """A memory expansion. latency: ns of a request. bandwidth: GB/s. node: ranks of a node, where they share it."""
 
-    kind: MemoryKind
+    kind: RemoteKind
     latency: int = 0
     bandwidth: float = 1.0
     node: int = 1
 
     def place(self, rank: int) -> int:
         """The number of the memory that a rank uses."""
-        return {MemoryKind.RANK: rank, MemoryKind.NODE: rank // self.node}.get(self.kind, 0)
+        return {RemoteKind.RANK: rank, RemoteKind.NODE: rank // self.node}.get(self.kind, 0)
 
     def request(self, nbytes: int) -> int:
         """ns of a request."""

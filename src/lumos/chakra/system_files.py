@@ -10,7 +10,7 @@ import msgspec
 
 from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.links import Dimension, Links, Topology
-from lumos.chakra.network import MemoryKind, Network, RemoteMemory
+from lumos.chakra.network import Network, RemoteKind, RemoteMemory
 from lumos.errors import LumosError
 from lumos.trace.chakra.companions import Companion, companions
 from lumos.trace.chakra.schema import CollectiveType
@@ -59,13 +59,13 @@ def _understood(path: Path, what: str, meaning: Callable[[Mapping[str, Any]], _M
 
 
 def _memory(values: Mapping[str, Any]) -> RemoteMemory | None:
-    kind = values.get("memory-type", MemoryKind.NONE)
-    if kind not in list(MemoryKind):
-        raise ValueError(f"memory-type {kind!r} is none of {', '.join(MemoryKind)}")
-    if kind == MemoryKind.NONE:
+    kind = values.get("memory-type", RemoteKind.NONE)
+    if kind not in list(RemoteKind):
+        raise ValueError(f"memory-type {kind!r} is none of {', '.join(RemoteKind)}")
+    if kind == RemoteKind.NONE:
         return None
     return RemoteMemory(
-        MemoryKind(kind),
+        RemoteKind(kind),
         latency=int(_number(values, "remote-mem-latency", 0, least=0)),
         bandwidth=_number(values, "remote-mem-bw", 1, least=1e-9),
         node=int(_number(values, "num-npus-per-node", 1, least=1)),

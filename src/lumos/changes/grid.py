@@ -111,7 +111,7 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     """Evaluate combinations that change only durations: one frozen graph, batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
     batches = () if graph.arrivals is None else graph.arrivals.task
-    if any(mask.all() or mask[list(batches)].any() for mask in masks.values()):  # then release times are scaled too (`simulation.durations`)
+    if any(mask.all() or mask[list(batches)].any() for mask in masks.values()):  # release times are scaled then (`simulation.durations`)
         return _each(job, graph, changes, cells)
     owners = members(graph)
     if len(owners.counted) > 1 and not (owners.has_period or changes.repeat):  # a sweep gives one latency, not the mean of several

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
+from lumos.operators.table import Shape as Shape  # noqa: TC001  other modules take it from here
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-Shape = tuple[int, ...]
 
 
 class OperatorTime(NamedTuple):

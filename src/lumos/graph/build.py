@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from lumos.errors import GraphError
 from lumos.graph.concatenate import concatenate
-from lumos.graph.joined.one_job import job_evidence, modelled
+from lumos.graph.joined.one_job import job_evidence, modelled_origin
 from lumos.graph.joined.ranks import join
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.operations.graph import operations_graph
@@ -32,7 +32,7 @@ BUILDERS = "lumos.graph_builders"
 def build(job: Job) -> Graph:
     """The dependency graph of a job, its ranks joined. Raises GraphError where a trace contains no work, or no builder knows its format."""
     graph = _built(job)
-    return replace(graph, evidence=(*graph.evidence, *modelled(job.origin)))
+    return replace(graph, evidence=(*graph.evidence, *modelled_origin(job.origin)))
 
 
 def _built(job: Job) -> Graph:

@@ -30,6 +30,7 @@ _SURE = 0.95
 _ASSUMED = (
     "not-reached",
     "far-from-measured",
+    "two-readings",
     "split-assumed",
     "stages-assumed",
     "sharding-assumed",

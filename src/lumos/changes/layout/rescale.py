@@ -158,7 +158,10 @@ class Rescale:
 
     def __call__(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
         """The factor of an operator."""
-        new = self.resize.operator(o, in_layer, of_weights)
+        return self.between(o, self.resize.operator(o, in_layer, of_weights))
+
+    def between(self, o: ShapedOperator, new: ShapedOperator) -> Factor:
+        """The factor of an operator that becomes `new`."""
         if new == o:
             return UNCHANGED
         if self.core is not None:

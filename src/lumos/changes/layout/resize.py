@@ -29,6 +29,7 @@ from lumos.graph.table import Graph, Kind
 from lumos.segment.batch import shapes_of_weights
 from lumos.segment.chunks import chunks_of
 from lumos.segment.dimensions import Shapes, Sizes, shapes_of, sizes
+from lumos.segment.named_axes import Resized
 from lumos.segment.products import routed
 from lumos.segment.resized import Resize
 from lumos.segment.signatures import in_tf32, rounds_to_tf32
@@ -45,6 +46,9 @@ if TYPE_CHECKING:
     from lumos.segment.products import ShapedOperator
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64, Job, Trace
+
+#: The share of the recorded work of which two readings may differ without a word.
+_AGREED = 0.01
 
 #: Sizes that may be changed.
 SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
@@ -97,6 +101,7 @@ def to_sizes(
     update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     unreached: list[Int64] = []
     far: list[Int64] = []
+    differing: list[Int64] = []
     after_change: list[Sizes] = []
     changes_sizes = False
     exchanges, stream = exchanged_by_rank(layout, job), of_stream(layout, job)
@@ -115,7 +120,7 @@ def to_sizes(
         shaped &= ~np.isin(tasks, parts)
         operator = shapes.of_row[rows].astype(np.int64)
         apart, clears = np.zeros((2, len(tasks)), bool)
-        operators, known = shapes.operators, Usual({})
+        operators, known, second = shapes.operators, Usual({}), Resized(trace, old, new)
         if accelerator is None:
             rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes))
         else:
@@ -126,7 +131,11 @@ def to_sizes(
             clears = clears_table(graph, tasks, operator, operators) & shaped
             resize_tables(columns, graph, tasks[clears], operator[clears], operators, change)
         chosen = shaped & ~apart & ~clears
-        far += _rescaled(columns, graph, tasks[chosen], shapes, rows[chosen], rescale, change, in_layer, update, operators, known)
+        beyond, otherwise = _rescaled(
+            columns, graph, tasks[chosen], shapes, rows[chosen], rescale, change, in_layer, update, operators, known, (rescale, second)
+        )
+        far += beyond
+        differing += otherwise
         if accelerator is not None:
             alike = np.where(apart, 0, operator + 1)
             average(columns, (layout.factor, layout.low, layout.high), tasks, alike, graph.duration)
@@ -152,7 +161,12 @@ def to_sizes(
             f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
             " record_shapes=True around the work, or say what changes with --scale"
         )
-    notes = (*not_reached(layout, np.concatenate(unreached), described), *_far_from_measured(far, described))
+    twice = np.concatenate((*differing, np.empty(0, np.int64))).astype(np.int64)
+    notes = (
+        *not_reached(layout, np.concatenate(unreached), described),
+        *_far_from_measured(far, described),
+        *_read_in_two_ways(layout, twice, described),
+    )
     return replace(
         layout,
         factor=columns[0],
@@ -160,7 +174,7 @@ def to_sizes(
         high=columns[2],
         sizes=tuple(after_change),
         changes=(*layout.changes, *described),
-        open=layout.open | set(np.concatenate((*unreached, *far)).tolist()),
+        open=layout.open | set(np.concatenate((*unreached, *far, twice)).tolist()),
         diagnostics=(*layout.diagnostics, *notes),
     )
 
@@ -175,6 +189,20 @@ def _far_from_measured(far: Sequence[Int64], described: Sequence[str]) -> tuple[
         " sizes, so the answer lies between the cost model and its proportion to what was measured, and the interval reaches to both"
     )
     return (Diagnostic("far-from-measured", text),)
+
+
+def _read_in_two_ways(layout: MeasuredLayout, tasks: Int64, described: tuple[str, ...]) -> tuple[Diagnostic, ...]:
+    """The diagnostic that the shapes of work can be read in two ways; () where they agree on all but a hundredth of it."""
+    graph = layout.segmentation.graph
+    work = graph.duration[graph.on_device] if graph.on_device.any() else graph.duration[graph.kind == Kind.OPERATOR]
+    share = float(graph.duration[tasks].sum()) / max(float(work.sum()), 1.0)
+    if share <= _AGREED:
+        return ()
+    text = (
+        f"{', '.join(described)}: {share:.1%} of the recorded work has shapes that can be read in two ways: by the sizes of the model and"
+        " by what joins the inputs of its operators; both are priced, and the interval holds both"
+    )
+    return (Diagnostic("two-readings", text),)
 
 
 def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, accelerator: Accelerator) -> tuple[ShapedOperator, ...]:
@@ -255,27 +283,35 @@ def _rescaled(
     update: Mask,
     operators: Sequence[ShapedOperator],
     known: Usual = Usual({}),
-) -> list[Int64]:
+    second: tuple[Rescale, Resized] | None = None,
+) -> tuple[list[Int64], list[Int64]]:
     """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
 
     `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer. operators: those of
-    `shapes`, in the types in which they are computed. known: what multiplications usually take. Returns the tasks that become so much
-    longer or shorter that their measured time says less of it (`Factor.far`).
+    `shapes`, in the types in which they are computed. known: what multiplications usually take. second: the operators by their axes,
+    whose reading the interval holds as well. Returns the tasks that become so much longer or shorter that their measured time says less of
+    it (`Factor.far`), and those of which the two readings differ.
     """
-    far = []
+    far, differing = [], []
     key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
-    order = np.argsort(key, kind="stable")
-    kinds, first = np.unique(key[order], return_index=True)
-    for kind, same, calls in zip(kinds.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
+    by_axes = second[1].axes.of_row[rows] if second is not None else np.full(len(rows), -1)
+    order = np.lexsort((by_axes, key))
+    kinds, first = np.unique(np.stack((key[order], by_axes[order])), axis=1, return_index=True)
+    for (kind, index), same, calls in zip(kinds.T.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
         o, where = operators[kind >> 2], (bool(kind & 2), bool(kind & 1))
         f = factor(o, *where)
         measured_ns = float((graph.duration[same] * columns[0][same]).sum()) / len(np.unique(calls))
         if f.far:
             far.append(same)
-        f = known.fitted(o, change.operator(o, *where), f, measured_ns) or f.carried(measured_ns)
-        if f.ratio != 1.0:
+        after = change.operator(o, *where)
+        f = known.fitted(o, after, f, measured_ns) or f.carried(measured_ns)
+        if second is not None and second[1].knows(index) and (other := second[1].operator(index)).shapes != after.shapes:
+            ratio = second[0].between(o, other._replace(dtypes=o.dtypes)).ratio
+            f = f._replace(low=min(f.low, ratio), high=max(f.high, ratio))
+            differing.append(same)
+        if f[:3] != (1.0, 1.0, 1.0):
             multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
-    return far
+    return far, differing
 
 
 def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:

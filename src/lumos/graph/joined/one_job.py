@@ -82,7 +82,7 @@ def _absent(traces: Sequence[Trace], graph: Graph) -> Iterator[Evidence]:
         yield Evidence("ranks-absent", message, Grade.LIMITED)
 
 
-def modelled(origin: Origin | None) -> tuple[Evidence, ...]:
+def modelled_origin(origin: Origin | None) -> tuple[Evidence, ...]:
     """The finding that no device ran a job, so that no answer from it is better than what it comes from, and none is measured."""
     if origin is None:
         return ()

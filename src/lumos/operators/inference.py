@@ -1,0 +1,613 @@
+"""What the axes of the operators of one recording have in common.
+
+A recording says which shapes every operator was called with, and neither which tensors they were nor what came out. So the program is
+run again on axes alone: each operator takes tensors that earlier ones made, the table of operators says what it makes of their axes and
+which of them must be equal, and tensors that nothing made have axes of their own. A tensor is recognised by its whole shape:
+
+- inside an operator that calls others, among its inputs and what they have made;
+- in the node of a backward pass, among what autograd kept for it: the inputs and results of the operator that it belongs to, by its
+  sequence number, and the gradients of those results;
+- else among the tensors that are still to be used. A differentiable tensor is used once for every gradient that comes back to it, and a
+  backward pass shows where several were added up.
+
+Where several tensors have one shape, those are taken whose axes need nothing new to be equal. Operators at the same place of repeated
+stretches of the program have the same axes. Nothing is taken as equal because its size is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.operators.symbols import Axis, Symbols
+from lumos.operators.table import axis_rules, elementwise_names, forced, own_name, views, weights_of
+from lumos.operators.views import HOW, CallArguments, Sized, seen_as
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from lumos.operators.table import AxisPlace, Rule, Shape
+
+#: Rows on the one side of an operator, and on the other, that must be alike for two to be at the same place of a repeated stretch: many on
+#: the one, since parts of a layer are alike among themselves, and some on the other, since what follows a stretch may begin as it does.
+STRETCH, EDGE = 64, 12
+#: Of how many tensors of one shape, the latest, an operator's input may be any.
+_CHOICE = 6
+#: How many operators ago a tensor with one axis may have been made to be recognised by it: its shape is only a number.
+_JUST_NOW = 6
+
+#: How the name of autograd's rows begins that stand for a node of the backward pass.
+BACKWARD_NODE = "autograd::engine::evaluate_function"
+#: The row in which autograd adds a gradient to that of a weight.
+GATHERS = "torch::autograd::AccumulateGrad"
+
+
+class OperatorCall(NamedTuple):
+    """One operator of a recording. inputs: by argument, the shapes of the tensors in it: one of a tensor, several of a list, none of
+    anything else. lists: which arguments are lists. values: of the arguments, as the profiler writes them. parent: the call that it is in,
+    -1 for none. sequence: autograd's number, -1 without one. forward: whether it stands in a forward pass, where the number is that of
+    the next node."""
+
+    name: str
+    inputs: tuple[tuple[Shape, ...], ...]
+    lists: frozenset[int]
+    values: tuple[str, ...]
+    parent: int
+    sequence: int
+    forward: bool
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """The shape of every input that is one tensor; () for others."""
+        return tuple(of[0] if len(of) == 1 and i not in self.lists else () for i, of in enumerate(self.inputs))
+
+
+@dataclass(eq=False, slots=True)
+class _Tensor:
+    """A tensor of the program. made: when. given: it comes from outside, as data or a weight. data: it is
+    data, or was made of data."""
+
+    shape: Shape
+    axes: tuple[Axis, ...]
+    made: int
+    differentiable: bool = False
+    given: bool = False
+    gradient: bool = False
+    alive: bool = True
+    data: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class _Scope:
+    """The tensors among which the calls inside an operator, or inside a node of the backward pass, find their inputs. passed: those that
+    were handed in and that none of the calls has used yet."""
+
+    tensors: list[_Tensor]
+    passed: set[int] = field(default_factory=set)
+
+
+@dataclass(eq=False, slots=True)
+class _Product:
+    """The two gradients of a multiplication [m, k] · [k, n] that a node of the backward pass computes."""
+
+    first: _Tensor
+    second: _Tensor
+    first_comes_first: bool
+    done: set[int] = field(default_factory=set)
+
+
+class Given(NamedTuple):
+    """A tensor that no operator made. call, place: of its first use."""
+
+    axes: tuple[Axis, ...]
+    call: int
+    place: int
+    weight: bool
+
+
+class Axes(NamedTuple):
+    """What was inferred. of: by call and argument, the axes of each tensor in it. given: the tensors that come from outside."""
+
+    symbols: Symbols
+    of: Mapping[tuple[int, int], tuple[tuple[Axis, ...], ...]]
+    given: tuple[Given, ...]
+
+
+def infer(calls: Sequence[OperatorCall]) -> Axes:
+    """The axes of a program's operators. calls: in order, each behind the one that it is in."""
+    inference = _Inference(calls)
+    for number, call in enumerate(calls):
+        if call.parent < 0:
+            inference.visit(number)
+    return Axes(inference.symbols, inference.axes, tuple(inference.given))
+
+
+class _Inference:
+    def __init__(self, calls: Sequence[OperatorCall]) -> None:
+        self.calls = calls
+        self.symbols = Symbols()
+        self.axes: dict[tuple[int, int], tuple[tuple[Axis, ...], ...]] = {}
+        self.given: list[Given] = []
+        self._inside: list[list[int]] = [[] for _ in calls]
+        for number, call in enumerate(calls):
+            if call.parent >= 0:
+                self._inside[call.parent].append(number)
+        self._pool: dict[Shape, list[_Tensor]] = defaultdict(list)
+        self._weights: dict[Shape, list[_Tensor]] = defaultdict(list)
+        self._scopes: list[_Scope] = []
+        self._product: _Product | None = None
+        self._results: dict[int, list[_Tensor]] = {}
+        self._used: dict[int, list[_Tensor]] = {}
+        self._unseen: list[_Tensor] = []
+        self._valued = any(any(call.values) for call in calls)
+        self._clock = 0
+        self._added, self._node_of, self._forward = _nodes(calls)
+        self._of_weights = {call.shapes[0] for call in calls if call.name.startswith(GATHERS) and call.shapes and call.shapes[0]}
+        self._alike = _alike(calls)
+        self._whole = _whole_of_parts(calls)
+
+    # ------------------------------------------------------------ the program
+
+    def visit(self, number: int) -> None:
+        """Run one call, and those inside it."""
+        self._clock += 1
+        call = self.calls[number]
+        if call.name.startswith(BACKWARD_NODE):
+            self._visit_node(number)
+        elif number in self._whole:
+            self._visit_whole(number)
+        elif not self._gradient_of_product(number):
+            self._visit_call(number)
+
+    def _visit_node(self, number: int) -> None:
+        """Run a node of the backward pass among what autograd kept for it."""
+        forward = self._forward.get(self.calls[number].sequence, -1)
+        kept = self._scopes, self._product
+        used, results = self._used.get(forward, []), self._results.get(forward, [])
+        scope = _Scope([*used, *results])
+        self._scopes, self._product = [scope], self._product_of(forward, used)
+        for inner in self._inside[number]:
+            call = self.calls[inner]
+            if "Backward" not in call.name or call.name.startswith("aten::") or not results:
+                self._scopes = [scope] if call.name.startswith("aten::") else []  # what a library's hook does is no gradient
+                self.visit(inner)
+                self._scopes = [scope]
+                continue
+            for place, shape in enumerate(call.shapes):
+                like = next((t for t in (*results, *used) if t.shape == shape), None) if shape else None
+                if like is not None:
+                    gradient = _Tensor(shape, like.axes, self._clock, gradient=True)
+                    self.axes[inner, place] = (like.axes,)
+                    scope.tensors.append(gradient)
+                    self._pool[shape].append(gradient)
+            for innermost in self._inside[inner]:
+                self.visit(innermost)
+        self._scopes, self._product = kept
+
+    def _product_of(self, forward: int, used: Sequence[_Tensor]) -> _Product | None:
+        name = own_name(self.calls[forward].name) if forward >= 0 else ""
+        factors = [t for t in used if len(t.shape) > 1][-2:]
+        if name not in ("mm", "addmm", "bmm", "baddbmm") or len(factors) != 2:
+            return None
+        return _Product(factors[0], factors[1], name != "mm")
+
+    def _gradient_of_product(self, number: int) -> bool:
+        """Read a multiplication in the backward pass of another as one of the two gradients, or its transpose, if its shapes are those."""
+        call, of = self.calls[number], self._product
+        if of is None or own_name(call.name) not in ("mm", "bmm") or len(call.shapes) < 2:
+            return False
+        (m, k), n, lead = of.first.axes[-2:], of.second.axes[-1], of.first.axes[:-2]
+        forms = [(1, (n, m, k)), (0, (m, n, k)), (1, (k, m, n)), (0, (k, n, m))]
+        if of.first_comes_first:
+            forms.sort(key=lambda form: form[0])
+        a, b = call.shapes[:2]
+        for gradient, (rows, depth, columns) in forms:
+            sizes = [self.symbols.size(axis) for axis in (rows, depth, columns)]
+            if gradient not in of.done and [*a[-2:], b[-1]] == sizes and b[-2] == sizes[1]:
+                of.done.add(gradient)
+                self.axes[number, 0], self.axes[number, 1] = ((*lead, rows, depth),), ((*lead, depth, columns),)
+                made = _Tensor((*a[:-1], b[-1]), (*lead, rows, columns), self._clock)
+                self._keep(number, [], [made])
+                return True
+        return False
+
+    def _visit_whole(self, number: int) -> None:
+        """Run the parts of an operator on tensors that ranks share: the inner rows work on this rank's parts and are the program."""
+        for inner in self._inside[number]:
+            self.visit(inner)
+        ran = [inner for inner in self._inside[number] if self._results.get(inner)]
+        same = [inner for inner in ran if own_name(self.calls[inner].name) == own_name(self.calls[number].name)] or ran
+        self._results[number] = self._results[same[-1]] if same else []
+        self._used[number] = self._used[same[-1]] if same else []
+        self._use_up(number)
+
+    def _visit_call(self, number: int) -> None:
+        call = self.calls[number]
+        tensors = self._bound(number)
+        lists = {place: self._listed(number, place) for place in call.lists}
+        for place, tensor in tensors.items():
+            self.axes[number, place] = (tensor.axes,)
+        for place, several in lists.items():
+            self.axes[number, place] = tuple(t.axes for t in several)
+        used = [*tensors.values(), *(t for several in lists.values() for t in several)]
+        for alike in self._alike[number]:
+            self._same_place(alike, tensors)
+        results = self._results_of(call, tensors, lists)
+        if views().get(own_name(call.name)) == "recurrent" and 0 in tensors:
+            results = self._recurrent(tensors[0], [t for t in used if t is not tensors[0]])
+        if self._inside[number]:
+            results = self._run_inside(number, used, results)
+        if not results and views().get(own_name(call.name)) != "nothing":
+            self._unseen = [t for t in self._unseen if all(t is not u for u in used)][-4 * _CHOICE :] + used
+        self._keep(number, used, results or [])
+        self._use_up(number)
+
+    def _run_inside(self, number: int, used: list[_Tensor], results: list[_Tensor] | None) -> list[_Tensor] | None:
+        """Run the calls inside an operator. What they make is its result; the table's says what the axes must be."""
+        self._scopes.append(_Scope(list(used), {id(t) for t in used}))
+        made: list[_Tensor] = []
+        for inner in self._inside[number]:
+            self.visit(inner)
+            made = self._results.get(inner) or made
+        self._scopes.pop()
+        if results is None:
+            return made
+        out: list[_Tensor] = []
+        for result in results:
+            same = next((t for t in made if t.shape == result.shape and t not in out), None)
+            if same is not None:
+                for a, b in zip(result.axes, same.axes, strict=True):
+                    self.symbols.unify(a, b)
+                same.axes = result.axes
+            out.append(same or result)
+        return out
+
+    def _keep(self, number: int, used: list[_Tensor], results: list[_Tensor]) -> None:
+        self._used[number], self._results[number] = used, results
+        of_data = any(t.data for t in used)
+        for tensor in results:
+            tensor.data |= of_data
+            if self._scopes:
+                self._scopes[-1].tensors.append(tensor)
+            pool = self._pool[tensor.shape]
+            if tensor in pool[-_CHOICE:]:
+                pool.remove(tensor)
+            pool.append(tensor)
+
+    def _use_up(self, number: int) -> None:
+        """What an operator uses that made a node of the backward pass: a tensor to which no other gradient is added afterwards has no other
+        use behind it."""
+        node = self._node_of.get(number)
+        if node is None:
+            return
+        for tensor in self._results[number]:
+            tensor.differentiable = True
+        for tensor in self._used[number]:
+            if tensor.differentiable and tensor.shape not in self._added[node]:
+                tensor.alive = False
+
+    def _same_place(self, other: int, tensors: Mapping[int, _Tensor]) -> None:
+        for place, tensor in tensors.items():
+            known = self.axes.get((other, place))
+            if known is not None and len(known) == 1 and len(known[0]) == len(tensor.axes):
+                for a, b in zip(known[0], tensor.axes, strict=True):
+                    self.symbols.unify(a, b)
+
+    # ------------------------------------------------------------ inputs
+
+    def _bound(self, number: int) -> dict[int, _Tensor]:
+        """The tensor of every argument that is one."""
+        call = self.calls[number]
+        shapes = {place: shape for place, shape in enumerate(call.shapes) if shape}
+        if not shapes:
+            return {}
+        pairs = forced(call.name, call.shapes)
+        weights = weights_of(call.name)
+        tied = {place for pair in pairs for place, _ in pair}
+        several = max(map(len, shapes.values())) > 1
+        found = {
+            place: self._candidates(shape, place in weights)
+            for place, shape in shapes.items()
+            if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
+        }
+        out = self._chosen(call, found, pairs)
+        for place in shapes:
+            if place not in out:
+                out[place] = self._new(number, place, place in weights or (place in tied and place not in found))
+        for (i, a), (j, b) in pairs:
+            self.symbols.unify(out[i].axes[a], out[j].axes[b])
+        if self._scopes:
+            self._scopes[-1].passed -= {id(t) for t in out.values()}
+        return out
+
+    def _candidates(self, shape: Shape, weight: bool) -> list[_Tensor]:
+        """The tensors of a shape that an input may be, the most likely last."""
+        for scope in reversed(self._scopes):
+            same = [t for t in scope.tensors if t.shape == shape]
+            same = [t for t in same if t.alive] or same
+            if same:
+                return sorted(same, key=lambda t: id(t) in scope.passed)
+        pool = [t for t in self._pool[shape][-8 * _CHOICE :] if t.alive]
+        if weight:
+            return [t for t in pool if t.differentiable and not t.given]
+        if len(shape) == 1:
+            return [t for t in pool if self._clock - t.made <= _JUST_NOW]
+        return pool
+
+    def _apart(self, tensors: Iterable[_Tensor]) -> list[_Tensor]:
+        """The last of the tensors with the same axes, for each."""
+        by_axes: dict[tuple[object, ...], _Tensor] = {}
+        for tensor in tensors:
+            key = tuple(map(self.symbols.key, tensor.axes))
+            by_axes.pop(key, None)
+            by_axes[key] = tensor
+        return list(by_axes.values())[-_CHOICE:]
+
+    def _chosen(
+        self, call: OperatorCall, found: Mapping[int, list[_Tensor]], pairs: Sequence[tuple[AxisPlace, AxisPlace]]
+    ) -> dict[int, _Tensor]:
+        """Of the candidates for each input those of which none is taken twice and that need the fewest new equalities, the latest ones."""
+        if self._product is not None and len(found) == 1:  # sums of gradients, beside the two products
+            place, of = next(iter(found.items()))
+            gradient = [t for t in of if t.gradient]
+            return {place: (gradient or of)[-1]} if of else {}
+        apart = {place: self._apart(of) for place, of in found.items() if of}
+        open_places = [place for place, of in apart.items() if len(of) > 1][:4]
+        out = {place: of[-1] for place, of in apart.items()}
+        if open_places:
+            best: tuple[tuple[int, int, int, int], dict[int, _Tensor]] | None = None
+            for choice in product(*(apart[place] for place in open_places)):
+                tried = {**out, **dict(zip(open_places, choice, strict=True))}
+                new = sum(
+                    not self.symbols.same(tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried
+                )
+                twice = len(choice) - len({id(t) for t in choice})
+                unlike = sum(not t.data for t in choice) if weights_of(call.name) and not pairs else 0
+                age = sum(len(apart[p]) - 1 - apart[p].index(t) for p, t in zip(open_places, choice, strict=True))
+                if best is None or (twice, new, unlike, age) < best[0]:
+                    best = (twice, new, unlike, age), tried
+            return best[1] if best is not None else out
+        by_shape = defaultdict[tuple[int, ...], list[int]](list)
+        for place in out:
+            by_shape[tuple(id(t) for t in found[place])].append(place)
+        for places in by_shape.values():  # several of one shape: the latest, in the order in which they were made
+            latest = found[places[0]][-len(places) :]
+            if len(places) == len(latest) > 1:
+                out.update(zip(places, latest, strict=True))
+        return out
+
+    def _new(self, number: int, place: int, weight: bool) -> _Tensor:
+        """A tensor that no operator made: a weight, or data."""
+        call = self.calls[number]
+        shape = call.shapes[place]
+        multiplies = len(shape) > 1 and own_name(call.name) in ("t", "mm", "addmm", "bmm", "matmul")
+        weight = weight or shape in self._of_weights or (multiplies and bool(self._forward))
+        seen = None if weight or len(shape) < 2 else self._recognised(shape)
+        if seen is not None:
+            self._pool[shape].append(seen)
+            return seen
+        axes = tuple((self.symbols.plain if weight else self.symbols.fresh)(size) for size in shape)
+        tensor = _Tensor(shape, axes, self._clock, differentiable=weight, given=True, data=not weight)
+        self.given.append(Given(axes, number, place, weight))
+        self._pool[shape].append(tensor)
+        if weight:
+            self._weights[shape].append(tensor)
+        return tensor
+
+    def _recognised(self, shape: Shape) -> _Tensor | None:
+        """A tensor that an operator of which nothing is known made of another one, recognised by its shape: that one in another order, or
+        with other sizes along some axes, or, where the recording has no values of arguments, seen with other sizes. It is one of those
+        that were passed to the operator around, or of what the latest unknown operators used."""
+        passed = self._scopes[-1].tensors if self._scopes else []
+        for source in (*reversed(passed), *reversed(self._unseen)):
+            if sorted(shape) == sorted(source.shape) and len(set(shape)) == len(shape):
+                return self._like(source, shape, [source.axes[source.shape.index(size)] for size in shape])
+        for source in reversed(self._unseen):
+            if not self._valued and (found := seen_as(Sized(source.shape, source.axes), shape, self.symbols)) is not None:
+                return self._like(source, shape, found.axes)
+            if len(shape) == len(source.shape) > 2 and shape[0] == source.shape[0]:
+                along = zip(shape, source.shape, source.axes, strict=True)
+                return self._like(source, shape, [axis if size == was else self.symbols.plain(size) for size, was, axis in along])
+        return None
+
+    def _like(self, source: _Tensor, shape: Shape, axes: Sequence[Axis]) -> _Tensor:
+        return _Tensor(shape, tuple(axes), self._clock, source.differentiable, data=source.data)
+
+    def _listed(self, number: int, place: int) -> list[_Tensor]:
+        """The tensors of an argument that is a list: of each shape the latest ones that have the same axes, in the order in which they
+        were made, the last of them more than once if there are fewer. Lists of weights, and of what belongs to these, are in their order.
+        """
+        call = self.calls[number]
+        of_weights = own_name(call.name).startswith(("_foreach", "_fused"))
+        left: dict[Shape, list[_Tensor]] = {}
+        out: list[_Tensor] = []
+        for shape in call.inputs[place]:
+            if shape not in left:
+                wanted = call.inputs[place].count(shape)
+                known = self._weights[shape] if of_weights else self._candidates(shape, False)
+                latest = known[:wanted] if of_weights else self._same_axes(known)[-wanted:]
+                if not latest:
+                    axes = tuple(self.symbols.fresh(size) for size in shape)
+                    latest = [_Tensor(shape, axes, self._clock, given=True)]
+                left[shape] = latest + latest[-1:] * (wanted - len(latest))
+            out.append(left[shape].pop(0))
+        return out
+
+    def _same_axes(self, tensors: list[_Tensor]) -> list[_Tensor]:
+        """Those of the tensors that have the axes of the last."""
+        return [t for t in tensors if list(map(self.symbols.key, t.axes)) == list(map(self.symbols.key, tensors[-1].axes))]
+
+    # ------------------------------------------------------------ results
+
+    def _results_of(
+        self, call: OperatorCall, tensors: Mapping[int, _Tensor], lists: Mapping[int, list[_Tensor]]
+    ) -> list[_Tensor] | None:
+        """What the table says that a call makes; None where it says nothing."""
+        base = own_name(call.name)
+        rule, how = axis_rules().get(base), views().get(base)
+        found: list[Sized] | None = None
+        if rule is not None:
+            found = _by_letters(rule, tensors)
+        elif base in elementwise_names():
+            found = self._laid_over(tensors)
+        elif how == "nothing":
+            found = []
+        elif how == "undone":
+            found = self._undone(call)
+        elif how is not None and (0 in tensors or 0 in lists or how in ("sized", "counted")):
+            sized = {place: Sized(t.shape, t.axes) for place, t in tensors.items()}
+            of_lists = {place: [Sized(t.shape, t.axes) for t in several] for place, several in lists.items()}
+            try:
+                found = HOW[how](CallArguments(call.name, call.values, sized, of_lists, self.symbols))
+            except (KeyError, IndexError):  # a call without an argument that the function needs
+                found = None
+        return None if found is None else [_Tensor(each.shape, each.axes, self._clock) for each in found]
+
+    def _laid_over(self, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:
+        """The result of an operation element by element: along each axis the longest tensor, and of those of length one what may grow."""
+        if not tensors:
+            return None
+        shape: list[int] = []
+        axes: list[Axis] = []
+        for back in range(1, max(len(t.shape) for t in tensors.values()) + 1):
+            along = [(t.shape[-back], t.axes[-back]) for t in tensors.values() if len(t.shape) >= back]
+            size = max(size for size, _ in along)
+            best = next((axis for each, axis in along if each == size and self.symbols.normal(axis).symbols), None)
+            shape.append(size)
+            axes.append(Axis(1) if best is None else best)
+        return [Sized(tuple(shape[::-1]), tuple(axes[::-1]))]
+
+    def _recurrent(self, data: _Tensor, others: list[_Tensor]) -> list[_Tensor] | None:
+        """A recurrent layer on [steps, batch, in], or [batch, steps, in]: its matrices are [gates · width, in] and [gates · width, width],
+        its states [.., batch, width]."""
+        matrices = [t for t in others if len(t.shape) == 2 and t.shape[0] not in data.shape[:2]]
+        if not matrices or len(data.shape) != 3:
+            return None
+        width = matrices[min(1, len(matrices) - 1)].axes[1]
+        size = self.symbols.size(width)
+        for tensor in others:
+            if tensor in matrices or len(tensor.shape) == 1:
+                gates = Axis(tensor.shape[0] // size)
+                self.symbols.unify(tensor.axes[0], self.symbols.product(gates, width))
+                if len(tensor.shape) == 2:
+                    self.symbols.unify(tensor.axes[1], data.axes[2] if tensor is matrices[0] else width)
+            elif tensor.shape[-1] == size:
+                self.symbols.unify(tensor.axes[-1], width)
+                batch = next((axis for axis in data.axes[:2] if self.symbols.size(axis) == tensor.shape[-2]), width)
+                self.symbols.unify(tensor.axes[-2], batch)
+        return [_Tensor((*data.shape[:2], size), (*data.axes[:2], width), self._clock)]
+
+    def _undone(self, call: OperatorCall) -> list[Sized] | None:
+        """The gradient of what a part was taken of."""
+        sizes = CallArguments(call.name, call.values, {}, {}, self.symbols).numbers(1)
+        for scope in reversed(self._scopes):
+            for tensor in scope.tensors:
+                if sizes is not None and tensor.shape == tuple(sizes):
+                    return [Sized(tensor.shape, tensor.axes)]
+        return None
+
+
+def _by_letters(rule: Rule, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:
+    axis_of: dict[str, tuple[int, Axis]] = {}
+    stretch = 0
+    for place, pattern in enumerate(rule.inputs):
+        tensor = tensors.get(place)
+        if pattern is None or tensor is None or not pattern.fits(len(tensor.shape)):
+            continue
+        if pattern.stretch == "*":
+            stretch = max(stretch, len(tensor.shape) - len(pattern.before) - len(pattern.after))
+        for letter, size, axis in zip(pattern.letters(len(tensor.shape)), tensor.shape, tensor.axes, strict=True):
+            if letter not in axis_of or axis_of[letter][0] < size:
+                axis_of[letter] = size, axis
+    axis_of["1"] = 1, Axis(1)
+    out = []
+    for pattern in rule.results:
+        if pattern.like >= 0:
+            like = tensors.get(pattern.like)
+            known = None if like is None else Sized(like.shape, like.axes)
+        else:
+            letters = pattern.letters(len(pattern.before) + len(pattern.after) + (stretch if pattern.stretch else 0))
+            sized = [axis_of.get(letter) for letter in letters]
+            known = Sized(tuple(s[0] for s in sized if s), tuple(s[1] for s in sized if s)) if None not in sized else None
+        if known is not None:
+            out.append(known)
+    return out or None
+
+
+def _nodes(calls: Sequence[OperatorCall]) -> tuple[dict[int, list[Shape]], dict[int, int], dict[int, int]]:
+    """By node of the backward pass the shapes of the gradients that are added up behind it; by call the node that it made; and by node
+    the call. Of the calls with a number the last one of the node's name made it, or else the last one."""
+    added: dict[int, list[Shape]] = {}
+    for call in calls:
+        if call.name.startswith(BACKWARD_NODE) and call.sequence >= 0:
+            added[call.sequence] = []
+    for call in calls:
+        parent = calls[call.parent] if call.parent >= 0 else None
+        if parent is not None and parent.name.startswith(BACKWARD_NODE) and parent.sequence >= 0 and own_name(call.name) == "add":
+            added[parent.sequence].append(call.shapes[0] if call.shapes else ())
+    named = {
+        call.sequence: _plain(call.name.removeprefix(f"{BACKWARD_NODE}: ").partition("Backward")[0])
+        for call in calls
+        if call.sequence in added and call.name.startswith(BACKWARD_NODE)
+    }
+    forward: dict[int, int] = {}
+    for number, call in enumerate(calls):
+        if call.forward and call.sequence in added and "Backward" not in call.name:
+            known = forward.get(call.sequence)
+            wanted = named[call.sequence]
+            if known is None or _plain(own_name(call.name)) == wanted or _plain(own_name(calls[known].name)) != wanted:
+                forward[call.sequence] = number
+    return added, {number: node for node, number in forward.items()}, forward
+
+
+def _plain(name: str) -> str:
+    """A name as autograd and the table of operators have it in common."""
+    return name.replace("_", "").lower()
+
+
+def _alike(calls: Sequence[OperatorCall]) -> list[list[int]]:
+    """By call, earlier ones at the same place of a repeated stretch: those around which the same calls stand. In a backward pass, whose
+    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has a place."""
+    numbers: dict[object, int] = {}
+    kinds = [numbers.setdefault((call.name, call.inputs), len(numbers)) for call in calls]
+    undoing = _undoing(calls)
+    before: dict[tuple[int, ...], int] = {}
+    behind: dict[tuple[int, ...], int] = {}
+    out: list[list[int]] = []
+    for number in range(len(calls)):
+        found = []
+        for known, low, high in ((behind, number - EDGE, number + STRETCH), (before, number - STRETCH, number + EDGE)):
+            if low >= 0 and high <= len(calls) and not undoing[number]:
+                first = known.setdefault(tuple(kinds[low:high]), number)
+                if first != number:
+                    found.append(first)
+        out.append(found)
+    return out
+
+
+def _undoing(calls: Sequence[OperatorCall]) -> list[bool]:
+    """Which calls stand in a node of a backward pass and have no number of autograd's, so that nothing will undo them."""
+    inside = [False] * len(calls)
+    for number, call in enumerate(calls):
+        inside[number] = call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent])
+    return [within and (call.sequence < 0 or not call.forward) for within, call in zip(inside, calls, strict=True)]
+
+
+def _whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:
+    """The calls on tensors that ranks share, which hold one of the same name on this rank's parts, and those around them."""
+    found: set[int] = set()
+    for call in calls:
+        outer = call.parent
+        for _ in range(4):
+            if outer < 0 or not call.name.startswith("aten::"):
+                break
+            other = calls[outer]
+            if other.name == call.name and other.inputs != call.inputs and any(other.shapes):
+                while outer >= 0 and calls[outer].name.startswith("aten::"):
+                    found.add(outer)
+                    outer = calls[outer].parent
+                break
+            outer = other.parent
+    return found - {number for number, call in enumerate(calls) if not call.name.startswith("aten::")}

@@ -1,0 +1,292 @@
+"""The sizes of a recorded program as products of symbols.
+
+An axis is a product of a whole number and symbols: [batch · positions, width]. Two axes that must be equal are unified: from then on
+they are the same product. A symbol that a view divides becomes the product of two. Some symbols follow from others: the sum of the parts
+that are laid end to end, or the positions at which a window lies.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from math import prod
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+class Axis(NamedTuple):
+    """The size of one dimension: `factor` times the product of symbols, in the order in which they lie in memory."""
+
+    factor: int
+    symbols: tuple[int, ...] = ()
+
+
+ONE = Axis(1)
+
+
+class Sum(NamedTuple):
+    """What a symbol is that follows from others: a sum of axes, each so many times, and a number."""
+
+    terms: tuple[tuple[int, Axis], ...]
+    constant: int
+
+
+class Window(NamedTuple):
+    """What a symbol is that counts the positions of a window of `width` on `extent`, with padding at both ends."""
+
+    extent: Axis
+    width: Axis
+    padding: int
+    stride: int
+    dilation: int
+
+
+class Symbols:
+    """The symbols of one recording. value: the recorded size of each. conflicts: how often two axes of one size had to be equal and could
+    not be made so."""
+
+    def __init__(self) -> None:
+        self.value: list[int] = []
+        self.conflicts = 0
+        self._equal: dict[int, Axis] = {}
+        self._follows: dict[int, Sum | Window] = {}
+        self._known: dict[Axis, tuple[Axis, tuple[int, tuple[int, ...]]]] = {}
+
+    # ---------------------------------------------------------------- axes
+
+    def fresh(self, size: int) -> Axis:
+        """An axis of which nothing is known but its recorded size."""
+        self.value.append(size)
+        return Axis(1, (len(self.value) - 1,))
+
+    def plain(self, size: int) -> Axis:
+        """The same, but for a size of 1, which is taken as that number."""
+        return ONE if size == 1 else self.fresh(size)
+
+    def normal(self, axis: Axis) -> Axis:
+        """The axis in symbols that are equal to no other."""
+        return self._found(axis)[0]
+
+    def _found(self, axis: Axis) -> tuple[Axis, tuple[int, tuple[int, ...]]]:
+        """The normal axis and its key, which stay until a symbol becomes equal to others."""
+        known = self._known.get(axis)
+        if known is None:
+            factor, out = axis.factor, list[int]()
+            for s in axis.symbols:
+                if s in self._equal:
+                    self._equal[s] = self.normal(self._equal[s])
+                    factor *= self._equal[s].factor
+                    out += self._equal[s].symbols
+                else:
+                    out.append(s)
+            known = self._known[axis] = Axis(factor, tuple(out)), (factor, tuple(sorted(out)))
+        return known
+
+    def _set_equal(self, symbol: int, axis: Axis) -> None:
+        self._equal[symbol] = axis
+        self._known.clear()
+
+    def size(self, axis: Axis) -> int:
+        """The recorded size."""
+        return axis.factor * prod(self.value[s] for s in axis.symbols)
+
+    def key(self, axis: Axis) -> tuple[int, tuple[int, ...]]:
+        """What is equal for equal axes."""
+        return self._found(axis)[1]
+
+    def product(self, *axes: Axis) -> Axis:
+        """Dimensions laid together into one."""
+        normal = [self.normal(axis) for axis in axes]
+        return Axis(prod(axis.factor for axis in normal), tuple(s for axis in normal for s in axis.symbols))
+
+    def sum(self, terms: Iterable[tuple[int, Axis]], constant: int) -> Axis:
+        """Axes laid end to end, each so many times, and so many elements more."""
+        counted: Counter[tuple[int, ...]] = Counter()
+        for times, term in terms:
+            axis = self.normal(term)
+            known = self._follows.get(axis.symbols[0]) if len(axis.symbols) == 1 else None
+            if not axis.symbols:
+                constant += times * axis.factor
+            elif isinstance(known, Sum):
+                constant += times * axis.factor * known.constant
+                for inner_times, inner in known.terms:
+                    normal = self.normal(inner)
+                    counted[normal.symbols] += times * axis.factor * inner_times * normal.factor
+            else:
+                counted[axis.symbols] += times * axis.factor
+        left = {symbols: times for symbols, times in counted.items() if times}
+        if not left:
+            return Axis(constant)
+        if len(left) == 1 and not constant:
+            ((symbols, times),) = left.items()
+            if times > 0:
+                return Axis(times, symbols)
+        return self._following(Sum(tuple((times, Axis(1, symbols)) for symbols, times in left.items()), constant))
+
+    def window(self, window: Window) -> Axis:
+        """The positions of a window on an axis."""
+        window = window._replace(extent=self.normal(window.extent), width=self.normal(window.width))
+        same = window.stride == 1 and self._evaluated(window, {}) == self.size(window.extent)
+        return window.extent if same else self._following(window)
+
+    def _following(self, what: Sum | Window) -> Axis:
+        for symbol, known in self._follows.items():
+            if known == what and symbol not in self._equal:
+                return Axis(1, (symbol,))
+        size = self._evaluated(what, {})
+        if size == 1:
+            return ONE
+        axis = self.fresh(size)
+        self._follows[axis.symbols[0]] = what
+        return axis
+
+    # ---------------------------------------------------------------- equality
+
+    def same(self, a: Axis, b: Axis) -> bool:
+        """Whether two axes are known to be equal."""
+        return a == b or self.key(a) == self.key(b)
+
+    def unify(self, a: Axis, b: Axis) -> None:
+        """Make two axes equal. Axes of other recorded sizes stay apart: one of them is repeated along the other."""
+        if self.same(a, b) or self.size(a) != self.size(b):
+            return
+        a, b = self.normal(a), self.normal(b)
+        common = Counter(a.symbols) & Counter(b.symbols)
+        left, right = _without(a.symbols, common), _without(b.symbols, common)
+        if not left or not right:
+            self.conflicts += 1
+        elif not self._bind(a.factor, left, b.factor, right):
+            self._pair(a.factor == b.factor, left, right)
+
+    def _bind(self, factor: int, left: tuple[int, ...], other: int, right: tuple[int, ...]) -> bool:
+        """Say of a symbol that stands alone that it is equal to the other side; of two such, the later one."""
+        sides = [(factor, left, other, right), (other, right, factor, left)]
+        if len(left) == len(right) == 1 and left[0] < right[0]:
+            sides.reverse()
+        for own, alone, times, rest in sides:
+            if len(alone) == 1 and times % own == 0 and alone[0] not in self._follows and alone[0] not in self._inside(rest):
+                self._set_equal(alone[0], Axis(times // own, rest))
+                return True
+        return False
+
+    def _pair(self, alike: bool, left: tuple[int, ...], right: tuple[int, ...]) -> None:
+        """Unify the symbols of two products that have the same recorded size, in order."""
+        rest = list(right)
+        pairs = []
+        for s in left if alike else ():
+            other = next((r for r in rest if self.value[r] == self.value[s]), None)
+            if other is not None:
+                rest.remove(other)
+                pairs.append((s, other))
+        if not pairs or len(left) == 1:
+            self.conflicts += 1
+            return
+        for s, other in pairs:
+            self.unify(Axis(1, (s,)), Axis(1, (other,)))
+        if rest and len(pairs) < len(left):
+            self.unify(Axis(1, _without(left, Counter(s for s, _ in pairs))), Axis(1, tuple(rest)))
+
+    def _inside(self, symbols: Iterable[int]) -> set[int]:
+        """Symbols, and all that they follow from."""
+        found: set[int] = set()
+        left = list(symbols)
+        while left:
+            s = left.pop()
+            if s not in found:
+                found.add(s)
+                what = self._follows.get(s)
+                axes = () if what is None else (axis for _, axis in what.terms) if isinstance(what, Sum) else (what.extent, what.width)
+                left += [inner for axis in axes for inner in self.normal(axis).symbols]
+        return found
+
+    # ---------------------------------------------------------------- parts
+
+    def divided(self, axis: Axis, parts: int) -> Axis:
+        """One of `parts` equal parts that together are the whole axis."""
+        normal = self.normal(axis)
+        if normal.factor % parts == 0:
+            return Axis(normal.factor // parts, normal.symbols)
+        for place, s in enumerate(normal.symbols):
+            if s not in self._follows and self.value[s] % parts == 0:
+                part = self.fresh(self.value[s] // parts)
+                self._set_equal(s, Axis(parts, part.symbols))
+                return Axis(normal.factor, (*normal.symbols[:place], *part.symbols, *normal.symbols[place + 1 :]))
+        return self.fresh(self.size(axis) // parts)
+
+    def viewed(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
+        """An axis as several of these recorded sizes, whose product is its own: symbols in their order, of which a view may divide one."""
+        found = self._viewed(self.normal(axis), sizes)
+        return [self.plain(size) for size in sizes] if found is None else found
+
+    def _viewed(self, axis: Axis, sizes: Sequence[int]) -> list[Axis] | None:
+        factor, left, out = axis.factor, list(axis.symbols), list[Axis]()
+        for place, size in enumerate(sizes):
+            taken: list[int] = []
+            times, reached = 1, 1
+            ones_follow = 1 in sizes[place + 1 :]
+            if size == 1:
+                out.append(Axis(1, (left.pop(0),) if left and self.value[left[0]] == 1 else ()))
+                continue
+            if factor > 1 and size % factor == 0 and (size == factor or not left or (size // factor) % self.value[left[0]] == 0):
+                times, reached, factor = factor, factor, 1
+            while left and reached < size:
+                first = self.value[left[0]]
+                if first == 1 and ones_follow and taken:
+                    break
+                if (size // reached) % first == 0 and size % reached == 0:
+                    taken.append(left.pop(0))
+                    reached *= first
+                elif size % reached == 0 and first % (size // reached) == 0 and left[0] not in self._follows:
+                    outer, inner = self.fresh(size // reached), self.fresh(first // (size // reached))
+                    self._set_equal(left[0], Axis(1, outer.symbols + inner.symbols))
+                    left[0] = inner.symbols[0]
+                    taken += outer.symbols
+                    reached = size
+                else:
+                    break
+            if reached != size and size == reached * factor:
+                times, reached, factor = times * factor, size, 1
+            if reached != size:
+                return None
+            out.append(Axis(times, tuple(taken)))
+        if all(self.value[s] == 1 for s in left) and factor == 1 and out:
+            out[-1] = Axis(out[-1].factor, out[-1].symbols + tuple(left))
+            return out
+        return None
+
+    # ---------------------------------------------------------------- other sizes
+
+    def evaluate(self, axis: Axis, new: Mapping[int, int]) -> int:
+        """The size of an axis where some symbols have other values."""
+        normal = self.normal(axis)
+        out = normal.factor
+        for s in normal.symbols:
+            what = self._follows.get(s)
+            out *= new[s] if s in new else self.value[s] if what is None else self._evaluated(what, new)
+        return out
+
+    def _evaluated(self, what: Sum | Window, new: Mapping[int, int]) -> int:
+        if isinstance(what, Sum):
+            return what.constant + sum(times * self.evaluate(axis, new) for times, axis in what.terms)
+        reach = what.dilation * (self.evaluate(what.width, new) - 1) + 1
+        return (self.evaluate(what.extent, new) + 2 * what.padding - reach) // what.stride + 1
+
+    def follows(self, symbol: int) -> Sum | Window | None:
+        """What a symbol follows from; None for one of its own."""
+        return self._follows.get(symbol)
+
+    def inside(self, axis: Axis) -> set[int]:
+        """The symbols of an axis, and all that they follow from."""
+        return self._inside(self.normal(axis).symbols)
+
+
+def _without(symbols: tuple[int, ...], gone: Counter[int]) -> tuple[int, ...]:
+    left = Counter(gone)
+    out = []
+    for s in symbols:
+        if left[s] > 0:
+            left[s] -= 1
+        else:
+            out.append(s)
+    return tuple(out)

@@ -1,0 +1,295 @@
+"""What the axes of a recorded model are called: its batch, sequence, width, heads, feed-forward width, vocabulary.
+
+A size is an axis that stands in a certain place, never a number that occurs often: attention says which axes are the sequence, the heads
+and their width; the table of tokens its vocabulary and the model's width; the weights which widths a layer has inside.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from lumos.operators.symbols import Axis, Sum, Window
+from lumos.operators.table import axis_rules, own_name, views
+from lumos.segment.program import axes_of
+from lumos.trace.once import once_a_trace
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from lumos.operators.inference import Axes, OperatorCall
+    from lumos.operators.symbols import Symbols
+    from lumos.segment.dimensions import Sizes
+    from lumos.segment.products import ShapedOperator
+    from lumos.trace.table import Trace
+
+
+Named = dict[str, tuple[Axis, ...]]
+
+#: The order in which changed sizes are given to axes: those of which others are products come first.
+_ORDER = ("micro_batch", "seq", "head_dim", "kv_heads", "heads", "hidden", "ffn", "vocab")
+
+
+@once_a_trace
+def named_axes(trace: Trace) -> Named:
+    """The axes that have a name; several where the model has the same size in places that nothing joins."""
+    axes = axes_of(trace)
+    return names_of(axes.inferred, axes.program.calls)
+
+
+def names_of(axes: Axes, calls: Sequence[OperatorCall]) -> Named:
+    """The same of the axes that were inferred of a program's calls."""
+    return _Names(axes, calls).all()
+
+
+class Resized:
+    """The operators of a trace with other sizes. old, new: sizes of the rank's part. Sizes that are the same leave all shapes alone."""
+
+    def __init__(self, trace: Trace, old: Sizes, new: Sizes) -> None:
+        self.old, self.new, self.axes = old, new, axes_of(trace)
+        self._value = symbol_values(self.axes.symbols, named_axes(trace), old, new) if old != new else {}
+        self._known: dict[int, ShapedOperator] = {}
+        symbols = self.axes.symbols
+        named = {s for of in named_axes(trace).values() for axis in of for s in symbols.normal(axis).symbols}
+        self._named = [any(s in named for axes in of for axis in axes for s in symbols.inside(axis)) for of in self.axes.axes]
+
+    def operator(self, index: int) -> ShapedOperator:
+        """An operator of `ShapedAxes.operators` with its new shapes."""
+        if index not in self._known:
+            o = self.axes.operators[index]
+            shapes = [tuple(self.axes.symbols.evaluate(axis, self._value) for axis in axes) for axes in self.axes.axes[index]]
+            self._known[index] = o._replace(shapes=tuple(shapes)) if self._value else o
+        return self._known[index]
+
+    def knows(self, index: int) -> bool:
+        """Whether it is known which axes of an operator are which: some of them are joined to one that has a name."""
+        return index >= 0 and self._named[index]
+
+
+def symbol_values(symbols: Symbols, names: Named, old: Sizes, new: Sizes) -> dict[int, int]:
+    """The values of symbols that give the axes with names their new sizes."""
+    value: dict[int, int] = {}
+    for name in _ORDER:
+        size = getattr(new, name)
+        if size != getattr(old, name):
+            for axis in names.get(name, ()):
+                _assign(symbols, axis, size, value, outermost=name in ("micro_batch", "seq"))
+    return value
+
+
+def _assign(symbols: Symbols, axis: Axis, size: int, value: dict[int, int], *, outermost: bool) -> None:
+    """Let an axis have a size, by the symbol in it that has no value yet; of several, the last one, or the first
+    where a longer axis has more of the same parts."""
+    normal = symbols.normal(axis)
+    left = [s for s in normal.symbols if s not in value]
+    if not left:
+        return
+    chosen = left[0] if outermost else left[-1]
+    rest = symbols.evaluate(Axis(normal.factor, tuple(s for s in normal.symbols if s != chosen)), value)
+    wanted, remainder = divmod(size, max(rest, 1))
+    if remainder:
+        return
+    sums = symbols.follows(chosen)
+    if isinstance(sums, Sum) and len(sums.terms) == 1:
+        times, inner = sums.terms[0]
+        if (wanted - sums.constant) % times == 0:
+            _assign(symbols, inner, (wanted - sums.constant) // times, value, outermost=outermost)
+    elif sums is None:
+        value[chosen] = wanted
+
+
+class _Names:
+    """The names of the axes of one program."""
+
+    def __init__(self, axes: Axes, calls: Sequence[OperatorCall]) -> None:
+        self.given, self.symbols, self.calls, self.of = axes.given, axes.symbols, calls, axes.of
+        self.key = self.symbols.key
+
+    def all(self) -> Named:
+        out: Named = {}
+        tokens, table = self._tokens()
+        attention = self._attention()
+        for name, letter in (("micro_batch", "b"), ("seq", "q"), ("heads", "h"), ("kv_heads", "g"), ("head_dim", "d")):
+            found = self._most(attention[letter])
+            if found is not None:
+                out[name] = (found,)
+        if tokens is not None:
+            self._by_tokens(tokens, out, attention)
+        if "micro_batch" not in out:
+            batch = self._recurrent("b") or self._first_axis()
+            out |= {"micro_batch": (batch,)} if batch is not None else {}
+        if "seq" not in out and (steps := self._recurrent("t")) is not None:
+            out["seq"] = (steps,)
+        weights = list(self._matrices())
+        hidden = table[1] if table is not None and not self._is_wide(table, weights) else self._most_shared(weights)
+        if hidden is not None:
+            out["hidden"] = (hidden,)
+            self._inside(hidden, weights, out)
+            self._vocabulary(table, hidden, weights, out)
+        return {name: found for name, found in out.items() if self._is_size(name, found[0])}
+
+    def _is_size(self, name: str, axis: Axis) -> bool:
+        """Whether an axis can be given another size: it does not follow from that of a picture, and is no constant."""
+        windows = any(isinstance(self.symbols.follows(s), Window) for s in self.symbols.inside(axis))
+        return not windows and (self.symbols.size(axis) > 1 or name in ("micro_batch", "heads", "kv_heads"))
+
+    # ------------------------------------------------------------ places
+
+    def _forward(self) -> Iterator[tuple[int, OperatorCall, str]]:
+        for number, call in enumerate(self.calls):
+            base = own_name(call.name)
+            if "backward" not in base and call.shapes:
+                yield number, call, base
+
+    def _tokens(self) -> tuple[tuple[Axis, ...] | None, tuple[Axis, Axis] | None]:
+        """The axes of the tokens that the largest table is read by, and those of that table, [rows, width]."""
+        best: tuple[int, tuple[Axis, ...], tuple[Axis, ...]] | None = None
+        for number, call, base in self._forward():
+            if base == "embedding" and (number, 0) in self.of and (number, 1) in self.of:
+                table, index = self.of[number, 0][0], self.of[number, 1][0]
+                if len(table) == 2 and len(index) in (1, 2) and (best is None or call.shapes[0][0] > best[0]):
+                    best = call.shapes[0][0], index, table
+        return (None, None) if best is None else (best[1] if len(best[1]) == 2 else None, (best[2][0], best[2][1]))
+
+    def _attention(self) -> dict[str, Counter[Axis]]:
+        """How often each axis is the batch (b), the queries' positions (q), heads of queries (h) and keys (g), or their width (d)."""
+        out: dict[str, Counter[Axis]] = {letter: Counter() for letter in "bqhgd"}
+        for number, _, base in self._forward():
+            rule = axis_rules().get(base)
+            if rule is None or len(rule.inputs) < 3 or "attention" not in base or any((number, i) not in self.of for i in range(3)):
+                continue
+            for i, letters in ((0, {"b": "b", "q": "q", "h": "h", "d": "d"}), (1, {"h": "g"})):
+                pattern, axes = rule.inputs[i], self.of[number, i][0]
+                if pattern is None or not pattern.fits(len(axes)):
+                    continue
+                for letter, axis in zip(pattern.letters(len(axes)), axes, strict=True):
+                    if letter in letters:
+                        out[letters[letter]][self.symbols.normal(axis)] += 1
+        return out
+
+    def _by_tokens(self, tokens: tuple[Axis, ...], out: Named, attention: Mapping[str, Counter[Axis]]) -> None:
+        """Which axis of the tokens is the batch and which the sequence: by attention, else by the scores, else the batch comes first."""
+        keys = [self.key(axis) for axis in tokens]
+        length = next((axis for axis, _ in attention["q"].most_common() if self.key(axis) in keys), None)
+        scores = self._scores(keys) if length is None else None
+        length = length or (scores[-1] if scores else None)
+        if length is None and "seq" in out:
+            return
+        at = keys.index(self.key(length)) if length is not None else 1
+        if at == 1 and length is None and (steps := self._recurrent("t")) is not None and self.key(steps) == keys[0]:
+            at = 0
+        out["seq"], out["micro_batch"] = (tokens[at],), (tokens[1 - at],)
+        if scores and "heads" not in out:
+            heads = self._others(scores[:-2], tokens[1 - at])
+            width = self._width_of_heads(tokens[at])
+            out |= {"heads": (heads,), "kv_heads": (heads,)} if heads is not None else {}
+            out |= {"head_dim": (width,)} if width is not None else {}
+
+    def _scores(self, tokens: list[tuple[int, tuple[int, ...]]]) -> tuple[Axis, ...] | None:
+        """The axes of what a softmax over positions of the sequence works on."""
+        for number, call, base in self._forward():
+            if "softmax" in base and len(call.shapes[0]) in (3, 4) and (number, 0) in self.of:
+                axes = self.of[number, 0][0]
+                if self.key(axes[-1]) == self.key(axes[-2]) and self.key(axes[-1]) in tokens:
+                    return axes
+        return None
+
+    def _others(self, axes: tuple[Axis, ...], batch: Axis) -> Axis | None:
+        """What is left of axes without the batch."""
+        whole, gone = self.symbols.product(*axes), self.symbols.normal(batch).symbols
+        left = tuple(s for s in whole.symbols if s not in gone)
+        return Axis(whole.factor, left) if left and set(gone) <= set(whole.symbols) else None
+
+    def _width_of_heads(self, length: Axis) -> Axis | None:
+        """The width of the heads, by which scores are multiplied: [positions, width] by [width, positions]."""
+        for number, call, base in self._forward():
+            if base in ("bmm", "baddbmm", "matmul") and len(call.shapes[0]) > 2 and (number, 0) in self.of and (number, 1) in self.of:
+                a, b = self.of[number, 0][0], self.of[number, 1][0]
+                if self.key(a[-2]) == self.key(b[-1]) == self.key(length):
+                    return a[-1]
+        return None
+
+    def _recurrent(self, letter: str) -> Axis | None:
+        """The steps (t) or the batch (b) of a recurrent layer."""
+        for number, call, base in self._forward():
+            if views().get(base) == "recurrent" and len(call.shapes[0]) == 3 and (number, 0) in self.of:
+                axes = self.of[number, 0][0]
+                state = [shape for several in call.inputs[1:] for shape in several if len(shape) == 3]
+                batch = 0 if state and state[0][1] == call.shapes[0][0] != call.shapes[0][1] else 1
+                return axes[batch if letter == "b" else 1 - batch]
+        return None
+
+    def _first_axis(self) -> Axis | None:
+        """The first axis of the first data that layers with weights, or tables, work on."""
+        free = {s for given in self.given if not given.weight for axis in given.axes[:1] for s in self.symbols.inside(axis)}
+        for number, call, base in self._forward():
+            layer = base in ("linear", "addmm", "mm", "mkldnn_linear") or "conv" in base
+            if layer and call.shapes:
+                place = 1 if base == "addmm" else 0
+                axes = self.of.get((number, place), ((),))[0]
+                for s in self.symbols.normal(axes[0]).symbols if axes else ():
+                    if s in free:
+                        return Axis(1, (s,))
+        return None
+
+    # ------------------------------------------------------------ widths
+
+    def _matrices(self) -> Iterator[tuple[Axis, Axis]]:
+        """The two widths of every weight of a layer, as [out, in] or [in, out]; tables are none."""
+        for given in self.given:
+            if given.weight and len(given.axes) in (2, 3) and own_name(self.calls[given.call].name) not in ("embedding", "embedding_bag"):
+                yield given.axes[-2], given.axes[-1]
+
+    def _is_wide(self, table: tuple[Axis, Axis], weights: list[tuple[Axis, Axis]]) -> bool:
+        """Whether a table's width is that of no layer, so that it holds features and no tokens."""
+        return bool(weights) and not any(self.key(table[1]) in map(self.key, pair) for pair in weights)
+
+    def _most_shared(self, weights: list[tuple[Axis, Axis]]) -> Axis | None:
+        """The width that more weights than any other have on one side, and at least half of them."""
+        counted = Counter(self.symbols.normal(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
+        found = counted.most_common(2)
+        least = max(2, len(weights) / 2)
+        return found[0][0] if found and found[0][1] >= least and (len(found) < 2 or found[1][1] < found[0][1]) else None
+
+    def _inside(self, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
+        """The widths inside a layer: of the feed-forward part, which two matrices lead into and out of, and of keys and values."""
+        of_heads = [self.symbols.product(*(out[name][0] for name in names)) for names in (("heads", "head_dim"), ("kv_heads", "head_dim"))
+                    if all(name in out for name in names)]  # fmt: skip
+        taken = {self.key(axis) for axis in (hidden, *of_heads)}
+        others = [(pair[1 - side], side) for pair in weights for side in (0, 1) if self.key(pair[side]) == self.key(hidden)]
+        widths = Counter(self.symbols.normal(other) for other, _ in others if self.key(other) not in taken)
+        into, out_of = ({self.symbols.normal(other).symbols for other, at in others if at == side} for side in (0, 1))
+        both = into & out_of  # a gate makes the width inside so many times as wide on one side
+        inner = [axis for axis, _ in widths.most_common() if axis.symbols in both and not self._of_heads(axis, out)]
+        inner.sort(key=lambda axis: axis.factor)
+        if inner:
+            size = self.symbols.size(inner[0])
+            out["ffn"] = tuple(axis for axis in inner if self.symbols.size(axis) == size)
+        width = out.get("head_dim")
+        if width is not None and "heads" in out and self.key(out.get("kv_heads", out["heads"])[0]) == self.key(out["heads"][0]):
+            narrow = [axis for axis in widths if self._of_heads(axis, out)]
+            rest = [self._others((axis,), width[0]) for axis in narrow]
+            fewer = [axis for axis in rest if axis is not None and self.symbols.size(out["heads"][0]) % self.symbols.size(axis) == 0]
+            if fewer:
+                out["kv_heads"] = (fewer[0],)
+
+    def _of_heads(self, axis: Axis, out: Named) -> bool:
+        """Whether an axis is so many heads, of any width, or so many times the width of one."""
+        own = set(self.symbols.normal(axis).symbols)
+        parts = [self.symbols.normal(out[name][0]).symbols for name in ("heads", "kv_heads", "head_dim") if name in out]
+        return any(part and set(part) <= own for part in parts)
+
+    def _vocabulary(self, table: tuple[Axis, Axis] | None, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
+        """The rows of the table of tokens, and the results of the head."""
+        losses = ("nll_loss_forward", "cross_entropy_loss", "nll_loss_nd", "nll_loss")
+        scored = [number for number, call, base in self._forward() if base in losses and len(call.shapes[0]) == 2]
+        classes = [self.of[number, 0][0][1] for number in scored if (number, 0) in self.of]
+        heads = [a if self.key(b) == self.key(hidden) else b for a, b in weights if self.key(hidden) in (self.key(a), self.key(b))]
+        rows = [table[0]] if table is not None else []
+        rows += [axis for axis in classes if self.key(axis) in map(self.key, heads) or rows]
+        found = {self.key(axis): axis for axis in rows if not rows or self.symbols.size(axis) == self.symbols.size(rows[0])}
+        if found:
+            out["vocab"] = tuple(found.values())
+
+    def _most(self, counted: Counter[Axis]) -> Axis | None:
+        return counted.most_common(1)[0][0] if counted else None

@@ -1,0 +1,186 @@
+"""The operators of a trace as a program, and the axes of their inputs (`operators.inference`).
+
+Steps that call the same operators with the same inputs in the same order are one program, which is run once. A step is its threads one
+after the other, in the order in which they began: the forward pass comes before the backward pass, whichever way they overlap.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.operators.inference import Axes, OperatorCall, infer
+from lumos.operators.symbols import Axis
+from lumos.operators.table import own_name, views
+from lumos.segment.dimensions import Shapes
+from lumos.trace.once import once_a_trace
+from lumos.trace.table import ABSENT, Category, Int64, Trace
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.operators.table import Shape
+    from lumos.segment.products import ShapedOperator
+
+#: How the ranges begin that mark the steps of a recording.
+_STEP = re.compile(r"ProfilerStep#\d+$")
+
+
+class TraceProgram(NamedTuple):
+    """The calls of a trace's operators, those of equal steps once. rows: of each call. copies: for each row of a step that is not run
+    itself the row, and the call that it equals."""
+
+    calls: tuple[OperatorCall, ...]
+    rows: Int64
+    copies: tuple[Int64, Int64]
+
+
+class ShapedAxes(Shapes):
+    """The operators of a trace whose inputs have shapes, by their axes as well: operators of one name and shape are several where their
+    axes are others, and those of whose axes nothing is known are left out.
+
+    axes: of the inputs of each of `operators`, as `ShapedOperator.shapes` has them.
+    """
+
+    def __init__(self, trace: Trace) -> None:
+        super().__init__(trace)
+        self.program = program(trace)
+        self.inferred: Axes = infer(self.program.calls)
+        self.symbols = self.inferred.symbols
+        kinds: dict[tuple[object, ...], int] = {}
+        axes: list[tuple[tuple[Axis, ...], ...]] = []
+        operators: list[ShapedOperator] = []
+        of_call = np.full(len(self.program.calls), -1, np.int32)
+        index, known = self.of_row[self.program.rows], self.operators
+        for number in np.flatnonzero(index >= 0).tolist():
+            found = self._axes(number)
+            key = (int(index[number]), *(tuple(map(self.symbols.key, each)) for each in found))
+            if key not in kinds:
+                kinds[key] = len(kinds)
+                axes.append(found)
+                operators.append(known[int(index[number])])
+            of_call[number] = kinds[key]
+        self.axes, self.operators = tuple(axes), tuple(operators)
+        self.of_row = np.full(len(trace), -1, np.int32)
+        self.of_row[self.program.rows] = of_call
+        rows, calls = self.program.copies
+        self.of_row[rows] = of_call[calls]
+        self.rows, self.own = self.rows[self.of_row[self.rows] >= 0], self.own[self.of_row[self.own] >= 0]
+        for column in (self.of_row, self.rows, self.own):
+            column.setflags(write=False)
+
+    def _axes(self, number: int) -> tuple[tuple[Axis, ...], ...]:
+        """The axes of a call's inputs, one after the other; those of an input of which nothing is known are numbers."""
+        out: list[tuple[Axis, ...]] = []
+        for place, several in enumerate(self.program.calls[number].inputs):
+            known = self.inferred.of.get((number, place))
+            if known is not None and len(known) == len(several):
+                out += known
+            else:
+                out += [tuple(Axis(size) for size in shape) for shape in several] or [()]
+        return tuple(out)
+
+
+@once_a_trace
+def axes_of(trace: Trace) -> ShapedAxes:
+    """The axes of a trace's operators, inferred once."""
+    return ShapedAxes(trace)
+
+
+def program(trace: Trace) -> TraceProgram:
+    """The calls of a trace."""
+    rows = np.flatnonzero(trace.category == Category.OPERATOR)
+    rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows]))]
+    parent = _parents(trace, rows)
+    steps = _steps(trace, rows, parent)
+    columns = [trace.dense(key) for key in ("Input Dims", "Concrete Inputs", "Sequence number", "Fwd thread id")]
+    by_value = trace.named(lambda name: own_name(name) in views())[rows]  # elsewhere a value that changes decides nothing
+    text = [columns[0][rows], np.where(by_value, columns[1][rows], ABSENT)]
+    kinds = np.unique(np.stack((trace.name[rows].astype(np.int64), *text)), axis=1, return_inverse=True)[1].reshape(-1)
+    chosen: list[Int64] = []
+    known: dict[bytes, int] = {}
+    copies: list[tuple[Int64, int]] = []
+    offset = 0
+    for members in steps:
+        place = np.full(len(rows), -1, np.int64)
+        place[members] = np.arange(len(members))
+        inner = np.where(parent[members] >= 0, place[parent[members]], -1)
+        key = np.stack((kinds[members], inner)).tobytes()
+        if key in known:
+            copies.append((members, known[key]))
+            continue
+        known[key] = offset
+        chosen.append(members)
+        offset += len(members)
+    order = np.concatenate(chosen) if chosen else np.empty(0, np.int64)
+    number = np.full(len(rows), -1, np.int64)
+    number[order] = np.arange(len(order))
+    calls = tuple(
+        _call(trace, int(rows[i]), int(number[parent[i]]) if parent[i] >= 0 else -1, columns) for i in order.tolist()
+    )
+    copied = np.concatenate([rows[members] for members, _ in copies]) if copies else np.empty(0, np.int64)
+    of = np.concatenate([first + np.arange(len(members)) for members, first in copies]) if copies else np.empty(0, np.int64)
+    return TraceProgram(calls, rows[order], (copied, of))
+
+
+def _parents(trace: Trace, rows: Int64) -> Int64:
+    """For each of `rows`, which ascend by their begin, the position of the innermost one around it on its thread; -1 for none."""
+    out = np.full(len(rows), -1, np.int64)
+    open_rows: dict[int, list[tuple[int, int]]] = {}
+    ends = (trace.start[rows] + trace.duration[rows]).tolist()
+    for i, (lane, start) in enumerate(zip(trace.lane[rows].tolist(), trace.start[rows].tolist(), strict=True)):
+        stack = open_rows.setdefault(lane, [])
+        while stack and stack[-1][1] <= start:
+            stack.pop()
+        if stack:
+            out[i] = stack[-1][0]
+        stack.append((i, ends[i]))
+    return out
+
+
+def _steps(trace: Trace, rows: Int64, parent: Int64) -> list[Int64]:
+    """The positions in `rows` of each step, and of what is before the first mark; all in one without marks. A row in another one belongs to
+    the step of that."""
+    marks = np.sort(trace.start[np.flatnonzero((trace.category == Category.ANNOTATION) & trace.named(_STEP.match))])
+    step = np.searchsorted(marks, trace.start[rows], "right")
+    for i in np.flatnonzero((parent >= 0) & (step != step[parent])).tolist():
+        step[i] = step[parent[i]]
+    out = []
+    for each in np.unique(step).tolist():
+        members = np.flatnonzero(step == each)
+        lanes, first = np.unique(trace.lane[rows[members]], return_index=True)
+        began = np.empty(int(lanes.max(initial=0)) + 1, np.int64)
+        began[lanes] = first
+        out.append(members[np.argsort(began[trace.lane[rows[members]]], kind="stable")])
+    return out
+
+
+def _call(trace: Trace, row: int, parent: int, columns: Sequence[Int64]) -> OperatorCall:
+    dims, values, sequence, thread = (int(column[row]) for column in columns)
+    nothing: tuple[tuple[tuple[Shape, ...], ...], frozenset[int]] = ((), frozenset())
+    inputs, lists = _inputs(trace.strings[dims]) if dims != ABSENT else nothing
+    texts = _texts(trace.strings[values]) if values != ABSENT else ()
+    return OperatorCall(trace.strings[trace.name[row]], inputs, lists, texts, parent, max(sequence, -1), thread in (ABSENT, 0))
+
+
+@cache
+def _inputs(text: str) -> tuple[tuple[tuple[Shape, ...], ...], frozenset[int]]:
+    """The shapes of the tensors in each argument, and which arguments are lists of tensors."""
+    out: list[tuple[Shape, ...]] = []
+    lists = set()
+    for place, value in enumerate(json.loads(text)):
+        if isinstance(value, list) and value and isinstance(value[0], list):
+            lists.add(place)
+            out.append(tuple(tuple(x for x in shape if isinstance(x, int)) for shape in value))
+        else:
+            out.append((tuple(value),) if isinstance(value, list) and value else ())
+    return tuple(out), frozenset(lists)
+
+
+@cache
+def _texts(text: str) -> tuple[str, ...]:
+    return tuple(map(str, json.loads(text)))

@@ -1,0 +1,92 @@
+"""The axes of a program drawn by hand: what they are under other sizes, also where two sizes are the same number."""
+
+from __future__ import annotations
+
+import pytest
+from tests.operators.script import Model, Script, language_model
+
+from lumos.operators.inference import infer
+
+#: As many tokens as the model is wide, and as all queries of a token together, and as the vocabulary.
+EQUAL = Model(batch=2, seq=5, heads=2, width=5, hidden=10, inner=12, vocab=10)
+
+
+def resized(calls, changes):
+    """The shapes of the calls where the axes in `changes`, as ((call, input, axis), size), have other sizes."""
+    found = infer(calls)
+    new = {}
+    for (call, place, axis), size in changes:
+        (symbol,) = found.symbols.normal(found.of[call, place][0][axis]).symbols
+        new[symbol] = size
+    single = {at: axes[0] for at, axes in found.of.items() if len(axes) == 1}
+    return {at: tuple(found.symbols.evaluate(axis, new) for axis in axes) for at, axes in single.items()}
+
+
+BATCH, LENGTH, WIDTH = (0, 1, 0), (0, 1, 1), (0, 0, 1)
+
+
+@pytest.mark.parametrize("model", [Model(), EQUAL], ids=["distinct", "equal"])
+@pytest.mark.parametrize(("axis", "changed"), [(BATCH, {"batch": 6}), (LENGTH, {"seq": 24}), (WIDTH, {"hidden": 40})])
+def test_the_shapes_of_a_changed_model_are_those_of_its_own_program(model, axis, changed):
+    calls, _ = language_model(model)
+    wanted, _ = language_model(model._replace(**changed))
+    found = resized(calls, [(axis, next(iter(changed.values())))])
+    multiplications = [i for i, call in enumerate(calls) if call.name in ("aten::addmm", "aten::mm", "aten::add", "aten::gelu")]
+    wrong = [(i, place) for i in multiplications for place, shape in enumerate(wanted[i].shapes) if shape and found[i, place] != shape]
+    assert multiplications and not wrong
+
+
+def test_layers_share_their_axes_by_their_place():
+    """Nothing joins the feed-forward parts of two layers but that the same operators stand around them."""
+    calls, layers = language_model(Model())
+    found = infer(calls)
+    inner = {found.symbols.key(found.of[layer["up"], 2][0][1]) for layer in layers[1:]}
+    assert len(inner) == 1
+
+
+def test_of_a_batch_of_one_the_axis_is_known():
+    calls, layers = language_model(Model(batch=1))
+    found = resized(calls, [(BATCH, 3)])
+    assert found[layers[0]["up"], 1] == (3 * 16, 10)
+    assert found[layers[0]["attention"], 0] == (3, 2, 16, 4)
+
+
+def test_a_position_that_the_whole_batch_shares_stays_one():
+    script = Script()
+    script.call("aten::embedding", (40, 8), (1, 16), node=True)
+    script.call("aten::arange", (), values=(16, "False"))
+    script.call("aten::unsqueeze", (16,), (), values=("", 0))
+    script.call("aten::embedding", (16, 8), (1, 16), node=True)
+    added = script.call("aten::add", (1, 16, 8), (1, 16, 8), node=True)
+    found = resized(script.calls, [(BATCH, 4)])
+    assert found[added, 0] == (4, 16, 8)
+
+
+def test_an_unknown_operator_is_recognised_by_what_comes_out():
+    """A pooling that the table does not have: the batch and the channels stay what they are."""
+    script = Script()
+    image = script.call("aten::conv2d", (4, 3, 32, 32), (16, 3, 3, 3), (), (), (), values=("", "", "", [1, 1], [1, 1], [1, 1]), node=True)
+    script.call("some::pooling", (4, 16, 32, 32), node=True)
+    flat = script.call("aten::flatten", (4, 16, 16, 16), (), (), values=("", 1, -1), node=True)
+    layer = script.linear((4, 4096), 10)
+    found = resized(script.calls, [((image, 0, 0), 12)])
+    assert found[flat, 0] == (12, 16, 16, 16)
+    assert found[layer, 1] == (12, 4096)
+
+
+def test_rows_of_what_ranks_share_are_not_taken_for_their_parts():
+    """DTensor calls an operator on the whole, and in it the same on a rank's part: half of the columns."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 16), node=True)
+    script.parents.append(script.call("aten::mm", (32, 8), (8, 24)))
+    part = script.call("aten::mm", (32, 8), (8, 12))
+    script.parents.pop()
+    found = infer(tuple(script.calls))
+    assert (part, 0) in found.of
+    assert (part - 1, 0) not in found.of
+
+
+def test_a_program_without_shapes_has_no_axes():
+    script = Script()
+    script.call("aten::add", (), ())
+    assert infer(tuple(script.calls)).of == {}

@@ -1,0 +1,95 @@
+"""The names of a recorded model's axes, and the shapes of its operators with other sizes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.operators.script import Model, Script, language_model
+
+from lumos.segment.dimensions import Sizes
+from lumos.segment.named_axes import Resized, named_axes
+from lumos.segment.program import axes_of
+from lumos.trace import read
+
+
+def trace_of(calls, folder, steps=1):
+    """The trace of calls, each step the same: one row after the other, those inside another one within it."""
+    inside = [0] * len(calls)
+    for number in range(len(calls) - 1, -1, -1):
+        if calls[number].parent >= 0:
+            inside[calls[number].parent] += inside[number] + 1
+    events = []
+    for step in range(steps):
+        begin = 1000 * step * len(calls)
+        events.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "ts": begin, "dur": 900 * len(calls)})
+        for number, call in enumerate(calls):
+            dims = [list(of[0]) if len(of) == 1 else [] for of in call.inputs]
+            args = {"Input Dims": dims, "Input type": ["float" if d else "Scalar" for d in dims], "Concrete Inputs": list(call.values)}
+            if call.sequence >= 0:
+                args |= {"Sequence number": call.sequence, "Fwd thread id": int(not call.forward)}
+            span = {"ts": begin + 10 * number, "dur": 10 * (inside[number] + 1) - 1}
+            events.append({"ph": "X", "cat": "cpu_op", "name": call.name, **span, "args": args})
+    path = folder / "rank0.json"
+    path.write_text(json.dumps({"traceEvents": [{"pid": 1, "tid": 1, **event} for event in events]}))
+    return read(str(path)).traces[0]
+
+
+def sizes(trace):
+    """The recorded sizes of the axes that have a name."""
+    symbols = axes_of(trace).symbols
+    return Sizes(**{name: symbols.size(found[0]) for name, found in named_axes(trace).items()})
+
+
+def test_the_sizes_of_a_language_model_are_its_axes(tmp_path):
+    model = Model()
+    found = sizes(trace_of(language_model(model)[0], tmp_path))
+    assert found == Sizes(2, 16, 10, 2, 2, 4, 12, 40)
+
+
+def test_sizes_of_one_number_are_told_apart(tmp_path):
+    """As many tokens as the model is wide, and as all queries of a token together, and as the vocabulary."""
+    found = sizes(trace_of(language_model(Model(2, 5, 2, 5, 10, 12, 10))[0], tmp_path))
+    assert found == Sizes(2, 5, 10, 2, 2, 5, 12, 10)
+
+
+@pytest.mark.parametrize("changed", [{"batch": 6}, {"seq": 24}, {"hidden": 40}, {"inner": 30}])
+def test_the_operators_of_a_changed_model_have_its_shapes(tmp_path, changed):
+    model = Model()
+    (tmp_path / "after").mkdir()
+    trace, calls = trace_of(language_model(model)[0], tmp_path), language_model(model._replace(**changed))[0]
+    ((key, value),) = changed.items()
+    old = sizes(trace)
+    change = Resized(trace, old, old._replace(**{{"batch": "micro_batch", "inner": "ffn"}.get(key, key): value}))
+    for row, call in zip(axes_of(trace).program.rows.tolist(), calls, strict=True):
+        if call.name in ("aten::addmm", "aten::mm", "aten::gelu") or "attention" in call.name:
+            index = int(change.axes.of_row[row])
+            assert change.operator(index).shapes == call.shapes
+
+
+def test_equal_steps_are_one_program(tmp_path):
+    calls = language_model(Model())[0]
+    trace = trace_of(calls, tmp_path, steps=3)
+    axes = axes_of(trace)
+    assert len(axes.program.calls) == len(calls)
+    assert len(axes.program.copies[0]) == 2 * len(calls)
+    assert (axes.of_row[trace.category == 0] >= 0).any() or (axes.of_row >= 0).sum() % 3 == 0
+
+
+def test_a_model_of_pictures_has_a_batch_and_no_sequence(tmp_path):
+    """Patches of a picture are as many as windows fit on it: another number of them is another picture."""
+    script = Script()
+    script.call("aten::conv2d", (4, 3, 32, 32), (16, 3, 8, 8), (16,), (), (), (), values=("", "", "", [8, 8], [0, 0], [1, 1]), node=True)
+    script.call("aten::flatten", (4, 16, 4, 4), (), (), values=("", 2, -1), node=True)
+    script.call("aten::transpose", (4, 16, 16), (), (), values=("", 1, 2), node=True)
+    for _ in range(2):
+        script.linear((4, 16, 16), 16)
+    found = named_axes(trace_of(tuple(script.calls), tmp_path))
+    assert "micro_batch" in found
+    assert "seq" not in found
+
+
+def test_without_shapes_no_size_has_a_name(tmp_path):
+    script = Script()
+    script.call("aten::add", (), ())
+    assert sizes(trace_of(tuple(script.calls), tmp_path)) == Sizes()
