@@ -29,7 +29,7 @@ def on_demand(
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(import_module(homes[name]), name)
-        if isinstance(value, FunctionType) and not hasattr(value, "__wrapped__"):  # what another package offers is checked already
+        if isinstance(value, FunctionType) and homes[name] != "lumos":  # what the facade offers is checked already
             from lumos.arguments import checked  # with the first function that is used, not with `import lumos`
 
             value = checked(value, package)

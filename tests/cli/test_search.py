@@ -161,8 +161,10 @@ def searched(lumos, job, *more):
 
 
 def test_a_search_says_how_far_its_recording_can_be_trusted(lumos, measured):
-    assert searched(lumos, measured, "--json").json["trust"] == {"grade": "sound", "reasons": [], "unknown": 0.0}
-    assert "\n  trust: sound\n" in searched(lumos, measured).out
+    """The files were written by a prediction, and say so."""
+    trust = searched(lumos, measured, "--json").json["trust"]
+    assert (trust["grade"], [reason["code"] for reason in trust["reasons"]]) == ("limited", ["durations-modelled"])
+    assert "\n  trust: limited: no device ran this job" in searched(lumos, measured).out
     assert "trust" not in lumos("search", *FEW, "--json").json  # nothing was recorded
 
 
