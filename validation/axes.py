@@ -24,6 +24,7 @@ from validation.foreign.nodes import AUTOGRAD, Node
 from validation.foreign.pairs import Pair, drawn_pairs
 
 from lumos.operators.inference import OperatorCall, infer
+from lumos.operators.table import own_name
 from lumos.segment.dimensions import Sizes
 from lumos.segment.named_axes import Named, names_of, symbol_values
 
@@ -77,7 +78,7 @@ def calls_of(job: Any) -> tuple[list[OperatorCall], list[bool]]:
 
 
 def _work(call: OperatorCall) -> float:
-    base = call.name.rpartition("::")[2].rstrip("_")
+    base = own_name(call.name)
     if base in VIEWS or not call.name.startswith("aten::") or call.name.startswith(AUTOGRAD):
         return 0.0
     elements = float(sum(prod(shape) for several in call.inputs for shape in several))
@@ -114,7 +115,7 @@ def score(pair: Pair) -> Score | None:
     new, unnamed = changed_sizes(pair, old)
     value = symbol_values(axes.symbols, names, old, new)
     total = right = 0.0
-    for number, (call, wanted) in enumerate(zip(before, after, strict=True)):
+    for number, wanted in enumerate(after):
         work = _work(wanted) if reached[number] else 0.0
         shapes = [(place, shape) for place, shape in enumerate(wanted.shapes) if shape]
         known = all((number, place) in axes.of for place, _ in shapes)
@@ -122,7 +123,6 @@ def score(pair: Pair) -> Score | None:
             tuple(axes.symbols.evaluate(axis, value) for axis in axes.of[number, place][0]) == shape for place, shape in shapes
         )
         total, right = total + work, right + work * alike
-        del call
     return Score(pair, right / max(total, 1.0), unnamed)
 
 

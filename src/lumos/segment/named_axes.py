@@ -46,11 +46,11 @@ class Resized:
     """The operators of a trace with other sizes. old, new: sizes of the rank's part. Sizes that are the same leave all shapes alone."""
 
     def __init__(self, trace: Trace, old: Sizes, new: Sizes) -> None:
-        self.old, self.new, self.axes = old, new, axes_of(trace)
-        self._value = symbol_values(self.axes.symbols, named_axes(trace), old, new) if old != new else {}
-        self._known: dict[int, ShapedOperator] = {}
+        self.axes, names = axes_of(trace), named_axes(trace)
         symbols = self.axes.symbols
-        named = {s for of in named_axes(trace).values() for axis in of for s in symbols.normal(axis).symbols}
+        self._value = symbol_values(symbols, names, old, new)
+        self._known: dict[int, ShapedOperator] = {}
+        named = {s for of in names.values() for axis in of for s in symbols.normal(axis).symbols}
         self._named = [any(s in named for axes in of for axis in axes for s in symbols.inside(axis)) for of in self.axes.axes]
 
     def operator(self, index: int) -> ShapedOperator:
