@@ -147,7 +147,13 @@ def coverage(traces: Path, kept: Kept) -> Iterator[dict[str, Any]]:
                 result = run_benchmark(folder, processes=1, options=("--device", "cpu", "--warmup", "0", "--repeat", "1"))
             print(f"{name}: {result['operators']}", file=sys.stderr)
             recorded = sum(1 for _ in program.ranks[0].walk())
-            kept.add({"name": name, "recorded": recorded, **{key: result[key] for key in ("operators", "memory", "not_real")}})
+            kept.add(
+                {
+                    "name": name,
+                    "recorded": recorded,
+                    **{key: result[key] for key in ("operators", "memory", "peak_memory_bytes", "not_real")},
+                }
+            )
         yield kept.of(name=name)[0]
 
 
@@ -185,8 +191,8 @@ def public_section(public: list[dict[str, Any]]) -> str:
     return "\n".join(
         [
             f"Public execution traces, generated and run on the CPU within {MEMORY / 1e9:g} GB, once each. They hold no times, so shares "
-            "are of operators; what was recorded on a GPU runs on the CPU. Larger recordings share storage between tensors, then have "
-            "their sizes scaled by the factor given.",
+            "are of operators; what was recorded on a GPU runs on the CPU. Memory is the most that the process grew; where a recording "
+            "does not fit, tensors share storage.",
             "",
             markdown_table(
                 ("execution trace", "nodes", "run for real", "skipped", "memory", "why skipped"), [public_row(r) for r in public]
@@ -199,8 +205,7 @@ def public_row(result: dict[str, Any]) -> tuple[str, ...]:
     operators, memory = result["operators"], result["memory"]
     total = sum(operators.values())
     why = "; ".join(f"{row['count']} × `{row['name']}`: {row['reason']}" for row in result["not_real"]) or "–"
-    how = f"{memory['total_bytes'] / 1e9:.2f} GB" + (", shared" if memory["shared"] else "")
-    how += f", sizes × {memory['scale']:g}" if memory["scale"] != 1 else ""
+    how = f"{result['peak_memory_bytes'] / 1e9:.2f} GB" + (", shared" if memory["shared"] else "")
     missing = operators["skipped"] + operators["stand_in"]
     return (result["name"], f"{result['recorded']:,}", f"{operators['real']:,} ({operators['real'] / total:.1%})", f"{missing:,}", how, why)
 

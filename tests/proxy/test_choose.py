@@ -53,7 +53,7 @@ def test_nothing_of_the_source_remains_under_obfuscation(kineto: Write, tmp_path
     generate_program([str(path)], tmp_path / "out", obfuscate=True)
     for file in (tmp_path / "out").iterdir():
         assert "secret" not in file.read_text().lower()
-    names = json.loads((tmp_path / "out" / "trace.json").read_text())["ranks"][0]["names"]
+    names = [one["name"] for one in json.loads((tmp_path / "out" / "trace.json").read_text())["ranks"][0]["operators"]]
     assert "aten::mm" in names
     assert sum(name.startswith("hidden::") for name in names) == 1
 

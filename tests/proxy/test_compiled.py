@@ -14,7 +14,6 @@ from lumos.errors import UsageError
 from lumos.proxy import compiled
 from lumos.proxy.compiled import compiled_kernel, sources_beside
 from lumos.proxy.generation import generate_program
-from lumos.proxy.program import CompiledKernel
 
 FILE = "cabc.py"
 SOURCE = b"triton_poi_0 = None\n"
@@ -22,8 +21,8 @@ TRITON = {"kernel_backend": "triton", "kernel_file": FILE}
 
 
 def kernel_node(number: int = 3, parent: int = 2) -> dict[str, Any]:
-    """A kernel of one tensor and its size, behind which stand its grid and the address of its stream."""
-    inputs = (tensor(10, 20, [4]), (4, [], "Int"), ("grid(4,)", [], "String"), (140382148398488, [], "Int"))
+    """A kernel of one tensor and its size, behind which stands the address of its stream."""
+    inputs = (tensor(10, 20, [4]), (4, [], "Int"), (140382148398488, [], "Int"))
     return node(number, "triton_poi_0", parent, inputs, **TRITON)
 
 
@@ -38,20 +37,17 @@ def written(folder: Path) -> Any:
     return json.loads((folder / "trace.json").read_text())
 
 
-def test_the_grid_and_the_stream_are_no_arguments_of_the_kernel() -> None:
+def test_the_stream_is_no_argument_of_the_kernel_and_one_with_a_grid_is_not_launched() -> None:
     one = {"tensor": 0}
-    assert compiled_kernel(TRITON, [one, 16, "split_scan_grid(16, 4)", 99]) == (
-        CompiledKernel(FILE, ("split_scan_grid", (16, 4))),
-        [one, 16],
-    )
-    assert compiled_kernel(TRITON, [one, 16, 99]) == (CompiledKernel(FILE), [one, 16])
-    assert compiled_kernel(TRITON, None) == (CompiledKernel(FILE), None)
-    assert compiled_kernel({"kernel_backend": "", "kernel_file": ""}, [one, 16]) == (None, [one, 16])
+    assert compiled_kernel(TRITON, [one, 16, 99]) == (FILE, [one, 16])
+    assert compiled_kernel(TRITON, None) == (FILE, None)
+    assert compiled_kernel(TRITON, [one, 16, "grid(16,)", 99]) == ("", [one, 16, "grid(16,)", 99])
+    assert compiled_kernel({"kernel_backend": "", "kernel_file": ""}, [one, 16]) == ("", [one, 16])
 
 
 @pytest.mark.parametrize("name", ["../torch.py", "/etc/passwd", "k.py/../../x.py", "a b.py", "k.sh", "", 7])
 def test_a_source_has_a_plain_name(name: Any) -> None:
-    assert compiled_kernel({**TRITON, "kernel_file": name}, [4, 99]) == (None, [4, 99])
+    assert compiled_kernel({**TRITON, "kernel_file": name}, [4, 99]) == ("", [4, 99])
 
 
 def test_sources_are_taken_along_where_that_is_asked_for(executed: Write, tmp_path: Path) -> None:
@@ -62,7 +58,7 @@ def test_sources_are_taken_along_where_that_is_asked_for(executed: Write, tmp_pa
     assert (tmp_path / "proxy" / f"kernel-{FILE}").read_bytes() == SOURCE
     assert written(tmp_path / "proxy")["kernels"] == {FILE: hashlib.sha256(SOURCE).hexdigest()}
     [kernel] = written(tmp_path / "proxy")["ranks"][0]["operators"]
-    assert kernel["compiled"] == {"file": FILE, "grid": ["grid", [4]]}
+    assert kernel["compiled"] == FILE
     assert kernel["inputs"] == [{"tensor": 0}, 4]
     assert "code of the job" in (tmp_path / "proxy" / "README.md").read_text()
     assert list(program.sources) == [FILE]
@@ -87,7 +83,7 @@ def test_sources_that_are_not_there_are_said(executed: Write, tmp_path: Path) ->
 @pytest.mark.parametrize("name", ["rank0.et.json_resources", "rank0.et_resources", "rank0_resources"])
 def test_the_folder_of_sources_is_called_like_the_trace(tmp_path: Path, name: str) -> None:
     beside(tmp_path / "rank0.et.json.gz", name)
-    assert sources_beside(str(tmp_path / "rank0.et.json.gz"), [FILE])[FILE].text == SOURCE
+    assert sources_beside(str(tmp_path / "rank0.et.json.gz"), [FILE])[FILE] == SOURCE
 
 
 def test_links_and_large_sources_are_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -126,7 +122,7 @@ def test_a_profiled_kernel_takes_its_launch_from_the_execution_trace(kineto: Wri
     trace = executed(node(3, "ProfilerStep#1"), node(4, "aten::mm", 3, (square, square)), kernel_node(5, 3))
     program, notes = generate_program([str(profiled)], tmp_path / "proxy", execution_traces=[str(trace)])
     [_, kernel] = program.ranks[0].operators
-    assert (kernel.name, kernel.compiled, kernel.device_ns) == ("triton_poi_0", CompiledKernel(FILE, ("grid", (4,))), 5000)
+    assert (kernel.name, kernel.compiled, kernel.device_ns) == ("triton_poi_0", FILE, 5000)
     [message] = [note.message for note in notes if note.code == "compiled-kernels"]
     assert "1 compiled kernel (25.0% of the device's time) will be stand-ins" in message
 

@@ -112,9 +112,8 @@ def _print_run(result: dict[str, Any]) -> None:
         out.print("Scaled up: groups of all ranks span all processes, each other one is repeated; parts keep their size.", highlight=False)
     shares = ", ".join(f"{percent(v)} {k.replace('_', ' ')}" for k, v in result["coverage"].items() if v is not None)
     memory = result["memory"]
-    less = " tensors share storage;" if memory["shared"] else ""
-    less += f" sizes x {memory['scale']:g};" if memory["scale"] != 1 else ""
-    out.print(f"Operator time: {shares}. Memory planned: {size(memory['total_bytes'])};{less}".rstrip(";"), highlight=False)
+    less = " Tensors share storage." if memory["shared"] else ""
+    out.print(f"Operator time: {shares}. Memory allowed: {size(memory['limit_bytes'])}.{less}", highlight=False)
     _print_usage(result)
     rows = [
         [_printable(row["name"]), row["outcome"].replace("_", " "), f"{row['count']:,}", _printable(row["reason"])]

@@ -60,22 +60,23 @@ def _argument(kind: Any, shape: Any, steps: Any, value: Any) -> Any:
 
 
 def _tensor(dtype: str, shape: Any, steps: Any) -> TensorSpec:
-    if not _is_sizes(shape):
+    if not is_sizes(shape):
         raise UnreadableArgumentsError("a tensor's shape is not a list of sizes")
     sizes = tuple(shape)
-    known = _is_sizes(steps) and len(steps) == len(shape)
+    known = is_sizes(steps) and len(steps) == len(shape)
     return TensorSpec(dtype, sizes, tuple(steps) if known else contiguous(sizes))
 
 
 def _tensor_list(shape: Any, steps: Any) -> list[TensorSpec]:
     """The profiler prints a list's shapes and strides but not its types. float32 is taken, because most such lists have it."""
-    if not isinstance(shape, list) or not shape or not all(_is_sizes(one) for one in shape):
+    if not isinstance(shape, list) or not shape or not all(is_sizes(one) for one in shape):
         raise UnreadableArgumentsError("the tensors of a list were not recorded")
     each = steps if isinstance(steps, list) and len(steps) == len(shape) else [None] * len(shape)
     return [_tensor("float32", one, step) for one, step in zip(shape, each, strict=True)]
 
 
-def _is_sizes(value: Any) -> bool:
+def is_sizes(value: Any) -> bool:
+    """Whether a value is a list of sizes."""
     return isinstance(value, list) and all(isinstance(size, int) and size >= 0 for size in value)
 
 

@@ -2,8 +2,8 @@
 
 An execution trace of torch 2.5 or later names the source of each Triton kernel (`kernel_backend`, `kernel_file`). Where its observer
 was told to (`set_extra_resource_collection`), it copies the sources into a folder whose name is that of the trace without its ending,
-and `_resources`. Behind the kernel's own arguments stand the grid, as text, up to torch 2.6, and the stream
-(`handleKernelBackendInfo` in torch/csrc/profiler/standalone/execution_trace_observer.cpp).
+and `_resources`. Behind the kernel's own arguments stand the grid, as text, up to torch 2.6, whose sources do not know theirs and are
+not launched, and the stream (`handleKernelBackendInfo` in torch/csrc/profiler/standalone/execution_trace_observer.cpp).
 
 Sources are code of the job. They are taken along only where that is asked for, and nothing here runs them.
 """
@@ -15,13 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.diagnostics import Diagnostic
-from lumos.proxy.program import CompiledKernel, KernelSource
+from lumos.proxy.program import RecordedOperator, is_operator
 from lumos.units import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumos.proxy.program import RankProgram, RecordedOperator
+    from lumos.proxy.program import RankProgram
 
 #: Bytes of one source, and of all that a benchmark takes. Those of a kernel have a few kilobytes, those of a whole graph some hundred.
 LARGEST_SOURCE, LARGEST_ALL = 1 << 20, 64 << 20
@@ -30,33 +30,54 @@ LARGEST_SOURCE, LARGEST_ALL = 1 << 20, 64 << 20
 SOURCE_NAME = "kernel-{}"
 
 _FILE = re.compile(r"\w{1,128}\.py\Z", re.ASCII)
-_GRID = re.compile(r"(\w+)\(([\d, ]*)\)\Z", re.ASCII)
+
+#: What torch calls the ranges around code that torch.compile made.
+_COMPILED = ("CompiledFunction", "## Call CompiledFxGraph")
 
 
-def compiled_kernel(attrs: Mapping[str, Any], inputs: Sequence[Any] | None) -> tuple[CompiledKernel | None, list[Any] | None]:
-    """How a node's kernel was launched, and the arguments of the kernel itself; (None, inputs) for every other node."""
+def compiled_kernel(attrs: Mapping[str, Any], inputs: Sequence[Any] | None) -> tuple[str, list[Any] | None]:
+    """The source of a node's kernel, and the arguments of the kernel itself; ("", inputs) for every node without such a kernel."""
     file = attrs.get("kernel_file")
+    own = None if inputs is None else list(inputs)
     if attrs.get("kernel_backend") != "triton" or not isinstance(file, str) or not _FILE.match(file):
-        return None, None if inputs is None else list(inputs)
-    own = None if inputs is None else list(inputs[:-1])  # without the stream
-    stated = _GRID.match(own[-1]) if own and isinstance(own[-1], str) else None
-    if stated is None or own is None:
-        return CompiledKernel(file), own
-    return CompiledKernel(file, (stated[1], tuple(int(size) for size in stated[2].split(",") if size.strip()))), own[:-1]
+        return "", own
+    if own is None:
+        return file, None
+    has_grid = len(own) > 1 and isinstance(own[-2], str)
+    return ("", own) if has_grid else (file, own[:-1])
 
 
-def sources_beside(trace: str, wanted: Sequence[str]) -> dict[str, KernelSource]:
+def put_compiled_code_between(operators: Sequence[RecordedOperator], inside: bool = False) -> None:
+    """Give the ranges of code that torch.compile made for a CPU, whose kernels have no operators, one operator for every time between those
+    that have. The operators are changed in place. inside: whether they are of such a range."""
+    for one in operators:
+        compiled = not is_operator(one.name) and (inside or one.name.startswith(_COMPILED))
+        put_compiled_code_between(one.children, compiled)
+        if compiled and one.start_ns >= 0:
+            ends = [one.start_ns, *(child.start_ns + child.duration_ns for child in one.children)]
+            begins = [*(child.start_ns for child in one.children), one.start_ns + one.duration_ns]
+            spent = [
+                RecordedOperator(one.name, start_ns=end, duration_ns=begin - end, kernel=True)
+                for end, begin in zip(ends, begins, strict=True)
+                if begin > end
+            ]
+            one.children = sorted([*one.children, *spent], key=lambda child: child.start_ns)
+        elif compiled and not inside:
+            one.children.append(RecordedOperator(one.name, kernel=True))
+
+
+def sources_beside(trace: str, wanted: Sequence[str]) -> dict[str, bytes]:
     """The wanted sources that lie beside an execution trace, by file name. Links, and files above the limits, are left out."""
     path = Path(trace)
     folders = [path.with_name(f"{stem}_resources") for stem in _stems(path.name)]
-    found: dict[str, KernelSource] = {}
+    found: dict[str, bytes] = {}
     room = LARGEST_ALL
     for name in dict.fromkeys(wanted):
         file = next((folder / name for folder in folders if (folder / name).is_file() and not (folder / name).is_symlink()), None)
         if file is None or file.stat().st_size > min(LARGEST_SOURCE, room):
             continue
-        found[name] = KernelSource(file.read_bytes())
-        room -= len(found[name].text)
+        found[name] = file.read_bytes()
+        room -= len(found[name])
     return found
 
 
@@ -66,14 +87,14 @@ def _stems(name: str) -> list[str]:
     return [".".join(parts[:end]) for end in range(len(parts) - 1, 0, -1)]
 
 
-def take_sources(rank: RankProgram, trace: str, take: bool) -> tuple[dict[str, KernelSource], list[Diagnostic]]:
+def take_sources(rank: RankProgram, trace: str, take: bool) -> tuple[dict[str, bytes], list[Diagnostic]]:
     """The sources of a rank's compiled kernels where `take`, and a diagnostic about kernels that no source is taken of.
 
     trace: the path of the rank's execution trace.
     """
-    kernels = [operator for operator in rank.walk() if operator.compiled is not None]
-    beside = sources_beside(trace, [kernel.compiled.file for kernel in kernels if kernel.compiled is not None])
-    left = [kernel for kernel in kernels if not take or (kernel.compiled is not None and kernel.compiled.file not in beside)]
+    kernels = [operator for operator in rank.walk() if operator.compiled]
+    beside = sources_beside(trace, [kernel.compiled for kernel in kernels])
+    left = [kernel for kernel in kernels if not take or kernel.compiled not in beside]
     if not left:
         return beside if take else {}, []
     why = (

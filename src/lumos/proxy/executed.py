@@ -7,15 +7,28 @@ the execution trace and take their arguments from it. Alone, an execution trace 
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from lumos.errors import UsageError
-from lumos.proxy.compiled import compiled_kernel
+from lumos.proxy.arguments import is_sizes
+from lumos.proxy.compiled import compiled_kernel, put_compiled_code_between
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
 from lumos.proxy.pairing import pair
-from lumos.proxy.program import NON_NEGATIVE, OUTPUT_FIRST, RankProgram, RecordedCollective, RecordedOperator, StandIn, Storage
+from lumos.proxy.program import (
+    NON_NEGATIVE,
+    OUTPUT_FIRST,
+    RankProgram,
+    RecordedCollective,
+    RecordedOperator,
+    StandIn,
+    Storage,
+    lift_transfers,
+    listed_sizes,
+    tensors_among,
+)
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -88,6 +101,8 @@ def executed_rank(trace: ExecutionTrace, rank: int, groups: Mapping[str, int], s
     """The program of an execution trace alone. It has no times, so there is no recorded step to compare with."""
     operators, tensors, name = _operators(trace, groups, step)
     on_accelerator = any(storage.device == "accelerator" for storage in tensors.storages)
+    if not on_accelerator:
+        put_compiled_code_between(operators)
     return RankProgram(rank, name, -1, on_accelerator, 0, operators, tensors.tensors, tensors.storages)
 
 
@@ -99,7 +114,7 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
     """
     operators, tensors, _ = _operators(trace, groups, step or program.step)
     every = [o for root in operators for o in root.walk()]
-    compiled = {o.name for o in every if o.compiled is not None}
+    compiled = {o.name for o in every if o.compiled}
     executed = [o for o in every if "::" in o.name or o.name in compiled]
     profiled = [o for o in program.walk() if "::" in o.name or o.name in compiled]
     first_tensor, first_storage = len(program.tensors), len(program.storages)
@@ -147,11 +162,7 @@ def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | Non
         (above.children if above is not None else roots).append(operator)
     for operator in (o for root in roots for o in root.walk()):
         _limits(operator, tensors)
-        inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
-        if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
-            operator.collective = inner[0].collective
-            for one in inner:
-                one.collective = None
+        lift_transfers(operator)
     tensors.settle()
     return roots, tensors, name
 
@@ -176,7 +187,7 @@ def _operator(trace: ExecutionTrace, node: int, tensors: _Tensors, groups: Mappi
     operator = RecordedOperator(name, schema=schema if isinstance(schema, str) else "", kernel=bool(attrs.get("kernel_backend")))
     operator.compiled, operator.inputs = compiled_kernel(attrs, _values(trace.inputs[node], trace.input_strides[node], tensors))
     outputs = _values(trace.outputs[node], trace.output_strides[node], tensors)
-    operator.outputs = list(_slots(outputs)) if outputs is not None else None
+    operator.outputs = list(tensors_among(outputs)) if outputs is not None else None
     if name == "record_param_comms" or name.startswith(("c10d::", "_c10d_functional::")):
         operator.collective = _collective(operator, attrs, tensors, groups)
     return operator
@@ -206,10 +217,10 @@ def _value(value: Any, shape: Any, steps: Any, kind: Any, tensors: _Tensors) -> 
         return None
     if kind.startswith("Tensor("):
         dtype = torch_name(kind[7:-1])
-        known = isinstance(value, list) and len(value) == 6 and _is_sizes(value[:5]) and _is_sizes(shape)
+        known = isinstance(value, list) and len(value) == 6 and is_sizes(value[:5]) and is_sizes(shape)
         if not dtype or not known:
             return None
-        strided = _is_sizes(steps) and len(steps) == len(shape)
+        strided = is_sizes(steps) and len(steps) == len(shape)
         return {"tensor": tensors.take(value, tuple(shape), tuple(steps) if strided else contiguous(tuple(shape)), dtype)}
     if kind.startswith(("GenericList[", "Tuple[")):
         kinds = list(_split(kind[kind.index("[") + 1 : -1]))
@@ -229,10 +240,6 @@ def _value(value: Any, shape: Any, steps: Any, kind: Any, tensors: _Tensors) -> 
     return None
 
 
-def _is_sizes(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(size, int) and size >= 0 for size in value)
-
-
 def _split(kinds: str) -> Iterator[str]:
     """The parts of a text such as "Tensor(float),GenericList[Int,Int],Int", split at the outer commas."""
     depth, begin = 0, 0
@@ -245,19 +252,10 @@ def _split(kinds: str) -> Iterator[str]:
         yield kinds[begin:]
 
 
-def _slots(value: Any) -> Iterator[int]:
-    """The indices of all tensors among arguments, also inside lists."""
-    if isinstance(value, list):
-        for item in value:
-            yield from _slots(item)
-    elif isinstance(value, dict) and "tensor" in value:
-        yield value["tensor"]
-
-
 def _limits(operator: RecordedOperator, tensors: _Tensors) -> None:
     """Limit the values of the tensors that an operator reads: indices to their range, arguments of roots to non-negative values."""
     inputs = operator.inputs or []
-    flat = [next(_slots(argument), None) if isinstance(argument, dict) else None for argument in inputs]
+    flat = [next(tensors_among(argument), None) if isinstance(argument, dict) else None for argument in inputs]
     shapes = [tensors.tensors[slot].shape if slot is not None else None for slot in flat]
     for position, bound in bounds(operator.name, Arguments(shapes, inputs)).items():
         slot = flat[position]
@@ -266,14 +264,14 @@ def _limits(operator: RecordedOperator, tensors: _Tensors) -> None:
     indexes = operator.name.startswith(("aten::index", "aten::_index_put", "aten::_unsafe_index"))
     if indexes and len(inputs) > 1 and isinstance(inputs[1], list) and shapes[0]:
         for size, index in zip(shapes[0], inputs[1], strict=False):
-            for slot in _slots(index):
+            for slot in tensors_among(index):
                 if tensors.tensors[slot].dtype in INTEGERS:
                     tensors.limit(tensors.tensors[slot].storage, size)
     if operator.name in NEEDS_NON_NEGATIVE:
-        for slot in _slots(inputs[:1]):
+        for slot in tensors_among(inputs[:1]):
             if tensors.tensors[slot].dtype.startswith(("float", "bfloat")):
                 tensors.limit(tensors.tensors[slot].storage, NON_NEGATIVE)
-    slots = list(_slots(inputs[: 2 if operator.name == "aten::copy_" else 1]))
+    slots = list(tensors_among(inputs[: 2 if operator.name == "aten::copy_" else 1]))
     if operator.name in KEEPS_VALUES or operator.name == "aten::copy_":
         related = [slot for slot in (*slots, *(operator.outputs or ())) if tensors.tensors[slot].dtype in INTEGERS]
         for slot in related[1:]:
@@ -290,7 +288,7 @@ def _collective(
     kind = CollectiveKind.in_name(str(text))
     if kind is CollectiveKind.UNKNOWN or (operator.name == "record_param_comms" and text == operator.name):
         return None
-    both = [tensors.tensors[slot] for slot in _slots(inputs)]
+    both = [tensors.tensors[slot] for slot in tensors_among(inputs)]
     read, written = both, [tensors.tensors[slot] for slot in operator.outputs or ()]
     if operator.name.endswith(OUTPUT_FIRST) and len(both) > 1:
         written, read = both[:1], both[1:2]
@@ -300,12 +298,12 @@ def _collective(
     return RecordedCollective(
         kind=kind,
         dtype=dtype,
-        elements_in=_attribute(attrs, "in_msg_nelems", sum(_elements(t) for t in read)),
-        elements_out=_attribute(attrs, "out_msg_nelems", sum(_elements(t) for t in written)),
+        elements_in=_attribute(attrs, "in_msg_nelems", sum(math.prod(t.shape) for t in read)),
+        elements_out=_attribute(attrs, "out_msg_nelems", sum(math.prod(t.shape) for t in written)),
         group=groups.get(str(named), groups.get("", -1)),
         peer=_peer(operator),
-        splits_in=_splits(attrs.get("in_split_size")) or parts_in,
-        splits_out=_splits(attrs.get("out_split_size")) or parts_out,
+        splits_in=listed_sizes(attrs.get("in_split_size")) or parts_in,
+        splits_out=listed_sizes(attrs.get("out_split_size")) or parts_out,
     )
 
 
@@ -332,21 +330,6 @@ def _integers(value: Any) -> tuple[int, ...]:
     return tuple(value) if isinstance(value, list) and all(isinstance(n, int) for n in value) else ()
 
 
-def _elements(tensor: StandIn) -> int:
-    count = 1
-    for size in tensor.shape:
-        count *= size
-    return count
-
-
 def _attribute(attrs: Mapping[str, Any], name: str, default: int) -> int:
     value = attrs.get(name)
     return value if isinstance(value, int) and value >= 0 else default
-
-
-def _splits(text: Any) -> tuple[int, ...]:
-    try:
-        value = json.loads(text) if isinstance(text, str) and text else []
-    except ValueError:
-        return ()
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()

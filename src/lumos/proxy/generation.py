@@ -1,7 +1,7 @@
 """A runnable benchmark from a trace: a folder with `benchmark.py`, `trace.json` and a README.
 
-`benchmark.py` is the same file in every benchmark (joined from the modules of `lumos.proxy.benchmark`), so that no text of a trace can
-become code. Names, like everything else that was recorded, are data in `trace.json`.
+`benchmark.py` is the same file in every benchmark (that of `lumos.proxy.benchmark`), so that no text of a trace can become code. Names,
+like everything else that was recorded, are data in `trace.json`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from lumos.output_files import new_folder
 from lumos.proxy import choose
 from lumos.proxy.compiled import SOURCE_NAME, take_sources
 from lumos.proxy.executed import executed_rank, lend_arguments
-from lumos.proxy.joined import joined
 from lumos.proxy.profiled import profiled_rank
 from lumos.proxy.program import Program, RankProgram, is_operator
 from lumos.proxy.splits import fill_splits
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import StepTime
     from lumos.graph.table import Graph, Step
-    from lumos.proxy.program import KernelSource
     from lumos.trace.execution_trace import ExecutionTrace
     from lumos.trace.table import Job, Trace
 
@@ -101,7 +99,7 @@ def _program(
 
 def _give_sources(program: Program, traces: Mapping[int, ExecutionTrace], take: bool) -> list[Diagnostic]:
     """Give a program the sources of its compiled kernels where `take`, and say of which there is none. Changes the program in place."""
-    found: dict[str, KernelSource] = {}
+    found: dict[str, bytes] = {}
     notes: list[Diagnostic] = []
     for rank in program.ranks:
         if rank.rank in traces:
@@ -256,11 +254,12 @@ def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
     import msgspec
 
     with new_folder(folder) as draft:
-        (draft / "benchmark.py").write_text(joined(), encoding="utf-8")
+        for file in ("benchmark.py", "kernels.py")[: 2 if program.sources else 1]:
+            (draft / file).write_bytes((Path(__file__).with_name("benchmark") / file).read_bytes())
         (draft / "trace.json").write_bytes(msgspec.json.encode(program.json()))
         (draft / "README.md").write_text(_readme(program))
         for file, source in program.sources.items():
-            (draft / SOURCE_NAME.format(file)).write_bytes(source.text)
+            (draft / SOURCE_NAME.format(file)).write_bytes(source)
     return Path(folder)
 
 
@@ -269,6 +268,7 @@ def _readme(program: Program) -> str:
     ranks: Sequence[int] = [rank.rank for rank in program.ranks]
     operators = sum(1 for _ in program.ranks[0].walk()) if program.ranks else 0
     launch = f"torchrun --nproc-per-node {len(ranks)} benchmark.py" if len(ranks) > 1 else "python benchmark.py"
+    settings = "".join(f"{name}={value} " for name, value in program.ranks[0].malloc.items()) if program.ranks else ""
     recorded = program.ranks[0].recorded_ns if program.ranks else -1
     kernels = (
         f"""no data of the job.
@@ -283,7 +283,7 @@ runs them on a GPU, with triton installed, if their SHA-256 is the one in `trace
 
 One recorded training step as a benchmark: {len(ranks)} of {program.world_size} ranks, {operators} recorded operators on the first.
 {measured_line}
-    {launch}
+    {settings}{launch}
 
 `benchmark.py` needs torch and nothing else; `--help` lists its options. `trace.json` holds the operators, their shapes and
 types, streams, waits and collectives; {kernels}

@@ -14,9 +14,10 @@ from lumos.graph.lists import list_of
 from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
 from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.choose import keep
+from lumos.proxy.compiled import put_compiled_code_between
 from lumos.proxy.indices import Arguments, bounds
 from lumos.proxy.pool import TensorPool
-from lumos.proxy.program import RankProgram, RecordedOperator
+from lumos.proxy.program import RankProgram, RecordedOperator, is_operator
 from lumos.proxy.transfers import give_transfers
 from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
 
@@ -59,6 +60,8 @@ def profiled_rank(
     """
     rows = step_operators(trace, step)
     on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
+    if not on_accelerator:
+        put_compiled_code_between(rows.roots)
     _device_work(trace, graph, step, rows)
     give_transfers(trace, step, rows.of_row, groups)
     _waits(trace, graph, step, rows)
@@ -179,18 +182,20 @@ def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRow
 
 
 def _own_operators(trace: Trace, launches: Mapping[int, int], launcher: dict[int, RecordedOperator], step: Step, rows: StepRows) -> None:
-    """Make operators of launches outside of all operators (graphs, kernels of other compilers), and add them to `launcher`."""
+    """Make operators of launches outside of all operators (graphs, kernels of other compilers), also of those beside operators in a range,
+    and add them to `launcher`."""
     by_call: dict[int, RecordedOperator] = {}
     for work, call in launches.items():
-        if work in launcher:
+        around = launcher.get(work)
+        if around is not None and (is_operator(around.name) or not around.children):
             continue
         if call not in by_call:
             start = int(trace.start[call]) - step.start
             by_call[call] = RecordedOperator(trace.strings[trace.name[work]], start_ns=start, duration_ns=int(trace.duration[call]))
+            beside = rows.roots if around is None else around.children
+            beside.append(by_call[call])
+            beside.sort(key=lambda operator: operator.start_ns)
         launcher[work] = by_call[call]
-    if by_call:
-        rows.roots.extend(by_call.values())
-        rows.roots.sort(key=lambda operator: operator.start_ns)
 
 
 class _Enclosing:

@@ -8,16 +8,17 @@ instead, is decided where the benchmark runs, because that depends on what the t
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+import json
+from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.vocabulary import CollectiveKind
 
 #: Format and version of `trace.json`; the benchmark refuses any other.
-FORMAT, VERSION = "lumos-proxy", 1
+FORMAT, VERSION = "lumos-proxy", 2
 
 #: `Storage.bound` of floating point values of which an operator takes a root or a logarithm.
 NON_NEGATIVE = 2
@@ -43,9 +44,6 @@ class Storage:
     device: str
     bound: int = 1
 
-    def json(self) -> list[Any]:
-        return [self.nbytes, self.device, self.bound]
-
 
 @dataclass(frozen=True, slots=True)
 class StandIn:
@@ -56,9 +54,6 @@ class StandIn:
     strides: tuple[int, ...]
     offset: int
     storage: int
-
-    def json(self) -> list[Any]:
-        return [self.dtype, list(self.shape), list(self.strides), self.offset, self.storage]
 
 
 #: How the names of operators end that take the tensor to write first, and then the one to read: c10d::alltoall_base_ and its like.
@@ -85,29 +80,6 @@ class RecordedCollective:
     end_ns: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class CompiledKernel:
-    """How a compiled kernel was launched. file: its source, a plain file name. grid: the function of torch's inductor that gives the
-    grid, and the sizes that it takes; None where the source knows them itself (torch 2.7 and later)."""
-
-    file: str
-    grid: tuple[str, tuple[int, ...]] | None = None
-
-    def json(self) -> dict[str, Any]:
-        return {"file": self.file, "grid": self.grid}
-
-
-@dataclass(frozen=True, slots=True)
-class KernelSource:
-    """The source of one compiled kernel, as a benchmark takes it along."""
-
-    text: bytes
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self.text).hexdigest()
-
-
 @dataclass(slots=True)
 class RecordedOperator:
     """One recorded operator, or a range that the framework put around operators.
@@ -117,7 +89,7 @@ class RecordedOperator:
     the step's start, -1 where there are no times. device_ns: duration of the device work that it launched itself. stream: the
     stream of that work. kernel: whether that work includes kernels. after: operators whose device work or transfer it waits for.
     backward: the operator of the backward pass that uses what this one saved. synchronize: whether it is a call that waits for
-    a device or stream. compiled: how it was launched, where it is a kernel of torch.compile whose source was named.
+    a device or stream. compiled: the file with its source, where it is a kernel of torch.compile.
     Operators are referred to by their number in pre-order.
     """
 
@@ -134,7 +106,7 @@ class RecordedOperator:
     backward: int = -1
     collective: RecordedCollective | None = None
     synchronize: bool = False
-    compiled: CompiledKernel | None = None
+    compiled: str = ""
     children: list[RecordedOperator] = field(default_factory=list)
 
     def walk(self) -> Iterator[RecordedOperator]:
@@ -142,6 +114,25 @@ class RecordedOperator:
         yield self
         for child in self.children:
             yield from child.walk()
+
+
+def lift_transfers(operator: RecordedOperator) -> None:
+    """Give an operator that issues a transfer the description that the row inside it has, which says more than the operator's own."""
+    inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
+    if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
+        best = next((c.collective for c in inner if c.collective and c.collective.elements_in), None)
+        operator.collective = best or operator.collective or inner[0].collective
+        for one in inner:
+            one.collective = None
+
+
+def listed_sizes(text: Any) -> tuple[int, ...]:
+    """The sizes in a text such as "[2, 3]"; empty where it is no such text."""
+    try:
+        value = json.loads(text) if isinstance(text, str) and text else []
+    except ValueError:
+        return ()
+    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()
 
 
 @dataclass(slots=True)
@@ -175,7 +166,7 @@ class Program:
     world_size: int
     source: str  # where the arguments come from: "profiler" or "execution trace"
     max_memory_bytes: int = 0  # limit for tensors; 0: set by the device
-    sources: Mapping[str, KernelSource] = field(default_factory=dict)
+    sources: Mapping[str, bytes] = field(default_factory=dict)
 
     def json(self) -> dict[str, Any]:
         """The content of `trace.json`."""
@@ -185,48 +176,61 @@ class Program:
             "source": self.source,
             "world_size": self.world_size,
             "max_memory_bytes": self.max_memory_bytes,
-            "groups": [list(group) for group in self.groups],
-            "kernels": {file: source.sha256 for file, source in self.sources.items()},
+            "groups": self.groups,
+            "kernels": {file: hashlib.sha256(source).hexdigest() for file, source in self.sources.items()},
             "ranks": [_rank_json(rank) for rank in self.ranks],
         }
 
 
 def _rank_json(rank: RankProgram) -> dict[str, Any]:
-    names: dict[str, int] = {}
-    return {
-        "rank": rank.rank,
-        "step": rank.step,
-        "recorded_ns": rank.recorded_ns,
-        "before_ns": rank.before_ns,
-        "on_accelerator": rank.on_accelerator,
-        "threads": rank.threads,
-        "malloc": rank.malloc,
-        "operators": [_operator_json(operator, names) for operator in rank.operators],
-        "names": list(names),
-        "tensors": [tensor.json() for tensor in rank.tensors],
-        "storages": [storage.json() for storage in rank.storages],
-    }
+    out = {key: getattr(rank, key) for key in ("rank", "step", "recorded_ns", "before_ns", "on_accelerator", "threads", "malloc")}
+    operators = [one for root in rank.operators for one in _flat(root)]
+    for number, slots in _last_uses(operators).items():
+        operators[number]["last"] = slots
+    tensors, storages = ([astuple(one) for one in values] for values in (rank.tensors, rank.storages))
+    return {**out, "operators": operators, "tensors": tensors, "storages": storages}
 
 
-def _operator_json(operator: RecordedOperator, names: dict[str, int]) -> dict[str, Any]:
-    """Fields with their default value are left out, because most operators have few others."""
-    out: dict[str, Any] = {"name": names.setdefault(operator.name, len(names))}
-    if operator.schema:
-        out["schema"] = operator.schema
-    if operator.inputs is not None:
-        out["inputs"] = operator.inputs
-    if operator.outputs is not None:
-        out["outputs"] = operator.outputs
-    out["start_ns"], out["duration_ns"] = operator.start_ns, operator.duration_ns
-    for key, default in (("device_ns", 0), ("stream", -1), ("kernel", False), ("backward", -1), ("synchronize", False)):
-        if getattr(operator, key) != default:
-            out[key] = getattr(operator, key)
-    if operator.after:
-        out["after"] = operator.after
+#: Fields of an operator that are written where they have another value than most have.
+_RARE = ("schema", "inputs", "outputs", "device_ns", "stream", "after", "backward", "synchronize", "compiled")
+
+
+def _flat(operator: RecordedOperator) -> list[dict[str, Any]]:
+    """An operator and all that it called, in pre-order. size: how many these are."""
+    inner = [one for child in operator.children for one in _flat(child)]
+    out: dict[str, Any] = {"name": operator.name, "size": 1 + len(inner)}
+    out |= {"start_ns": operator.start_ns, "duration_ns": operator.duration_ns}
+    out |= {key: value for key in _RARE if (value := getattr(operator, key)) != getattr(_PLAIN, key)}
     if operator.collective is not None:
-        out["collective"] = {name: getattr(operator.collective, name) for name in RecordedCollective.__slots__}
-    if operator.compiled is not None:
-        out["compiled"] = operator.compiled.json()
-    if operator.children:
-        out["children"] = [_operator_json(child, names) for child in operator.children]
-    return out
+        out["collective"] = asdict(operator.collective)
+    elif not (is_operator(operator.name) or operator.kernel or operator.device_ns or operator.synchronize or operator.compiled):
+        out["range"] = True
+    return [out, *inner]
+
+
+_PLAIN = RecordedOperator("")
+
+
+def _last_uses(operators: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
+    """By number of an operator, the tensors that nobody uses after it. What operator n returned counts as -1 - n where its tensors are not
+    known, and is used until its backward operator has run."""
+    last: dict[int, int] = {}
+    for number, one in enumerate(operators):
+        used = (*tensors_among(one.get("inputs")), *(one.get("outputs") or ()))
+        last.update(dict.fromkeys(used, number + one["size"] - 1))
+        backward = one.get("backward", -1)
+        if "outputs" not in one and backward > number:
+            last[-1 - number] = backward + operators[backward]["size"] - 1
+    found: dict[int, list[int]] = {}
+    for tensor, number in last.items():
+        found.setdefault(number, []).append(tensor)
+    return found
+
+
+def tensors_among(value: Any) -> Iterator[int]:
+    """The indices of all tensors among arguments, also inside lists."""
+    if isinstance(value, list):
+        for item in value:
+            yield from tensors_among(item)
+    elif isinstance(value, dict) and "tensor" in value:
+        yield value["tensor"]

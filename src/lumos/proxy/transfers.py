@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ import numpy as np
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
 from lumos.proxy.arguments import TensorSpec, recorded_arguments
 from lumos.proxy.elements import torch_name
-from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator
+from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator, lift_transfers, listed_sizes
 from lumos.trace.table import ABSENT, Trace
 from lumos.vocabulary import CollectiveKind
 
@@ -37,13 +36,8 @@ def give_transfers(trace: Trace, step: Step, of_row: Mapping[int, RecordedOperat
     for row, operator in of_row.items():
         if _COLLECTIVE.match(operator.name):
             operator.collective = _collective(trace, row, operator, groups, moved_by.get(row, row), end_ns.get(row, -1))
-    for operator in of_row.values():  # the row inside the operator says more than the operator's own: move it up
-        inner = [c for c in operator.walk() if c is not operator and c.collective is not None]
-        if operator.name.startswith(("c10d::", "_c10d_functional::")) and inner:
-            best = next((c.collective for c in inner if c.collective and c.collective.elements_in), None)
-            operator.collective = best or operator.collective
-            for one in inner:
-                one.collective = None
+    for operator in of_row.values():
+        lift_transfers(operator)
 
 
 def _collective(
@@ -68,8 +62,8 @@ def _collective(
         elements_out=written if elements_out == ABSENT else elements_out,
         group=groups.get(name or "", groups.get("", -1)),
         peer=max(_integer(trace, row, "Src Rank"), _integer(trace, row, "Dst Rank")),
-        splits_in=_sizes(_text(trace, row, "In split size")),
-        splits_out=_sizes(_text(trace, row, "Out split size")),
+        splits_in=listed_sizes(_text(trace, row, "In split size")),
+        splits_out=listed_sizes(_text(trace, row, "Out split size")),
         end_ns=end_ns,
     )
 
@@ -107,11 +101,3 @@ def _integer(trace: Trace, row: int, key: str) -> int:
         return ABSENT
     at = int(np.searchsorted(column.rows, row))
     return int(column.values[at]) if at < len(column.rows) and column.rows[at] == row else ABSENT
-
-
-def _sizes(text: str | None) -> tuple[int, ...]:
-    try:
-        value = json.loads(text) if text else []
-    except ValueError:
-        return ()
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()
