@@ -149,7 +149,7 @@ def _link_rows() -> list[tuple[str, str, str]]:
             began = time.process_time()
             observed, trace = read_observed(paths[0]), read(paths[1]).traces[0]
             middle = time.process_time()
-            link_traces(observed, trace)
+            link_traces(observed, trace, other_window=True)
             seconds.append((time.process_time() - began, time.process_time() - middle))
             events = len(observed) + len(trace)
         whole, alone = min(s[0] for s in seconds), min(s[1] for s in seconds)

@@ -137,7 +137,7 @@ def _pair(folder: Path, one: str, other: str) -> tuple[ExecutionTrace, Trace]:
 
 def _linked(name: str, folder: Path, one: str, other: str) -> _Row:
     observed, trace = _pair(folder, one, other)
-    found = link_traces(observed, trace)
+    found = link_traces(observed, trace, other_window="dlrm" in name)  # published as a pair, of two steps of one process
     return _Row(
         name=name,
         found=found,

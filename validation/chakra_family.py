@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 from tools.document import markdown_table, write_section
-from validation.chakra_operators import operator_distances
+from validation.chakra_operators import operator_distances, operator_names
 
 import lumos
 from lumos.chakra.checking.check import check_set
@@ -25,7 +25,7 @@ from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.likeness import distances
-from lumos.chakra.synthesis.model import SetModel, learn, operator_names
+from lumos.chakra.synthesis.model import SetModel, learn
 from lumos.chakra.workload import Workload
 from lumos.graph.table import Graph
 from lumos.simulation import simulate

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.synthesis.buckets import OF_LAYERS
+from lumos.chakra.synthesis.buckets import OF_LAYERS, separated
 from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
     #: The values of each operator.
     Values = Mapping[str, Int64]
+
+
+def operator_names(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> tuple[str, ...]:
+    """The name of every label of the model that is learned from the same workloads; the model itself holds none."""
+    given = separated(workloads, facts)[0]
+    return tuple(dict.fromkeys(name for workload in given for name in workload.names))
 
 
 def operator_distances(held_out: Workload, sample: Workload, names: Sequence[str]) -> dict[str, float]:

@@ -10,8 +10,7 @@ from tests.proxy.conftest import Write, annotation, mm, node, tensor
 
 from lumos.errors import TraceError, UsageError
 from lumos.proxy.executed import executed_rank
-from lumos.proxy.generation import from_execution_trace, from_job, generate_program
-from lumos.proxy.pairing import pair
+from lumos.proxy.generation import from_execution_traces, from_job, generate_program
 from lumos.proxy.program import NON_NEGATIVE, RankProgram
 from lumos.trace import execution_trace, read
 
@@ -20,7 +19,7 @@ MM = "aten::mm(Tensor self, Tensor mat2) -> Tensor"
 
 
 def program(path: Path, **options: Any) -> RankProgram:
-    return from_execution_trace(execution_trace.read(path), **options)[0].ranks[0]
+    return from_execution_traces({0: execution_trace.read(path)}, **options)[0].ranks[0]
 
 
 def test_the_same_tensor_is_the_same_wherever_it_appears(executed: Write) -> None:
@@ -103,13 +102,13 @@ def test_collectives_say_what_they_transfer(executed: Write) -> None:
 
 def test_an_unknown_schema_is_read_by_its_fields_and_said_so(executed: Write) -> None:
     path = executed(node(3, "aten::mm", inputs=(A, B)), schema="9.9.9")
-    made, notes = from_execution_trace(execution_trace.read(path))
+    made, notes = from_execution_traces({0: execution_trace.read(path)})
     assert made.ranks[0].operators[0].inputs == [{"tensor": 0}, {"tensor": 1}]
     assert "execution-trace-schema" in [note.code for note in notes]
 
 
 def test_nodes_whose_callers_are_missing_still_run(executed: Write) -> None:
-    made, notes = from_execution_trace(execution_trace.read(executed(node(9, "aten::mm", 5, (A, B)))))
+    made, notes = from_execution_traces({0: execution_trace.read(executed(node(9, "aten::mm", 5, (A, B))))})
     assert [o.name for o in made.ranks[0].operators] == ["aten::mm"]
     assert "parents-missing" in [note.code for note in notes]
 
@@ -118,18 +117,6 @@ def test_arguments_that_contradict_themselves_are_none(executed: Write) -> None:
     broken = node(3, "aten::mm", inputs=(A, B))
     broken["inputs"]["types"] = ["Tensor(float)"]
     assert program(executed(broken)).operators[0].inputs is None
-
-
-def test_calls_are_paired_in_order_and_resumed_after_a_difference() -> None:
-    one, other = list("abcdefgh"), list("abXYcdefh")
-    assert [(one[i], other[j]) for i, j in pair(one, other)] == [(c, c) for c in "abcdefh"]
-    assert list(pair(["a"], ["b"])) == []
-
-
-def test_a_long_start_that_only_one_of_them_has_is_skipped() -> None:
-    common = [f"op{i}" for i in range(40)]
-    one = [f"before{i}" for i in range(300)] + common
-    assert list(pair(one, common)) == [(300 + i, i) for i in range(40)]
 
 
 def test_the_profiler_lends_its_times_to_the_same_operators(kineto: Write, executed: Write) -> None:

@@ -135,17 +135,18 @@ def link(
     *,
     output: str | os.PathLike[str] | None = None,
     repair: bool = False,
+    other_window: bool = False,
 ) -> Linked:
     """Join an execution trace, which has tensors, with the profiler's file of the same rank and run, which has times.
 
-    output: write the linked nodes to this .et file. Raises UsageError where `kineto` holds several ranks, TraceError where a file
-    cannot be read, LumosError with the reasons where the files are not of one rank and run.
+    output: write the linked nodes to this .et file. other_window: link two windows of one process too. Raises UsageError where `kineto`
+    holds several ranks, TraceError where a file cannot be read, LumosError with the reasons where the files are not of one rank and run.
     """
     keep_inputs([execution_trace, kineto], output)
     observed, job = read_execution_trace(Path(execution_trace)), as_job(kineto, repair=repair)
     if len(job.traces) != 1:
         raise UsageError(f"{kineto}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
-    found = link_traces(observed, job.traces[0])
+    found = link_traces(observed, job.traces[0], other_window=other_window)
     require_pair(observed, job.traces[0], found)
     if output is not None:
         write_linked(Path(output), observed, job.traces[0], found)
@@ -153,17 +154,23 @@ def link(
 
 
 def link_ranks(
-    execution_traces: str | os.PathLike[str], kineto: Source, *, output: str | os.PathLike[str] | None = None, repair: bool = False
+    execution_traces: str | os.PathLike[str],
+    kineto: Source,
+    *,
+    output: str | os.PathLike[str] | None = None,
+    repair: bool = False,
+    other_window: bool = False,
 ) -> LinkedJob:
     """Link all ranks of a job with the execution traces in a folder.
 
-    output: write the linked ranks as a set into this folder; its collectives meet their peers. Raises LumosError where a rank has no
-    execution trace of its run, TraceError where a file cannot be read, GraphError where the job has no schedule.
+    output: write the linked ranks as a set into this folder; its collectives meet their peers. other_window: as for `link`. Raises
+    LumosError where a rank has no execution trace of its run, TraceError where a file cannot be read, GraphError where the job has no
+    schedule.
     """
     keep_inputs([execution_traces], output)
     keep_inputs(kineto, output)
     job = as_job(kineto, repair=repair)
-    found = link_job(observed_in(Path(execution_traces)), job)
+    found = link_job(observed_in(Path(execution_traces)), job, other_window=other_window)
     if output is not None:
         write_linked_job(Path(output), job, found)
     return found

@@ -82,6 +82,9 @@ def link_(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="OUT", help="Write the linked nodes: a .et file; of folders, a set.")
     ] = None,
+    other_window: Annotated[
+        bool, typer.Option("--other-window", help="Link the files of two windows of one process too: times of one, tensors of the other.")
+    ] = False,
     repair: Repair = False,
     json: Json = False,
 ) -> None:
@@ -91,12 +94,12 @@ def link_(
 
         raise UsageError("give two files of one rank, or two folders (they may be one) with those of all ranks")
     if observed.is_dir():
-        _link_ranks(observed, profiled, output, repair=repair, json=json)
+        _link_ranks(observed, profiled, output, other_window=other_window, repair=repair, json=json)
     else:
-        _link_one(observed, profiled, output, repair=repair, json=json)
+        _link_one(observed, profiled, output, other_window=other_window, repair=repair, json=json)
 
 
-def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, repair: bool, json: bool) -> None:
+def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, other_window: bool, repair: bool, json: bool) -> None:
     """Link all ranks of a job, and print or write what was found."""
     from lumos.chakra.linking.linked_job import link_job, observed_in, write_linked_job
     from lumos.trace import read
@@ -107,7 +110,7 @@ def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, repair: 
     traces = observed_in(observed)
     job = read(profiled, repair=repair, progress=progress("reading", "bytes"))
     read_s = clock.lap()
-    found = link_job(traces, job)
+    found = link_job(traces, job, other_window=other_window)
     link_s = clock.lap()
     if output is not None:
         write_linked_job(output, job, found)
@@ -119,7 +122,7 @@ def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, repair: 
     print_linked_job(console(), found)
 
 
-def _link_one(observed: Path, profiled: Path, output: Path | None, *, repair: bool, json: bool) -> None:
+def _link_one(observed: Path, profiled: Path, output: Path | None, *, other_window: bool, repair: bool, json: bool) -> None:
     """Link the two files of one rank, and print or write what was found."""
     from lumos.chakra.linking.link import link_traces, require_pair
     from lumos.chakra.linking.linked_file import write_linked
@@ -135,25 +138,13 @@ def _link_one(observed: Path, profiled: Path, output: Path | None, *, repair: bo
     if len(job.traces) != 1:
         raise UsageError(f"{profiled}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
     read_s = clock.lap()
-    result = link_traces(et, job.traces[0])
+    result = link_traces(et, job.traces[0], other_window=other_window)
     require_pair(et, job.traces[0], result)
     link_s = clock.lap()
     if output is not None:
         write_linked(output, et, job.traces[0], result)
-    figures = {
-        "kernels": result.kernels,
-        "shared": result.shared,
-        "linked": result.linked,
-        "link_rate": result.link_rate,
-        "by_method": result.by_method,
-        "operators": result.operators,
-        "confidence": result.confidence,
-        "votes": result.votes,
-        "events": len(et) + len(job.traces[0]),
-        "read_s": read_s,
-        "link_s": link_s,
-        "diagnostics": result.diagnostics,
-    }
+    times = {"events": len(et) + len(job.traces[0]), "read_s": read_s, "link_s": link_s}
+    figures = {**result.to_dict(), **times, "votes": result.votes, "diagnostics": result.diagnostics}
     if json:
         write_json(figures)
         return

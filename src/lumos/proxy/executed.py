@@ -11,12 +11,13 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lumos.errors import UsageError
 from lumos.proxy.arguments import is_sizes
 from lumos.proxy.compiled import compiled_kernel, put_compiled_code_between
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
-from lumos.proxy.pairing import pair
 from lumos.proxy.program import (
     NON_NEGATIVE,
     OUTPUT_FIRST,
@@ -29,6 +30,7 @@ from lumos.proxy.program import (
     listed_sizes,
     tensors_among,
 )
+from lumos.sequences import align_names
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -109,7 +111,7 @@ def executed_rank(trace: ExecutionTrace, rank: int, groups: Mapping[str, int], s
 def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int], step: str | None = None) -> float:
     """Give the operators of a profiled rank the arguments of the same operators in its execution trace.
 
-    Operators are paired in call order by their names. Returns the share of the profiled operators that were paired; the
+    Operators are aligned in call order by their names. Returns the share of the profiled operators that were paired; the
     others keep the arguments that the profiler printed. The program is changed in place.
     """
     operators, tensors, _ = _operators(trace, groups, step or program.step)
@@ -120,15 +122,17 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
     first_tensor, first_storage = len(program.tensors), len(program.storages)
     program.tensors += [StandIn(t.dtype, t.shape, t.strides, t.offset, t.storage + first_storage) for t in tensors.tensors]
     program.storages += tensors.storages
-    paired = 0
-    for one, other in pair([o.name for o in profiled], [o.name for o in executed]):
-        source = executed[other]
-        profiled[one].schema, profiled[one].compiled = source.schema, source.compiled
-        profiled[one].inputs = _shifted(source.inputs, first_tensor)
-        profiled[one].collective = _lent(profiled[one].collective, source.collective)
-        profiled[one].outputs = [slot + first_tensor for slot in source.outputs] if source.outputs is not None else None
-        paired += 1
-    return paired / len(profiled) if profiled else 1.0
+    numbers: dict[str, int] = {}
+    names = [np.array([numbers.setdefault(o.name, len(numbers)) for o in each], np.int32) for each in (profiled, executed)]
+    partner = align_names(*names)
+    for operator, other in zip(profiled, partner.tolist(), strict=True):
+        if other >= 0:
+            source = executed[other]
+            operator.schema, operator.compiled = source.schema, source.compiled
+            operator.inputs = _shifted(source.inputs, first_tensor)
+            operator.collective = _lent(operator.collective, source.collective)
+            operator.outputs = [slot + first_tensor for slot in source.outputs] if source.outputs is not None else None
+    return float((partner >= 0).mean()) if profiled else 1.0
 
 
 def _lent(profiled: RecordedCollective | None, executed: RecordedCollective | None) -> RecordedCollective | None:

@@ -210,11 +210,6 @@ def _findings(program: RankProgram) -> list[Diagnostic]:
     return diagnostics
 
 
-def from_execution_trace(trace: ExecutionTrace, rank: int = 0, step: str | None = None) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """The program of one rank's execution trace alone, as `from_execution_traces`."""
-    return from_execution_traces({rank: trace}, step)
-
-
 def from_execution_traces(traces: Mapping[int, ExecutionTrace], step: str | None = None) -> tuple[Program, tuple[Diagnostic, ...]]:
     """The program of execution traces alone, by rank. They have no times, so that a run cannot be compared with them and spins have no
     length. The job has as many ranks as its largest group, as an all-to-all has parts, and as there are traces at least."""

@@ -134,10 +134,10 @@ def with_facts(folder: Path, pid: int, offsets: tuple[int, ...]) -> ExecutionTra
 
 
 def test_process_sequence_numbers_and_shapes_confirm_a_pair(tmp_path: Path) -> None:
-    """The rows are of process 1. Numbers that differ by a constant are of two windows of one run, or of two runs: they confirm nothing."""
+    """The rows are of process 1. Numbers that differ by a constant are of two windows, and confirm nothing where those are wanted."""
     for offset, confirms, confidence in ((0, True, 1.0), (40, None, 2 / 3)):
         observed = with_facts(tmp_path, 1, (offset,))
-        found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0])
+        found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0], other_window=offset > 0)
         assert [(v.fact, v.confirms) for v in found.votes] == [("process", True), ("sequence-numbers", confirms), ("shapes", True)]
         assert (found.confidence, found.link_rate) == (pytest.approx(confidence), 1.0)
 
@@ -153,7 +153,10 @@ def test_the_step_is_the_one_whose_sequence_numbers_agree(tmp_path: Path) -> Non
     assert (found.linked, set((trace.start[found.node >= 0] // 100_000).tolist())) == (3, {7})
 
 
-@pytest.mark.parametrize(("pid", "offsets", "code"), [(2, (40,), "process-differ"), (1, (40, 41), "sequence-numbers-differ")])
+@pytest.mark.parametrize(
+    ("pid", "offsets", "code"),
+    [(2, (0,), "process-differ"), (1, (40, 41), "sequence-numbers-differ"), (1, (40,), "sequence-numbers-differ")],
+)
 def test_one_fact_that_refutes_is_enough(tmp_path: Path, pid: int, offsets: tuple[int, ...], code: str) -> None:
     observed = with_facts(tmp_path, pid, offsets)
     found = link_traces(observed, lumos.read(tmp_path / "kineto.json").traces[0])
@@ -208,7 +211,7 @@ def test_the_linked_file_has_tensors_and_times(tmp_path: Path) -> None:
 )
 def test_public_pairs_link(traces: Path, pair: tuple[str, str], kernels: int) -> None:
     observed, trace = read(traces / f"{pair[0]}.json.gz"), lumos.read(traces / f"{pair[1]}.json.gz").traces[0]
-    found = link_traces(observed, trace)
+    found = link_traces(observed, trace, other_window="dlrm" in pair[0])
     assert (found.kernels, found.linked) == (kernels, kernels)
     assert names_agree(observed, trace, found.node)
 
@@ -216,7 +219,7 @@ def test_public_pairs_link(traces: Path, pair: tuple[str, str], kernels: int) ->
 def test_a_pair_of_different_ranks_is_detected(traces: Path) -> None:
     folder = traces / "dlrm-8xv100"
     found = link_traces(read(folder / "et-rank0.json.gz"), lumos.read(folder / "kineto-rank3.json.gz").traces[0])
-    assert [d.code for d in found.diagnostics] == ["process-differ", "shapes-differ"]
+    assert [d.code for d in found.diagnostics] == ["process-differ", "sequence-numbers-differ", "shapes-differ"]
     assert found.link_rate == 0
 
 
@@ -263,7 +266,9 @@ def test_sequences_too_long_for_one_table_are_cut_at_a_sure_match(monkeypatch: p
 
 def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: Path) -> None:
     folder = traces / "dlrm-8xv100"
-    found = lumos.chakra.link_ranks(folder, folder, output=tmp_path / "set")
+    with pytest.raises(LumosError, match="differ by 40: another window of the process, or another run; --other-window links"):
+        lumos.chakra.link_ranks(folder, folder)
+    found = lumos.chakra.link_ranks(folder, folder, output=tmp_path / "set", other_window=True)
     assert [r.observed.path.endswith(f"et-rank{r.rank}.json.gz") for r in found.ranks] == [True] * 8
     assert found.to_dict()["link_rate"] == 1.0 and len(found.to_dict()["ranks"]) == 8
     assert lumos.chakra.check(tmp_path / "set").ok

@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.chakra.synthesis.test_family import plan
-from validation.chakra_operators import operator_distances, wasserstein
+from validation.chakra_operators import operator_distances, operator_names, wasserstein
 
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.buckets import OF_LAYERS, separated
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.layers import RepeatedRegion, layer_regions, reordered
-from lumos.chakra.synthesis.model import SetModel, SetProgram, Symbol, learn, operator_names
+from lumos.chakra.synthesis.model import SetModel, SetProgram, Symbol, learn
 from lumos.chakra.workload import Workload
 
 #: dp, layers, width. A layer has 4 x width^2 bytes, and a bucket as many layers as 10,000 bytes hold: 6, 2, 1, 11 (all 4).

@@ -104,8 +104,9 @@ class Linked(Shown):
         return min(self.linked / self.shared, 1.0) if self.shared else None
 
 
-def link_traces(observed: ExecutionTrace, trace: Trace) -> Linked:
-    """Join an execution trace with the profiler file of the same rank and run."""
+def link_traces(observed: ExecutionTrace, trace: Trace, *, other_window: bool = False) -> Linked:
+    """Join an execution trace with the profiler file of the same rank and run. other_window: also where the two are of different windows
+    of one process, of which the one has the times of other calls than the tensors of the other."""
     rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION)).astype(np.int32)
     rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
     caller = _callers(trace, rows)
@@ -114,7 +115,7 @@ def link_traces(observed: ExecutionTrace, trace: Trace) -> Linked:
     how = "id" if by_id is not None else "alignment"
     calls = _calls(observed, trace, rows, caller)
     node[rows] = _align(observed, trace, rows, calls) if by_id is None else by_id
-    cast = votes(observed, trace, node)
+    cast = votes(observed, trace, node, other_window=other_window)
     if confidence(cast) == 0:
         node[:] = ABSENT
     kernel, operator = _operators(trace, rows, caller)

@@ -77,14 +77,15 @@ def observed_in(folder: Path) -> list[ExecutionTrace]:
     return [read_observed(path) for path in files]
 
 
-def link_job(observed: Sequence[ExecutionTrace], job: Job) -> LinkedJob:
-    """Link every rank of a job with its execution trace. LumosError where a rank has none that is of its run, with the reasons."""
-    return LinkedJob(tuple(_linked(observed, trace) for trace in job.traces))
+def link_job(observed: Sequence[ExecutionTrace], job: Job, *, other_window: bool = False) -> LinkedJob:
+    """Link every rank of a job with its execution trace. other_window: as for `link_traces`. LumosError where a rank has none that is of
+    its run, with the reasons."""
+    return LinkedJob(tuple(_linked(observed, trace, other_window) for trace in job.traces))
 
 
-def _linked(observed: Sequence[ExecutionTrace], trace: Trace) -> LinkedRank:
+def _linked(observed: Sequence[ExecutionTrace], trace: Trace, other_window: bool) -> LinkedRank:
     own = [one for one in observed if one.pid in processes(trace)] or list(observed)
-    pairs = [(one, link_traces(one, trace)) for one in own]
+    pairs = [(one, link_traces(one, trace, other_window=other_window)) for one in own]
     good = [(one, found) for one, found in pairs if not found.refuted]
     if not good:
         why = "; ".join(f"{Path(one.path).name}: {', '.join(found.refuted)}" for one, found in pairs)

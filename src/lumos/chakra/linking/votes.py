@@ -33,9 +33,10 @@ class Vote(NamedTuple):
     reason: str
 
 
-def votes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[Vote, ...]:
-    """The vote of every fact. node: int32 per row of the trace, the node that it was linked to; -1 where there is none."""
-    return (_process(observed, trace), _sequence(observed, trace, node), _shapes(observed, trace, node))
+def votes(observed: ExecutionTrace, trace: Trace, node: Int32, *, other_window: bool = False) -> tuple[Vote, ...]:
+    """The vote of every fact. node: int32 per row of the trace, the node that it was linked to; -1 where there is none. other_window:
+    whether the files may be of two windows of one process."""
+    return (_process(observed, trace), _sequence(observed, trace, node, other_window), _shapes(observed, trace, node))
 
 
 def confidence(cast: tuple[Vote, ...]) -> float | None:
@@ -61,9 +62,9 @@ def processes(trace: Trace) -> list[int]:
     return sorted({int(pid) for lane in lanes.tolist() if is_whole(pid := trace.lanes[lane].pid)})
 
 
-def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
+def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32, other_window: bool) -> Vote:
     """Autograd's sequence numbers: they are the same in both files. By one constant they differ where the files are of two windows of one
-    run, or of two runs of one program: that confirms nothing."""
+    process, or of two runs of one program."""
     numbers = trace.dense("Sequence number")
     rows = np.flatnonzero((node >= 0) & (numbers >= 0))
     rows = rows[observed.sequence[node[rows]] >= 0]
@@ -72,8 +73,12 @@ def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
     by, times = np.unique(numbers[rows] - observed.sequence[node[rows]], return_counts=True)
     agree, constant = int(times.max()), int(by[times.argmax()])
     reason = f"autograd's sequence numbers of {agree} of {len(rows)} operators differ by {constant}"
-    confirms = None if constant else True
-    return Vote("sequence-numbers", confirms if agree >= SAME * len(rows) else False, reason)
+    if agree < SAME * len(rows):
+        return Vote("sequence-numbers", False, reason)
+    if constant and not other_window:
+        reason += ": another window of the process, or another run; --other-window links it all the same"
+        return Vote("sequence-numbers", False, reason)
+    return Vote("sequence-numbers", None if constant else True, reason)
 
 
 def _shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:

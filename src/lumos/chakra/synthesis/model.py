@@ -135,12 +135,6 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     )
 
 
-def operator_names(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()) -> tuple[str, ...]:
-    """The name of every label of the model that `learn` makes of the same workloads; the model itself holds none."""
-    given = separated(workloads, facts)[0]
-    return tuple(dict.fromkeys(name for workload in given for name in workload.names))
-
-
 def _at_the_middle(
     workload: Workload,
     times: Mapping[OperatorKey, Exponents],
