@@ -57,14 +57,8 @@ def generate_program(
     max_memory_bytes: int = 0,
     repair: bool = False,
 ) -> tuple[Program, tuple[Diagnostic, ...]]:
-    """Write a benchmark of one step of a job into `folder`. Returns the program, and diagnostics.
-
-    paths: profiler files or folders, or execution traces alone, one for each rank (a folder that holds nothing else counts).
-    execution_traces: one for each rank, in the order of ranks. step: as for `from_job`. only, blocks: globs of operators, and of ranges
-    around operators. obfuscate: hash names that are not PyTorch's own. kernel_sources: take the sources of compiled kernels along, which
-    are code of the job. max_memory_bytes: limit for the benchmark's tensors, 0 for none. repair: as for
-    `read`. Raises TraceError where a file cannot be read or the step has no operators, UsageError where the options cannot be met.
-    """
+    """Write a benchmark of one step of a job into `folder`. Returns the program, and diagnostics. The arguments are those of
+    `lumos.proxy.generate`; UsageError where they cannot be met, TraceError where a file cannot be read or the step has no operators."""
     if obfuscate and kernel_sources:
         raise UsageError("--kernel-sources takes code of the job along, whose names --obfuscate hides: give one of the two")
     program, notes = _program(paths, execution_traces, step, blocks, kernel_sources, repair)

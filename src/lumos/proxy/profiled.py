@@ -48,6 +48,10 @@ class StepRows:
     of_row: dict[int, RecordedOperator]
     copies: dict[int, str] = field(default_factory=dict)
 
+    def numbers(self) -> dict[int, int]:
+        """The number in pre-order of each operator, by its id."""
+        return {id(operator): i for i, operator in enumerate(o for root in self.roots for o in root.walk())}
+
 
 def profiled_rank(
     trace: Trace, graph: Graph, step: Step, time: StepTime, groups: Mapping[str, int], blocks: Sequence[str] = ()
@@ -223,7 +227,7 @@ class _Enclosing:
 
 def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:
     """Fill `Operator.after`: the operators whose transfer or device work an operator, or its device work, waited for."""
-    number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
+    number = rows.numbers()
     of_rank = graph.rank_of_task == trace.rank
     target = list_of(graph.pred_offset)
     mine = of_rank[target]
@@ -249,7 +253,7 @@ def _backward(trace: Trace, rows: StepRows) -> None:
     """Link every forward operator to the backward operator with the same sequence number."""
     sequence = trace.dense("Sequence number")
     forward: dict[int, RecordedOperator] = {}
-    number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
+    number = rows.numbers()
     for row, operator in rows.of_row.items():
         at = int(sequence[row])
         if at < 0:
@@ -263,7 +267,7 @@ def _backward(trace: Trace, rows: StepRows) -> None:
 
 def _arguments(trace: Trace, rows: StepRows, pool: TensorPool, on_accelerator: bool) -> None:
     """Give every operator its recorded arguments, with tensors from the pool; operators with unreadable arguments keep None."""
-    number = {id(operator): i for i, operator in enumerate(o for root in rows.roots for o in root.walk())}
+    number = rows.numbers()
     texts = {key: trace.dense(key) for key in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")}
     read: dict[tuple[int, ...], list[Any] | None] = {}
     for row, operator in rows.of_row.items():

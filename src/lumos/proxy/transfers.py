@@ -89,15 +89,11 @@ def _tensors(value: Any) -> Iterator[TensorSpec]:
 
 def _text(trace: Trace, row: int, key: str) -> str | None:
     column = trace.args.get(key)
-    if column is None or column.kind != "string":
-        return None
-    at = int(np.searchsorted(column.rows, row))
-    return trace.strings[int(column.values[at])] if at < len(column.rows) and column.rows[at] == row else None
+    at = _integer(trace, row, key) if column is not None and column.kind == "string" else ABSENT
+    return None if at == ABSENT else trace.strings[at]
 
 
 def _integer(trace: Trace, row: int, key: str) -> int:
     column = trace.args.get(key)
-    if column is None:
-        return ABSENT
-    at = int(np.searchsorted(column.rows, row))
-    return int(column.values[at]) if at < len(column.rows) and column.rows[at] == row else ABSENT
+    at = 0 if column is None else int(np.searchsorted(column.rows, row))
+    return int(column.values[at]) if column is not None and at < len(column.rows) and column.rows[at] == row else ABSENT

@@ -2,3 +2,5 @@
 
 The files are copied as they are and import nothing of Lumos.
 """
+
+__all__: tuple[str, ...] = ()

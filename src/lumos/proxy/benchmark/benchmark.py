@@ -228,8 +228,8 @@ class Memory:
         self.buffers: dict[Any, torch.Tensor] = {}
 
     def claim(self, nbytes: int) -> None:
-        """Make sure that so many bytes more are within the limit."""
-        if held(self.device) - self.before + nbytes > self.limit:
+        """Make sure that so many bytes more are within the limit; what is not given back to the system counts as taken."""
+        if (nbytes or not self.share) and held(self.device) - self.before + nbytes > self.limit:
             raise NotEnoughMemory("its tensors do not fit into memory")
 
     def device_of(self, slot: int) -> torch.device:
@@ -440,7 +440,7 @@ class Step:
             parts = self.rehearsed(one.inner[1:], final=False) if one.collective is None else []
             if gives_way and (not parts or any(part.role == "stand-in" for part in parts)):
                 whole = self.whole(one)
-            if whole is None and any(part.role == "real" for part in parts):
+            if whole is None and any(part.role in ("real", "transfer") for part in parts):
                 return parts
         return [whole or Item(one, "stand-in")]
 
