@@ -258,26 +258,15 @@ def _communication(
             kind = _integer(node, "comm_type")
             label = _label(node) or chakra_kind(kind)
             name = str(node.value("pg_name") or 0)
-            row = (kind, groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
+            of_group = (groups.setdefault((name, ranks), len(groups)), ABSENT, ABSENT)
         else:
             peer = _integer(node, "comm_dst" if sends else "comm_src")
             if peer not in position or position[peer] == rank:
                 raise TraceError(f"{path}: node {node.id}: its peer is rank {peer}, which has no file of its own; add it to the set")
             label = _label(node) or (CollectiveKind.SEND if sends else CollectiveKind.RECEIVE)
-            row = (ABSENT, ABSENT, position[peer], _integer(node, "comm_tag"))
-        rows.append((*row, _integer(node, "comm_size"), kinds.setdefault(label, len(kinds))))
-    table = np.array(rows, np.int64).reshape(len(rows), 6)
-    facts = Communication(
-        node=where.astype(np.int64),
-        type=table[:, 0].astype(np.int32),
-        group=table[:, 1].astype(np.int32),
-        peer=table[:, 2].astype(np.int32),
-        tag=table[:, 3].astype(np.int32),
-        size=table[:, 4],
-        kind=table[:, 5].astype(np.int32),
-        kinds=tuple(kinds),
-    )
-    return facts, tuple(ranks for _, ranks in groups)
+            kind, of_group = ABSENT, (ABSENT, position[peer], _integer(node, "comm_tag"))
+        rows.append((at, kind, _integer(node, "comm_size"), *of_group, kinds.setdefault(label, len(kinds))))
+    return Communication.of_rows(rows, tuple(kinds)), tuple(ranks for _, ranks in groups)
 
 
 def _label(node: ChakraNode) -> str:

@@ -30,7 +30,7 @@ from lumos.graph.lists import Lists, offsets
 from lumos.graph.table import Graph, Kind, Step
 from lumos.simulation import Frozen, Timeline, freeze, simulate, sweep
 from lumos.trace.chakra.schema import NodeType
-from lumos.trace.table import ABSENT, Int32, Int64
+from lumos.trace.table import ABSENT, Int64
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -201,22 +201,10 @@ class _Nodes:
         )
 
     def _communication(self, place: Int64) -> Communication:
-        comms = sorted(self.comms, key=lambda c: place[c.node])
         kinds: dict[str, int] = {}
-
-        def column(name: str) -> Int32:
-            return np.array([getattr(c, name) for c in comms], np.int32)
-
-        return Communication(
-            node=np.array([place[c.node] for c in comms], np.int64),
-            type=column("type"),
-            size=np.array([c.size for c in comms], np.int64),
-            group=column("group"),
-            peer=column("peer"),
-            tag=column("tag"),
-            kind=np.array([kinds.setdefault(c.kind, len(kinds)) for c in comms], np.int32),
-            kinds=tuple(kinds),
-        )
+        comms = sorted(self.comms, key=lambda c: place[c.node])
+        rows = [(int(place[c.node]), c.type, c.size, c.group, c.peer, c.tag, kinds.setdefault(c.kind, len(kinds))) for c in comms]
+        return Communication.of_rows(rows, tuple(kinds))
 
     def _steps(self) -> tuple[Step, ...]:
         """The marks of the steps in simulated time: each from the first start of the CPU's work in it to the last start. A pause is no

@@ -49,6 +49,13 @@ class Communication:
     def __len__(self) -> int:
         return len(self.node)
 
+    @classmethod
+    def of_rows(cls, rows: Sequence[tuple[int, ...]], kinds: Sequence[str]) -> Communication:
+        """The columns of rows, ascending by node: node, type, size, group, peer, tag and kind of each."""
+        table = np.array(rows, np.int64).reshape(len(rows), 7)
+        kind, group, peer, tag, label = table[:, (1, 3, 4, 5, 6)].astype(np.int32).T
+        return cls(table[:, 0], kind, table[:, 2], group, peer, tag, label, kinds)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Workload:

@@ -101,7 +101,8 @@ class _Tensors:
 
 def executed_rank(trace: ExecutionTrace, rank: int, groups: Mapping[str, int], step: str | None = None) -> RankProgram:
     """The program of an execution trace alone. It has no times, so there is no recorded step to compare with."""
-    operators, tensors, name = _operators(trace, groups, step)
+    tensors = _Tensors()
+    operators, name = _operators(trace, groups, step, tensors)
     on_accelerator = any(storage.device == "accelerator" for storage in tensors.storages)
     if not on_accelerator:
         put_compiled_code_between(operators)
@@ -114,14 +115,11 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
     Operators are aligned in call order by their names. Returns the share of the profiled operators that were paired; the
     others keep the arguments that the profiler printed. The program is changed in place.
     """
-    operators, tensors, _ = _operators(trace, groups, step or program.step)
+    operators, _ = _operators(trace, groups, step or program.step, _Tensors(program.tensors, program.storages))
     every = [o for root in operators for o in root.walk()]
     compiled = {o.name for o in every if o.compiled}
     executed = [o for o in every if "::" in o.name or o.name in compiled]
     profiled = [o for o in program.walk() if "::" in o.name or o.name in compiled]
-    first_tensor, first_storage = len(program.tensors), len(program.storages)
-    program.tensors += [StandIn(t.dtype, t.shape, t.strides, t.offset, t.storage + first_storage) for t in tensors.tensors]
-    program.storages += tensors.storages
     numbers: dict[str, int] = {}
     names = [np.array([numbers.setdefault(o.name, len(numbers)) for o in each], np.int32) for each in (profiled, executed)]
     partner = align_names(*names)
@@ -129,9 +127,8 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
         if other >= 0:
             source = executed[other]
             operator.schema, operator.compiled = source.schema, source.compiled
-            operator.inputs = _shifted(source.inputs, first_tensor)
+            operator.inputs, operator.outputs = source.inputs, source.outputs
             operator.collective = _lent(operator.collective, source.collective)
-            operator.outputs = [slot + first_tensor for slot in source.outputs] if source.outputs is not None else None
     return float((partner >= 0).mean()) if profiled else 1.0
 
 
@@ -143,19 +140,10 @@ def _lent(profiled: RecordedCollective | None, executed: RecordedCollective | No
     return replace(profiled, **sizes)
 
 
-def _shifted(value: Any, by: int) -> Any:
-    if isinstance(value, list):
-        return [_shifted(item, by) for item in value]
-    if isinstance(value, dict) and "tensor" in value:
-        return {"tensor": value["tensor"] + by}
-    return value
-
-
-def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | None) -> tuple[list[RecordedOperator], _Tensors, str]:
-    """The operators of one step that no other called, with those that they called; their tensors; the name of the step."""
+def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | None, tensors: _Tensors) -> tuple[list[RecordedOperator], str]:
+    """The operators of one step that no other called, with those that they called; and the name of the step. Adds their tensors."""
     low, high, name = _window(trace, step)
     pseudo = trace.is_pseudo()
-    tensors = _Tensors()
     made: dict[int, RecordedOperator] = {}
     roots: list[RecordedOperator] = []
     for node in range(low, high):
@@ -168,7 +156,7 @@ def _operators(trace: ExecutionTrace, groups: Mapping[str, int], step: str | Non
         _limits(operator, tensors)
         lift_transfers(operator)
     tensors.settle()
-    return roots, tensors, name
+    return roots, name
 
 
 def _window(trace: ExecutionTrace, step: str | None) -> tuple[int, int, str]:
@@ -323,15 +311,11 @@ def _parts(operator: RecordedOperator) -> tuple[tuple[int, ...], tuple[int, ...]
     record_param_comms the other way round behind the name of the transfer."""
     inputs = operator.inputs or []
     if operator.name == "c10d::alltoall_base_" and len(inputs) > _INPUT_SPLITS:
-        return _integers(inputs[_OUTPUT_SPLITS]), _integers(inputs[_INPUT_SPLITS])
+        return listed_sizes(inputs[_OUTPUT_SPLITS]), listed_sizes(inputs[_INPUT_SPLITS])
     named = next((at for at, value in enumerate(inputs) if isinstance(value, str)), len(inputs))
     if operator.name == "record_param_comms" and len(inputs) > named + 2:
-        return _integers(inputs[named + 2]), _integers(inputs[named + 1])
+        return listed_sizes(inputs[named + 2]), listed_sizes(inputs[named + 1])
     return (), ()
-
-
-def _integers(value: Any) -> tuple[int, ...]:
-    return tuple(value) if isinstance(value, list) and all(isinstance(n, int) for n in value) else ()
 
 
 def _attribute(attrs: Mapping[str, Any], name: str, default: int) -> int:

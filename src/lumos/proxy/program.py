@@ -126,13 +126,13 @@ def lift_transfers(operator: RecordedOperator) -> None:
             one.collective = None
 
 
-def listed_sizes(text: Any) -> tuple[int, ...]:
-    """The sizes in a text such as "[2, 3]"; empty where it is no such text."""
+def listed_sizes(value: Any) -> tuple[int, ...]:
+    """The sizes in a list, or in a text such as "[2, 3]"; empty where it is neither."""
     try:
-        value = json.loads(text) if isinstance(text, str) and text else []
+        listed = json.loads(value) if isinstance(value, str) and value else value
     except ValueError:
         return ()
-    return tuple(value) if isinstance(value, list) and all(isinstance(v, int) for v in value) else ()
+    return tuple(listed) if isinstance(listed, list) and all(isinstance(v, int) for v in listed) else ()
 
 
 @dataclass(slots=True)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
-from lumos.proxy.arguments import TensorSpec, recorded_arguments
+from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.elements import torch_name
 from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator, lift_transfers, listed_sizes
 from lumos.trace.table import ABSENT, Trace
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from lumos.graph.table import Step
 
@@ -73,18 +73,11 @@ def _output_and_input(trace: Trace, row: int, name: str) -> tuple[TensorSpec | N
     arguments = recorded_arguments(
         trace, [int(trace.dense(k)[row]) for k in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")]
     )
-    found = list(_tensors(arguments)) if arguments else []
+    found: list[TensorSpec] = []
+    map_tensors(arguments or [], lambda _, spec: found.append(spec))
     if name.endswith(OUTPUT_FIRST) and len(found) > 1:
         return found[0], found[1]
     return (found[0], found[0]) if found else (None, None)
-
-
-def _tensors(value: Any) -> Iterator[TensorSpec]:
-    if isinstance(value, TensorSpec):
-        yield value
-    elif isinstance(value, list):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _text(trace: Trace, row: int, key: str) -> str | None:

@@ -217,17 +217,7 @@ def _communication(
             meeting = (pair, size) if group < 0 else (own_group, kind, size)
             changed = max(round(size * by * of_all.setdefault(meeting, float(scale[program.symbol[node]])) / 4) * 4, 4)
             rows.append((int(offset[rank]) + node, comm_type, changed, own_group, other, tag, kind))
-    table = np.array(rows, np.int64).reshape(len(rows), 7)
-    facts = Communication(
-        node=table[:, 0],
-        type=table[:, 1].astype(np.int32),
-        size=table[:, 2],
-        group=table[:, 3].astype(np.int32),
-        peer=table[:, 4].astype(np.int32),
-        tag=table[:, 5].astype(np.int32),
-        kind=table[:, 6].astype(np.int32),
-        kinds=model.kinds,
-    )
+    facts = Communication.of_rows(rows, model.kinds)
     return facts, np.concatenate([np.arange(len(p.symbol)) for p in programs]).astype(np.int64)
 
 

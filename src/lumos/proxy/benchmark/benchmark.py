@@ -52,10 +52,6 @@ class NotRunnable(Exception):  # noqa: N818 - it is an expected result, not an e
     """An operator cannot run here; the message says why."""
 
 
-class NotEnoughMemory(Exception):  # noqa: N818
-    """The tensors do not fit into the limit."""
-
-
 # ------------------------------------------------------------------------------------------------------ the recording
 
 
@@ -230,7 +226,7 @@ class Memory:
     def claim(self, nbytes: int) -> None:
         """Make sure that so many bytes more are within the limit; what is not given back to the system counts as taken."""
         if (nbytes or not self.share) and held(self.device) - self.before + nbytes > self.limit:
-            raise NotEnoughMemory("its tensors do not fit into memory")
+            raise MemoryError
 
     def device_of(self, slot: int) -> torch.device:
         recorded = self.storages[self.tensors[slot][-1]][1]
@@ -238,14 +234,14 @@ class Memory:
 
     def nbytes(self, slot: int) -> int:
         dtype, shape, strides, *_ = self.tensors[slot]
-        return 0 if 0 in shape else (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * dtype_of(dtype).itemsize
+        return 0 if 0 in shape else (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * getattr(torch, dtype).itemsize
 
     def get(self, slot: int) -> Any:
         """The tensor of a slot: what is held there, else one of random values."""
         if slot not in self.slots:
             name, shape, strides, offset, storage = self.tensors[slot]
             nbytes, place, bound = self.storages[storage]
-            dtype, device = dtype_of(name), self.device_of(slot)
+            dtype, device = getattr(torch, name), self.device_of(slot)
             key = (name, place, bound) if self.share else storage
             count = max((self.nbytes(slot) if self.share else nbytes) // dtype.itemsize, 1)
             if key not in self.buffers or len(self.buffers[key]) < count:
@@ -257,11 +253,6 @@ class Memory:
             self.slots[slot] = tensor
             self.leaves.add(slot)
         return self.slots[slot]
-
-
-def dtype_of(name: str) -> torch.dtype:
-    found: torch.dtype = getattr(torch, name)
-    return found
 
 
 def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.device) -> torch.Tensor:
@@ -357,7 +348,7 @@ class Transfers:
     def buffer(self, side: str, count: int, dtype: str) -> torch.Tensor:
         key = (side, count, dtype)
         if key not in self.buffers:
-            self.buffers[key] = torch.zeros(count, dtype=dtype_of(dtype), device=self.device)
+            self.buffers[key] = torch.zeros(count, dtype=getattr(torch, dtype), device=self.device)
         return self.buffers[key]
 
 
@@ -401,7 +392,7 @@ class Step:
         """Run everything once, and keep what could run. Transfers follow at the end, in the same order on all ranks."""
         try:
             items = self.rehearsed(self.operators)
-        except NotEnoughMemory:
+        except MemoryError:
             self.memory.clear(share=True)
             self.written.clear()
             items = self.rehearsed(self.operators)
@@ -457,9 +448,9 @@ class Step:
             return next((Item(one, "real", call) for call in self.calls(one) if self.works(one, call)), None)
         except NotRunnable as problem:
             one.reason = str(problem)
-        except (NotEnoughMemory, torch.OutOfMemoryError) as error:
+        except (MemoryError, torch.OutOfMemoryError) as error:
             if not self.memory.share:
-                raise NotEnoughMemory from error
+                raise MemoryError from error
             one.reason = "its tensors do not fit into memory"
         except FAILURES as error:  # of the source of a kernel
             one.reason = failure(error)
@@ -652,10 +643,6 @@ def held(device: torch.device, field: str = "VmRSS") -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(field)), 0)
 
 
-def free_bytes(device: torch.device) -> int:
-    return int(cuda.mem_get_info()[0]) if device.type == "cuda" else os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-
-
 def calibrate() -> float:
     """Cycles of torch.cuda._sleep per nanosecond, measured."""
     cuda._sleep(1000)
@@ -702,7 +689,8 @@ def main() -> None:
         torch.set_num_threads(options.threads or rank["threads"])
     torch.manual_seed(0)
     torch.set_flush_denormal(True)  # random values, unlike trained ones, may shrink to denormals, which are very slow on CPUs
-    limit = options.max_memory or trace["max_memory_bytes"] or 0.8 * free_bytes(device) / (processes if device.type == "cpu" else 1)
+    on_host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / processes
+    limit = options.max_memory or trace["max_memory_bytes"] or 0.8 * (on_host if device.type == "cpu" else cuda.mem_get_info()[0])
     with torch.no_grad():
         before = held(device, "VmHWM")
         step = Step(trace, rank, device, options.mode, limit)
