@@ -332,7 +332,7 @@ class Transfers:
         there = dist.get_global_rank(group, peer)
         calls: dict[str, Callable[[], Any]] = {
             "all-reduce": lambda: dist.all_reduce(source, group=group, async_op=True),
-            "all-gather": lambda: dist.all_gather_into_tensor(target, source, group=group, async_op=True),
+            "all-gather": lambda: dist.all_gather(list(target.chunk(size)), source, group=group, async_op=True),
             "reduce-scatter": lambda: dist.reduce_scatter_tensor(target, source, group=group, async_op=True),
             "all-to-all": lambda: dist.all_to_all_single(target, source, parts_out or None, parts_in or None, group=group, async_op=True),
             "broadcast": lambda: dist.broadcast(source, src=there, group=group, async_op=True),
