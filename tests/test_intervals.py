@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lumos.intervals import clipped, covered, either, union, within
@@ -40,6 +40,7 @@ def test_nothing_covers_nothing():
 
 
 @given(INTERVALS, st.integers(0, 90), st.integers(0, 90))
+@example([(0, 2)], 1, 1)  # an empty window inside an interval
 def test_what_is_clipped_lies_in_the_window(pairs, a, b):
     low, high = min(a, b), max(a, b)
     found = clipped(union(*columns(pairs)), low, high)

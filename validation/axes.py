@@ -23,10 +23,11 @@ from validation.foreign.drawn import SEED
 from validation.foreign.nodes import AUTOGRAD, Node
 from validation.foreign.pairs import Pair, drawn_pairs
 
-from lumos.operators.inference import OperatorCall, infer
+from lumos.operators.calls import OperatorCall
+from lumos.operators.inference import infer
 from lumos.operators.table import own_name
-from lumos.segment.dimensions import Sizes
-from lumos.segment.named_axes import Named, names_of, symbol_values
+from lumos.segment.named_axes import Named, names_of
+from lumos.segment.sizes import Sizes, symbol_values
 
 #: Changes that are sizes, by the names that the scripts give them.
 KEYS = {"micro_batch", "seq", "hidden", "heads", "kv_heads", "ffn"}

@@ -47,7 +47,7 @@ def either(a: Union, b: Union) -> Union:
 def clipped(intervals: Union, start: int, end: int) -> Union:
     """The part of the intervals that lies in the window [start, end)."""
     first, last = np.searchsorted(intervals.end, start, side="right"), np.searchsorted(intervals.start, end, side="left")
-    if first >= last:
+    if first >= last or start >= end:
         return EMPTY
     return Union(np.maximum(intervals.start[first:last], start), np.minimum(intervals.end[first:last], end))
 

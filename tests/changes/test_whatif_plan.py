@@ -234,7 +234,7 @@ def test_the_passes_of_a_pipeline_stage_are_separated(written):
 def test_a_plan_that_does_not_account_for_the_trace_is_reported(written, monkeypatch):
     found = replace(written.plan.on(written.job.cluster), agreement=0.8)
     monkeypatch.setattr(identify_module, "identify", lambda *_: found)
-    answer = answer_changes(written.traces, written.graph, Changes(parse_settings(["micro_batch=2"])))
+    answer = answer_changes(written.traces, written.graph, Changes(parse_settings(["microbatches=16"])))
     assert "plan-not-followed" in {d.code for d in answer.diagnostics}
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from lumos.operators.inference import BACKWARD_NODE, GATHERS, OperatorCall
+from lumos.operators.calls import BACKWARD_NODE, GATHERS, OperatorCall
 
 
 class Model(NamedTuple):

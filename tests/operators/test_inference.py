@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from tests.operators.script import Model, Script, language_model
 
+from lumos.operators.calls import BACKWARD_NODE, GATHERS
 from lumos.operators.inference import infer
 
 #: As many tokens as the model is wide, and as all queries of a token together, and as the vocabulary.
@@ -84,6 +85,53 @@ def test_rows_of_what_ranks_share_are_not_taken_for_their_parts():
     found = infer(tuple(script.calls))
     assert (part, 0) in found.of
     assert (part - 1, 0) not in found.of
+
+
+@pytest.mark.parametrize(("gathered", "width"), [(1, 24), (2, 8)])
+def test_a_weight_that_is_used_twice_is_one_where_one_gradient_is_gathered(gathered, width):
+    """A head behind a layer of its own, which nothing joins to the stream: by the table of tokens that it has, or has not, in common."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 16), node=True)
+    script.linear((2, 16, 8), 8)
+    head = script.linear((2, 16, 8), 40)
+    for sequence, name in ((script.calls[head - 1].sequence, "TBackward0"), (1, "EmbeddingBackward0")):
+        script.call(f"{BACKWARD_NODE}: {name}", sequence=sequence, forward=False)
+    for _ in range(gathered):
+        script.call(GATHERS, (40, 8), forward=False)
+    assert resized(script.calls, [(WIDTH, 24)])[head, 1] == (32, width)
+
+
+def test_gradients_that_are_gathered_are_joined_to_nothing_else():
+    """As many tokens as the model is wide, so that an activation has the shape of the gradient."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 4), node=True)
+    layer = script.linear((2, 4, 8), 12)
+    script.call("aten::t", (8, 12), node=True)
+    script.parents.append(script.call(GATHERS, (24, 8), forward=False))
+    script.call("aten::add_", (12, 8), (12, 8), forward=False)
+    assert resized(script.calls, [(BATCH, 6)])[layer - 1, 0] == (12, 8)
+
+
+@pytest.mark.parametrize(("rows", "after"), [(24, 48), (64, 128)])
+def test_what_values_chose_is_as_large_a_part_of_more(rows, after):
+    """Of 32 tokens three quarters, or each of them twice."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 16), node=True)
+    script.view((2, 16, 8), (32, 8))
+    script.call("aten::index", (32, 8), (), node=True)
+    layer = script.linear((rows, 8), 12)
+    assert resized(script.calls, [(BATCH, 4), (WIDTH, 10)])[layer, 1] == (after, 10)
+
+
+def test_what_numbers_chose_is_as_long_as_they_are():
+    """Half of the 32 tokens by a list that the batch does not change."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 16), node=True)
+    script.view((2, 16, 8), (32, 8))
+    script.call("aten::arange", (), values=(16, "False"))
+    script.call("aten::index", (32, 8), (), node=True)
+    layer = script.linear((16, 8), 12)
+    assert resized(script.calls, [(BATCH, 4)])[layer, 1] == (16, 8)
 
 
 def test_a_program_without_shapes_has_no_axes():

@@ -78,6 +78,16 @@ def test_a_window_of_stride_one_that_keeps_its_extent_is_that_extent():
     assert s.same(s.window(Window(side, s.fresh(3), 1, 1, 1)), side)
 
 
+def test_a_share_of_an_axis_grows_with_it():
+    s = Symbols()
+    tokens = s.fresh(32)
+    some, twice = s.share(tokens, 12), s.share(tokens, 64)
+    assert [s.size(some), s.size(twice)] == [12, 64]
+    assert [s.evaluate(axis, {tokens.symbols[0]: 48}) for axis in (some, twice)] == [18, 96]
+    assert s.same(s.share(tokens, 32), tokens)
+    assert s.share(ONE, 5).symbols
+
+
 def test_a_size_of_one_is_a_number_unless_it_is_data():
     s = Symbols()
     assert s.plain(1) is ONE

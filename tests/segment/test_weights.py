@@ -8,10 +8,9 @@ from math import prod
 import pytest
 
 from lumos.graph.build import build
-from lumos.segment.dimensions import sizes
 from lumos.segment.products import ShapedOperator
-from lumos.segment.resized import Resize
 from lumos.segment.segment import segment
+from lumos.segment.sizes import Resized, sizes
 from lumos.segment.weights import Gradient, gradients, weight_shapes, weights
 from lumos.trace import read
 
@@ -55,8 +54,8 @@ def test_a_weight_that_two_operators_share_is_counted_once(tmp_path):
         row("autograd::engine::evaluate_function: EmbeddingBackward0", 40, 10, number=1, thread=2),
         row("torch::autograd::AccumulateGrad", 50, 5, (100, 8), dtype="c10::BFloat16", thread=2),
     )
-    assert gradients(found, 0, trace) == (Gradient(-1, (100, 8), 2),)
-    assert weights(found, 0, trace, Resize(sizes(trace), sizes(trace))) == {-1: 800}
+    assert gradients(found, 0, trace) == (Gradient(-1, (100, 8), 2, 4),)
+    assert weights(found, 0, trace, Resized(trace, sizes(trace), sizes(trace))) == {-1: 800}
 
 
 def test_of_a_weight_spread_over_ranks_the_own_part_counts(tmp_path):
@@ -68,7 +67,7 @@ def test_of_a_weight_spread_over_ranks_the_own_part_counts(tmp_path):
         row("autograd::engine::evaluate_function: MmBackward0", 30, 10, number=1, thread=2),
         row("torch::autograd::AccumulateGrad", 40, 5, (64, 32), thread=2),
     )
-    assert gradients(found, 0, trace) == (Gradient(-1, (32, 32), 4),)
+    assert gradients(found, 0, trace) == (Gradient(-1, (32, 32), 4, 3),)
 
 
 def test_a_weight_whose_whole_shape_another_has_in_part_is_a_part_as_well(tmp_path):

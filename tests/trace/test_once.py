@@ -9,7 +9,8 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.segment.dimensions import shapes_of, sizes
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.sizes import sizes
 from lumos.trace import read
 from lumos.trace.once import once_a_trace
 

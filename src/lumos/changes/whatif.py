@@ -49,7 +49,7 @@ from lumos.changes.work import work
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UnknownDeviceError
 from lumos.graph.table import Evidence
-from lumos.segment.dimensions import sizes
+from lumos.segment.sizes import sizes
 from lumos.simulation.durations import scale
 from lumos.stages import stage
 from lumos.trace.operations import is_operations

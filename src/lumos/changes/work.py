@@ -14,8 +14,7 @@ from lumos.changes.layout.precision import computing
 from lumos.changes.machine import has_device
 from lumos.changes.settings import counts
 from lumos.errors import LumosError
-from lumos.segment.dimensions import sizes
-from lumos.segment.resized import Resize
+from lumos.segment.sizes import Resized, sizes
 from lumos.segment.weights import weights
 from lumos.vocabulary import DType, Phase, Precision
 
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
     from lumos.changes.changes import Changes
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.segment.dimensions import Sizes
+    from lumos.segment.sizes import Sizes
     from lumos.trace.table import Job
 
 
@@ -40,7 +39,7 @@ def work(measured: MeasuredLayout, job: Job, changes: Changes, resized: Mapping[
     count = segmentation.layers
 
     def work_of(s: Sizes, layer_count: int, microbatch_count: int, ranks: float, peak: float | None) -> StepWork:
-        by_layer = weights(segmentation, 0, job.traces[0], Resize(old, s))
+        by_layer = weights(segmentation, 0, job.traces[0], Resized(job.traces[0], old, s))
         inner, outer = sum(v for layer, v in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
         tokens = round(s.micro_batch * s.seq * microbatch_count / ranks)
         parameters = outer + (inner * layer_count / count if count else 0)

@@ -21,6 +21,8 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.operators.calls import BACKWARD_NODE, GATHERS
+from lumos.operators.order import first_uses, nodes_of, same_places, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import axis_rules, elementwise_names, forced, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
@@ -28,41 +30,13 @@ from lumos.operators.views import HOW, CallArguments, Sized, seen_as
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from lumos.operators.calls import OperatorCall
     from lumos.operators.table import AxisPlace, Rule, Shape
 
-#: Rows on the one side of an operator, and on the other, that must be alike for two to be at the same place of a repeated stretch: many on
-#: the one, since parts of a layer are alike among themselves, and some on the other, since what follows a stretch may begin as it does.
-STRETCH, EDGE = 64, 12
 #: Of how many tensors of one shape, the latest, an operator's input may be any.
 _CHOICE = 6
 #: How many operators ago a tensor with one axis may have been made to be recognised by it: its shape is only a number.
 _JUST_NOW = 6
-
-#: How the name of autograd's rows begins that stand for a node of the backward pass.
-BACKWARD_NODE = "autograd::engine::evaluate_function"
-#: The row in which autograd adds a gradient to that of a weight.
-GATHERS = "torch::autograd::AccumulateGrad"
-
-
-class OperatorCall(NamedTuple):
-    """One operator of a recording. inputs: by argument, the shapes of the tensors in it: one of a tensor, several of a list, none of
-    anything else. lists: which arguments are lists. values: of the arguments, as the profiler writes them. parent: the call that it is in,
-    -1 for none. sequence: autograd's number, -1 without one. forward: whether it stands in a forward pass, where the number is that of
-    the next node."""
-
-    name: str
-    inputs: tuple[tuple[Shape, ...], ...]
-    lists: frozenset[int]
-    values: tuple[str, ...]
-    parent: int
-    sequence: int
-    forward: bool
-
-    @property
-    def shapes(self) -> tuple[Shape, ...]:
-        """The shape of every input that is one tensor; () for others."""
-        return tuple(of[0] if len(of) == 1 and i not in self.lists else () for i, of in enumerate(self.inputs))
-
 
 @dataclass(eq=False, slots=True)
 class _Tensor:
@@ -92,8 +66,8 @@ class _Scope:
 class _Product:
     """The two gradients of a multiplication [m, k] · [k, n] that a node of the backward pass computes."""
 
-    first: _Tensor
-    second: _Tensor
+    first: tuple[Axis, ...]
+    second: tuple[Axis, ...]
     first_comes_first: bool
     done: set[int] = field(default_factory=set)
 
@@ -138,15 +112,19 @@ class _Inference:
         self._weights: dict[Shape, list[_Tensor]] = defaultdict(list)
         self._scopes: list[_Scope] = []
         self._product: _Product | None = None
+        self._gathers = False
         self._results: dict[int, list[_Tensor]] = {}
         self._used: dict[int, list[_Tensor]] = {}
         self._unseen: list[_Tensor] = []
+        self._selected: tuple[_Tensor, int] | None = None
         self._valued = any(any(call.values) for call in calls)
         self._clock = 0
-        self._added, self._node_of, self._forward = _nodes(calls)
+        self._added, self._node_of, self._forward = nodes_of(calls)
         self._of_weights = {call.shapes[0] for call in calls if call.name.startswith(GATHERS) and call.shapes and call.shapes[0]}
-        self._alike = _alike(calls)
-        self._whole = _whole_of_parts(calls)
+        self._first_use = first_uses(calls, self._of_weights, self._node_of)
+        self._weight_at: dict[int, _Tensor] = {}
+        self._alike = same_places(calls)
+        self._whole = whole_of_parts(calls)
 
     # ------------------------------------------------------------ the program
 
@@ -154,12 +132,14 @@ class _Inference:
         """Run one call, and those inside it."""
         self._clock += 1
         call = self.calls[number]
+        kept, self._gathers = self._gathers, self._gathers or call.name.startswith(GATHERS)
         if call.name.startswith(BACKWARD_NODE):
             self._visit_node(number)
         elif number in self._whole:
             self._visit_whole(number)
         elif not self._gradient_of_product(number):
             self._visit_call(number)
+        self._gathers = kept
 
     def _visit_node(self, number: int) -> None:
         """Run a node of the backward pass among what autograd kept for it."""
@@ -189,16 +169,19 @@ class _Inference:
     def _product_of(self, forward: int, used: Sequence[_Tensor]) -> _Product | None:
         name = own_name(self.calls[forward].name) if forward >= 0 else ""
         factors = [t for t in used if len(t.shape) > 1][-2:]
-        if name not in ("mm", "addmm", "bmm", "baddbmm") or len(factors) != 2:
+        if name not in ("mm", "addmm", "bmm", "baddbmm", "linear") or len(factors) != 2:
             return None
-        return _Product(factors[0], factors[1], name != "mm")
+        first, second = (t.axes for t in factors)
+        if name == "linear":
+            first, second = (self.symbols.product(*first[:-1]), first[-1]), second[::-1]
+        return _Product(first, second, name not in ("mm", "linear"))
 
     def _gradient_of_product(self, number: int) -> bool:
         """Read a multiplication in the backward pass of another as one of the two gradients, or its transpose, if its shapes are those."""
         call, of = self.calls[number], self._product
         if of is None or own_name(call.name) not in ("mm", "bmm") or len(call.shapes) < 2:
             return False
-        (m, k), n, lead = of.first.axes[-2:], of.second.axes[-1], of.first.axes[:-2]
+        (m, k), n, lead = of.first[-2:], of.second[-1], of.first[:-2]
         forms = [(1, (n, m, k)), (0, (m, n, k)), (1, (k, m, n)), (0, (k, n, m))]
         if of.first_comes_first:
             forms.sort(key=lambda form: form[0])
@@ -239,6 +222,8 @@ class _Inference:
             results = self._recurrent(tensors[0], [t for t in used if t is not tensors[0]])
         if self._inside[number]:
             results = self._run_inside(number, used, results)
+        if not results and 0 in tensors and views().get(own_name(call.name)) in ("indexed", "selected"):
+            self._selected = tensors[0], self._clock
         if not results and views().get(own_name(call.name)) != "nothing":
             self._unseen = [t for t in self._unseen if all(t is not u for u in used)][-4 * _CHOICE :] + used
         self._keep(number, used, results or [])
@@ -329,12 +314,28 @@ class _Inference:
             same = [t for t in same if t.alive] or same
             if same:
                 return sorted(same, key=lambda t: id(t) in scope.passed)
+        if not weight:
+            self._select(shape)
         pool = [t for t in self._pool[shape][-8 * _CHOICE :] if t.alive]
         if weight:
             return [t for t in pool if t.differentiable and not t.given]
         if len(shape) == 1:
             return [t for t in pool if self._clock - t.made <= _JUST_NOW]
         return pool
+
+    def _select(self, shape: Shape) -> None:
+        """Take a tensor that has just been asked for as what an operator selected by values, if it may be: with other places along the
+        leading axes. How many they are no row says; where a tensor of numbers has just been made that is as long, it chose them."""
+        source, clock = self._selected or (None, 0)
+        if source is None or self._clock - clock > _JUST_NOW:
+            return
+        for leading in range(1, len(source.shape) + 1):
+            if shape and shape[1:] == source.shape[leading:]:
+                by = [t for t in self._pool[shape[:1]] if clock - t.made <= _JUST_NOW] if len(shape) > 1 else []
+                lead = by[-1].axes[0] if by else self.symbols.share(self.symbols.product(*source.axes[:leading]), shape[0])
+                self._pool[shape].append(self._like(source, shape, (lead, *source.axes[leading:])))
+                self._selected = None
+                return
 
     def _apart(self, tensors: Iterable[_Tensor]) -> list[_Tensor]:
         """The last of the tensors with the same axes, for each."""
@@ -353,6 +354,8 @@ class _Inference:
             place, of = next(iter(found.items()))
             gradient = [t for t in of if t.gradient]
             return {place: (gradient or of)[-1]} if of else {}
+        if self._gathers:  # a gradient is added to those of the same weight
+            return {place: of[-1] for place, of in found.items() if of}
         apart = {place: self._apart(of) for place, of in found.items() if of}
         open_places = [place for place, of in apart.items() if len(of) > 1][:4]
         out = {place: of[-1] for place, of in apart.items()}
@@ -384,8 +387,8 @@ class _Inference:
         shape = call.shapes[place]
         multiplies = len(shape) > 1 and own_name(call.name) in ("t", "mm", "addmm", "bmm", "matmul")
         weight = weight or shape in self._of_weights or (multiplies and bool(self._forward))
-        seen = None if weight or len(shape) < 2 else self._recognised(shape)
-        if seen is not None:
+        seen = self._weight_at.get(self._first_use.get(number, -1)) if weight else self._recognised(shape) if len(shape) > 1 else None
+        if seen is not None and seen.shape == shape:
             self._pool[shape].append(seen)
             return seen
         axes = tuple((self.symbols.plain if weight else self.symbols.fresh)(size) for size in shape)
@@ -394,6 +397,8 @@ class _Inference:
         self._pool[shape].append(tensor)
         if weight:
             self._weights[shape].append(tensor)
+            if number in self._first_use:
+                self._weight_at[number] = tensor
         return tensor
 
     def _recognised(self, shape: Shape) -> _Tensor | None:
@@ -534,80 +539,3 @@ def _by_letters(rule: Rule, tensors: Mapping[int, _Tensor]) -> list[Sized] | Non
         if known is not None:
             out.append(known)
     return out or None
-
-
-def _nodes(calls: Sequence[OperatorCall]) -> tuple[dict[int, list[Shape]], dict[int, int], dict[int, int]]:
-    """By node of the backward pass the shapes of the gradients that are added up behind it; by call the node that it made; and by node
-    the call. Of the calls with a number the last one of the node's name made it, or else the last one."""
-    added: dict[int, list[Shape]] = {}
-    for call in calls:
-        if call.name.startswith(BACKWARD_NODE) and call.sequence >= 0:
-            added[call.sequence] = []
-    for call in calls:
-        parent = calls[call.parent] if call.parent >= 0 else None
-        if parent is not None and parent.name.startswith(BACKWARD_NODE) and parent.sequence >= 0 and own_name(call.name) == "add":
-            added[parent.sequence].append(call.shapes[0] if call.shapes else ())
-    named = {
-        call.sequence: _plain(call.name.removeprefix(f"{BACKWARD_NODE}: ").partition("Backward")[0])
-        for call in calls
-        if call.sequence in added and call.name.startswith(BACKWARD_NODE)
-    }
-    forward: dict[int, int] = {}
-    for number, call in enumerate(calls):
-        if call.forward and call.sequence in added and "Backward" not in call.name:
-            known = forward.get(call.sequence)
-            wanted = named[call.sequence]
-            if known is None or _plain(own_name(call.name)) == wanted or _plain(own_name(calls[known].name)) != wanted:
-                forward[call.sequence] = number
-    return added, {number: node for node, number in forward.items()}, forward
-
-
-def _plain(name: str) -> str:
-    """A name as autograd and the table of operators have it in common."""
-    return name.replace("_", "").lower()
-
-
-def _alike(calls: Sequence[OperatorCall]) -> list[list[int]]:
-    """By call, earlier ones at the same place of a repeated stretch: those around which the same calls stand. In a backward pass, whose
-    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has a place."""
-    numbers: dict[object, int] = {}
-    kinds = [numbers.setdefault((call.name, call.inputs), len(numbers)) for call in calls]
-    undoing = _undoing(calls)
-    before: dict[tuple[int, ...], int] = {}
-    behind: dict[tuple[int, ...], int] = {}
-    out: list[list[int]] = []
-    for number in range(len(calls)):
-        found = []
-        for known, low, high in ((behind, number - EDGE, number + STRETCH), (before, number - STRETCH, number + EDGE)):
-            if low >= 0 and high <= len(calls) and not undoing[number]:
-                first = known.setdefault(tuple(kinds[low:high]), number)
-                if first != number:
-                    found.append(first)
-        out.append(found)
-    return out
-
-
-def _undoing(calls: Sequence[OperatorCall]) -> list[bool]:
-    """Which calls stand in a node of a backward pass and have no number of autograd's, so that nothing will undo them."""
-    inside = [False] * len(calls)
-    for number, call in enumerate(calls):
-        inside[number] = call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent])
-    return [within and (call.sequence < 0 or not call.forward) for within, call in zip(inside, calls, strict=True)]
-
-
-def _whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:
-    """The calls on tensors that ranks share, which hold one of the same name on this rank's parts, and those around them."""
-    found: set[int] = set()
-    for call in calls:
-        outer = call.parent
-        for _ in range(4):
-            if outer < 0 or not call.name.startswith("aten::"):
-                break
-            other = calls[outer]
-            if other.name == call.name and other.inputs != call.inputs and any(other.shapes):
-                while outer >= 0 and calls[outer].name.startswith("aten::"):
-                    found.add(outer)
-                    outer = calls[outer].parent
-                break
-            outer = other.parent
-    return found - {number for number, call in enumerate(calls) if not call.name.startswith("aten::")}

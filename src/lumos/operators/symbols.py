@@ -2,7 +2,7 @@
 
 An axis is a product of a whole number and symbols: [batch · positions, width]. Two axes that must be equal are unified: from then on
 they are the same product. A symbol that a view divides becomes the product of two. Some symbols follow from others: the sum of the parts
-that are laid end to end, or the positions at which a window lies.
+that are laid end to end, the positions at which a window lies, or the share of them that values chose.
 """
 
 from __future__ import annotations
@@ -42,6 +42,14 @@ class Window(NamedTuple):
     dilation: int
 
 
+class Selection(NamedTuple):
+    """What a symbol is that counts the `part` of the `whole` recorded places of an axis that values chose: as large a part of others."""
+
+    of: Axis
+    whole: int
+    part: int
+
+
 class Symbols:
     """The symbols of one recording. value: the recorded size of each. conflicts: how often two axes of one size had to be equal and could
     not be made so."""
@@ -50,7 +58,7 @@ class Symbols:
         self.value: list[int] = []
         self.conflicts = 0
         self._equal: dict[int, Axis] = {}
-        self._follows: dict[int, Sum | Window] = {}
+        self._follows: dict[int, Sum | Window | Selection] = {}
         self._known: dict[Axis, tuple[Axis, tuple[int, tuple[int, ...]]]] = {}
 
     # ---------------------------------------------------------------- axes
@@ -130,7 +138,14 @@ class Symbols:
         same = window.stride == 1 and self._evaluated(window, {}) == self.size(window.extent)
         return window.extent if same else self._following(window)
 
-    def _following(self, what: Sum | Window) -> Axis:
+    def share(self, of: Axis, size: int) -> Axis:
+        """As many places of an axis as values chose: each of them so many times, or a part of them."""
+        of, whole = self.normal(of), self.size(of)
+        if not of.symbols or not whole:
+            return self.plain(size)
+        return self.product(Axis(size // whole), of) if size and size % whole == 0 else self._following(Selection(of, whole, size))
+
+    def _following(self, what: Sum | Window | Selection) -> Axis:
         for symbol, known in self._follows.items():
             if known == what and symbol not in self._equal:
                 return Axis(1, (symbol,))
@@ -196,8 +211,7 @@ class Symbols:
             if s not in found:
                 found.add(s)
                 what = self._follows.get(s)
-                axes = () if what is None else (axis for _, axis in what.terms) if isinstance(what, Sum) else (what.extent, what.width)
-                left += [inner for axis in axes for inner in self.normal(axis).symbols]
+                left += [inner for axis in _axes_of(what) for inner in self.normal(axis).symbols]
         return found
 
     # ---------------------------------------------------------------- parts
@@ -266,19 +280,28 @@ class Symbols:
             out *= new[s] if s in new else self.value[s] if what is None else self._evaluated(what, new)
         return out
 
-    def _evaluated(self, what: Sum | Window, new: Mapping[int, int]) -> int:
+    def _evaluated(self, what: Sum | Window | Selection, new: Mapping[int, int]) -> int:
+        if isinstance(what, Selection):
+            return round(what.part * self.evaluate(what.of, new) / what.whole)
         if isinstance(what, Sum):
             return what.constant + sum(times * self.evaluate(axis, new) for times, axis in what.terms)
         reach = what.dilation * (self.evaluate(what.width, new) - 1) + 1
         return (self.evaluate(what.extent, new) + 2 * what.padding - reach) // what.stride + 1
 
-    def follows(self, symbol: int) -> Sum | Window | None:
+    def follows(self, symbol: int) -> Sum | Window | Selection | None:
         """What a symbol follows from; None for one of its own."""
         return self._follows.get(symbol)
 
     def inside(self, axis: Axis) -> set[int]:
         """The symbols of an axis, and all that they follow from."""
         return self._inside(self.normal(axis).symbols)
+
+
+def _axes_of(what: Sum | Window | Selection | None) -> tuple[Axis, ...]:
+    """The axes that something follows from."""
+    if isinstance(what, Sum):
+        return tuple(axis for _, axis in what.terms)
+    return () if what is None else (what.of,) if isinstance(what, Selection) else (what.extent, what.width)
 
 
 def _without(symbols: tuple[int, ...], gone: Counter[int]) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
-from lumos.operators.symbols import Axis, Sum, Window
+from lumos.operators.symbols import Axis
 from lumos.operators.table import axis_rules, own_name, views
 from lumos.segment.program import axes_of
 from lumos.trace.once import once_a_trace
@@ -17,17 +17,12 @@ from lumos.trace.once import once_a_trace
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.operators.inference import Axes, OperatorCall
-    from lumos.operators.symbols import Symbols
-    from lumos.segment.dimensions import Sizes
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.calls import OperatorCall
+    from lumos.operators.inference import Axes
     from lumos.trace.table import Trace
 
 
 Named = dict[str, tuple[Axis, ...]]
-
-#: The order in which changed sizes are given to axes: those of which others are products come first.
-_ORDER = ("micro_batch", "seq", "head_dim", "kv_heads", "heads", "hidden", "ffn", "vocab")
 
 
 @once_a_trace
@@ -40,62 +35,6 @@ def named_axes(trace: Trace) -> Named:
 def names_of(axes: Axes, calls: Sequence[OperatorCall]) -> Named:
     """The same of the axes that were inferred of a program's calls."""
     return _Names(axes, calls).all()
-
-
-class Resized:
-    """The operators of a trace with other sizes. old, new: sizes of the rank's part. Sizes that are the same leave all shapes alone."""
-
-    def __init__(self, trace: Trace, old: Sizes, new: Sizes) -> None:
-        self.axes, names = axes_of(trace), named_axes(trace)
-        symbols = self.axes.symbols
-        self._value = symbol_values(symbols, names, old, new)
-        self._known: dict[int, ShapedOperator] = {}
-        named = {s for of in names.values() for axis in of for s in symbols.normal(axis).symbols}
-        self._named = [any(s in named for axes in of for axis in axes for s in symbols.inside(axis)) for of in self.axes.axes]
-
-    def operator(self, index: int) -> ShapedOperator:
-        """An operator of `ShapedAxes.operators` with its new shapes."""
-        if index not in self._known:
-            o = self.axes.operators[index]
-            shapes = [tuple(self.axes.symbols.evaluate(axis, self._value) for axis in axes) for axes in self.axes.axes[index]]
-            self._known[index] = o._replace(shapes=tuple(shapes)) if self._value else o
-        return self._known[index]
-
-    def knows(self, index: int) -> bool:
-        """Whether it is known which axes of an operator are which: some of them are joined to one that has a name."""
-        return index >= 0 and self._named[index]
-
-
-def symbol_values(symbols: Symbols, names: Named, old: Sizes, new: Sizes) -> dict[int, int]:
-    """The values of symbols that give the axes with names their new sizes."""
-    value: dict[int, int] = {}
-    for name in _ORDER:
-        size = getattr(new, name)
-        if size != getattr(old, name):
-            for axis in names.get(name, ()):
-                _assign(symbols, axis, size, value, outermost=name in ("micro_batch", "seq"))
-    return value
-
-
-def _assign(symbols: Symbols, axis: Axis, size: int, value: dict[int, int], *, outermost: bool) -> None:
-    """Let an axis have a size, by the symbol in it that has no value yet; of several, the last one, or the first
-    where a longer axis has more of the same parts."""
-    normal = symbols.normal(axis)
-    left = [s for s in normal.symbols if s not in value]
-    if not left:
-        return
-    chosen = left[0] if outermost else left[-1]
-    rest = symbols.evaluate(Axis(normal.factor, tuple(s for s in normal.symbols if s != chosen)), value)
-    wanted, remainder = divmod(size, max(rest, 1))
-    if remainder:
-        return
-    sums = symbols.follows(chosen)
-    if isinstance(sums, Sum) and len(sums.terms) == 1:
-        times, inner = sums.terms[0]
-        if (wanted - sums.constant) % times == 0:
-            _assign(symbols, inner, (wanted - sums.constant) // times, value, outermost=outermost)
-    elif sums is None:
-        value[chosen] = wanted
 
 
 class _Names:
@@ -126,12 +65,13 @@ class _Names:
             out["hidden"] = (hidden,)
             self._inside(hidden, weights, out)
             self._vocabulary(table, hidden, weights, out)
+        elif table is None and (passed := self._passed_on(weights)):
+            out["hidden"] = passed
         return {name: found for name, found in out.items() if self._is_size(name, found[0])}
 
     def _is_size(self, name: str, axis: Axis) -> bool:
-        """Whether an axis can be given another size: it does not follow from that of a picture, and is no constant."""
-        windows = any(isinstance(self.symbols.follows(s), Window) for s in self.symbols.inside(axis))
-        return not windows and (self.symbols.size(axis) > 1 or name in ("micro_batch", "heads", "kv_heads"))
+        """Whether an axis is a size, and not merely left out: a sequence of one position, or a width of one, is none."""
+        return self.symbols.size(axis) > 1 or name in ("micro_batch", "heads", "kv_heads")
 
     # ------------------------------------------------------------ places
 
@@ -251,6 +191,15 @@ class _Names:
         least = max(2, len(weights) / 2)
         return found[0][0] if found and found[0][1] >= least and (len(found) < 2 or found[1][1] < found[0][1]) else None
 
+    def _passed_on(self, weights: list[tuple[Axis, Axis]]) -> tuple[Axis, ...]:
+        """Of layers one after the other the widths that one passes on to the next, where most of these are of one size."""
+        counted = Counter(self.symbols.normal(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
+        sizes = Counter(self.symbols.size(axis) for axis, several in counted.items() if several > 1)
+        found = sizes.most_common(2)
+        if not found or (len(found) > 1 and found[1][1] == found[0][1]):
+            return ()
+        return tuple(axis for axis, several in counted.items() if several > 1 and self.symbols.size(axis) == found[0][0])
+
     def _inside(self, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
         """The widths inside a layer: of the feed-forward part, which two matrices lead into and out of, and of keys and values."""
         of_heads = [self.symbols.product(*(out[name][0] for name in names)) for names in (("heads", "head_dim"), ("kv_heads", "head_dim"))
@@ -280,14 +229,16 @@ class _Names:
         return any(part and set(part) <= own for part in parts)
 
     def _vocabulary(self, table: tuple[Axis, Axis] | None, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
-        """The rows of the table of tokens, and the results of the head."""
+        """The rows of the table of tokens, and the results of the head: that of which the loss is computed, or that has as many."""
         losses = ("nll_loss_forward", "cross_entropy_loss", "nll_loss_nd", "nll_loss")
         scored = [number for number, call, base in self._forward() if base in losses and len(call.shapes[0]) == 2]
         classes = [self.of[number, 0][0][1] for number in scored if (number, 0) in self.of]
+        inside = {self.key(axis) for of in out.values() for axis in of}
         heads = [a if self.key(b) == self.key(hidden) else b for a, b in weights if self.key(hidden) in (self.key(a), self.key(b))]
-        rows = [table[0]] if table is not None else []
-        rows += [axis for axis in classes if self.key(axis) in map(self.key, heads) or rows]
-        found = {self.key(axis): axis for axis in rows if not rows or self.symbols.size(axis) == self.symbols.size(rows[0])}
+        heads = [axis for axis in heads if self.key(axis) not in inside]
+        rows = [table[0], *heads] if table is not None else [axis for axis in classes if self.key(axis) in map(self.key, heads)]
+        rows += classes if table is not None else []
+        found = {self.key(axis): axis for axis in rows if self.symbols.size(axis) == self.symbols.size(rows[0])}
         if found:
             out["vocab"] = tuple(found.values())
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.operators.inference import Axes, OperatorCall, infer
+from lumos.operators.calls import OperatorCall
+from lumos.operators.inference import Axes, infer
 from lumos.operators.symbols import Axis
 from lumos.operators.table import own_name, views
 from lumos.segment.dimensions import Shapes

@@ -22,8 +22,8 @@ from lumos.vocabulary import DType, Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.segment.resized import Resize
     from lumos.segment.segment import Segmentation
+    from lumos.segment.sizes import Resized
     from lumos.trace.table import Trace
 
 #: The operator with which autograd gathers the gradient of a weight.
@@ -33,11 +33,13 @@ _PRODUCTS = ("aten::mm", "aten::addmm")
 
 
 class Gradient(NamedTuple):
-    """The gradient of one weight. layer: -1 outside the layers. shape: of this rank's part. width: bytes of a value."""
+    """The gradient of one weight. layer: -1 outside the layers. shape: of this rank's part. width: bytes of a value. row: of the operator
+    that gathers it."""
 
     layer: int
     shape: Shape
     width: int
+    row: int
 
 
 def gradients(segmentation: Segmentation, position: int, trace: Trace) -> tuple[Gradient, ...]:
@@ -57,7 +59,7 @@ def gradients(segmentation: Segmentation, position: int, trace: Trace) -> tuple[
     parts, whole = _parts(shapes), [shapes.operators[of_unit[i]] for i in chosen]
     own = _own_parts([o.shapes[0] for o in whole], [labels[i].layer >= 0 for i in chosen], parts)
     types = (DType.parse(o.dtypes[0]) or DType.FP32 for o in whole)
-    return tuple(Gradient(labels[i].layer, part, dtype.bytes) for i, part, dtype in zip(chosen, own, types, strict=True))
+    return tuple(Gradient(labels[i].layer, part, dtype.bytes, int(u.row[i])) for i, part, dtype in zip(chosen, own, types, strict=True))
 
 
 def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
@@ -100,27 +102,31 @@ def _used(whole: Shape, parts: dict[int, set[Shape]]) -> list[Shape]:
     return sorted(fractions, key=lambda s: (elements(s), s), reverse=True)
 
 
-def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resize | None = None) -> dict[int, int]:
+def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Resized | None = None) -> dict[int, int]:
     """Elements of the weights by layer (-1: outside the layers) of the rank at `position`, after `resize` has changed the shapes.
 
     Without `resize` they are as measured. Empty where the trace shows neither the gradients nor a forward pass with shapes.
     """
 
-    def counted(shape: Shape, layer: int) -> int:
-        return elements(shape if resize is None else resize.weight(shape, layer >= 0))
-
     total: dict[int, int] = defaultdict(int)
     found = gradients(segmentation, position, trace)
     for gradient in found:
-        total[gradient.layer] += counted(gradient.shape, gradient.layer)
+        total[gradient.layer] += round(elements(gradient.shape) * (1 if resize is None else _grown(gradient, shapes_of(trace), resize)))
     if found:
         return dict(total)
     shapes, u, labels = shapes_of(trace), segmentation.units[position], segmentation.unit_labels[position]
     for i in _first_whole_pass(segmentation, position):
         o, layer = shapes[int(u.row[i])], labels[i].layer
         if o is not None:
-            total[layer] += sum(counted(s, layer) for s in weight_shapes(o))
+            total[layer] += sum(map(elements, weight_shapes(o if resize is None else resize.at(int(u.row[i]), o))))
     return dict(total)
+
+
+def _grown(gradient: Gradient, shapes: Shapes, resize: Resized) -> float:
+    """How many times as many elements a weight has after a change."""
+    o = shapes[gradient.row]
+    before = elements(o.shapes[0]) if o is not None else 0
+    return elements(resize.at(gradient.row, o).shapes[0]) / before if o is not None and before else 1.0
 
 
 def weight_shapes(o: ShapedOperator) -> tuple[Shape, ...]:

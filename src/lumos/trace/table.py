@@ -11,6 +11,7 @@ import json
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import IntEnum
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -180,25 +181,32 @@ class ProcessGroup:
 
 
 class Origin(NamedTuple):
-    """What made a job that no device ran ("emulated", "predicted", "changed", …), and the grade that its times had then. A file has it
-    under the key `lumos`, as `said`."""
+    """What made a job that no device ran ("emulated", "predicted", "changed", …), and the grade that its times had then. sizes: of a
+    rank's part of the model, where what made the job knows them. A file has it under the key `lumos`, as `said`."""
 
     what: str
     grade: Grade = Grade.LIMITED
+    sizes: Mapping[str, int] = MappingProxyType({})
 
     @property
-    def said(self) -> dict[str, str]:
+    def said(self) -> dict[str, object]:
         """The origin as files have it."""
-        return {"origin": self.what, "grade": self.grade.value}
+        return {"origin": self.what, "grade": self.grade.value, **({"sizes": dict(self.sizes)} if self.sizes else {})}
 
 
-def _origin(said: object) -> Origin:
-    """The reverse of `Origin.said`, also of its JSON text. Anything else is a mere claim that no device ran the job."""
+def origin_of(trace: Trace) -> Origin | None:
+    """The reverse of `Origin.said`, also of its JSON text; None for a file without it. Anything else under its key is a mere claim that no
+    device ran the job."""
+    if "lumos" not in trace.metadata:
+        return None
+    said = trace.metadata["lumos"]
     with suppress(ValueError):
         said = json.loads(said) if isinstance(said, str) else said
     facts = said if isinstance(said, dict) else {}
     grade = next((each for each in Grade if each.value == facts.get("grade")), Grade.LIMITED)
-    return Origin(str(facts.get("origin", "modelled")), grade)
+    sizes = facts.get("sizes")
+    known = {key: x for key, x in sizes.items() if type(x) is int and x > 0} if isinstance(sizes, dict) else {}
+    return Origin(str(facts.get("origin", "modelled")), grade, known)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -212,7 +220,7 @@ class Job(Described):
     @property
     def origin(self) -> Origin | None:
         """What made the job where no device ran it, by the worst of its files; None where none says so."""
-        found = [_origin(trace.metadata["lumos"]) for trace in self.traces if "lumos" in trace.metadata]
+        found = [origin for origin in map(origin_of, self.traces) if origin is not None]
         return max(found, key=lambda origin: list(Grade).index(origin.grade), default=None)
 
     @property

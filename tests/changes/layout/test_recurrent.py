@@ -15,14 +15,10 @@ from lumos.changes.layout.resize import resize
 from lumos.cost.gemm_model import gemm
 from lumos.graph.build import build
 from lumos.graph.table import Dependency, Kind
-from lumos.segment.batch import shapes_of_weights
-from lumos.segment.dimensions import Sizes
 from lumos.segment.products import ShapedOperator
-from lumos.segment.resized import Resize
 from lumos.segment.segment import segment
 from lumos.trace import read
 
-SIZES = Sizes(micro_batch=64, seq=35, hidden=1024)
 #: Tokens, states, and weights of two layers, as cuDNN's operators list them.
 SHAPES = ((64, 35, 1024), (2, 64, 1024), (2, 64, 1024), (4096, 1024), (4096, 1024), (4096,), (4096,))
 
@@ -113,15 +109,17 @@ def test_kernels_of_a_step_are_those_that_are_launched_for_every_step():
     assert found.tolist() == [True] * 8 + [False] * 2 + [True] * 4  # four launches in four steps: the count alone cannot tell
 
 
-def whole(name, **sizes):
-    operator = ShapedOperator(name, SHAPES, ("float",) * len(SHAPES), False)
-    change = Resize(SIZES, SIZES._replace(**sizes), shapes_of_weights([(operator, 1)]))
-    return whole_factor(operator, change.operator(operator, False), load_cluster("a100-40gb").accelerator)
+def whole(name, steps=35, rows=64):
+    before, after = (
+        ShapedOperator(name, ((of_rows, of_steps, 1024), *((2, of_rows, 1024),) * 2, *SHAPES[3:]), ("float",) * len(SHAPES), False)
+        for of_rows, of_steps in ((64, 35), (rows, steps))
+    )
+    return whole_factor(before, after, load_cluster("a100-40gb").accelerator)
 
 
 @pytest.mark.parametrize("name", ["aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"])
 def test_twice_the_steps_take_a_kernel_of_all_steps_twice_as_long(name):
-    found = whole(name, seq=70)
+    found = whole(name, steps=70)
     assert found.ratio == pytest.approx(2, rel=0.03)
     assert found.fixed == 0
 
@@ -129,4 +127,4 @@ def test_twice_the_steps_take_a_kernel_of_all_steps_twice_as_long(name):
 @pytest.mark.parametrize("name", ["aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"])
 def test_half_the_batch_makes_a_kernel_of_all_steps_hardly_shorter(name):
     # 64 rows fit into one tile as 32 do; the multiplication of all inputs at once takes half as long
-    assert 0.6 < whole(name, micro_batch=32).ratio < 0.97
+    assert 0.6 < whole(name, rows=32).ratio < 0.97

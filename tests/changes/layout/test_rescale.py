@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import sqrt
+from typing import NamedTuple
 
 import pytest
 
@@ -10,10 +11,9 @@ from lumos import load_cluster
 from lumos.changes.layout.rescale import Core, Factor, Rescale, modelled
 from lumos.cost.attention_model import attention
 from lumos.cost.gemm_model import gemm
-from lumos.segment.dimensions import Sizes
 from lumos.segment.products import ShapedOperator
-from lumos.segment.resized import Resize
 from lumos.segment.signatures import in_tf32
+from lumos.segment.sizes import Sizes
 
 
 def test_the_length_of_an_attention_is_found_by_the_sizes_of_the_model():
@@ -48,10 +48,21 @@ def test_of_a_recurrent_layer_on_a_cpu_the_arithmetic_grows_and_the_work_on_its_
 def test_a_recurrent_layer_may_grow_as_its_arithmetic_does():
     o = recurrent(24)
     core = Core(0.0, 0.0, 50.0, {o: 2 * 24 * 8 * 2 * 1024 * 256 / 50})
-    resize = Resize(Sizes(micro_batch=8, seq=24, hidden=256), Sizes(micro_batch=8, seq=48, hidden=256))
-    factor = Rescale(resize, None, core)(o, False, False)
+    change = Change(Sizes(micro_batch=8, seq=24, hidden=256), Sizes(micro_batch=8, seq=48, hidden=256), (recurrent(48),))
+    factor = Rescale(change, None, core, (o,))(0)
     assert factor.ratio == pytest.approx(1 + 0.5**0.5)
     assert factor.high >= 2.0
+
+
+class Change(NamedTuple):
+    """A change of sizes, with the operators as they are after it."""
+
+    old: Sizes
+    new: Sizes
+    after: tuple[ShapedOperator, ...]
+
+    def operator(self, index):
+        return self.after[index]
 
 
 def product_of(rows, dtype="float"):
@@ -63,10 +74,10 @@ def test_a_kernel_of_tf32_grows_as_tf32_does():
     other."""
     a100 = load_cluster("a100-40gb").accelerator
     old, new = (Sizes(micro_batch=rows) for rows in (32, 4096))
-    rescale = Rescale(Resize(old, new), a100, None)
+    rescale = Rescale(Change(old, new, (product_of(4096),) * 2), a100, None, (in_tf32(product_of(32)), product_of(32)))
     exact = int(gemm(4096, 1024, 1024, a100, "tf32", cast=False).time) / int(gemm(32, 1024, 1024, a100, "tf32", cast=False).time)
-    assert rescale(in_tf32(product_of(32)), False, False).ratio == pytest.approx(exact)
-    assert rescale(product_of(32), False, False).ratio != pytest.approx(exact, rel=0.2)
+    assert rescale(0).ratio == pytest.approx(exact)
+    assert rescale(1).ratio != pytest.approx(exact, rel=0.2)
 
 
 def test_a_much_larger_kernel_is_half_way_between_the_model_and_its_proportion():
@@ -95,6 +106,7 @@ def test_more_attention_takes_no_more_time_as_long_as_cores_are_idle(blocks, row
     """An A100 has 108. In `blocks` blocks of one sequence, `rows` sequences have as many times that; what does not fit runs after it."""
     a100 = load_cluster("a100-40gb").accelerator
     o = ShapedOperator("aten::_efficient_attention_forward", ((1, 1024, 16, 64),) * 3, ("c10::BFloat16",) * 3)
-    resize = Resize(Sizes(micro_batch=1, seq=1024, heads=16), Sizes(micro_batch=rows, seq=1024, heads=16))
-    factor = Rescale(resize, a100, None, {o: blocks})(o, True, False)
+    larger = o._replace(shapes=((rows, 1024, 16, 64),) * 3)
+    change = Change(Sizes(micro_batch=1, seq=1024, heads=16), Sizes(micro_batch=rows, seq=1024, heads=16), (larger,))
+    factor = Rescale(change, a100, None, (o,), {o: blocks})(0)
     assert factor.ratio == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)

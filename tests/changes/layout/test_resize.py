@@ -73,7 +73,7 @@ def test_activations_with_the_shape_of_a_weight_grow_with_the_batch(tmp_path):
 def test_the_width_of_linear_layers_alone_is_that_which_most_of_them_pass_on(tmp_path):
     """100 inputs, three layers from 512 to 512, 10 outputs, for 64 rows: the width is 512. An optimizer over a list without shapes follows
     the weights: 100 and 10 times the width and three times its square are 843,000 numbers, and with twice the width 3,259,000."""
-    layers = [("aten::addmm", [[n], [64, k], [k, n]], 10) for k, n in ((100, 512), (512, 512), (512, 512), (512, 512), (512, 10))]
+    layers = [("aten::linear", [[64, k], [n, k], [n]], 10) for k, n in ((100, 512), (512, 512), (512, 512), (512, 512), (512, 10))]
     found = recording(tmp_path, *layers, ("aten::_foreach_adam_", [[], []], 100_000))
     answer = ask(found, "hidden=1024")
     assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx(3_259 / 843, rel=0.01)
@@ -84,8 +84,8 @@ def test_the_width_may_equal_the_batch(tmp_path):
     as long."""
     size = 4096
     modelled_us = int(gemm(size, size, size, load_cluster("h100").accelerator, "fp32").time) / 1000
-    layer = ("aten::addmm", [[size], [size, size], [size, size]], modelled_us)
-    found = recording(tmp_path, layer, layer, ("aten::relu", [[size, size]], 2 * modelled_us))
+    layer = ("aten::linear", [[size, size], [size, size], [size]], modelled_us), ("aten::add", [[size, size]] * 2, 0)
+    found = recording(tmp_path, *layer, *layer, ("aten::relu", [[size, size]], 2 * modelled_us))
     answer = ask(found, f"hidden={2 * size}")
     assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx((2 * 4 + 2 * 2) / 4, rel=0.05)
 
@@ -122,7 +122,7 @@ def test_work_that_no_shape_describes_widens_the_interval(tmp_path):
 def test_an_optimizer_over_lists_without_shapes_grows_with_the_weights(tmp_path):
     # weights: a table of 1000 x 64, and 64 x 256 and 256 x 64, which become twice as large: 96,768 numbers become 129,536
     table, tokens = ("aten::embedding", [[1000, 64], [4, 32]], 10), ("aten::linear", [[4, 32, 64], [256, 64]], 10)
-    passes = (table, tokens, ("aten::linear", [[4, 32, 256], [64, 256]], 10))
+    passes = (table, tokens, ("aten::linear", [[4, 32, 256], [64, 256]], 10), ("aten::add", [[4, 32, 64]] * 2, 0))
     found = recording(tmp_path, *passes, ("aten::_foreach_adam_", [[], []], 100_000))
     answer = ask(found, "ffn=512")
     assert answer.outcome.step_time_s / answer.base.step_time_s == pytest.approx(129_536 / 96_768, rel=0.01)
@@ -181,7 +181,7 @@ def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
 def test_the_gradient_of_a_table_is_as_large_for_any_batch_and_grows_with_the_width(tmp_path):
     """The kernel that clears it, 4 ms; the kernel that adds the rows, 1 ms, has twice the rows, or rows of twice the width."""
     backward = "aten::embedding_dense_backward"
-    layers = [("aten::addmm", [[512], [64, 512], [512, 512]], 10)] * 3
+    layers = [("aten::linear", [[64, 512], [512, 512], [512]], 10), ("aten::add", [[64, 512]] * 2, 0)] * 3
     clears = (backward, [[64, 512], [64]], 4_000, "vectorized_elementwise_kernel<4, FillFunctor<float>>")
     found = recording(tmp_path, *layers, clears, (backward, [[64, 512], [64]], 1_000))
     grown = [answer.outcome.step_time_s - answer.base.step_time_s for answer in (ask(found, "micro_batch=128"), ask(found, "hidden=1024"))]

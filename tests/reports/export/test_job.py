@@ -13,6 +13,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.prediction.ranks import MOST_TASKS
 from lumos.reports.export.kineto_changed import write_changed
 from lumos.simulation import simulate
+from lumos.trace.table import Origin
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 #: A small recorded job, and one with five times as many tasks.
@@ -36,7 +37,7 @@ def test_a_changed_job_replays_to_the_answer(tmp_path, changes, job):
     lumos.export(answer, chakra=tmp_path / "set", kineto=tmp_path / "traces", perfetto=tmp_path / "run.json.gz")
     for written in ("set", "traces"):
         assert replayed_s(tmp_path / written) == pytest.approx(answer.outcome.step_time_s, rel=0.001)
-        assert lumos.read(tmp_path / written).origin == ("changed", answer.trust.grade)
+        assert lumos.read(tmp_path / written).origin == Origin("changed", answer.trust.grade)
     assert step_times(answer.timeline, members(answer.graph)).headline.step_time_ns * 1e-9 == pytest.approx(answer.outcome.step_time_s)
     ranks = range(len(list((EXAMPLES / job).glob("rank*.json.gz"))))
     assert {p.rank for p in answer.graph.processors} == {*ranks}

@@ -91,7 +91,7 @@ def _gathered(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Grad
     if found:
         return found
     by_layer = weights(layout.segmentation, position, trace)
-    return tuple(Gradient(layer, (n,), GRADIENT_BYTES) for layer, n in by_layer.items())
+    return tuple(Gradient(layer, (n,), GRADIENT_BYTES, -1) for layer, n in by_layer.items())
 
 
 def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:

@@ -17,7 +17,7 @@ import numpy as np
 
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
-from lumos.segment.dimensions import sizes
+from lumos.segment.sizes import sizes
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import CollectiveKind, Phase
 

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.placed import Addition, Placed
     from lumos.diagnostics import Diagnostic
-    from lumos.segment.dimensions import Sizes
     from lumos.segment.products import ShapedOperator
     from lumos.segment.segment import Piece, Segmentation
+    from lumos.segment.sizes import Sizes
 
 Factors = NDArray[np.float64]
 Assumed = Callable[["Placed"], Iterable["Addition"]]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.segment.dimensions import Shapes
     from lumos.segment.products import ShapedOperator
-    from lumos.segment.resized import Resize
+    from lumos.segment.sizes import Resized
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64
 
@@ -110,7 +110,7 @@ def resize_recurrent(
     tasks: Int64,
     shapes: Shapes,
     rows: Int64,
-    change: Resize,
+    change: Resized,
     accelerator: Accelerator,
     operators: Sequence[ShapedOperator],
 ) -> Mask:
@@ -125,7 +125,7 @@ def resize_recurrent(
     apart = done & np.isin(rows, rows[repeated])
     products = bound_by_arithmetic(graph)[tasks]
     for index in np.unique(of_row[done]).tolist():
-        o, new = operators[index], change.operator(operators[index], False)
+        o, new = operators[index], change.operator(index)._replace(dtypes=operators[index].dtypes)
         old_r, new_r = known[index], recurrence(new)
         if new == o or old_r is None or new_r is None:
             continue

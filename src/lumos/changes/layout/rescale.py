@@ -34,9 +34,10 @@ from lumos.errors import LumosError
 from lumos.graph.occupancy import launch_size
 from lumos.graph.table import Kind
 from lumos.segment.batch import convolution_work
-from lumos.segment.dimensions import Shapes, Sizes, is_attention, positions_first
+from lumos.segment.dimensions import Shapes, is_attention, positions_first
 from lumos.segment.products import ShapedOperator, grouped_product, product
 from lumos.segment.recurrence import is_recurrent, recurrence, recurrent_multiplications
+from lumos.segment.sizes import Sizes
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
     from lumos.cost.estimate import Estimate
     from lumos.cost.operators import Shape
     from lumos.graph.table import Graph
-    from lumos.segment.resized import Resize
     from lumos.segment.segment import Segmentation
+    from lumos.segment.sizes import Resized
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
 CPU_INTERVAL = 0.15
@@ -144,24 +145,27 @@ class Core(NamedTuple):
 
 
 class Rescale:
-    """The factors for the operators of one rank under a `resize`. Either `accelerator` is given, or `core` for a job on CPUs. blocks: in
-    how many blocks the kernels of attention run, where the trace shows it (`attention_blocks`)."""
+    """The factors for the operators of one rank under a `resize`. Either `accelerator` is given, or `core` for a job on CPUs. operators:
+    those of the resize, in the types in which they are computed. blocks: in how many blocks the kernels of attention run, where the trace
+    shows it (`attention_blocks`)."""
 
     def __init__(
         self,
-        resize: Resize,
+        resize: Resized,
         accelerator: Accelerator | None,
         core: Core | None,
+        operators: Sequence[ShapedOperator],
         blocks: Mapping[ShapedOperator, int] = MappingProxyType({}),
     ) -> None:
-        self.resize, self.accelerator, self.core, self.blocks = resize, accelerator, core, blocks
+        self.resize, self.accelerator, self.core, self.operators, self.blocks = resize, accelerator, core, operators, blocks
 
-    def __call__(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
+    def changed(self, index: int) -> ShapedOperator:
+        """The operator after the change."""
+        return self.resize.operator(index)._replace(dtypes=self.operators[index].dtypes)
+
+    def __call__(self, index: int) -> Factor:
         """The factor of an operator."""
-        return self.between(o, self.resize.operator(o, in_layer, of_weights))
-
-    def between(self, o: ShapedOperator, new: ShapedOperator) -> Factor:
-        """The factor of an operator that becomes `new`."""
+        o, new = self.operators[index], self.changed(index)
         if new == o:
             return UNCHANGED
         if self.core is not None:
@@ -189,9 +193,9 @@ class Rescale:
             return 1.0
         return max(1.0, float(self.accelerator.require("cores")) / (blocks * queries(o) / max(queries(recorded), 1)))
 
-    def around(self, o: ShapedOperator, in_layer: bool, of_weights: bool) -> Factor:
-        """The factor of an autograd node on a CPU whose largest inner operator is `o`."""
-        new = self.resize.operator(o, in_layer, of_weights)
+    def around(self, index: int) -> Factor:
+        """The factor of an autograd node on a CPU by its largest inner operator."""
+        o, new = self.operators[index], self.changed(index)
         if new == o or self.core is None:
             return UNCHANGED
         return factor_within(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)

@@ -11,16 +11,8 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from lumos.segment.batch import shapes_of_weights
-from lumos.segment.chunks import chunks_of
-from lumos.segment.dimensions import Sizes, shapes_of, sizes
-from lumos.segment.products import routed
-from lumos.segment.resized import Resize
-from lumos.segment.segment import unit_at
-from lumos.segment.weights import GATHERED
-from lumos.vocabulary import Phase
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.sizes import Resized, Sizes, sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +20,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrite
     from lumos.cost.operators import Shape
     from lumos.segment.products import ShapedOperator
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.trace.table import Job, Trace
 
 
 def after_both(before: Sizes, old: Sizes, new: Sizes) -> Sizes:
@@ -48,13 +40,10 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
     if column is None:
         return trace
     shapes, old = shapes_of(trace), sizes(trace)
-    tokens = frozenset(map(routed, shapes.operators)) - {0}
-    after = layout.sizes[position] if layout.sizes else old
-    change = Resize(old, after, shapes_of_weights(shapes.counted()), tokens, chunks_of(shapes.counted(), old))
-    in_layer, of_weights = _places(layout, position, trace, column.rows.astype(np.int64))
+    change = Resized(trace, old, layout.sizes[position] if layout.sizes else old)
     strings, values = list(trace.strings), column.values.copy()
     place = {text: i for i, text in enumerate(strings)}
-    known: dict[tuple[int, int, bool, bool, tuple[Rewrite, ...]], tuple[str, ShapedOperator]] = {}
+    known: dict[tuple[int, int, int, tuple[Rewrite, ...]], tuple[str, ShapedOperator]] = {}
     kinds = types.values.copy() if types is not None else values[:0]
     at = dict(zip(types.rows.tolist(), range(len(kinds)), strict=True)) if types is not None else {}
 
@@ -65,12 +54,12 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
 
     for i, row in enumerate(column.rows.tolist()):
         o, rewrites = shapes.operators[int(shapes.of_row[row])], layout.rewritten.get((position, row), ())
-        key = int(shapes.of_row[row]), int(column.values[i]), bool(in_layer[i]), bool(of_weights[i]), rewrites
+        key = int(shapes.of_row[row]), int(change.axes.of_row[row]), int(column.values[i]), rewrites
         if key not in known:
-            new = change.operator(o, key[2], key[3])
+            new = change.at(row, o)
             for rewrite in rewrites:
                 new = rewrite(o, new)
-            known[key] = _text(trace.strings[key[1]], iter(new.shapes)), new
+            known[key] = _text(trace.strings[key[2]], iter(new.shapes)), new
         dims, new = known[key]
         values[i] = number(dims)
         if new.dtypes != o.dtypes and row in at:
@@ -79,17 +68,6 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
     if types is not None:
         changed["Input type"] = replace(types, values=kinds)
     return replace(trace, strings=strings, args={**trace.args, **changed})
-
-
-def _places(layout: MeasuredLayout, position: int, trace: Trace, rows: Int64) -> tuple[np.ndarray, np.ndarray]:
-    """Whether each row is in a layer, and whether it works on weights alone: in the optimizer, or where autograd gathers a gradient."""
-    labels = layout.segmentation.unit_labels[position]
-    if not labels:
-        return np.zeros(len(rows), bool), np.zeros(len(rows), bool)
-    unit = unit_at(trace, layout.segmentation.units[position], rows)
-    in_layer = np.array([label.layer >= 0 for label in labels], bool)
-    update = np.array([label.phase == Phase.OPTIMIZER for label in labels], bool)
-    return in_layer[unit], update[unit] | trace.named(GATHERED.match)[rows]
 
 
 def _text(dims: str, shapes: Iterator[Shape]) -> str:

@@ -27,12 +27,9 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.segment.batch import shapes_of_weights
-from lumos.segment.chunks import chunks_of
-from lumos.segment.dimensions import Shapes, Sizes, shapes_of, sizes
-from lumos.segment.named_axes import Resized
-from lumos.segment.products import routed
-from lumos.segment.resized import Resize
+from lumos.segment.program import axes_of
 from lumos.segment.signatures import in_tf32, rounds_to_tf32
+from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.segment.weights import weights
 from lumos.units import count as counted
 from lumos.vocabulary import DType, Phase
@@ -43,12 +40,10 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
     from lumos.cost.cluster import Accelerator
     from lumos.cost.operators import Shape
+    from lumos.segment.dimensions import Shapes
     from lumos.segment.products import ShapedOperator
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64, Job, Trace
-
-#: The share of the recorded work of which two readings may differ without a word.
-_AGREED = 0.01
 
 #: Sizes that may be changed.
 SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
@@ -64,8 +59,7 @@ def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **
     of_rank = sizes_of_rank(layout, job, wanted)
     old = sizes(job.traces[0])
     described = tuple(f"{key} = {value} (measured: {getattr(old, key) * value // of_rank[key]})" for key, value in wanted.items())
-    sure = not {"micro_batch", "seq"} & set(wanted)
-    return to_sizes(layout, job, accelerator, lambda old, trace: resized(old, of_rank, trace), tuple(wanted), described, sure=sure)
+    return to_sizes(layout, job, accelerator, lambda old, trace: resized(old, of_rank, trace), tuple(wanted), described)
 
 
 def sizes_of_rank(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -89,28 +83,26 @@ def to_sizes(
     choose: Callable[[Sizes, Trace], Sizes],
     keys: Sequence[str],
     described: tuple[str, ...],
-    *,
-    sure: bool,
 ) -> MeasuredLayout:
-    """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words.
-    sure: whether an operator whose shapes do not change does rightly not change."""
+    """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words."""
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = segmentation.owners
-    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
-    update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     unreached: list[Int64] = []
     far: list[Int64] = []
-    differing: list[Int64] = []
     after_change: list[Sizes] = []
     changes_sizes = False
     exchanges, stream = exchanged_by_rank(layout, job), of_stream(layout, job)
     for position, trace in enumerate(job.traces):
         old = sizes(trace)
-        shapes = shapes_of(trace)
+        shapes = axes_of(trace)
         new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
-        chunks = chunks_of(shapes.counted(), old)
-        change = Resize(old, new, of_weights, frozenset(map(routed, shapes.operators)) - {0}, chunks)
+        if new != old and job.origin is not None and job.origin.sizes:
+            raise LumosError(
+                f"--set {', '.join(described)}: {job.traces[0].path} was {job.origin.what}, and its rows do not show how their sizes belong"
+                " together; ask `lumos predict` for the job with the new sizes"
+            )
+        change = Resized(trace, old, new)
         changes_sizes |= new != old
         after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))
         tasks, rows = operator_rows(segmentation, position, trace)
@@ -120,29 +112,26 @@ def to_sizes(
         shaped &= ~np.isin(tasks, parts)
         operator = shapes.of_row[rows].astype(np.int64)
         apart, clears = np.zeros((2, len(tasks)), bool)
-        operators, known, second = shapes.operators, Usual({}), Resized(trace, old, new)
+        operators, known = shapes.operators, Usual({})
         if accelerator is None:
-            rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes))
+            rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes), operators)
         else:
             operators = as_computed(graph, tasks, shapes, rows, accelerator)
-            rescale = Rescale(change, accelerator, None, attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators))
+            blocks = attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators)
+            rescale = Rescale(change, accelerator, None, operators, blocks)
             known = usual(operators, shapes, tasks[shaped], rows[shaped], graph.duration * layout.factor, accelerator)
             apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator, operators)
             clears = clears_table(graph, tasks, operator, operators) & shaped
             resize_tables(columns, graph, tasks[clears], operator[clears], operators, change)
         chosen = shaped & ~apart & ~clears
-        beyond, otherwise = _rescaled(
-            columns, graph, tasks[chosen], shapes, rows[chosen], rescale, change, in_layer, update, operators, known, (rescale, second)
-        )
-        far += beyond
-        differing += otherwise
+        far += _rescaled(columns, graph, tasks[chosen], shapes, rows[chosen], rescale, rescale, known)
         if accelerator is not None:
             alike = np.where(apart, 0, operator + 1)
             average(columns, (layout.factor, layout.low, layout.high), tasks, alike, graph.duration)
         else:
             inner = largest_inside(trace, rows[~shaped], shapes)
             nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
-            _rescaled(columns, graph, nodes, shapes, inside, rescale.around, change, in_layer, update, operators)
+            _rescaled(columns, graph, nodes, shapes, inside, rescale.around, rescale)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
@@ -152,7 +141,7 @@ def to_sizes(
             copied = np.setdiff1d(copies[columns[0][copies] == layout.factor[copies]], shown)
             moved = np.concatenate((unshaped, copied, parts, gathered(layout, position, by_layer, stream)))
             multiply(columns, np.unique(moved), graph.duration, (after / before,) * 3, 0.0)
-        same = np.append(copies, tasks[shaped & (clears | _rightly_unchanged(shapes, of_weights, sure)[operator])])
+        same = np.append(copies, tasks[shaped & (clears | _rightly_unchanged(shapes, change, of_weights)[operator])])
         left = unchanged_work(layout, position, columns[0], same) if new != old else tasks[:0]
         widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)
@@ -161,11 +150,9 @@ def to_sizes(
             f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
             " record_shapes=True around the work, or say what changes with --scale"
         )
-    twice = np.concatenate((*differing, np.empty(0, np.int64))).astype(np.int64)
     notes = (
         *not_reached(layout, np.concatenate(unreached), described),
         *_far_from_measured(far, described),
-        *_read_in_two_ways(layout, twice, described),
     )
     return replace(
         layout,
@@ -174,7 +161,7 @@ def to_sizes(
         high=columns[2],
         sizes=tuple(after_change),
         changes=(*layout.changes, *described),
-        open=layout.open | set(np.concatenate((*unreached, *far, twice)).tolist()),
+        open=layout.open | set(np.concatenate((*unreached, *far)).tolist()),
         diagnostics=(*layout.diagnostics, *notes),
     )
 
@@ -189,20 +176,6 @@ def _far_from_measured(far: Sequence[Int64], described: Sequence[str]) -> tuple[
         " sizes, so the answer lies between the cost model and its proportion to what was measured, and the interval reaches to both"
     )
     return (Diagnostic("far-from-measured", text),)
-
-
-def _read_in_two_ways(layout: MeasuredLayout, tasks: Int64, described: tuple[str, ...]) -> tuple[Diagnostic, ...]:
-    """The diagnostic that the shapes of work can be read in two ways; () where they agree on all but a hundredth of it."""
-    graph = layout.segmentation.graph
-    work = graph.duration[graph.on_device] if graph.on_device.any() else graph.duration[graph.kind == Kind.OPERATOR]
-    share = float(graph.duration[tasks].sum()) / max(float(work.sum()), 1.0)
-    if share <= _AGREED:
-        return ()
-    text = (
-        f"{', '.join(described)}: {share:.1%} of the recorded work has shapes that can be read in two ways: by the sizes of the model and"
-        " by what joins the inputs of its operators; both are priced, and the interval holds both"
-    )
-    return (Diagnostic("two-readings", text),)
 
 
 def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, accelerator: Accelerator) -> tuple[ShapedOperator, ...]:
@@ -232,12 +205,9 @@ def _flattened(shapes: Shapes, weights_of: frozenset[Shape], old: Sizes) -> Mask
     return np.array(long or [False], bool)
 
 
-def _rightly_unchanged(shapes: Shapes, weights_of: frozenset[Shape], sure: bool) -> Mask:
-    """Which of the operators with shapes are no different under the change: those of weights, views, and scalars; and all, where only
-    features change, since an operator may work on tokens alone."""
-    if sure:
-        return np.ones(len(shapes.operators) or 1, bool)
-    same = [o.name in VIEWS or all(not s or elements(s) == 1 or s in weights_of for s in o.shapes) for o in shapes.operators]
+def _rightly_unchanged(shapes: Shapes, change: Resized, weights_of: frozenset[Shape]) -> Mask:
+    """Which of the operators with shapes are known to be no different under the change."""
+    same = [o.name in VIEWS or change.rightly_stays(index, weights_of) for index, o in enumerate(shapes.operators)]
     return np.array(same or [False], bool)
 
 
@@ -277,41 +247,28 @@ def _rescaled(
     tasks: Int64,
     shapes: Shapes,
     rows: Int64,
-    factor: Callable[[ShapedOperator, bool, bool], Factor],
-    change: Resize,
-    in_layer: Mask,
-    update: Mask,
-    operators: Sequence[ShapedOperator],
+    factor: Callable[[int], Factor],
+    rescale: Rescale,
     known: Usual = Usual({}),
-    second: tuple[Rescale, Resized] | None = None,
-) -> tuple[list[Int64], list[Int64]]:
+) -> list[Int64]:
     """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
 
-    `factor` is called with the operator, whether the task is in a layer, and whether it belongs to the optimizer. operators: those of
-    `shapes`, in the types in which they are computed. known: what multiplications usually take. second: the operators by their axes,
-    whose reading the interval holds as well. Returns the tasks that become so much longer or shorter that their measured time says less of
-    it (`Factor.far`), and those of which the two readings differ.
+    `factor` is called with the operator's index. known: what multiplications usually take. Returns the tasks that become so much longer
+    or shorter that their measured time says less of it (`Factor.far`).
     """
-    far, differing = [], []
-    key = 4 * shapes.of_row[rows].astype(np.int64) + 2 * in_layer[tasks] + update[tasks]
-    by_axes = second[1].axes.of_row[rows] if second is not None else np.full(len(rows), -1)
-    order = np.lexsort((by_axes, key))
-    kinds, first = np.unique(np.stack((key[order], by_axes[order])), axis=1, return_index=True)
-    for (kind, index), same, calls in zip(kinds.T.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
-        o, where = operators[kind >> 2], (bool(kind & 2), bool(kind & 1))
-        f = factor(o, *where)
+    far = []
+    key = shapes.of_row[rows].astype(np.int64)
+    order = np.argsort(key, kind="stable")
+    kinds, first = np.unique(key[order], return_index=True)
+    for kind, same, calls in zip(kinds.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
+        f = factor(kind)
         measured_ns = float((graph.duration[same] * columns[0][same]).sum()) / len(np.unique(calls))
         if f.far:
             far.append(same)
-        after = change.operator(o, *where)
-        f = known.fitted(o, after, f, measured_ns) or f.carried(measured_ns)
-        if second is not None and second[1].knows(index) and (other := second[1].operator(index)).shapes != after.shapes:
-            ratio = second[0].between(o, other._replace(dtypes=o.dtypes)).ratio
-            f = f._replace(low=min(f.low, ratio), high=max(f.high, ratio))
-            differing.append(same)
-        if f[:3] != (1.0, 1.0, 1.0):
+        f = known.fitted(rescale.operators[kind], rescale.changed(kind), f, measured_ns) or f.carried(measured_ns)
+        if f.ratio != 1.0:
             multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
-    return far, differing
+    return far
 
 
 def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.rescale import multiply
-from lumos.cost.operators import elements
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +19,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import Factors
     from lumos.graph.table import Graph
     from lumos.segment.products import ShapedOperator
-    from lumos.segment.resized import Resize
+    from lumos.segment.sizes import Resized
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64
 
@@ -38,10 +37,10 @@ def clears_table(graph: Graph, tasks: Int64, operator: Int64, operators: Sequenc
 
 
 def resize_tables(
-    columns: Sequence[Factors], graph: Graph, tasks: Int64, operator: Int64, operators: Sequence[ShapedOperator], change: Resize
+    columns: Sequence[Factors], graph: Graph, tasks: Int64, operator: Int64, operators: Sequence[ShapedOperator], change: Resized
 ) -> None:
     """Let the kernels that clear tables follow the tables' sizes, in place. columns: factor of every task, and the ends of its interval."""
     for index in np.unique(operator).tolist():
-        table = (change.old.vocab or 1, operators[index].shapes[0][-1])
-        ratio = elements(change.weight(table, in_layer=False)) / max(elements(table), 1)
+        width, rows = operators[index].shapes[0][-1], change.old.vocab or 1
+        ratio = change.operator(index).shapes[0][-1] / max(width, 1) * (change.new.vocab or 1) / rows
         multiply(columns, tasks[operator == index], graph.duration, (ratio,) * 3, 0.0)

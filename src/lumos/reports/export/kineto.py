@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.blocks.share import Share
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, RankStream, Traffic, Work
 from lumos.errors import UsageError
 from lumos.graph.table import Dependency, Graph
@@ -130,9 +131,25 @@ class _Writer:
         events = list(self._events())
         groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
         accelerator = self.prediction.job.cluster.accelerator
-        self.file.write(header(Origin("predicted"), self.rank, self.plan.devices, groups, accelerator, self.device))
+        origin = Origin("predicted", sizes=self._sizes())
+        self.file.write(header(origin, self.rank, self.plan.devices, groups, accelerator, self.device))
         self.file.write(",\n".join(events).encode())
         self.file.write(footer(self.rank))
+
+    def _sizes(self) -> dict[str, int]:
+        """The sizes of the rank's part of the model (`lumos.segment.sizes`)."""
+        job = self.prediction.job
+        share = Share(job.model, self.plan, job.framework, job.cluster.node.devices)
+        return {
+            "micro_batch": self.plan.micro_batch,
+            "seq": share.tokens // self.plan.micro_batch,
+            "hidden": job.model.hidden,
+            "heads": share.heads,
+            "kv_heads": share.kv_heads,
+            "head_dim": job.model.head_dim,
+            "ffn": share.ffn,
+            "vocab": share.vocab,
+        }
 
     def _events(self) -> Iterator[str]:
         waiting = self._waiting()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
+from tests.changes import drawn_views
 
 from lumos.analyze.flops import counted_operators
 from lumos.changes.layout.measured_layout import measured_layout
@@ -38,19 +40,38 @@ def layer(ranks):
     part = SEQ // ranks
     whole, half, tokens = [1, HEADS, part, WIDTH], [1, HEADS, part // 2, WIDTH], [part, HIDDEN]
     keys = 2 * part * HIDDEN  # elements of keys and values
-    one, three = (int(gemm(part, n * HIDDEN, HIDDEN, A100.accelerator, "bf16").time) / 1000 for n in (1, 3))
+    sides = (1, 1), (3, 1), (1, 3)
+    one, three, undone = (int(gemm(part, n * HIDDEN, k * HIDDEN, A100.accelerator, "bf16").time) / 1000 for n, k in sides)
     forward = [("aten::mm", three, [tokens, [HIDDEN, 3 * HIDDEN]], "c10::BFloat16", {})]
+    forward += drawn_views.into_three(1, part, HEADS, WIDTH)
     forward.append(("gather", 100, [], "c10::BFloat16", facts("_allgather_base", keys, keys * ranks, "BFloat16", ranks)))
     forward.append((FORWARD, 400, [whole] * 3, "c10::BFloat16", {}))
+    forward.append(drawn_views.halves(whole))
     for _ in range(ranks - 1):
         forward += [(FORWARD, 400, [half, whole, whole], "c10::BFloat16", {}), ("aten::sub", 200, [whole, whole], "float", {})]
+    forward += drawn_views.out_of_heads(1, part, HEADS, WIDTH)
     forward.append(("aten::mm", one, [tokens, [HIDDEN, HIDDEN]], "c10::BFloat16", {}))
+    forward.append(drawn_views.added(part, HIDDEN))
     backward = [("aten::mm", one, [tokens, [HIDDEN, HIDDEN]], "c10::BFloat16", {})]
     for _ in range(ranks):
         backward += [(BACKWARD, 900, [whole] * 5, "c10::BFloat16", {}), ("aten::add_", 250, [whole, whole], "float", {})]
         backward.append(("ring", 150, [], "float", facts("all_to_allv", keys, keys, "Float", ranks)))
-    backward.append(("aten::mm", three, [tokens, [HIDDEN, 3 * HIDDEN]], "c10::BFloat16", {}))
+    backward.append(("aten::mm", undone, [[part, 3 * HIDDEN], [3 * HIDDEN, HIDDEN]], "c10::BFloat16", {}))
     return forward, backward
+
+
+def numbered(forward, backward, of_layer):
+    """The rows of a layer in both passes with autograd's numbers: a product and what it undoes have the same, and so has attention."""
+    first = 100 * (of_layer + 1)
+    number = {("aten::mm", 0): first, (FORWARD, 0): first + 1, ("aten::mm", 1): first + 2}
+    undone = {("aten::mm", 0): first + 2, (BACKWARD, 0): first + 1, ("aten::mm", 1): first}
+    for rows, numbers in ((forward, number), (backward, undone)):
+        seen = Counter()
+        out = []
+        for row in rows:
+            out.append(row if isinstance(row, drawn_views.View) else (row, numbers.get((row[0], seen[row[0]]), first + 1)))
+            seen[row[0]] += 1
+        yield out
 
 
 def facts(name, sent, received, dtype, ranks):
@@ -61,15 +82,21 @@ def facts(name, sent, received, dtype, ranks):
 def recorded(folder, ranks):
     """A step of the forward and the backward passes over all layers, on one stream."""
     forward, backward = layer(ranks)
-    work = [(each, i, 1) for i in range(LAYERS) for each in forward] + [(each, i, 2) for i in reversed(range(LAYERS)) for each in backward]
+    layers = [tuple(numbered(forward, backward, i)) for i in range(LAYERS)]
     table = ("aten::embedding", 50, [[32000, HIDDEN], [1, SEQ // ranks]], "c10::BFloat16", {})
-    work = [(table, -1, 1), *work]
-    events, free = [], 1000
-    for i, ((name, us, dims, dtype, communicates), of_layer, thread) in enumerate(work, 1):
+    ahead = [(table, -1), drawn_views.view([1, SEQ // ranks, HIDDEN], [SEQ // ranks, HIDDEN])]
+    there, back = ([row for rows in each for row in rows] for each in ((x for x, _ in layers), (y for _, y in layers[::-1])))
+    work = drawn_views.apart([*ahead, *there, None, *back])
+    events, free, thread = [], 1000, 1
+    for i, (row, views) in enumerate(work, 1):
+        if row is None:
+            thread = 2
+            continue
+        (name, us, dims, dtype, communicates), number = row
         at, ids = 1000 + 10 * i, {"External id": i}
         free = max(free, at + 6)
         shapes = {"Input Dims": dims, "Input type": [dtype] * len(dims)} if dims else {}
-        sequence = {"Sequence number": 10 + of_layer} if of_layer >= 0 else {}
+        sequence = {"Sequence number": number} if number >= 0 else {}
         kernel = f"ncclDevKernel_{'AllGather_RING_LL' if name == 'gather' else 'SendRecv'}" if communicates else f"kernel of {name}"
         call = {**ids, "correlation": i}
         rows = [
@@ -82,6 +109,7 @@ def recorded(folder, ranks):
             rows.insert(0, ("cpu_op", node, thread, at - 0.5, 9, {"External id": 1000 + i, **sequence}))
         for cat, event, tid, start, length, args in rows:
             events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
+        events += drawn_views.events(views, at + 8.1, step=0.1)
         free += us
     for rank in range(ranks):
         text = {
@@ -125,8 +153,8 @@ def test_each_part_of_the_work_follows_the_ranks(tmp_path, measured, count):
 
         return ratio(model, before, after)
 
-    widths = (HIDDEN, 3 * HIDDEN)
-    projected = (ratio(lambda m, n=n: gemm(m, n, HIDDEN, A100.accelerator, "bf16"), before, after) for n in widths)
+    sides = ((HIDDEN, HIDDEN), (3 * HIDDEN, HIDDEN), (HIDDEN, 3 * HIDDEN))
+    projected = (ratio(lambda m, n=n, k=k: gemm(m, n, k, A100.accelerator, "bf16"), before, after) for n, k in sides)
     expect("kernel of aten::mm", *projected)
     expect(f"kernel of {FORWARD}", of_attention(Direction.FORWARD), of_attention(Direction.FORWARD, 0.5), times=count / measured)
     expect(f"kernel of {BACKWARD}", of_attention(Direction.BACKWARD), times=count / measured)

@@ -97,7 +97,7 @@ def test_without_parts_every_gradient_is_copied_into_a_bucket_and_back(tmp_path,
     """A rank that had half of the experts has all: of two bytes each, 2 · 8 · 512 · 512 values are read and written, twice."""
     trace, layout = of_two_layers(tmp_path)
     layer = max(piece.label.layer for piece in layout.pieces)
-    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(layer, (8, 512, 512), 2), Gradient(layer, (512, 512), 2)))
+    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(layer, (8, 512, 512), 2, -1), Gradient(layer, (512, 512), 2, -1)))
     items = _copied_again(layout, 0, trace, 2, A100.accelerator)
     once = int(moved(2 * 2 * 2 * 8 * 512 * 512, A100.accelerator, "pointwise").time)
     assert layer >= 0
@@ -109,7 +109,7 @@ def test_in_parts_no_gradient_of_experts_is_copied(tmp_path, monkeypatch):
     """A quarter of the copies is left at the high end; what works on other sizes, or copies nothing, stays."""
     trace, layout = of_two_layers(tmp_path)
     graph = layout.segmentation.graph
-    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(0, (8, 64, 64), 4),))  # as many values as the weights of 64 · 512
+    monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(0, (8, 64, 64), 4, -1),))  # as many values as the weights of 64 · 512
     kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
     columns = [np.ones(len(graph)) for _ in range(3)]
     _uncopied(columns, layout, trace, kernels, 0, 4)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.changes import drawn_views
 
 from lumos.changes.changes import Changes
 from lumos.changes.hardware import network
@@ -47,6 +48,7 @@ def work(vocabulary=0, tables=0, head=True, adds=(), loss=False):
     ones, after the backward pass of every `up`. loss: whether one is computed of the head's result."""
     if vocabulary:
         yield "aten::embedding", [[vocabulary, 512], [2, 8]], 1, False
+        yield drawn_views.view([2, 8, 512], [TOKENS, 512])
         yield from work()
         if head:
             yield "aten::linear", [[TOKENS, 512], [vocabulary, 512]], 99, False
@@ -60,8 +62,13 @@ def work(vocabulary=0, tables=0, head=True, adds=(), loss=False):
     for each, number in forward:
         if each is None:
             yield "aten::_scaled_dot_product_flash_attention", [QUERY] * 3, number, False
+            yield from drawn_views.out_of_heads(2, 8, 4, 32)
         else:
             yield "aten::linear", [[TOKENS, each[2]], [each[1], each[2]]], number, False
+        if each and each[0] in ("q_b", "kv_b"):
+            yield from drawn_views.into_heads(2, 8, 4, 32, parts=1 if each[0] == "q_b" else 2)
+        elif each and each[0] in ("o", "down"):
+            yield drawn_views.added(TOKENS, 512)
     for each, number in reversed(forward):
         if each is None:
             yield "aten::_scaled_dot_product_flash_attention_backward", [QUERY] * 4, number, True
@@ -75,7 +82,7 @@ def work(vocabulary=0, tables=0, head=True, adds=(), loss=False):
 def recorded(tmp_path, **outside):
     """The step, each kernel of which takes 100 µs on one stream."""
     events, at = [], 1000
-    for i, (name, dims, number, behind) in enumerate(work(**outside), 1):
+    for i, ((name, dims, number, behind), views) in enumerate(drawn_views.apart(work(**outside)), 1):
         at, ids, thread = 1000 + 20 * i, {"External id": i}, 2 if behind else 1
         shown = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)}
         numbered = {"Sequence number": number} if number >= 0 and not behind else {}
@@ -89,6 +96,7 @@ def recorded(tmp_path, **outside):
         ]
         for cat, event, tid, start, length, args in rows:
             events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
+        events += drawn_views.events(views, at + 11)
     mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1, "name": "Optimizer.step#SGD.step", "ts": at - 1, "dur": 15}
     path = tmp_path / "rank0.json"
     path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": [*events, mark]}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.changes import drawn_views
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.activations import gathered, in_embedding, of_head, of_stream
@@ -33,15 +34,20 @@ def work():
     yield "aten::embedding", [[PART, 512], [2, 8]], 1, False, {}
     yield "c10d::allreduce_", [], -1, False, SUM
     yield "aten::mul", [[2, 8, 512], [1]], 2, False, {}
+    yield drawn_views.view([2, 8, 512], [TOKENS, 512])
     for layer in range(LAYERS):
         for i, (out, width) in enumerate(((192, 512), (0, 0), (512, 64), (1024, 512), (512, 1024))):
             shapes = [[TOKENS, width], [out, width]] if out else [QUERY] * 3
             yield "aten::linear" if out else "aten::_scaled_dot_product_flash_attention", shapes, 10 * (layer + 1) + i, False, {}
+            if i < 2:
+                yield from (drawn_views.out_of_heads if i else drawn_views.into_three)(2, 8, 2, 32)
             if i in (2, 4):
                 yield "c10d::allreduce_", [], -1, False, SUM
+                yield drawn_views.added(TOKENS, 512)
     yield "aten::linear", [[TOKENS, 512], [PART, 512]], 99, False, {}
+    yield drawn_views.view([TOKENS, PART], RESULTS)
     yield "c10d::allgather_", [], -1, False, GATHER
-    yield "aten::cat", [RESULTS, RESULTS], -1, False, {}
+    yield "aten::cat", [RESULTS, RESULTS], 98, False, {}
     yield "aten::clone", [RESULTS], 98, True, {}
     yield "aten::mm", [[TOKENS, PART], [PART, 512]], 99, True, {}
     for layer in reversed(range(LAYERS)):
@@ -57,7 +63,7 @@ def work():
 def shared(tmp_path_factory):
     """The step, each kernel of which takes 100 µs on one stream, as a layout, with its job and graph."""
     folder, events, at = tmp_path_factory.mktemp("shared"), [], 1000
-    for i, (name, dims, number, behind, facts) in enumerate(work(), 1):
+    for i, ((name, dims, number, behind, facts), views) in enumerate(drawn_views.apart(work()), 1):
         at, ids, thread = 1000 + 20 * i, {"External id": i}, 2 if behind else 1
         shown = {"Input Dims": dims, "Input type": ["c10::BFloat16"] * len(dims)} if dims else {}
         numbered = {"Sequence number": number} if number >= 0 and not behind else {}
@@ -71,6 +77,7 @@ def shared(tmp_path_factory):
         ]
         for cat, event, tid, start, length, args in rows:
             events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
+        events += drawn_views.events(views, at + 11)
     events.append({"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1, "name": "Optimizer.step#SGD.step", "ts": at - 1, "dur": 15})
     for rank in range(2):
         text = {

@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from tests.changes import drawn_views
 from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
@@ -81,6 +82,7 @@ def replicas(tmp_path, *, exchange=True, gathers=False, again=True, sends=False,
         rows.append(("kernel", kernel, 7, free, us, {**call, **inside, "device": 0, "stream": 7}))
         for cat, event, tid, start, length, args in rows:
             events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
+        events += drawn_views.events([drawn_views.added(16, 2048)] if name == "aten::linear" else [], at + 8.5)
         free += us
     mark = {"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1}
     for i in range(steps):

@@ -30,8 +30,9 @@ from lumos.cost.collective_model import collective
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.segment.dimensions import is_attention, positions_first, shapes_of, sizes
+from lumos.segment.dimensions import is_attention, positions_first, shapes_of
 from lumos.segment.products import product
+from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.segment.dimensions import Sizes
     from lumos.segment.products import ShapedOperator
+    from lumos.segment.sizes import Sizes
     from lumos.trace.table import Int64, Job, Trace
 
 #: Bytes that merging in fp32 reads and writes for every element of a rank's output of 16 bits: once, and for every further part in the
@@ -118,7 +119,7 @@ def context_parallel(
     ]
     described += [f"cp = {count} (measured: {measured})"] if count != measured else []
     out = to_sizes(
-        layout, job, rates.accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), sure=False
+        layout, job, rates.accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described)
     )
     calls = [_calls(layout, position, trace) for position, trace in enumerate(job.traces)]
     if not any(calls):

@@ -32,8 +32,9 @@ from lumos.cost.gemm_model import gemm
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
-from lumos.segment.dimensions import Sizes, shapes_of, sizes
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.products import Product, factors, product
+from lumos.segment.sizes import Sizes, sizes
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind, DType, Phase
 

@@ -20,15 +20,16 @@ from lumos.changes.layout.rescale import operator_rows
 from lumos.changes.layout.resize import to_sizes, unknown_size
 from lumos.cost.operators import elements
 from lumos.errors import LumosError
-from lumos.segment.dimensions import shapes_of, sizes
+from lumos.segment.dimensions import shapes_of
+from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.rates import Rates
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.segment.dimensions import Sizes
     from lumos.segment.products import ShapedOperator
+    from lumos.segment.sizes import Sizes
     from lumos.trace.table import Int64, Job, Trace
 
 
@@ -60,7 +61,7 @@ def tensor_parallel(
     if count == measured:
         return replace(layout, changes=(*layout.changes, *described))
     gathers = _gathers(layout, rows)
-    shared = to_sizes(layout, job, accelerator, share, ("heads",), described, sure=not gathers)
+    shared = to_sizes(layout, job, accelerator, share, ("heads",), described)
     shared = replace(shared, shared=layout.shared * count / measured)
     if alone and cluster is not None:
         return split_over_ranks(layout, shared, job, accelerator, count, cluster, ratio, rates)

@@ -7,10 +7,14 @@ import json
 import pytest
 from tests.operators.script import Model, Script, language_model
 
-from lumos.segment.dimensions import Sizes
-from lumos.segment.named_axes import Resized, named_axes
+from lumos.errors import LumosError
+from lumos.segment.named_axes import named_axes
 from lumos.segment.program import axes_of
+from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.trace import read
+
+#: A row of a file that says nothing of shapes.
+EVENT = {"ph": "X", "cat": "cpu_op", "name": "some::operator", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
 
 
 def trace_of(calls, folder, steps=1):
@@ -33,12 +37,6 @@ def trace_of(calls, folder, steps=1):
     path = folder / "rank0.json"
     path.write_text(json.dumps({"traceEvents": [{"pid": 1, "tid": 1, **event} for event in events]}))
     return read(str(path)).traces[0]
-
-
-def sizes(trace):
-    """The recorded sizes of the axes that have a name."""
-    symbols = axes_of(trace).symbols
-    return Sizes(**{name: symbols.size(found[0]) for name, found in named_axes(trace).items()})
 
 
 def test_the_sizes_of_a_language_model_are_its_axes(tmp_path):
@@ -93,3 +91,44 @@ def test_without_shapes_no_size_has_a_name(tmp_path):
     script = Script()
     script.call("aten::add", (), ())
     assert sizes(trace_of(tuple(script.calls), tmp_path)) == Sizes()
+
+
+def test_a_size_that_follows_from_a_picture_is_known_and_cannot_be_given(tmp_path):
+    """A picture of 32 by 32 in patches of 16 by 16 is a sequence of four."""
+    script = Script()
+    patches = ([16, 16], [0, 0], [1, 1], "False", [0, 0], 1)
+    script.call("aten::conv2d", (2, 3, 32, 32), (8, 3, 16, 16), (8,), (), (), (), values=("", "", "", *patches[:3]), node=True)
+    script.call("aten::flatten", (2, 8, 2, 2), (), (), values=("", 2, -1), node=True)
+    script.call("aten::transpose", (2, 8, 4), (), (), values=("", 1, 2), node=True)
+    for _ in range(3):
+        script.linear((2, 4, 8), 8)
+        script.view((2, 4, 8), (2, 4, 2, 4))
+        script.call("aten::transpose", (2, 4, 2, 4), (), (), values=("", 1, 2), node=True)
+    script.call("aten::_scaled_dot_product_flash_attention", *[(2, 2, 4, 4)] * 3, node=True)
+    trace = trace_of(tuple(script.calls), tmp_path)
+    old = sizes(trace)
+    assert (old.micro_batch, old.seq, old.heads) == (2, 4, 2)
+    assert Resized(trace, old, old._replace(micro_batch=6)).operator(0).shapes[0] == (6, 3, 32, 32)
+    with pytest.raises(LumosError, match="--set seq=9: the recorded 4 follow from other sizes, such as those of a picture"):
+        Resized(trace, old, old._replace(seq=9))
+
+
+def test_the_sizes_of_a_predicted_job_are_those_that_its_file_says(tmp_path):
+    said = {"origin": "predicted", "sizes": {"seq": 64, "hidden": 32, "heads": "8", "other": 1, "vocab": -1}}
+    (tmp_path / "rank0.json").write_text(json.dumps({"lumos": said, "traceEvents": [EVENT]}))
+    trace = read(str(tmp_path / "rank0.json")).traces[0]
+    assert sizes(trace) == Sizes(seq=64, hidden=32)
+
+
+def test_what_is_as_long_as_a_changed_size_and_joined_to_none_may_be_it(tmp_path):
+    """Another table is as wide as the model, and another one is not: whether the first would be wider, too, nothing shows."""
+    model = Model()
+    calls, _ = language_model(model)
+    script = Script(calls=list(calls))
+    apart = [script.call("some::mixing", (7, width), node=True) for width in (model.hidden, 9)]
+    trace = trace_of(tuple(script.calls), tmp_path)
+    old = sizes(trace)
+    change = Resized(trace, old, old._replace(hidden=20))
+    index = axes_of(trace).of_row[axes_of(trace).program.rows]
+    assert [change.rightly_stays(int(index[number]), frozenset({(7, model.hidden), (7, 9)})) for number in apart] == [False, True]
+    assert not change.rightly_stays(int(index[apart[1]]), frozenset())

@@ -1,0 +1,124 @@
+"""What the order of a program's calls says: which node of the backward pass undoes which call, and which calls are at the same place of
+repeated stretches, use the same weight, or work on tensors that ranks share."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from lumos.operators.calls import BACKWARD_NODE, GATHERS
+from lumos.operators.table import own_name
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.operators.calls import OperatorCall
+    from lumos.operators.table import Shape
+
+#: Rows on the one side of an operator, and on the other, that must be alike for two to be at the same place of a repeated stretch: many on
+#: the one, since parts of a layer are alike among themselves, and some on the other, since what follows a stretch may begin as it does.
+STRETCH, EDGE = 64, 12
+
+
+def nodes_of(calls: Sequence[OperatorCall]) -> tuple[dict[int, list[Shape]], dict[int, int], dict[int, int]]:
+    """By node of the backward pass the shapes of the gradients that are added up behind it; by call the node that it made; and by node
+    the call. Of the calls with a number the last one of the node's name made it, or else the last one."""
+    added: dict[int, list[Shape]] = {}
+    for call in calls:
+        if call.name.startswith(BACKWARD_NODE) and call.sequence >= 0:
+            added[call.sequence] = []
+    for call in calls:
+        parent = calls[call.parent] if call.parent >= 0 else None
+        if parent is not None and parent.name.startswith(BACKWARD_NODE) and parent.sequence >= 0 and own_name(call.name) == "add":
+            added[parent.sequence].append(call.shapes[0] if call.shapes else ())
+    named = {
+        call.sequence: _plain(call.name.removeprefix(f"{BACKWARD_NODE}: ").partition("Backward")[0])
+        for call in calls
+        if call.sequence in added and call.name.startswith(BACKWARD_NODE)
+    }
+    forward: dict[int, int] = {}
+    for number, call in enumerate(calls):
+        if call.forward and call.sequence in added and "Backward" not in call.name:
+            known = forward.get(call.sequence)
+            wanted = named[call.sequence]
+            if known is None or _plain(own_name(call.name)) == wanted or _plain(own_name(calls[known].name)) != wanted:
+                forward[call.sequence] = number
+    return added, {number: node for node, number in forward.items()}, forward
+
+
+def first_uses(calls: Sequence[OperatorCall], weights: set[Shape], nodes: Mapping[int, int]) -> dict[int, int]:
+    """By call that uses a weight which autograd gathers the first call that uses the same one. Where several weights of one shape are used
+    before a single gradient of that shape is gathered, they are one (a table of tokens that is also the head). nodes: by call the node of
+    the backward pass that it made: a weight that is not trained has none."""
+    events: dict[Shape, list[tuple[int, bool]]] = defaultdict(list)
+    inside = [False] * len(calls)
+    for number, call in enumerate(calls):
+        inside[number] = call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent])
+        shape, base = (call.shapes or ((),))[0], own_name(call.name)
+        if call.name.startswith(GATHERS):
+            events[shape].append((number, True))
+        elif shape in weights and base in ("embedding", "t") and number in nodes and not inside[number]:
+            outer = call.parent if call.parent >= 0 and own_name(calls[call.parent].name) == "linear" else number
+            events[shape].append((outer, False))
+    first: dict[int, int] = {}
+    for several in events.values():
+        uses: list[int] = []
+        gathered = 0
+        for number, gathers in [*several, (len(calls), False)]:
+            if gathered and not gathers:
+                first.update(dict.fromkeys(uses, uses[0]) if gathered == 1 and uses else {})
+                uses, gathered = [], 0
+            gathered += gathers
+            uses += [] if gathers else [number]
+    return first
+
+
+def _plain(name: str) -> str:
+    """A name as autograd and the table of operators have it in common."""
+    return name.replace("_", "").lower()
+
+
+def same_places(calls: Sequence[OperatorCall]) -> list[list[int]]:
+    """By call, earlier ones at the same place of a repeated stretch: those around which the same calls stand. In a backward pass, whose
+    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has a place."""
+    numbers: dict[object, int] = {}
+    kinds = [numbers.setdefault((call.name, call.inputs), len(numbers)) for call in calls]
+    undoing = _undoing(calls)
+    before: dict[tuple[int, ...], int] = {}
+    behind: dict[tuple[int, ...], int] = {}
+    out: list[list[int]] = []
+    for number in range(len(calls)):
+        found = []
+        for known, low, high in ((behind, number - EDGE, number + STRETCH), (before, number - STRETCH, number + EDGE)):
+            if low >= 0 and high <= len(calls) and not undoing[number]:
+                first = known.setdefault(tuple(kinds[low:high]), number)
+                if first != number:
+                    found.append(first)
+        out.append(found)
+    return out
+
+
+def _undoing(calls: Sequence[OperatorCall]) -> list[bool]:
+    """Which calls stand in a node of a backward pass and have no number of autograd's, so that nothing will undo them."""
+    inside = [False] * len(calls)
+    for number, call in enumerate(calls):
+        inside[number] = call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent])
+    return [within and (call.sequence < 0 or not call.forward) for within, call in zip(inside, calls, strict=True)]
+
+
+def whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:
+    """The calls on tensors that ranks share, which hold one of the same name on this rank's parts, and those around them."""
+    found: set[int] = set()
+    for call in calls:
+        outer = call.parent
+        for _ in range(4):
+            if outer < 0 or not call.name.startswith("aten::"):
+                break
+            other = calls[outer]
+            if other.name == call.name and other.inputs != call.inputs and any(other.shapes):
+                while outer >= 0 and calls[outer].name.startswith("aten::"):
+                    found.add(outer)
+                    outer = calls[outer].parent
+                break
+            outer = other.parent
+    return found - {number for number, call in enumerate(calls) if not call.name.startswith("aten::")}
