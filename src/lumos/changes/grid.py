@@ -110,8 +110,7 @@ def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: I
 def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[str, ...]], cells: list[dict[str, str]]) -> tuple[Cell, ...]:
     """Evaluate combinations that change only durations: one frozen graph, batched sweeps."""
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
-    batches = () if graph.arrivals is None else graph.arrivals.task
-    if any(mask.all() or mask[list(batches)].any() for mask in masks.values()):  # release times are scaled then (`simulation.durations`)
+    if any(mask.all() for mask in masks.values()):  # release times are scaled then (`simulation.durations`)
         return _each(job, graph, changes, cells)
     owners = members(graph)
     if len(owners.counted) > 1 and not (owners.has_period or changes.repeat):  # a sweep gives one latency, not the mean of several

@@ -95,7 +95,7 @@ def answer_changes(
     found = unchecked_answer(job, graph, changes, plan)
     if not changes.repeat:
         grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
-    unseen = loader_evidence(job, graph, found.base.step_time_s, found.outcome.step_time_s)
+    unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s)
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
     found = up_to_base(found) if unseen else found

@@ -1,7 +1,6 @@
 """Time in which the loop waits for its data.
 
-The worth is what the loop's step is shorter by where loading takes no time. Where batches come from other processes that cannot keep up,
-the wait in the loop follows their pace (`graph.arrivals`); they then have every batch ready.
+The worth is what the loop's step is shorter by where loading takes no time. Where other processes load, they then have every batch ready.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import numpy as np
 from lumos.analyze.parts import LOADING
 from lumos.changes.ranges import inside
 from lumos.findings.finding import FindingCode
-from lumos.graph.arrivals import from_processes
+from lumos.graph.loaders import from_processes
 from lumos.simulation.durations import scale
 from lumos.units import duration
 

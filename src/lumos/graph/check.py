@@ -53,8 +53,6 @@ def check_graph(graph: Graph) -> None:
     if graph.one_off is not None:
         columns["one_off"] = (graph.one_off.task, np.int32, len(graph.one_off.share))
         columns["one_off.cause"] = (graph.one_off.cause, np.int8, len(graph.one_off.task))
-    if graph.arrivals is not None:
-        columns["arrivals"] = (graph.arrivals.task, np.int32, len(graph.arrivals.pace))
     for name, measured in (("measured_start", graph.measured_start), ("measured_end", graph.measured_end)):
         if measured is not None:
             columns[name] = (measured, np.int64, n)
@@ -72,9 +70,6 @@ def check_graph(graph: Graph) -> None:
     if graph.one_off is not None:
         _check_indices("one_off", graph.one_off.task, n)
         _require(bool(((graph.one_off.share >= 0) & (graph.one_off.share <= 1)).all()), "a share of one-off time is not between 0 and 1")
-    if graph.arrivals is not None:
-        _check_indices("arrivals", graph.arrivals.task, n)
-        _require(bool((graph.arrivals.pace >= 0).all()), "the pace of arrivals is negative")
     _check_offsets("pred_offset", graph.pred_offset, len(graph.pred))
     _check_offsets("rendezvous_offset", graph.rendezvous_offset, len(graph.rendezvous_task))
     _require(bool(((graph.duration >= 0) & (graph.duration <= LONGEST_NS)).all()), "a duration is negative, or longer than eleven days")

@@ -9,7 +9,7 @@ import numpy as np
 
 from lumos.graph.constants import shared_gaps
 from lumos.graph.lists import offsets
-from lumos.graph.table import Arrivals, Collectives, Dependency, Graph, Occupancy, OneOff, Waits
+from lumos.graph.table import Collectives, Dependency, Graph, Occupancy, OneOff, Waits
 from lumos.trace.table import ABSENT, Int32, Int64
 
 if TYPE_CHECKING:
@@ -62,7 +62,6 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         measured_end=joined("measured_end") if all(g.measured_end is not None for g in graphs) else None,
         unclaimed_wait_task=shifted("unclaimed_wait_task", tasks),
         unclaimed_wait_time=joined("unclaimed_wait_time"),
-        arrivals=_arrivals(graphs, tasks),
         one_off=_one_off(graphs, tasks),
         steps=tuple(s for g in graphs for s in g.steps),
         diagnostics=tuple(d for g in graphs for d in g.diagnostics),
@@ -89,11 +88,6 @@ def _one_off(graphs: Sequence[Graph], tasks: Int64) -> OneOff | None:
     several = [(g.one_off, np.int32(t)) for g, t in zip(graphs, tasks, strict=False) if g.one_off is not None]
     parts = [(once.task + first, once.share, once.cause) for once, first in several]
     return OneOff(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
-
-
-def _arrivals(graphs: Sequence[Graph], tasks: Int64) -> Arrivals | None:
-    parts = [g.arrivals._replace(task=g.arrivals.task + np.int32(t)) for g, t in zip(graphs, tasks, strict=False) if g.arrivals is not None]
-    return Arrivals(*(np.concatenate(column) for column in zip(*parts, strict=True))) if parts else None
 
 
 def _depths(graphs: Sequence[Graph]) -> Int32 | None:

@@ -26,7 +26,6 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.graph.arrivals import LoaderWaits
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
@@ -61,9 +60,10 @@ NEVER_MEASURED = "never-measured"
 
 
 def row_evidence(
-    polled: Polls, calls: Int8, slices: HostSlices, batches: LoaderWaits, work: DeviceWork, waits: StreamWaits
+    polled: Polls, calls: Int8, slices: HostSlices, waiting: float, work: DeviceWork, waits: StreamWaits
 ) -> tuple[Evidence, ...]:
-    """The findings in the rows of one rank. calls: the `Call` of every row. The others are what was read from the rows."""
+    """The findings in the rows of one rank. calls: the `Call` of every row. waiting: the share of time that waits for loaders. The others
+    are what was read from the rows."""
     trace = polled.trace
     found = [Evidence(d.code, d.message, Grade.LIMITED) for d in trace.diagnostics if d.code in UNREADABLE]
     launches = np.flatnonzero((calls == Call.LAUNCH) | (calls == Call.GRAPH_LAUNCH))
@@ -79,7 +79,7 @@ def row_evidence(
     found += _numbers_missing(where, trace)
     found += _branches(where, calls, work)
     found += _waits_unresolved(where, work, waits)
-    found += _loader_waits(where, batches)
+    found += _loader_waits(where, waiting)
     found += _polls(where, polled)
     return tuple(found)
 
@@ -253,12 +253,12 @@ def _waits_unresolved(where: str, work: DeviceWork, waits: StreamWaits) -> Itera
         yield Evidence("waits-unresolved", message, Grade.LIMITED, share)
 
 
-def _loader_waits(where: str, batches: LoaderWaits) -> Iterator[Evidence]:
-    """Time in which the loop waits for batches of other processes whose pace is not known. The wait then stays as it is, whatever a
-    change does to the time that the loop leaves them."""
-    if batches.share > NEGLIGIBLE and not batches.pace:
-        message = f"{where}: for {batches.share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
-        yield Evidence("loader-waits", message, Grade.LIMITED, batches.share)
+def _loader_waits(where: str, share: float) -> Iterator[Evidence]:
+    """Time in which the loop waits for batches of other processes. The wait stays as it is, whatever a change does to the time that the
+    loop leaves them."""
+    if share > NEGLIGIBLE:
+        message = f"{where}: for {share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
+        yield Evidence("loader-waits", message, Grade.LIMITED, share)
 
 
 def _polls(where: str, polled: Polls) -> Iterator[Evidence]:

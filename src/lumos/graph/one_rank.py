@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.errors import GraphError
-from lumos.graph.arrivals import arrivals, loader_waits
 from lumos.graph.calls import Call, classify
 from lumos.graph.constants import rank_constants
 from lumos.graph.dispatch import dispatches
@@ -28,6 +27,7 @@ from lumos.graph.implausible import plausible
 from lumos.graph.inferred import inferred_waits
 from lumos.graph.joined.collectives import collectives
 from lumos.graph.launches import DeviceWork, device_work
+from lumos.graph.loaders import loader_waits
 from lumos.graph.occupancy import occupancy
 from lumos.graph.one_off import one_off
 from lumos.graph.steps import steps
@@ -85,11 +85,11 @@ def rank_graph(trace: Trace) -> Graph:
     delays = rank_constants(trace, work, device.waits, syncs, device.copies, device.dispatched)
     host = _host(trace, device, delays.launch_latency)
     tasks, lanes = host.tasks, host.slices.lanes()
-    awaited = loader_waits(trace, host.slices, host.handed)
     once, once_said = one_off(trace, host.planned, tasks, work)
     before = _edges(trace, host, device).predecessors(len(tasks) + len(work))
     release_task, release_time = _boundary(tasks, work, device.held_up, lanes)
     unclaimed, unclaimed_time = _unclaimed(host, device)
+    waiting = loader_waits(trace, host.slices, host.handed)
     return Graph(
         ranks=(trace.rank,),
         processors=_processors(trace, lanes, host.alone, work),
@@ -114,7 +114,6 @@ def rank_graph(trace: Trace) -> Graph:
         measured_end=np.concatenate((tasks.end, work.end)),
         unclaimed_wait_task=unclaimed,
         unclaimed_wait_time=unclaimed_time,
-        arrivals=arrivals(awaited, tasks.of_slice, tasks.duration),
         one_off=once,
         steps=steps(trace),
         diagnostics=(
@@ -122,7 +121,7 @@ def rank_graph(trace: Trace) -> Graph:
             *once_said,
             *inferred_waits(trace, work, syncs, device.waits, device.held_up, device.queue.depth),
         ),
-        evidence=row_evidence(polled, device.calls, host.slices, awaited, work, device.waits),
+        evidence=row_evidence(polled, device.calls, host.slices, waiting, work, device.waits),
     )
 
 

@@ -167,18 +167,6 @@ class OneOff(NamedTuple):
     cause: NDArray[np.int8]
 
 
-class Arrivals(NamedTuple):
-    """Tasks in which a loop waits for a batch of another process, whose pace is known (`graph.arrivals`).
-
-    task: int32[k]. wait: float64[k], the share of each task's duration that is waiting, 0 to 1. pace: int64[k] ns, from one batch of the
-    task's rank to the next.
-    """
-
-    task: Int32
-    wait: NDArray[np.float64]
-    pace: Int64
-
-
 @dataclass(frozen=True, slots=True)
 class Step:
     """One training step of one rank as its profiler marked it (ProfilerStep#…), or the whole recording where it did not.
@@ -227,7 +215,6 @@ class Graph(Described):
     measured_start, measured_end: int64[n], where the task was measured; None for assembled graphs.
     origin: absolute ns of the graph's time zero, the earliest measured start; nothing starts before it.
     unclaimed_wait_task, unclaimed_wait_time: CPU tasks, and the ns of their duration that are waiting which no rule explained.
-    arrivals: the waits for batches of other processes; None without any whose pace is known.
     one_off: the time that is taken once, such as to load code; None without any.
     waiting_unknown: collective tasks whose duration may still hold waiting, because peers were not recorded or not found.
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step. steps_alone: whether the
@@ -262,7 +249,6 @@ class Graph(Described):
     origin: int = 0
     unclaimed_wait_task: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     unclaimed_wait_time: Int64 = field(default_factory=lambda: np.empty(0, np.int64))
-    arrivals: Arrivals | None = None
     one_off: OneOff | None = None
     waiting_unknown: Int32 = field(default_factory=lambda: np.empty(0, np.int32))
     steps: tuple[Step, ...] = ()

@@ -24,8 +24,7 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     Work that becomes faster still takes a nanosecond: only a factor of 0 leaves it out.
 
     Where all tasks are multiplied, the release times are too: a rank or thread was released late because of work that it did
-    before the recording, which would take longer just the same. Where tasks are multiplied that wait for batches of other processes, so
-    is the time that these take for a batch.
+    before the recording, which would take longer just the same.
     """
     chosen = np.flatnonzero(tasks)
     with np.errstate(over="ignore"):  # a sum beyond what a float64 holds is infinite, and refused
@@ -39,9 +38,6 @@ def scale(graph: Graph, tasks: Mask, factor: float) -> Graph:
     changed[chosen] = longer
     if len(chosen) == len(graph):
         graph = replace(graph, release_time=np.rint(graph.release_time * factor).astype(np.int64))
-    if graph.arrivals is not None:
-        pace = np.where(tasks[graph.arrivals.task], np.rint(graph.arrivals.pace * factor), graph.arrivals.pace).astype(np.int64)
-        graph = replace(graph, arrivals=graph.arrivals._replace(pace=pace))
     return with_durations(graph, changed)
 
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, assigned
-from lumos.graph.arrivals import without_waits
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
 from lumos.simulation.durations import with_durations
@@ -52,27 +51,13 @@ class Loop:
 
     def altered(self, job: Graph) -> Loop:
         """The loop of the same job with other durations and delays. job: its graph, with the same tasks and dependencies."""
-        durations = without_waits(job.duration, job.arrivals)[self.source]
-        release_time = _held_back(job, self.source[self.graph.release_task])
-        graph = replace(with_durations(self.graph, durations), lag=job.lag, release_time=release_time)
+        graph = replace(with_durations(self.graph, job.duration[self.source]), lag=job.lag)
         return replace(self, graph=graph, owners=replace(self.owners, graph=graph))
 
 
 def repeated(owners: Members, steps: Sequence[int], passes: int) -> Loop:
     """Steps of a job that follow one another, that many times. owners: of the job. steps: positions in `owners.job`, ascending."""
     return _Repeated(owners, steps).loop(passes)
-
-
-def _held_back(job: Graph, tasks: Int64) -> Int64:
-    """When the processes that load batches have made those which the tasks of a loop wait for, int64[k] ns from the loop's begin.
-
-    tasks: of every copy in turn, the tasks of the job that wait for a batch, in ascending id. The first batch of a rank is there at once.
-    """
-    if job.arrivals is None:
-        return np.zeros(len(tasks), np.int64)
-    order = np.argsort(job.arrivals.task)
-    pace = job.arrivals.pace[order][np.searchsorted(job.arrivals.task[order], tasks)]
-    return ordinals(job.position_of_task[tasks]) * pace
 
 
 class _Before(NamedTuple):
@@ -121,10 +106,9 @@ class _Repeated:
         source = np.tile(self.task, copies)
         predecessors = self._edges(copies)
         rendezvous, apart = self._rendezvous(copies)
-        held = np.empty(0, np.int32) if graph.arrivals is None else self._rows(graph.arrivals.task, copies)[0]
         out = replace(
             graph,
-            duration=without_waits(graph.duration, graph.arrivals)[source],
+            duration=graph.duration[source],
             processor=graph.processor[source],
             kind=graph.kind[source],
             name=graph.name[source],
@@ -132,8 +116,8 @@ class _Repeated:
             pred_offset=predecessors.offset,
             pred=predecessors.task.astype(np.int32),
             pred_kind=predecessors.kind,
-            release_task=held,
-            release_time=_held_back(graph, source[held]),
+            release_task=np.empty(0, np.int32),
+            release_time=np.empty(0, np.int64),
             rendezvous_offset=rendezvous.offset,
             rendezvous_task=rendezvous.flat.astype(np.int32),
             waits=None if graph.waits is None else Waits(*self._rows(graph.waits.task, copies, graph.waits.target)),
@@ -145,7 +129,6 @@ class _Repeated:
             measured_end=None,
             unclaimed_wait_task=np.empty(0, np.int32),
             unclaimed_wait_time=np.empty(0, np.int64),
-            arrivals=None,
             one_off=None,
             waiting_unknown=self._rows(graph.waiting_unknown, copies)[0],
             steps=(),

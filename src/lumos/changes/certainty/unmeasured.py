@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.arrivals import from_processes
 from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.loaders import from_processes
 from lumos.graph.table import Dependency, Evidence
 from lumos.simulation import simulate
 from lumos.simulation.durations import with_durations
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steady import Steady
-    from lumos.graph.table import Graph
     from lumos.trace.table import Int64, Job
 
 
@@ -68,10 +67,10 @@ def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, hi
     return max(abs(step / max(loop.step_time_ns, 1) - 1) for step in steps)
 
 
-def loader_evidence(job: Job, graph: Graph, base_s: float, changed_s: float) -> tuple[Evidence, ...]:
+def loader_evidence(job: Job, base_s: float, changed_s: float) -> tuple[Evidence, ...]:
     """The finding that a faster step may have to wait for batches. base_s, changed_s: the step before and after the change, seconds."""
     faster = 1 - changed_s / base_s if base_s else 0.0
-    if graph.arrivals is not None or faster <= NEGLIGIBLE or not any(len(from_processes(trace)) for trace in job.traces):
+    if faster <= NEGLIGIBLE or not any(len(from_processes(trace)) for trace in job.traces):
         return ()
     message = (
         f"batches come from processes that are not recorded; they kept up with a step of {duration(1e9 * base_s)}, and whether they"

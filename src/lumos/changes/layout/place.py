@@ -72,7 +72,6 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
         measured_end=None,
         unclaimed_wait_task=np.empty(0, np.int32),
         unclaimed_wait_time=np.empty(0, np.int64),
-        arrivals=None,
         one_off=None,
         waiting_unknown=copies.all_of(base.waiting_unknown),
         steps=(),

@@ -106,7 +106,6 @@ def _graph(s: Segmentation, groups: Sequence[Sequence[int]], meetings: Lists) ->
         release_time=graph.release_time[released],
         waits=None if waits is None else Waits(waits.task, target[waits.target].astype(waits.target.dtype)),
         measured_start=_at_the_first(graph, groups),
-        arrivals=None,
         one_off=None,
         steps=tuple(step for step in graph.steps if step.rank in numbers),
     )

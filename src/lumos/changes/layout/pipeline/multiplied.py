@@ -133,7 +133,6 @@ class _Copies:
             measured_end=None if graph.measured_end is None else graph.measured_end[taken],
             unclaimed_wait_task=waited,
             unclaimed_wait_time=graph.unclaimed_wait_time[of_waited],
-            arrivals=None,
             one_off=None,
             waiting_unknown=self._tasks(graph.waiting_unknown)[0],
             steps=tuple(replace(step, rank=i) for i, rank in enumerate(old) for step in graph.steps if step.rank == rank),
