@@ -7,7 +7,7 @@ import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build
-from lumos.graph.constants import CUDA_GAP, ROCM_GAP, shared_gaps
+from lumos.graph.constants import CUDA_GAP, ROCM_GAP
 from lumos.graph.launches import device_work
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Dependency, Kind
@@ -56,17 +56,6 @@ def test_gaps_of_rocm_are_shorter(draw, trace):
     for row in drawing.rows:
         row["name"] = row["name"].replace("cuda", "hip")
     assert rank_graph(trace(drawing)).gap_range.tolist() == [[ROCM_GAP[0], ROCM_GAP[2]]]
-
-
-def test_a_gap_without_a_sample_is_that_of_the_other_ranks():
-    lag = np.zeros((3, len(Dependency)), np.int64)
-    lag[:, Dependency.STREAM_ORDER] = 1800, 1400, 2000
-    both = np.array([[1800, 1800], [900, 2300], [2000, 2000]])
-    found, bounds = shared_gaps(lag, both)
-    assert found[:, Dependency.STREAM_ORDER].tolist() == [1800, 1900, 2000]
-    assert bounds[1].tolist() == [1900, 1900]
-    none, unknown = shared_gaps(lag[1:2], both[1:2])
-    assert (none[0, Dependency.STREAM_ORDER], unknown.tolist()) == (1400, [[900, 2300]])
 
 
 def test_one_graph_launch_runs_many_kernels(draw, trace):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.graph.constants import shared_gaps
 from lumos.graph.lists import offsets
 from lumos.graph.table import Collectives, Dependency, Graph, Occupancy, OneOff, Waits
 from lumos.trace.table import ABSENT, Int32, Int64
@@ -34,10 +33,6 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
     def joined(column: str) -> Any:
         return np.concatenate([getattr(g, column) for g in graphs])
 
-    lag = joined("lag")
-    gap_range = _gap_range(graphs)
-    if gap_range is not None:
-        lag, gap_range = shared_gaps(lag, gap_range)
     return Graph(
         ranks=tuple(r for g in graphs for r in g.ranks),
         processors=tuple(p for g in graphs for p in g.processors),
@@ -50,8 +45,8 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
         pred_offset=np.concatenate([[0], *(g.pred_offset[1:] + e for g, e in zip(graphs, edges, strict=False))]).astype(np.int64),
         pred=shifted("pred", tasks),
         pred_kind=joined("pred_kind"),
-        lag=lag,
-        gap_range=gap_range,
+        lag=joined("lag"),
+        gap_range=_gap_range(graphs),
         release_task=shifted("release_task", tasks),
         release_time=joined("release_time"),
         queue_depth=_depths(graphs),

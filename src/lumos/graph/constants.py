@@ -11,9 +11,8 @@ the median of those a busy stream would run too fast. The others are medians. Wo
 starts hundreds of pieces, on streams of its own. A wait between streams may have another cause in one repetition or the other, so each
 wait in the code gives its shortest delay.
 
-Where no work of a rank was ever queued behind other work, its kernel_gap has no sample. It is then that of the job's other ranks
-(`shared_gaps`) or, where they have none either, the usual gap of the platform, which no gap in the recording may be shorter than. What it
-may be instead is stated with it, so that answers which depend on it say so.
+Where no work of a rank was ever queued behind other work, its kernel_gap has no sample. It is then the usual gap of the platform, which no
+gap in the recording may be shorter than. What it may be instead is stated with it, so that answers which depend on it say so.
 """
 
 from __future__ import annotations
@@ -118,24 +117,6 @@ def _usual_gap(trace: Trace, work: DeviceWork, ordinary: NDArray[np.bool_]) -> t
     shortest = max(0, int(pause.min())) if len(pause) else 0
     least, usual, most = (min(gap, shortest) for gap in platform)
     return least, usual, most
-
-
-def shared_gaps(lag: Int64, gap_range: Int64) -> tuple[Int64, Int64]:
-    """The delays of all ranks, in which a rank whose gap between kernels has no sample takes that of the other ranks, as far as it is
-    possible there, and the range of what is then still unknown.
-
-    lag: int64[ranks, kinds], ns. gap_range: int64[ranks, 2], the least and the most that each gap may be; the same where it was measured.
-    """
-    unknown = gap_range[:, 0] < gap_range[:, 1]
-    gaps = lag[:, Dependency.STREAM_ORDER]
-    measured = gaps[~unknown & (gaps > 0)]
-    if not len(measured) or not unknown.any():
-        return lag, gap_range
-    gap = np.minimum(int(np.median(measured)), gap_range[:, 1])
-    lag, gap_range = lag.copy(), gap_range.copy()
-    lag[unknown, Dependency.STREAM_ORDER] = gap[unknown]
-    gap_range[unknown] = gap[unknown, None]
-    return lag, gap_range
 
 
 def _wait_delay(work: DeviceWork, waits: StreamWaits, otherwise_ready: Int64) -> int:
