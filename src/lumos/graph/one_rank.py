@@ -131,6 +131,7 @@ def _device(polled: Polls) -> _Device:
     calls = with_unsaid_waits(trace, classify(trace), work)
     calls[polled.call] = Call.EVENT_SYNC
     waits = stream_waits(trace, calls, work)
+    held_up = held_up_at_begin(trace, work, waits)
     return _Device(
         calls,
         work,
@@ -138,8 +139,8 @@ def _device(polled: Polls) -> _Device:
         blocking_copies(trace, calls, work),
         waits,
         dispatches(work, waits),
-        held_up_at_begin(trace, work, waits),
-        full_queue(trace, work),
+        held_up,
+        full_queue(trace, work, held_up),
     )
 
 
@@ -179,10 +180,11 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     at = planned.last_of_row[work.call[(work.call >= 0) & work.placed]]
     planned.kind[at] = Kind.LAUNCH
     planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
-    if len(device.queue.waited):
-        blocked = planned.last_of_row[work.call[device.queue.waited]]
+    waited = np.concatenate((device.queue.waited, device.queue.stalled))
+    if len(waited):
+        blocked = planned.last_of_row[work.call[waited]]
         free = np.setdiff1d(at, blocked)
-        made = planned.finish[blocked] - work.end[device.queue.freed]
+        made = planned.finish[blocked[: len(device.queue.freed)]] - work.end[device.queue.freed]
         usual = int(min(np.median(each) for each in (planned.duration[free], np.maximum(made, 0)) if len(each)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
