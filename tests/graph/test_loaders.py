@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from lumos.changes.changes import Changes
@@ -56,7 +55,3 @@ def test_a_loader_that_is_always_ready_kept_up_with_this_step_only(draw, trace):
     assert faster.outcome.step_time_high_s >= faster.base.step_time_s
     own = loop(draw, batch=0, name=NEXT.replace("Multi", "Single"))
     assert answered(trace, own, 0.5).trust.grade is Grade.SOUND
-
-
-def test_without_loading_the_loop_does_not_wait(draw, trace):
-    assert np.isclose(answered(trace, loop(draw), 0, glob=f"operator:{NEXT}").outcome.step_time_s, 6e-3)

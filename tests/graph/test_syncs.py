@@ -116,6 +116,16 @@ def test_staging_is_the_calls_own_work_on_an_idle_stream(draw, trace):
     assert graph.duration[0] == 60 * US
 
 
+def test_what_a_copy_waits_for_on_another_stream_is_no_staging(draw, trace):
+    """Two copies take 10 us to stage. The second waits for the kernel of another stream, which ends 500 us after its call began."""
+    drawing = draw().launch((0, 5), (6, 20), 9).copy((10, 30), (20, 15), "Memcpy DtoH (Device -> Pageable)", 64)
+    drawing.launch((100, 5), (106, 504), 9).call("cudaEventRecord", 105, 1).call("cudaStreamWaitEvent", 106, 1)
+    drawing.copy((110, 525), (612, 15), "Memcpy DtoH (Device -> Pageable)", 64)
+    graph = rank_graph(trace(drawing.op("after", 635, 5)))
+    calls = [i for i in range(len(graph)) if graph.kind[i] == Kind.LAUNCH and graph.names[graph.name[i]] == "cudaMemcpyAsync"]
+    assert graph.duration[calls].max() <= 10 * US and not len(graph.unclaimed_wait_time)
+
+
 def test_a_long_call_with_nothing_to_wait_for_is_kept_and_reported(draw, trace):
     drawing = draw().launch((0, 5), (6, 5))
     for at in (100, 200, 300):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -126,3 +127,16 @@ def test_what_a_hand_off_leaves_of_a_wait_is_reported(draw, trace):
     graph = rank_graph(trace(drawing))
     [task] = graph.unclaimed_wait_task
     assert graph.duration[task] == 250 * US and graph.unclaimed_wait_time.tolist() == [240 * US]
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["operator", "between"])
+def test_time_beyond_the_usual_of_its_place_until_the_device_is_idle_is_kept(draw, trace, named):
+    """Four times a kernel is launched, and 100 us of CPU work follow. The second time they take 530, and the kernel ends after 500."""
+    drawing, at = draw(), 0
+    for long in (False, True, False, False):
+        drawing.launch((at, 5), (at + 5, 500 if long else 5))
+        work = 530 if long else 100
+        if named:
+            drawing.op("aten::mul", at + 5, work)
+        at += 5 + work
+    assert rank_graph(trace(drawing.op("after", at, 5))).unclaimed_wait_time.tolist() == [430 * US]

@@ -21,7 +21,7 @@ from lumos.graph.hand_offs.joins import joins
 from lumos.graph.hand_offs.slices import host_slices
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
 from lumos.graph.hand_offs.timers import timers
-from lumos.graph.hand_offs.unclaimed_waits import unclaimed_gaps
+from lumos.graph.hand_offs.unclaimed_waits import unclaimed_waits
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.implausible import plausible
 from lumos.graph.inferred import inferred_waits
@@ -88,7 +88,7 @@ def rank_graph(trace: Trace) -> Graph:
     once, once_said = one_off(trace, host.planned, tasks, work)
     before = _edges(trace, host, device).predecessors(len(tasks) + len(work))
     release_task, release_time = _boundary(tasks, work, device.held_up, lanes)
-    unclaimed, unclaimed_time = _unclaimed(host, device)
+    unclaimed, unclaimed_time = _unclaimed(trace, host, device)
     waiting = loader_waits(trace, host.slices, host.handed)
     return Graph(
         ranks=(trace.rank,),
@@ -136,7 +136,7 @@ def _device(polled: Polls) -> _Device:
         calls,
         work,
         synchronisations(trace, calls, work),
-        blocking_copies(trace, calls, work),
+        blocking_copies(trace, calls, work, waits),
         waits,
         dispatches(work, waits),
         held_up,
@@ -227,9 +227,9 @@ def _waits(host: _Host, syncs: Synchronisations, lanes: int) -> Waits:
     )
 
 
-def _unclaimed(host: _Host, device: _Device) -> tuple[Int32, Int64]:
+def _unclaimed(trace: Trace, host: _Host, device: _Device) -> tuple[Int32, Int64]:
     """The tasks whose durations hold waiting that no dependency explains, and how much, ns."""
-    gap, gap_time = unclaimed_gaps(host.slices, device.work, host.handed, host.alone)
+    gap, gap_time = unclaimed_waits(trace.name, host.planned, device.work, host.handed, host.alone)
     call = np.flatnonzero(device.syncs.unclaimed > 0)
     slices = np.concatenate((gap, host.planned.last_of_row[device.syncs.row[call]]))
     return host.tasks.of_slice[slices].astype(np.int32), np.concatenate((gap_time, device.syncs.unclaimed[call]))

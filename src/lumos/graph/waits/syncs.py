@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.graph.launches import DeviceWork
+    from lumos.graph.waits.streams import StreamWaits
 
 #: A call that returns within this time after the end of device work may have waited for that work (ns): an interrupt and
 #: the wake-up of a thread take some 5-50 us.
@@ -189,13 +190,13 @@ def _own_costs(trace: Trace, rows: Int32, awaited_end: Int64, resolved: NDArray[
     return _OwnCosts(own, unclaimed, waited)
 
 
-def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork) -> BlockingCopies:
+def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork, waits: StreamWaits) -> BlockingCopies:
     """The copies that block their call.
 
     These are pageable copies from the device, pageable copies to it that are larger than what the runtime stages at once,
     copies by calls that always block, and copies that ran inside their call; never copies within a device or of pinned
-    memory. The call's own cost is the time until the copy starts (staging) where the stream was idle; elsewhere the median
-    of those times.
+    memory. The call's own cost is the time until the copy starts (staging) where its stream was idle and waited for no other;
+    elsewhere the median of those times.
     """
     copies = np.flatnonzero((trace.category[work.row] == Category.MEMCPY) & (work.call >= 0))
     if not len(copies):
@@ -212,8 +213,9 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork) -> BlockingCopi
     chosen = np.flatnonzero(blocking)
     index = copies[chosen]
     staging = np.maximum(work.start[index] - call_start[chosen], 0)
-    previous_end = np.where((index > 0) & (work.stream[index] == work.stream[index - 1]), work.end[index - 1], np.iinfo(np.int64).min)
-    idle = previous_end <= call_start[chosen]
+    ready = work.previous_end()
+    np.maximum.at(ready, waits.work, work.end[waits.source])
+    idle = ready[index] <= call_start[chosen]
     own = staging.copy()
     for direction in (True, False):
         alike = from_device[chosen] == direction
