@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import assigned, job_lengths, members, step_names, step_times
+from lumos.analyze.loop.window import whole_cycles
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
 from lumos.simulation.timeline import Timeline, measured
@@ -152,6 +153,11 @@ def test_a_long_step_counts(cpu_ahead):
     assert times.headline[:1] == (round(260 / 3 * US),)
     assert times.headline.median_ns == 30 * US
     assert [found.code for found in times.findings()] == ["steps-uneven"]
+
+
+@pytest.mark.parametrize(("periods", "left_out"), [("93939", 1), ("3393393", 1), ("9393", 0), ("93485", 0), ("55555", 0)])
+def test_of_steps_that_come_round_in_a_cycle_only_whole_cycles_count(periods, left_out):
+    assert whole_cycles(np.array([int(period) for period in periods])) == left_out
 
 
 def test_a_step_that_loads_code_may_show_when_the_only_other_one_begins(cpu_ahead):

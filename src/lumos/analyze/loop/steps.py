@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.spans import beside_the_loop, launches, prefix, task_spans
-from lumos.analyze.loop.window import completing_processors, completing_tasks, counted_steps, kinds_of, once_in_steps
+from lumos.analyze.loop.window import completing_processors, completing_tasks, counted_steps, kinds_of, once_in_steps, whole_cycles
 from lumos.choices import check_step
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.lists import Lists, grouped
 from lumos.graph.steps import number_of
 from lumos.graph.table import Dependency, Graph, Kind, Step
+from lumos.simulation.timeline import measured
 from lumos.units import count, duration
 from lumos.vocabulary import Basis
 
@@ -137,7 +138,11 @@ def members(graph: Graph) -> Members:
     else:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = facts.rank.copy()
-    return _members(graph, tuple(marked), step, facts)
+    found = _members(graph, tuple(marked), step, facts)
+    if not found.has_period or graph.measured_start is None:
+        return found
+    left_out = found.counted[: whole_cycles(job_lengths(measured(graph), found)[list(found.counted)])]
+    return replace(found, job=tuple(each._replace(counts=each.counts and i not in left_out) for i, each in enumerate(found.job)))
 
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, like: Members | None = None) -> Members:

@@ -2,7 +2,8 @@
 
 The *window* is the longest run of steps that follow one another on all ranks and contain nothing that happens once, such as loading code
 (`graph.one_off`, which tells it by its rows). Its first step only shows when the second begins: the work before it was not recorded. The
-others count: the time of the job's step is their mean period. Where no two such steps follow one another, a step with something that
+others count: the time of the job's step is their mean period. Where their periods come round in a cycle (a loader that is slow for every
+second batch), the first are left out that begin no whole one. Where no two such steps follow one another, a step with something that
 happens once may stand before those that count; where that does not help either, nothing is left out.
 
 A recording without steps that follow one another, or whose steps have no common clock, has no periods. All of its steps count by their
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.trace.table import Int32, Int64
 
+#: Steps come round in a cycle where less than this share of the variance of their periods is left between one cycle and the next.
+LEFT_OF_CYCLE = 0.1
 #: Steps that share at least this share of their operators and device work are of one kind.
 SAME_KIND = 0.95
 #: The kinds of tasks by which steps are compared: what a program asks for, without the calls and pauses that come with it.
@@ -52,6 +55,15 @@ def counted_steps(previous: Sequence[int], once: Sequence[bool], numbers: Sequen
     clean = tuple(i for i, out in enumerate(once) if not out) or tuple(range(len(once)))
     in_a_row = all(b is not None and a is not None and b == a + 1 for a, b in pairwise(numbers))
     return clean[1:] if in_a_row and len(clean) > 1 and clean[0] == 0 else clean
+
+
+def whole_cycles(periods: Int64) -> int:
+    """How many of the first steps begin no whole cycle; 0 where the periods, ns, do not come round."""
+    for cycle in range(2, len(periods) // 2 + 1):
+        apart = (periods[cycle:] - periods[:-cycle]).astype(float)
+        if np.square(apart).mean() / 2 < LEFT_OF_CYCLE * periods.var():
+            return len(periods) % cycle
+    return 0
 
 
 def _longest_run(previous: Sequence[int], once: Sequence[bool], *, before_once: bool) -> tuple[int, ...]:

@@ -37,7 +37,7 @@ MOST_PREFIX = 0.10
 
 #: Why the first step of a recording that shows the periods of others is not scored, and why another that does not count is not.
 NO_PERIOD = "no period: the step before it was not recorded"
-NOT_COUNTED = "it does not count: it is the first, something in it happens once, or it is outside the longest run of steps"
+NOT_COUNTED = "it does not count: it is the first, something in it happens once, or it is outside the longest run or whole cycles of steps"
 
 
 @dataclass(frozen=True, slots=True)
