@@ -61,6 +61,12 @@ def test_a_command_that_records_nothing_is_an_error_that_says_what_it_takes(tmp_
         run([sys.executable, "-c", "pass"], str(tmp_path), **SETTINGS)
 
 
+def test_a_script_without_an_optimizer_ends_its_steps_itself(tmp_path: Path) -> None:
+    needs_torch()
+    code = "import lumos.collect, torch\nfor _ in range(9): torch.ones(2).sum(); lumos.collect.step()"
+    assert len(run([sys.executable, "-c", code], str(tmp_path), **SETTINGS).files) == 1
+
+
 def test_impossible_numbers_and_unknown_commands_are_usage_errors(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no such command"):
         run(["no-such-command-here"], str(tmp_path), **SETTINGS)

@@ -18,12 +18,9 @@ def torch_that_knows(*options: str) -> Any:
     return SimpleNamespace(_C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=Config)))
 
 
-def test_asks_for_cuda_sync_events_where_this_torch_has_them() -> None:
-    assert experimental_config(torch_that_knows("enable_cuda_sync_events")).given == {"enable_cuda_sync_events": True}
-
-
-def test_each_option_is_probed_alone() -> None:
-    assert experimental_config(torch_that_knows("trace_only")).given == {"trace_only": True}
+def test_each_option_is_asked_for_where_this_torch_has_it() -> None:
+    for option in ("enable_cuda_sync_events", "trace_only"):
+        assert experimental_config(torch_that_knows(option)).given == {option: True}
 
 
 def test_a_torch_without_any_of_them_still_records() -> None:

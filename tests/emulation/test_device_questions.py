@@ -72,7 +72,7 @@ def test_lengths_of_sequences_that_come_from_the_device_are_the_longest(tmp_path
 from torch.nn.utils.rnn import pack_padded_sequence
 lstm = nn.LSTM(3, 8, batch_first=True).cuda()
 for _ in range(2):
-    lengths = torch.tensor([9, 2, 4]).cuda()
+    lengths = torch.randint(1, 10, (3,), device="cuda")
     packed = pack_padded_sequence(torch.rand(3, 9, 3).cuda(), lengths.cpu(), batch_first=True, enforce_sorted=False)
     assert packed.batch_sizes.tolist() == [3] * 9
     lstm(packed)[0].data.sum().backward()

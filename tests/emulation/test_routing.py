@@ -10,7 +10,6 @@ from lumos.vocabulary import MODULE_PREFIX
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
 SCRIPT = """
-    from torch.nn import functional as F
     EXPERTS, CHOSEN = 8, 2
 
     class Mixture(nn.Module):
@@ -26,12 +25,6 @@ SCRIPT = """
     def by_comparison(i, chosen):
         return torch.where(chosen == i)[0]
 
-    def by_mask(i, chosen):
-        return (chosen == i).any(-1)
-
-    def by_one_hot(i, chosen):
-        return torch.where(F.one_hot(chosen, EXPERTS).permute(2, 1, 0)[i])[1]
-
     def by_rank(i, chosen):  # four experts on each of two ranks, which are told how many rows go to each
         routed = torch.zeros(len(chosen), EXPERTS, device="cuda").int().scatter(1, chosen, 1).bool()
         per_expert = routed.sum(dim=0).long()
@@ -44,7 +37,7 @@ SCRIPT = """
         counts = torch.histc(chosen.view(-1).float(), bins=EXPERTS, min=0, max=EXPERTS).int().tolist()
         return (torch.argsort(chosen.view(-1)) // CHOSEN).split(counts)[i]
 
-    ways = [Mixture(way).cuda() for way in (by_comparison, by_mask, by_one_hot, by_rank, by_count)]
+    ways = [Mixture(way).cuda() for way in (by_comparison, by_rank, by_count)]
     model = nn.ModuleList(ways)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for _ in range(2):
@@ -66,15 +59,15 @@ def process(tmp_path_factory):
 def test_each_expert_gets_its_share_of_the_tokens(process):
     rows = [each.inputs[1].shape[0] for each in process.operators if each.leaf and each.name == "aten::addmm"]
     gates, experts = rows.count(64), rows.count(64 * 2 // 8)
-    assert (gates, experts) == (5, 5 * 8)
+    assert (gates, experts) == (3, 3 * 8)
     codes = {note.code for note in process.notes}
     assert "balanced-experts" in codes and "stand-in-selection" not in codes
 
 
 def test_modules_are_marked_by_class_and_number(process):
     names = [mark.name.removeprefix(MODULE_PREFIX) for mark in process.marks if mark.name.startswith(MODULE_PREFIX)]
-    assert [name for name in names if "Mixture" in name] == ["Mixture_0", "Mixture_1", "Mixture_2", "Mixture_3", "Mixture_4"]
-    assert len({name for name in names if "Linear" in name}) == 5 * (1 + 8)
+    assert [name for name in names if "Mixture" in name] == ["Mixture_0", "Mixture_1", "Mixture_2"]
+    assert len({name for name in names if "Linear" in name}) == 3 * (1 + 8)
     gate = next(mark for mark in process.marks if mark.name == f"{MODULE_PREFIX}Linear_0")
     inside = [each.name for each in process.operators if gate.begin < each.begin and each.end < gate.end and each.leaf]
     assert "aten::addmm" in inside

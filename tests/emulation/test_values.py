@@ -26,19 +26,65 @@ for _ in range(2):
     zeros = torch.zeros(4, device="cuda")
     assert zeros.max().item() == 0
     zeros[2] = 5  # by way of a view
-    assert zeros.max().item() == 1
+    assert zeros.max().item() == 5
+    assert zeros.add_(torch.rand((), device="cuda")).max().item() == 1, "a stand-in"
     zeros = torch.zeros(4, device="cuda")
     torch._foreach_add_([zeros], 1.0)
     assert zeros.max().item() == 1
     zeros.copy_(torch.full((4,), 3, device="cuda"))
     assert zeros[1].item() == 3
     zeros[:2].copy_(torch.full((2,), 4, device="cuda"))
-    assert zeros.max().item() == 1
+    assert zeros.tolist() == [4, 4, 3, 3]
     drawn = torch.multinomial(torch.rand(3, 9, device="cuda"), 1)
     assert not (drawn == 2).all() and (torch.rand(3, device="cuda") == 2).all()  # not all of what was drawn is the end
-    normal = torch.distributions.Normal(zeros.log(), zeros)  # which checks that its parameters are valid
+    drawn = torch.rand(4, device="cuda")
+    normal = torch.distributions.Normal(drawn.log(), drawn)  # which checks that its parameters are valid
     assert normal.log_prob(normal.sample()).shape == (4,)
     step()
+"""
+    run(tmp_path, STEPS + body)
+
+
+def test_values_that_the_host_sent_decide_shapes_as_they_would_there(tmp_path):
+    body = """
+for _ in range(2):
+    batch = torch.repeat_interleave(torch.arange(3), torch.tensor([5, 9, 3])).cuda()
+    x, ends = torch.rand(17, 4).cuda(), torch.bincount(batch).cumsum(0)
+    assert batch.max().item() == 2 and ends.tolist() == [5, 14, 17] and ends[-1].cpu().numpy() == 17
+    assert x[batch == 1].shape == (9, 4) and torch.unique(batch).shape == (3,) and len(batch.nonzero()) == 12
+    assert torch.arange(1 + (1 << 24), device="cuda")[3].item() == 1, "too large: a stand-in"
+    step()
+"""
+    (process,) = run(tmp_path, STEPS + body)
+    assert not {"stand-in-selection", "stand-in-unique", "stand-in-counts"} & {note.code for note in process.notes}
+
+
+@pytest.mark.parametrize("mark", ["lumos.collect.step()", "optimizer = None; profiler.step()"])
+def test_a_script_says_itself_where_a_step_ends(tmp_path, mark):
+    body = f"""
+import lumos.collect
+weight = torch.rand(4, 4, device="cuda", requires_grad=True)
+profiler = torch.profiler.profile(schedule=torch.profiler.schedule(wait=0, warmup=0, active=2))
+optimizer = torch.optim.SGD([weight]) if {"lumos" in mark} else None
+for _ in range(4):
+    for _ in range(3):
+        nn.ReLU()(weight), optimizer and optimizer.step()
+    {mark}
+"""
+    assert leaves(*run(tmp_path, body)).count("aten::clamp_min") == 3
+
+
+def test_threads_of_the_script_and_compiled_optimizers_know_the_device(tmp_path):
+    body = """
+import threading
+from torch.distributed.optim.functional_adam import _FunctionalAdam  # of which torch.jit.script makes its own code
+made = []
+thread = threading.Thread(target=lambda: made.extend((torch.empty(2, 4, pin_memory=True), torch.rand(2, 4, device="cuda")) * 99))
+thread.start()
+step()
+thread.join()
+assert made[0].is_pinned() and made[1].is_cuda
+step()
 """
     run(tmp_path, STEPS + body)
 

@@ -111,7 +111,7 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
     alike = ", the others do the same as one of them" if len(found.distinct) < found.ranks else ""
     out.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}", markup=False)
     out.print(f"{count(found.operators, 'operator')} in {count(steps, 'step')}")
-    for line in _memory(found.memory):
+    for line in _memory(found.memory) if found.memory else ():
         out.print(line, markup=False, soft_wrap=True)
     if found.span_ns is not None:
         out.print(f"{found.span_ns / 1e9:.3f} s from the first work to the last, simulated")

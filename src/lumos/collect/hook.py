@@ -1,4 +1,4 @@
-"""Recording without changing the training loop: every optimizer step ends a training step.
+"""Recording without changing the training loop: every optimizer step ends a training step, or each call of `step` that a script makes.
 
 A script calls `on_optimizer_steps` before it trains, whatever framework then runs the loop. Or `lumos collect` starts the command with
 its settings in the environment, and `startup/sitecustomize.py` calls `install` in each process that loads torch's optimizers. Only the
@@ -12,12 +12,25 @@ import importlib
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lumos.collect.window import Recording, profile
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: What a marked end of a step is told to.
+MARKED: list[Callable[[], None]] = []
+
 #: The environment variable that carries the settings, as JSON: the arguments of `profile`.
 VARIABLE = "LUMOS_COLLECT"
+
+
+def step() -> None:
+    """End a training step here: `lumos.collect.step()` in a loop without an optimizer, or whose steps end elsewhere. Steps of optimizers
+    count no more from then on. It does nothing where `lumos collect` did not start the script."""
+    for each in MARKED:
+        each()
 
 
 def on_optimizer_steps(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *, wait: int = 5, **options: Any) -> None:
@@ -33,7 +46,9 @@ def on_optimizer_steps(folder: str | os.PathLike[str], steps: int = 3, warmup: i
 
 def install(optimizer_module: Any) -> None:
     """Record, ending a step with each step of the first optimizer. optimizer_module: torch.optim.optimizer."""
-    optimizer_module.register_optimizer_step_post_hook(OptimizerSteps(json.loads(os.environ[VARIABLE])))
+    steps = OptimizerSteps(json.loads(os.environ[VARIABLE]))
+    optimizer_module.register_optimizer_step_post_hook(steps)
+    MARKED.append(lambda: steps(steps, is_marked=True))
 
 
 class OptimizerSteps:
@@ -46,8 +61,8 @@ class OptimizerSteps:
         self._first: int | None = None
         self._failed = False
 
-    def __call__(self, optimizer: Any, *_: Any) -> None:
-        if self._failed or self._first not in (None, id(optimizer)):
+    def __call__(self, optimizer: Any, *_: Any, is_marked: bool = False) -> None:
+        if self._failed or (self._first not in (None, id(optimizer)) and not is_marked):
             return
         self._first = id(optimizer)
         try:

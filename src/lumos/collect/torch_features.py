@@ -6,7 +6,10 @@ them.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: Options to turn on where they exist.
 #: enable_cuda_sync_events: rows that say which work a synchronising call waited for, and which event a stream waited for.
@@ -14,12 +17,12 @@ from typing import Any
 WANTED = ("enable_cuda_sync_events", "trace_only")
 
 
-def experimental_config(torch: Any) -> Any:
+def experimental_config(torch: Any, wanted: Sequence[str] = WANTED) -> Any:
     """A profiler configuration with every wanted option that this torch has, or None where it has no such configuration."""
     factory = getattr(getattr(torch._C, "_profiler", None), "_ExperimentalConfig", None)
     if factory is None:
         return None
-    return factory(**{option: True for option in WANTED if _accepts(factory, option)})
+    return factory(**{option: True for option in wanted if _accepts(factory, option)})
 
 
 def _accepts(factory: Any, option: str) -> bool:

@@ -32,9 +32,9 @@ _TRACES = "*.json*"
 class Emulated(NamedTuple):
     """What an emulated job left. ranks: of the job. distinct: those that did work of their own and ran; the others are copies.
     operators: of the recorded steps, over the distinct ranks. peak_bytes: the most memory that a rank had allocated; memory: the peak of
-    each distinct rank, with its moment and owners. span_ns: from the first recorded work to the last, None for "cpu", whose work is not
-    priced. files: the traces by rank, which have their execution traces beside them; for "cpu" the execution traces of the distinct ranks
-    alone."""
+    each distinct rank, with its moment and owners, none for "cpu". span_ns: from the first recorded work to the last, None for "cpu", whose
+    work is not priced. files: the traces by rank, which have their execution traces beside them; for "cpu" the execution traces of the
+    distinct ranks alone."""
 
     ranks: int
     distinct: list[int]
@@ -77,8 +77,8 @@ def emulate(
         written = _execution_traces(folder, found) if device.is_cpu else write_traces(folder, found, load_cluster(cluster))
         for snapshot in (Path(work) / SNAPSHOTS).glob("*"):
             shutil.copy(snapshot, folder)
-    peaks = [peak(each) for each in found]
-    most, operators = max(each.allocated_bytes for each in peaks), sum(len(each.operators) for each in found)
+    peaks = [] if device.is_cpu else [peak(each) for each in found]
+    most, operators = max((each.allocated_bytes for each in peaks), default=0), sum(len(each.operators) for each in found)
     notes = [*_diagnostics(found), *written.diagnostics]
     return Emulated(ranks, [each.rank for each in found], operators, most, peaks, written.span_ns, list(written.files), notes)
 

@@ -20,9 +20,6 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Grows when a field changes its meaning or is removed.
-_VERSION = 1
-
 
 class Tensor(msgspec.Struct, frozen=True):
     """A tensor without data. dtype: as torch writes it, without "torch." ("bfloat16"). stride: in elements. storage: one number for
@@ -94,7 +91,6 @@ class CallKind(StrEnum):
     SYNCHRONIZE_STREAM = "synchronize-stream"  # the thread waits for all work on `stream`
     SYNCHRONIZE_DEVICE = "synchronize-device"  # the thread waits for all work of the device
     READ_VALUE = "read-value"  # the thread waits for a value that it copies from the device: .item(), nonzero, a copy to pageable memory
-    EMPTY_CACHE = "empty-cache"
 
 
 class DeviceCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,7 +110,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """A collective, or one side of a transfer, as this rank issued it.
 
     group: the name of a `Group`. sequence: counts the exchanges of that group on this rank from 0; a batch of sends and receives
-    counts once and shares `batch` (-1 outside of one). name: what was called ("_allgather_base"). input_elements, output_elements:
+    counts once. name: what was called ("_allgather_base"). input_elements, output_elements:
     of this rank. peer: the other rank of a send or receive, or the root, as a rank of the job; -1 without. input_splits,
     output_splits: elements to and from each member, empty where all are equal. stream: the current one when it was called.
     asynchronous: the caller did not wait (a call that waits is followed by its own STREAM_WAITS_EXCHANGE). host: it moves objects
@@ -134,7 +130,6 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     peer: int = -1
     input_splits: list[int] = []
     output_splits: list[int] = []
-    batch: int = -1
     stream: int = 0
     asynchronous: bool = False
     host: bool = False
@@ -181,13 +176,6 @@ class Group(msgspec.Struct, frozen=True):
     made: int
 
 
-class Stream(msgspec.Struct, frozen=True):
-    """A stream that the script or a framework made, beside the default stream 0."""
-
-    number: int
-    priority: int = 0
-
-
 class Assumption(msgspec.Struct, frozen=True):
     """Something assumed or left out. code: a kebab-case word; where: the first line of the script that caused it; count: how often."""
 
@@ -216,11 +204,9 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     owners: list[Owner] = []
     room: int = 0
     groups: list[Group] = []
-    streams: list[Stream] = []
     copies: list[int] = []
     notes: list[Assumption] = []
     schemas: dict[str, str] = {}
-    version: int = _VERSION
 
 
 def signature(operator: Operator) -> str:
@@ -239,11 +225,8 @@ def write_record(process: Process, path: Path) -> None:
 
 
 def read(path: Path) -> Process:
-    """The record in a file. Raises LumosError where it is none, or of another version."""
+    """The record in a file. Raises LumosError where it is none."""
     try:
-        process = msgspec.msgpack.decode(path.read_bytes(), type=Process)
+        return msgspec.msgpack.decode(path.read_bytes(), type=Process)
     except (OSError, msgspec.DecodeError) as error:
         raise LumosError(f"{path}: not a record of an emulated process ({error}): emulate the script again") from error
-    if process.version != _VERSION:
-        raise LumosError(f"{path}: a record of version {process.version}, this Lumos reads {_VERSION}: emulate the script again")
-    return process

@@ -21,7 +21,7 @@ import msgspec
 from lumos.collect.command import startup_path
 from lumos.emulation import record
 from lumos.emulation.distinct import distinct_work, mesh_dimensions
-from lumos.emulation.process.settings import TOO_FEW_STEPS, WAITS, WHERE, EmulationSettings
+from lumos.emulation.process.settings import MARKS, TOO_FEW_STEPS, WAITS, WHERE, EmulationSettings, StepEnd
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
@@ -163,15 +163,15 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
     processes = Processes(job)
     with ThreadPoolExecutor(_AT_ONCE) as pool, processes.ended_by_errors():
         beside = pool.submit(_run, processes, last, at_once=True) if last else None
-        by_forward = _run(processes, 0)
-        last_ran = beside is not None and beside.result()
+        ended_by = _run(processes, 0)
+        last_ran = beside is not None and beside.result() is ended_by and _file(job, last).exists()
     first = _read(job, 0)
     if not last:
         return [first]
     read = {0: first}
 
     def ran(ranks: Sequence[int]) -> list[record.Process]:
-        _run_all(processes, {rank for rank in ranks if not _file(job, rank).exists()}, by_forward, progress)
+        _run_all(processes, {rank for rank in ranks if not _file(job, rank).exists()}, ended_by, progress)
         read.update((rank, _read(job, rank)) for rank in ranks if rank not in read)
         return [read[rank] for rank in ranks]
 
@@ -187,26 +187,28 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
     return found
 
 
-def _run_all(processes: Processes, ranks: Iterable[int], by_forward: bool, progress: Callable[[int, int], None] | None) -> None:
+def _run_all(processes: Processes, ranks: Iterable[int], ended_by: StepEnd, progress: Callable[[int, int], None] | None) -> None:
     waiting = sorted(ranks)
     with ThreadPoolExecutor(_AT_ONCE) as pool, processes.ended_by_errors():
-        for done, _ in enumerate(pool.map(lambda rank: _run(processes, rank, by_forward), waiting)):
+        for done, _ in enumerate(pool.map(lambda rank: _run(processes, rank, ended_by), waiting)):
             if progress is not None:
                 progress(done + 1, len(waiting))
 
 
-def _run(processes: Processes, rank: int, by_forward: bool = False, at_once: bool = False) -> bool:
-    """Run one rank. Returns whether its steps are calls of a module, because it has no optimizer. at_once: before it is known whether its
-    steps need others to run first; returns whether it could be done."""
+def _run(processes: Processes, rank: int, ended_by: StepEnd = StepEnd.OPTIMIZER, at_once: bool = False) -> StepEnd:
+    """Run one rank. Returns what ended its steps. at_once: before it is known whether its steps need others to run first, or end otherwise,
+    so that it may leave no record."""
     job = processes.job
     file = _file(job, rank)
-    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), by_forward)
+    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), ended_by)
     status = processes.execute(msgspec.structs.replace(settings, patience_s=0.0) if at_once else settings)
     message = last_message(file)
-    if file.exists() or (at_once and status in (WAITS, TOO_FEW_STEPS)):
-        return file.exists() if at_once else by_forward
-    if status == TOO_FEW_STEPS and not by_forward and " 0 steps" in message:
-        return _run(processes, rank, True)
+    if file.exists() or (at_once and status in (WAITS, TOO_FEW_STEPS, MARKS)):
+        return ended_by
+    if status == MARKS and ended_by is not StepEnd.MARK:
+        return _run(processes, rank, StepEnd.MARK)
+    if status == TOO_FEW_STEPS and ended_by is StepEnd.OPTIMIZER and " 0 steps" in message:
+        return _run(processes, rank, StepEnd.MODULE)
     raise _failure(job, rank, status, message)
 
 

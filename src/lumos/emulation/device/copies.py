@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lumos.blocks.work import Fixed, Traffic
 from lumos.cost.memory_bound_model import POINTWISE
 from lumos.emulation.device.elementwise import elementwise
-from lumos.emulation.device.launch import SECTOR, DeviceEngine, Launch, nbytes, results_of, same_layout, tensors_of, width
+from lumos.emulation.device.launch import SECTOR, DeviceEngine, Launch, beside, nbytes, results_of, same_layout, tensors_of, width
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -79,11 +79,11 @@ def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
         return None
     pieces = _pieces(inputs, operator)
     instructions = _INSTRUCTIONS.get(len(inputs[0].shape))
-    if instructions is None or (all(map(_is_contiguous, inputs)) and min(pieces) >= SECTOR):
+    if instructions is None or (all(beside(tensor) == math.prod(tensor.shape) for tensor in inputs) and min(pieces) >= SECTOR):
         return None
     elements = sum(math.prod(tensor.shape) for tensor in inputs)
     is_beside = [not tensor.stride or tensor.stride[-1] <= 1 or tensor.shape[-1] == 1 for tensor in inputs]
-    read = sum(nbytes(tensor) if beside else math.prod(tensor.shape) * SECTOR for tensor, beside in zip(inputs, is_beside, strict=True))
+    read = sum(nbytes(tensor) if close else math.prod(tensor.shape) * SECTOR for tensor, close in zip(inputs, is_beside, strict=True))
     written = sum(
         math.prod(tensor.shape) * width(tensor.dtype) * max(piece, SECTOR) // piece for tensor, piece in zip(inputs, pieces, strict=True)
     )
@@ -95,15 +95,3 @@ def _pieces(inputs: Sequence[Tensor], operator: Operator) -> list[int]:
     """Bytes that each tensor puts beside each other into the result."""
     dim = next((each for each in operator.inputs if isinstance(each, int)), 0) % len(inputs[0].shape)
     return [math.prod(tensor.shape[dim:]) * width(tensor.dtype) for tensor in inputs]
-
-
-def _is_contiguous(tensor: Tensor) -> bool:
-    """Whether the elements lie one after the other in the order of the shape. True where the strides are not known."""
-    if len(tensor.stride) != len(tensor.shape):
-        return True
-    expected = 1
-    for size, step in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
-        if size != 1 and step != expected:
-            return False
-        expected *= size
-    return True

@@ -198,8 +198,6 @@ class _Walk:
                 self._synchronise("cudaDeviceSynchronize", streams.last())
             case CallKind.READ_VALUE:
                 self._read(call)
-            case CallKind.EMPTY_CACHE:
-                pass
 
     def _read(self, call: DeviceCall) -> None:
         """Copy a value to the host, unless the operator around the call has made the copy itself, and wait for it."""

@@ -120,13 +120,13 @@ def _steps(tensor: Tensor) -> tuple[int, ...]:
 def in_lines(tensors: Iterable[Tensor]) -> bool:
     """Whether a cache line or more of each tensor lies beside each other when the elements are visited in the order of the shape, so that
     copying them takes as long as element-wise work does. True where the strides are not known."""
-    return all(_run(tensor) * width(tensor.dtype) >= min(_LINE, nbytes(tensor)) for tensor in tensors)
+    return all(beside(tensor) * width(tensor.dtype) >= min(_LINE, nbytes(tensor)) for tensor in tensors)
 
 
-def _run(tensor: Tensor) -> int:
-    """Elements that lie beside each other, from the innermost dimension on."""
+def beside(tensor: Tensor) -> int:
+    """Elements that lie beside each other, from the innermost dimension on; all of them where the strides are not known."""
     if len(tensor.stride) != len(tensor.shape):
-        return shown_elements(tensor)
+        return math.prod(tensor.shape)
     elements = 1
     for size, step in zip(reversed(tensor.shape), reversed(tensor.stride), strict=True):
         if size != 1 and step != elements:

@@ -24,14 +24,8 @@ if TYPE_CHECKING:
 #: A version of NCCL that has whatever torch 2.13 asks for by its version.
 _NCCL = (2, 27, 0)
 
-#: Functions of torch.accelerator, and those of torch.cuda that answer them.
-_ACCELERATOR = {
-    "current_stream": "current_stream", "set_stream": "set_stream", "synchronize": "synchronize", "device_count": "device_count",
-    "current_device_index": "current_device", "set_device_index": "set_device", "empty_cache": "empty_cache",
-    "memory_stats": "memory_stats", "memory_allocated": "memory_allocated", "max_memory_allocated": "max_memory_allocated",
-    "memory_reserved": "memory_reserved", "max_memory_reserved": "max_memory_reserved", "get_memory_info": "mem_get_info",
-    "reset_peak_memory_stats": "reset_peak_memory_stats", "reset_accumulated_memory_stats": "reset_accumulated_memory_stats",
-}  # fmt: skip
+#: Functions of torch.accelerator that torch.cuda has under another name.
+_ACCELERATOR = {"current_device_index": "current_device", "set_device_index": "set_device", "get_memory_info": "mem_get_info"}
 
 
 class Generator(torch.Generator):  # type: ignore[misc]
@@ -80,15 +74,16 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory)
     count = min(settings.world, device.per_node)
     open_device(count)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
-    answers = dict(functions(streams)) | _identity(device, count) | memory.answers(streams) | _random()
+    answers = dict(functions(streams)) | _identity(device, count) | memory.answers() | _random()
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
     for name, answer in (answers | _current(here) | _driver()).items():
         _let_answer(name, answer)
     torch.Generator = Generator
     torch.set_rng_state = torch.random.set_rng_state = _unless_without_data(torch.set_rng_state)
     torch.cuda.default_generators = tuple(Generator("cuda") for _ in range(count))
-    for name, same in _ACCELERATOR.items():
-        setattr(torch.accelerator, name, getattr(torch.cuda, same))
+    for name, function in list(vars(torch.accelerator).items()):
+        if isinstance(function, types.FunctionType) and hasattr(torch.cuda, same := _ACCELERATOR.get(name, name)):
+            setattr(torch.accelerator, name, getattr(torch.cuda, same))
     install_types()
     nccl: Any = importlib.import_module("torch.cuda.nccl")
     nccl.version = lambda: _NCCL

@@ -16,6 +16,8 @@ from lumos.collect.loading import when_loaded
 from lumos.emulation.process.outside import OUTSIDE, leave_unwritten
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from lumos.emulation.process.journal import Journal
 
 
@@ -55,21 +57,24 @@ def saving(journal: Journal) -> None:
     when_loaded("transformers.modeling_utils", lambda loaded: OUTSIDE.replace(loaded.PreTrainedModel, "save_pretrained", nothing))
 
 
-def torch_parts(journal: Journal) -> None:
-    """Profilers of the script's own, which would meet the emulation's."""
-    torch.profiler.profile = _profile_class(journal)
+def profilers(journal: Journal, stepped: Callable[[bool], None]) -> None:
+    """Profilers of the script's own, which would meet the emulation's. stepped: called where one is told that a step has ended
+    (True), or will be (False)."""
+    torch.profiler.profile = _profile_class(journal, stepped)
     torch.autograd.profiler.profile = torch.profiler.profile
     torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()
     for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
         setattr(torch.cuda.nvtx, name, lambda *_: None)
 
 
-def _profile_class(journal: Journal) -> Any:
+def _profile_class(journal: Journal, stepped: Callable[[bool], None]) -> Any:
     class Profile:
         """A profiler that records nothing."""
 
-        def __init__(self, *_: Any, **__: Any) -> None:
+        def __init__(self, *_: Any, schedule: Any = None, **__: Any) -> None:
             journal.assume("no-own-profiler", "the script's own profiler records nothing")
+            if schedule is not None:
+                stepped(False)
 
         def __enter__(self) -> Any:
             return self
@@ -77,10 +82,19 @@ def _profile_class(journal: Journal) -> Any:
         def __exit__(self, *_: Any) -> None:
             pass
 
+        def step(self) -> None:
+            stepped(True)
+
         def __getattr__(self, _: str) -> Any:
             return lambda *_, **__: None
 
     return Profile
+
+
+#: Arguments of a data loader that are about its workers, and about the memory that they fill.
+_OF_WORKERS = (
+    "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context", "pin_memory_device",
+)  # fmt: skip
 
 
 def loaders(journal: Journal, mode: Any) -> None:
@@ -94,16 +108,7 @@ def loaders(journal: Journal, mode: Any) -> None:
         names = make.__code__.co_varnames[1 : make.__code__.co_argcount]
         given = dict(zip(names, args, strict=False)) | kwargs
         apart = bool(given.get("num_workers"))
-        for name in (
-            "num_workers",
-            "pin_memory",
-            "persistent_workers",
-            "prefetch_factor",
-            "timeout",
-            "multiprocessing_context",
-            "pin_memory_device",
-        ):
-            given.pop(name, None)
+        given = {name: value for name, value in given.items() if name not in _OF_WORKERS}
         make(loader, **given)
         hidden[id(loader.dataset)] = apart
         if apart:

@@ -16,7 +16,6 @@ from lumos.emulation.process.outside import make_folder, open_file
 from lumos.emulation.process.script import is_of_lumos
 from lumos.emulation.process.settings import SNAPSHOTS
 from lumos.emulation.process.versions import TORCH_VERSION
-from lumos.emulation.record import CallKind
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
     from lumos.emulation.process.allocator import MemoryBlock
     from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.settings import Device, EmulationSettings
-    from lumos.emulation.process.streams import Streams
 
 #: The variables with the allocator's options, the one that counts first.
 _VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
@@ -47,14 +45,10 @@ class DeviceMemory:
         self._allocator, self._settings, self._journal = allocator, settings, journal
         self._history: deque[dict[str, Any]] | None = None
 
-    def answers(self, streams: Streams) -> dict[str, Any]:
+    def answers(self) -> dict[str, Any]:
         """Functions of torch.cuda.memory by their names. Summaries and single figures that are not here follow in torch's own code from
         `memory_stats_as_nested_dict`."""
         allocator = self._allocator
-
-        def empty_cache() -> None:
-            streams.call(CallKind.EMPTY_CACHE)
-            allocator.empty()
 
         def set_share(share: float, *_: Any) -> None:
             allocator.share = share
@@ -66,7 +60,7 @@ class DeviceMemory:
         return {
             "memory_stats_as_nested_dict": lambda *_, **__: allocator.statistics(),
             "host_memory_stats_as_nested_dict": dict,
-            "empty_cache": empty_cache,
+            "empty_cache": allocator.empty,
             "mem_get_info": lambda *_: (allocator.free, allocator.memory),
             "memory_snapshot": lambda *_, **__: self._snapshot()["segments"],
             "get_allocator_backend": lambda: "native",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
 from torch._C._profiler import _RecordFunctionFast
 
 from lumos.emulation.process.script import line_of_script
@@ -48,15 +49,20 @@ _Entry = OperatorNote | DeviceCall | Exchange | Allocation | StepNote
 
 
 class Journal:
-    """The notes of one process. Those made before `recording` have number 0 and no row."""
+    """The notes of one process. Those made before `recording` have number 0 and no row. last: the number of the newest."""
 
     def __init__(self) -> None:
-        self.recording = False
+        self.is_on = False
         self.reads = 0  # values read from tensors since the last step
         self.entries: dict[int, _Entry] = {}
         self.before: list[Allocation] = []
         self.assumed: dict[tuple[str, str], Assumption] = {}
-        self._last = 0
+        self.last = 0
+
+    @property
+    def recording(self) -> bool:
+        """Whether the profiler runs on this thread, which it does on those that it knows: the one that started it, and autograd's."""
+        return self.is_on and torch.autograd._profiler_enabled()
 
     @contextlib.contextmanager
     def around(self, entry: _Entry, opened: bool = False) -> Iterator[int]:
@@ -78,26 +84,21 @@ class Journal:
             if isinstance(entry, Allocation):
                 self.before.append(entry)
             return 0
-        with _RecordFunctionFast(f"{CLOSED}{self._last + 1}"):
+        with _RecordFunctionFast(f"{CLOSED}{self.last + 1}"):
             return self._number(entry)
 
-    def assume(self, code: str, message: str) -> None:
+    def assume(self, code: str, message: str, where: str = "") -> None:
         """Note an assumption, with the line of the script that made it necessary; equal ones are counted."""
         known = self.assumed.get((code, message))
         if known is None:
-            self.assumed[code, message] = Assumption(code, message, line_of_script())
+            self.assumed[code, message] = Assumption(code, message, where or line_of_script())
         else:
             self.assumed[code, message] = Assumption(code, message, known.where, known.count + 1)
 
-    @property
-    def last(self) -> int:
-        """The number of the newest note."""
-        return self._last
-
     def _number(self, entry: _Entry) -> int:
-        self._last += 1
-        self.entries[self._last] = entry
-        return self._last
+        self.last += 1
+        self.entries[self.last] = entry
+        return self.last
 
     @contextlib.contextmanager
     def aside(self) -> Iterator[None]:

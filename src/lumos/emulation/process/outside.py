@@ -43,11 +43,11 @@ _unwritten: set[str] = set()
 
 
 class Outside:
-    """The functions that are cut, until they are given back. noted: what was cut before anybody asked, with the line of the script."""
+    """The functions that are cut, until they are given back."""
 
     def __init__(self) -> None:
-        self.noted: list[tuple[str, str, str]] = []
-        self.assume: Callable[[str, str], None] = lambda code, message: self.noted.append((code, message, line_of_script()))
+        self._noted: list[tuple[str, str, str]] = []
+        self.assume: Callable[..., None] = lambda code, message: self._noted.append((code, message, line_of_script()))
         self._before: list[tuple[Any, str, Any]] = []
 
     def cut(self) -> None:
@@ -61,6 +61,12 @@ class Outside:
         for name in ("getaddrinfo", "gethostbyname"):
             self.replace(socket, name, _of_this_machine(getattr(socket, name)))
         when_loaded("sqlite3", self._databases)
+
+    def tell(self, assume: Callable[..., None]) -> None:
+        """Let somebody note what is cut, from now on and until now: a code, a message and the line of the script."""
+        self.assume = assume
+        for noted in self._noted:
+            assume(*noted)
 
     def give_back(self) -> None:
         """Let them do again what they did."""

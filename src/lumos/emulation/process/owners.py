@@ -45,7 +45,9 @@ class Owners:
         self._holders: dict[int, str] = {}  # by the identity of a parameter or buffer: the module that has it
         self._calls = threading.local()
         self._forward: list[_Module] = []
-        self._updating = 0
+        self._updating = self._backward = 0
+        self._due: Callable[[], None] | None = None
+        self.after_call: Callable[[], None] = lambda: None  # called after each call of an outermost module
 
     # ---------------------------------------------------------------- what runs
 
@@ -66,6 +68,8 @@ class Owners:
         stack = self._stack()
         stack.pop()
         self._note_module(stack)
+        if not stack:
+            self.after_call()
 
     def _note_module(self, stack: list[str]) -> None:
         if torch._C._current_autograd_node() is None:
@@ -87,17 +91,31 @@ class Owners:
         del self._forward[:-1]
 
     def watch_backward(self) -> None:
-        """Ask for gradients whenever a backward pass is done."""
+        """Ask for gradients whenever a backward pass is done, and do what waits for that."""
         run = torch.autograd._engine_run_backward
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
+            self._backward += 1
             try:
-                return run(*args, **kwargs)
+                out = run(*args, **kwargs)
             finally:
+                self._backward -= 1
                 if torch._C._current_autograd_node() is None:
                     self._gradients(list(self._parameters.values()))
+            if self._due is not None and not self._backward:
+                due, self._due = self._due, None
+                due()
+            return out
 
         torch.autograd._engine_run_backward = run_backward
+
+    def outside_backward(self, call: Callable[[], None]) -> None:
+        """Make a call, once a backward pass that runs is done, on the thread that asked for it: that of the pass would otherwise begin and
+        end what is recorded of all threads."""
+        if self._backward:
+            self._due = call
+        else:
+            call()
 
     # ---------------------------------------------------------------- what is known of a storage
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import sys
 import sysconfig
@@ -55,6 +56,29 @@ def line_of_error(trace: TracebackType | None) -> str:
     return next((f"{file}:{line}" for file, line in reversed(lines) if _is_of_script(file)), "")
 
 
+#: How a script names what captures CUDA graphs, and the end of a step.
+CAPTURES = re.compile(r"\bCUDAGraph\b|\bmake_graphed_callables\b|\bcuda\.graph\(")
+MARKS_STEPS = re.compile(r"\bcollect\.step\(|\blumos\.collect import .*\bstep\b")
+
+
+def says(words: re.Pattern[str]) -> bool:
+    """Whether a file of the script has these words, which may come to be run later than the steps that are to be recorded."""
+    files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
+    own = (Path(file) for file in files if file.endswith(".py") and _is_of_script(file))
+    return any(words.search(each.read_text(errors="replace")) for each in own if each.is_file())
+
+
+def enter_in_threads(mode: Any) -> None:
+    """Let threads that the script starts run in the mode too, which torch keeps for each thread."""
+    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def in_mode(thread: threading.Thread) -> None:
+        with mode:
+            begin(thread)
+
+    threading.Thread._bootstrap_inner = in_mode  # type: ignore[attr-defined]
+
+
 #: What to do about an exception of these names, which say that a script needs what an emulated one has not.
 _REMEDIES = {
     "DataDependentOutputException": "its result depends on values, which tensors do not have here: use what follows from shapes instead",
@@ -105,7 +129,7 @@ class Endings:
         self._process = os.getpid()
         self._called = ""
 
-    def install(self) -> None:
+    def watch(self) -> None:
         """Begin to watch."""
         sys.excepthook = self._fail
         threading.excepthook = self._in_thread

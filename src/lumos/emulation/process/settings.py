@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from enum import StrEnum
 
 import msgspec
 
@@ -13,11 +14,20 @@ _VARIABLE = "LUMOS_EMULATE"
 #: The folder with the snapshots of memory that a script makes, beside its record.
 SNAPSHOTS = "snapshots"
 
-#: Exit status of a process whose script ended before enough steps, and of one that would have waited longer for another than it may.
-TOO_FEW_STEPS, WAITS = 3, 4
+#: Exit status of a process whose script ended before enough steps, of one that would have waited longer for another than it may, and of
+#: one whose script marks its steps itself.
+TOO_FEW_STEPS, WAITS, MARKS = 3, 4, 5
 
 #: The signal that asks a process for the line of the script that it is at.
 WHERE = signal.SIGUSR1
+
+
+class StepEnd(StrEnum):
+    """What ends a step."""
+
+    OPTIMIZER = "optimizer"  # a step of the first optimizer that steps
+    MODULE = "module"  # a call of an outermost module, in a script without an optimizer
+    MARK = "mark"  # a call of lumos.collect.step(), or in a script without an optimizer of its own profiler's step
 
 
 class Device(msgspec.Struct, frozen=True):
@@ -51,8 +61,7 @@ class Device(msgspec.Struct, frozen=True):
 class EmulationSettings(msgspec.Struct, frozen=True):
     """How to emulate one process. steps: to record. warmup: steps before them. file: where its record is written.
 
-    by_forward: the script has no optimizer, so that a call of its outermost module is a step. patience_s: how long it waits for what
-    processes of other ranks say.
+    patience_s: how long it waits for what processes of other ranks say.
     """
 
     device: Device
@@ -61,7 +70,7 @@ class EmulationSettings(msgspec.Struct, frozen=True):
     steps: int
     warmup: int
     file: str
-    by_forward: bool = False
+    ended_by: StepEnd = StepEnd.OPTIMIZER
     patience_s: float = 300.0
 
     def environment(self, *, launched: bool = False) -> dict[str, str]:

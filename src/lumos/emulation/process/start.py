@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
+from lumos.collect.torch_features import experimental_config
 from lumos.emulation import record
-from lumos.emulation.process import cuda, cuts, steps, versions
+from lumos.emulation.process import cuda, cuts, steps
 from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
 from lumos.emulation.process.journal import Journal, StepNote
 from lumos.emulation.process.operators import attention, higher_order, recurrent, tensors
@@ -25,12 +26,16 @@ from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
 from lumos.emulation.process.ranks import groups, pipelines
 from lumos.emulation.process.rows import put_together, schemas
-from lumos.emulation.process.script import Endings, leave, line_of_error, script_error
-from lumos.emulation.process.settings import TOO_FEW_STEPS, WAITS, EmulationSettings
+from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, enter_in_threads, leave, line_of_error, says, script_error
+from lumos.emulation.process.settings import MARKS, TOO_FEW_STEPS, WAITS, EmulationSettings, StepEnd
 from lumos.emulation.process.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+
+#: Steps that a script may take after those that are recorded until it captures a graph that it says it captures.
+_STEPS_BEFORE_CAPTURE = 32
 
 
 def begin() -> None:
@@ -59,75 +64,85 @@ class _Emulation:
         self._groups = groups.Groups(settings)
         self._endings = Endings(self.ended_early, self.fail, self._say)
         self._done = 0
-        self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, versions.profiled_with_overloads())
-        self._kept: list[Any] = []
+        self._recorded: record.Process | None = None
+        options = experimental_config(torch, ("capture_overload_names",))
+        self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, options)
+        self._library = torch.library.Library("aten", "IMPL")
 
     def open(self) -> None:
         """Take over torch, and begin to count steps."""
-        if self._allocator is not None:
-            cuda.pretend(self._settings, self._streams, DeviceMemory(self._allocator, self._settings, self._journal))
-            library = torch.library.Library("aten", "IMPL")
-            attention.install(library)
-            recurrent.install(library, self._mode)
-            self._kept.append(library)
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is tried and done otherwise
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # which frameworks do to compare tensors
-        tensors.install(self._journal, self._mode)
-        higher_order.install(self._journal, self._mode)
-        self._storages.follow_sizes()
-        self._endings.install()
-        cuts.torch_parts(self._journal)
-        cuts.loaders(self._journal, self._mode)
-        cuts.saving(self._journal)
-        OUTSIDE.assume = self._journal.assume
-        for note in OUTSIDE.noted:
-            self._journal.assumed[note[:2]] = record.Assumption(*note)
-        if torch.distributed.is_available():
-            self._groups.install(self._mode.exchanges)
-        if self._settings.world > 1:
-            pipelines.install(self._settings, self._journal)
-        higher_order.compile_ranges(self._journal)
-        watch_modules(self._journal, self._owners)
-        groups.start_here(self._settings)
-        steps.install(self.step, self._settings.by_forward, self.ended_early, self._owners)
-        self._owners.watch_backward()
+        for patch in self._patches():
+            patch()
         self._mode.__enter__()
         if self._settings.warmup == 0:
             self._start()
+
+    def _patches(self) -> Iterator[Callable[[], None]]:
+        """All that is changed in torch and in Python, in order."""
+        settings, journal, mode, allocator = self._settings, self._journal, self._mode, self._allocator
+        if allocator is not None:
+            yield lambda: cuda.pretend(settings, self._streams, DeviceMemory(allocator, settings, journal))
+            yield lambda: attention.choose_as_on_device(self._library)
+            yield lambda: recurrent.call_cudnn(self._library, mode)
+        yield lambda: tensors.teach_tensors(mode)
+        yield lambda: higher_order.teach_functions(journal, mode)
+        yield self._storages.follow_sizes
+        yield self._endings.watch
+        yield lambda: enter_in_threads(mode)
+        yield lambda: cuts.profilers(journal, lambda is_over: steps.profiled(settings.ended_by, is_over))
+        yield lambda: cuts.loaders(journal, mode)
+        yield lambda: cuts.saving(journal)
+        yield lambda: OUTSIDE.tell(journal.assume)
+        if torch.distributed.is_available():
+            yield lambda: self._groups.make_fakes(mode.exchanges)
+        if settings.world > 1:
+            yield lambda: pipelines.leave_messages(settings, journal)
+        yield lambda: higher_order.compile_ranges(journal)
+        yield lambda: watch_modules(journal, self._owners)
+        yield lambda: groups.start_here(settings)
+        yield lambda: steps.count_steps(self.step, settings.ended_by, self.ended_early, self._owners)
+        yield self._owners.watch_backward
 
     def step(self) -> None:
         """A step has ended."""
         self._done += 1
         self._journal.reads = 0
-        if self._journal.recording:
+        if self._journal.is_on:
             self._journal.add(StepNote(self._done - 1))
         if self._done == self._settings.warmup:
             self._start()
         elif self._done == self._settings.warmup + self._settings.steps:
+            if self._settings.ended_by is StepEnd.OPTIMIZER and says(MARKS_STEPS):
+                leave(MARKS)
             self._finish()
+        elif self._recorded is not None and self._done == self._settings.warmup + self._settings.steps + _STEPS_BEFORE_CAPTURE:
+            self._leave_record(self._recorded)
 
     def _start(self) -> None:
         activities = {ProfilerActivity.CPU}
         with _silent():
             torch.autograd._prepare_profiler(self._config, activities)
             torch.autograd._enable_profiler(self._config, activities)
-        self._journal.recording = True
+        self._journal.is_on = True
 
     def _finish(self) -> None:
-        self._journal.recording = False
+        self._journal.is_on = False
         with _silent():
             profile = torch.autograd._disable_profiler()
-        OUTSIDE.give_back()
         settings, lists = self._settings, put_together(profile, self._journal, self._storages)
-        record.write_record(
-            record.Process(
-                rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
-                groups=self._groups.made, streams=[record.Stream(i, p) for i, p in enumerate(self._streams.priorities) if i],
-                notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators), owners=list(self._owners.all()),
-                room=settings.device.room, **lists._asdict(),
-            ),
-            Path(settings.file),
+        self._recorded = record.Process(
+            rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
+            groups=self._groups.made, notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators),
+            owners=list(self._owners.all()), room=settings.device.room, **lists._asdict(),
         )  # fmt: skip
+        if not says(CAPTURES):
+            self._leave_record(self._recorded)
+
+    def _leave_record(self, recorded: record.Process) -> None:
+        OUTSIDE.give_back()
+        record.write_record(recorded, Path(self._settings.file))
         leave(0)
 
     def fail(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
@@ -140,6 +155,8 @@ class _Emulation:
         """The script ended before enough steps."""
         if not self._endings.is_here or Path(self._settings.file).exists():  # of a process that this one started
             return
+        if self._recorded is not None:
+            self._leave_record(self._recorded)
         needed = self._settings.warmup + self._settings.steps
         self._say(self._endings.too_early(self._done, needed, self._journal.assumed.values()))
         leave(TOO_FEW_STEPS)

@@ -1,4 +1,4 @@
-"""When a training step ends: where its optimizer has stepped, as in a recording of the real script.
+"""When a training step ends: where its optimizer has stepped, as in a recording of the real script, or where the script says so.
 
 An optimizer that steps for one parameter after the other in hooks of the backward pass has stepped when that pass is done.
 """
@@ -11,6 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lumos.collect.hook import MARKED
+from lumos.collect.hook import step as marked
+from lumos.emulation.process.script import leave
+from lumos.emulation.process.settings import MARKS, StepEnd
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
@@ -21,21 +26,31 @@ if TYPE_CHECKING:
 _CALLS_WITHOUT = 16
 
 
-def install(step: Callable[[], None], by_forward: bool, without_optimizer: Callable[[], None], owners: Owners) -> None:
-    """Call `step` at the end of each step of the first optimizer that steps, or of the optimizer that holds it; of a script without one, at
-    the end of each call of an outermost module. without_optimizer: called where the script turns out to have no optimizer, which it may
-    never end to say."""
-    if by_forward:
-        _after_forward(step)
+def count_steps(step: Callable[[], None], ended_by: StepEnd, without_optimizer: Callable[[], None], owners: Owners) -> None:
+    """Call `step` at the end of each step. without_optimizer: called where the script turns out to have no optimizer, which it may never
+    end to say."""
+    MARKED.append(step if ended_by is StepEnd.MARK else lambda: leave(MARKS))
+    if ended_by is StepEnd.MODULE:
+        owners.after_call = step
     else:
-        _after_optimizer(step, without_optimizer, owners)
+        counts = ended_by is StepEnd.OPTIMIZER
+        _after_optimizer(*(lambda: owners.outside_backward(step), without_optimizer) if counts else (_nothing, _nothing), owners)
+
+
+def _nothing() -> None:
+    pass
+
+
+def profiled(ended_by: StepEnd, is_over: bool) -> None:
+    """The script's own profiler is told that a step has ended, or has a schedule and will be; it counts where there is no optimizer."""
+    if ended_by is StepEnd.MODULE or (is_over and ended_by is StepEnd.MARK):
+        marked()
 
 
 def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], None], owners: Owners) -> None:
     """The end of `Optimizer.step` itself, rather than its hook for it, so that the row of the call is complete."""
     from torch.optim.optimizer import Optimizer
 
-    step = _outside_backward(step)
     first: list[int] = []
     calls = 0
     profiled = Optimizer.profile_hook_step
@@ -46,10 +61,10 @@ def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], N
         if calls == _CALLS_WITHOUT:
             without_optimizer()
 
-    give_back = _after_forward(called)
+    owners.after_call = called
 
     def with_end(function: Any) -> Any:
-        give_back()  # an optimizer is being made
+        owners.after_call = _nothing  # an optimizer is being made
         stepped = profiled(function)
 
         @functools.wraps(stepped)
@@ -68,35 +83,6 @@ def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], N
         return wrapper
 
     Optimizer.profile_hook_step = staticmethod(with_end)
-
-
-def _outside_backward(step: Callable[[], None]) -> Callable[[], None]:
-    """`step`, or where a backward pass runs, what lets it be called once that pass is done, on the thread that asked for it. There the
-    thread of the pass would otherwise begin and end what is recorded of all threads."""
-    run = torch.autograd._engine_run_backward
-    running, is_due = 0, False
-
-    def run_backward(*args: Any, **kwargs: Any) -> Any:
-        nonlocal running, is_due
-        running += 1
-        try:
-            out = run(*args, **kwargs)
-        finally:
-            running -= 1
-        if is_due and running == 0:
-            is_due = False
-            step()
-        return out
-
-    def later() -> None:
-        nonlocal is_due
-        if running:
-            is_due = True
-        else:
-            step()
-
-    torch.autograd._engine_run_backward = run_backward
-    return later
 
 
 def _holder(frame: FrameType | None) -> FrameType | None:
@@ -125,25 +111,3 @@ def _at_return(frame: FrameType, call: Callable[[], None]) -> None:
 def _has_parameters(held: Any) -> bool:
     """Whether an object is an optimizer, by what each of them has."""
     return "param_groups" in vars(held) or hasattr(type(held), "param_groups")
-
-
-def _after_forward(step: Callable[[], None]) -> Callable[[], None]:
-    """Call `step` after each call of an outermost module. Returns what ends this."""
-    call = torch.nn.Module.__call__
-    depth = 0
-
-    def counted(module: Any, *args: Any, **kwargs: Any) -> Any:
-        nonlocal depth
-        depth += 1
-        try:
-            return call(module, *args, **kwargs)
-        finally:
-            depth -= 1
-            if depth == 0:
-                step()
-
-    def give_back() -> None:
-        torch.nn.Module.__call__ = call
-
-    torch.nn.Module.__call__ = counted
-    return give_back

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -47,13 +47,6 @@ def served() -> Iterator[None]:
 def _refuse(message: str) -> None:
     Path(EmulationSettings.here().file).with_suffix(".error").write_text(message, encoding="utf-8")
     os._exit(1)
-
-
-def profiled_with_overloads() -> Any:
-    """The profiler's configuration in which rows tell the overload of their operator, where it can, which is from 2.7 on."""
-    from torch._C._profiler import _ExperimentalConfig
-
-    return _ExperimentalConfig(capture_overload_names=True) if TORCH_VERSION >= (2, 7) else _ExperimentalConfig()
 
 
 def allows_tf32(kind: str) -> bool:

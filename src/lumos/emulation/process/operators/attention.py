@@ -81,6 +81,6 @@ def _by_efficient(query: Any, key: Any, value: Any, mask: Any, dropout: float, c
     return torch.ops.aten._scaled_dot_product_efficient_attention(query, key, value, mask, keeps, dropout, causal, scale=scale)[0]
 
 
-def install(library: Any) -> None:
+def choose_as_on_device(library: Any) -> None:
     """Let the operator choose so where autograd would call its parts."""
     library.impl("scaled_dot_product_attention", run, "AutogradCUDA")

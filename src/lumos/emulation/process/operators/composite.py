@@ -8,11 +8,14 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lumos.errors import LumosError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 #: Implementations for all kinds of devices, in the order in which they are looked for.
 _EXPLICIT = ("CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional")
@@ -99,3 +102,36 @@ def _declarations() -> str:
         return path.read_text(encoding="utf-8")
     except OSError as error:
         raise LumosError(f"{path}: {error.strerror}: it comes with torch and says which operators call others; reinstall torch") from error
+
+
+def calls_of(func: Any) -> Callable[..., Any] | None:
+    """What the device's kernel of an operator calls that launches too, with the operator's own arguments, as the functions of
+    ATen/native/cuda of the same names do in torch 2.13; None where nothing. What else it calls (memory, views) is left out."""
+    return _CALLED.get(str(func))
+
+
+def _by_mask(_: Any, indices: Any, *__: Any, **___: Any) -> None:
+    """expandTensors: the positions that a mask selects. The device tells how many they are."""
+    for mask in (each for each in indices if each is not None and each.dtype in (torch.bool, torch.uint8)):
+        mask.nonzero()
+
+
+def _put_by_mask(tensor: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any) -> None:
+    """One number is filled in where the mask holds, without its positions."""
+    if values.numel() > 1 or accumulate:
+        _by_mask(tensor, indices)
+
+
+def _flash(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, *_: Any, **more: Any) -> None:
+    """_scaled_dot_product_flash_attention_cuda: everything as [batch, tokens, heads, size]."""
+    turned = [each.transpose(1, 2) for each in (query, key, value)]
+    longest = query.shape[2], key.shape[2]
+    torch.ops.aten._flash_attention_forward(*turned, None, None, *longest, dropout, causal, False, scale=more.get("scale"))
+
+
+#: Operators that have a kernel of their own beside those.
+OWN_KERNEL_BESIDE: dict[str, Callable[..., Any]] = {"aten.index.Tensor": _by_mask, "aten._index_put_impl_.default": _put_by_mask}
+_CALLED: dict[str, Callable[..., Any]] = OWN_KERNEL_BESIDE | {
+    "aten.isnan.default": lambda tensor: tensor.ne(tensor), "aten.relu.default": lambda tensor: tensor.clamp_min(0),
+    "aten.zero_.default": lambda tensor: tensor.fill_(0), "aten._scaled_dot_product_flash_attention.default": _flash,
+}  # fmt: skip

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lumos.emulation.process.journal import Journal
 
-def install(journal: Journal, mode: Any) -> None:
+def teach_functions(journal: Journal, mode: Any) -> None:
     """Teach them the emulation. mode: the one that the script runs in."""
     when_loaded("torch.nn.attention.flex_attention", lambda module: _flexible(module, journal))
     when_loaded("torch._prims.rng_prims", lambda module: _distributed(module, type(mode)))

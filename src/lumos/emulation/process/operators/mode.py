@@ -8,6 +8,7 @@ from the device; and notes what reached the device.
 from __future__ import annotations
 
 import contextlib
+import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -18,10 +19,10 @@ from torch.utils._pytree import tree_map_only
 
 from lumos.emulation.process import versions
 from lumos.emulation.process.journal import OperatorNote
-from lumos.emulation.process.operators import attention, inside, recurrent, values
-from lumos.emulation.process.operators.composite import follows, has_kernel, implementation
+from lumos.emulation.process.operators import attention, recurrent, values
+from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
+from lumos.emulation.process.operators.known import KnownValues, tensors_in
 from lumos.emulation.process.ranks.exchanges import Exchanges
-from lumos.emulation.record import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,7 +30,22 @@ if TYPE_CHECKING:
     from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.operators.storages import Storages
     from lumos.emulation.process.streams import Streams
-    from lumos.emulation.record import Argument
+
+
+class _OfThread:
+    """An attribute that each thread has a value of its own of, where FakeTensorMode has one for all. first: makes the first value."""
+
+    def __init__(self, first: Callable[[], Any]) -> None:
+        self._first = first
+
+    def __set_name__(self, _: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, mode: Emulation, _: type) -> Any:
+        return vars(mode.here).setdefault(self._name, self._first())
+
+    def __set__(self, mode: Emulation, value: Any) -> None:
+        setattr(mode.here, self._name, value)
 
 
 class SparseGradientError(RuntimeError):
@@ -46,12 +62,15 @@ _PACK = torch.ops.aten._pack_padded_sequence.default
 class Emulation(FakeTensorMode):  # type: ignore[misc]
     """The mode in which the whole script runs. workspace: bytes that cuBLAS keeps for a thread and stream."""
 
+    enter_stack, in_kernel_invocation, _inside = _OfThread(list), _OfThread(bool), _OfThread(bool)
+
     def __init__(self, journal: Journal, storages: Storages, streams: Streams, device: str, workspace: int) -> None:
+        self.here = threading.local()
         super().__init__(allow_non_fake_inputs=True)
         self.journal, self.storages, self.streams, self.kind = journal, storages, streams, device
         self.workspace = workspace
-        self.exchanges = Exchanges(journal, storages, streams)
-        self._inside = False
+        self.known = KnownValues(journal)
+        self.exchanges = Exchanges(journal, storages, streams, self.known)
         self._largest: dict[tuple[Any, ...], int] = {}  # elements of the largest result, by operator and shapes: a mesh is made often
 
     def __deepcopy__(self, _: Any) -> Emulation:
@@ -91,17 +110,14 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
         return tuple(
-            values.from_data(self.from_tensor(each), each) if type(each) in (torch.Tensor, torch.nn.Parameter)
+            values.from_data(self, each) if type(each) in (torch.Tensor, torch.nn.Parameter)
             else list(self._without_data(each)) if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)
             else each for each in given
         )  # fmt: skip
 
     def _quietly(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Outside of the recorded steps, only memory is kept account of."""
-        if attention.chooses(func, self.kind):
-            with self:
-                return attention.run(*args, **kwargs)
-        if func.namespace == "_c10d_functional":
+        if func.namespace == "_c10d_functional" or attention.chooses(func, self.kind):
             return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
         out = self._result(func, types, args, kwargs)
         for each in out if isinstance(out, (list, tuple)) else (out,):
@@ -133,18 +149,17 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
             with self.journal.closed():
                 return self._result(func, types, args, kwargs)
-        values.pass_on(func, args, out)
+        values.pass_on(self, func, args, out)
         return out
 
     def _leaf(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator that reaches a kernel of its own."""
         note = self._note(func, args, kwargs)
-        if self.exchanges.has_pending:
-            self.exchanges.touch(set(_storages(note.inputs)))
+        self.exchanges.touch(tensors_in((args, kwargs)))
         device = _device_of(args, self.kind)
-        calls = inside.of(func, device)
+        calls = calls_of(func) if device == "cuda" else None
         if calls is not None:
-            note = note._replace(own_kernel=device == "cuda" and str(func) in inside.ANYWHERE)
+            note = note._replace(own_kernel=str(func) in OWN_KERNEL_BESIDE)
             with self.journal.around(note, opened=True):
                 with self, torch._C._AutoDispatchBelowAutograd():
                     calls(*args, **kwargs)
@@ -162,10 +177,13 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         return out
 
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        values.count_read(self, func)
         stand_in = values.STAND_INS.get(func)
         if func in _WITH_WORKSPACE and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)
         with self._closed():
+            if func in values.BY_VALUES and (found := self.known.result(func, args, kwargs)) is not None:
+                return self._placed(found, _device_of(args, self.kind))
             if stand_in is not None:
                 return stand_in(self, func, args, kwargs)
             try:
@@ -176,7 +194,17 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 raise UnsupportedOperatorException(func) from error  # torch tried it on tensors with data, which the device has none of
             if isinstance(out, torch.Tensor) and out.layout is torch.sparse_coo:
                 raise SparseGradientError(f"{func} makes a sparse matrix")
-        values.pass_on(func, args, out)
+            self.known.follow(func, args, kwargs, out)
+        values.pass_on(self, func, args, out)
+        return out
+
+    def _placed(self, found: Any, device: str) -> Any:
+        """A result that was worked out on the host, as tensors of the device."""
+        if not isinstance(found, torch.Tensor):
+            return type(found)(self._placed(each, device) for each in found) if isinstance(found, (list, tuple)) else found
+        with self:
+            out = torch.ops.aten.empty_strided.default(found.shape, found.stride(), dtype=found.dtype, device=device)
+        self.known.know(out, found)
         return out
 
     @contextlib.contextmanager
@@ -230,14 +258,6 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         return OperatorNote(overload, [self.storages.as_argument(each) for each in given], [], self.streams.current, tf32)
 
 
-def _storages(arguments: Iterable[Argument]) -> Iterator[int]:
-    for each in arguments:
-        if isinstance(each, Tensor):
-            yield each.storage
-        elif isinstance(each, list):
-            yield from _storages(each)
-
-
 def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:
     """Arguments, with the shape and type of each tensor in its place: all that the shapes of results follow from. What is neither a
     number nor a tensor, such as an element type, stands as its text."""
@@ -261,8 +281,5 @@ def _is_implicit(func: Any) -> bool:
 
 def _device_of(args: Any, default: str) -> str:
     """The kind of device that an operator runs on: that of its first tensor."""
-    for each in args:
-        found = each[0] if isinstance(each, (list, tuple)) and each else each
-        if isinstance(found, torch.Tensor):
-            return str(found.device.type)
-    return default
+    first = next(tensors_in(args), None)
+    return default if first is None else str(first.device.type)

@@ -54,8 +54,8 @@ def backward(_: Any, __: Any, args: Any, ___: Any) -> Any:
 
 def lengths(mode: Any, given: Any, longest: int) -> Any:
     """The lengths of a batch of sequences, as a tensor with data; where they come from the device, each is as long as the longest."""
-    if not isinstance(given, FakeTensor):
-        return given
+    if not isinstance(given, FakeTensor) or mode.known.has(given):
+        return mode.known.copied(given) if isinstance(given, FakeTensor) else given
     mode.journal.assume("stand-in-lengths", "sequences whose lengths come from the device are all as long as the longest")
     with mode.aside(hidden=True):
         return torch.full(tuple(given.shape), longest, dtype=given.dtype)
@@ -77,7 +77,7 @@ def _losses_by_lengths(mode: Any) -> None:
     torch.ctc_loss = ctc_loss
 
 
-def install(library: Any, mode: Any) -> None:
+def call_cudnn(library: Any, mode: Any) -> None:
     """Let the operators call cuDNN where autograd would call their parts. mode: the mode that the script runs in."""
     _losses_by_lengths(mode)
     for kind in _MODES:

@@ -18,23 +18,16 @@ if TYPE_CHECKING:
 _aten = torch.ops.aten
 
 
-def _host_convolution(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    """A convolution by oneDNN has the result of any other."""
-    given, weight, bias, padding, stride, dilation, groups = args
-    none = [0] * len(stride)
-    return mode.dispatch(_aten.convolution.default, (), (given, weight, bias, stride, padding, dilation, False, none, groups), {})
+def _convolution(*names: str) -> StandIn:
+    """The rule of a convolution by a library, which has the result of any other. names: of its arguments after image and weight."""
 
+    def shape(mode: Any, _: Any, args: Any, __: Any) -> Any:
+        given = dict(zip(names, args[2:], strict=False))
+        bias, out_padding, sizes = given.get("bias"), given.get("output_padding"), (given["stride"], given["padding"], given["dilation"])
+        more = *sizes, out_padding is not None, out_padding or [0] * len(given["stride"]), given["groups"]
+        return mode.dispatch(_aten.convolution.default, (), (*args[:2], bias, *more), {})
 
-def _convolution(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    """So has one by cuDNN."""
-    given, weight, padding, stride, dilation, groups = args[:6]
-    none = [0] * len(stride)
-    return mode.dispatch(_aten.convolution.default, (), (given, weight, None, stride, padding, dilation, False, none, groups), {})
-
-
-def _transposed_convolution(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    given, weight, padding, output_padding, stride, dilation, groups = args[:7]
-    return mode.dispatch(_aten.convolution.default, (), (given, weight, None, stride, padding, dilation, True, output_padding, groups), {})
+    return shape
 
 
 def _rms_norm(mode: Any, _: Any, args: Any, __: Any) -> Any:
@@ -109,28 +102,29 @@ def _batch_norm_reduced(mode: Any, _: Any, args: Any, __: Any) -> Any:
         return *sums, *(torch.empty_like(weight) if wanted and weight is not None else None for wanted in (of_weight, of_bias))
 
 
-def _like_first(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    with mode:
-        return torch.empty_like(args[0])
+def _like(place: int) -> StandIn:
+    """The rule of an operator whose result is like one of its arguments."""
+
+    def shape(mode: Any, _: Any, args: Any, __: Any) -> Any:
+        with mode:
+            return torch.empty_like(args[place])
+
+    return shape
 
 
-def _like_second(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    with mode:
-        return torch.empty_like(args[1])
-
-
+_SIZES = ("padding", "stride", "dilation", "groups")
 #: By name and overload.
 _BY_NAME: dict[str, StandIn] = {
-    "mkldnn_convolution.default": _host_convolution, "cudnn_convolution.default": _convolution,
-    "cudnn_convolution_transpose.default": _transposed_convolution, "_fused_rms_norm.default": _rms_norm,
+    "mkldnn_convolution.default": _convolution("bias", *_SIZES), "cudnn_convolution.default": _convolution(*_SIZES),
+    "cudnn_convolution_transpose.default": _convolution("padding", "output_padding", *_SIZES[1:]), "_fused_rms_norm.default": _rms_norm,
     "_fused_rms_norm_backward.default": _rms_norm_backward, "_grouped_mm.default": _grouped_mm,
     "_thnn_fused_gru_cell.default": _gru_cell, "_thnn_fused_gru_cell_backward.default": _gru_cell_backward,
     "_use_cudnn_ctc_loss.default": lambda *_: False, "_use_cudnn_ctc_loss.Tensor": lambda *_: False,
     "_use_miopen_ctc_loss.default": lambda *_: False, "_use_miopen_ctc_loss.Tensor": lambda *_: False, "_ctc_loss.default": _ctc_loss,
-    "_ctc_loss.Tensor": _ctc_loss, "_ctc_loss_backward.default": _like_second, "_ctc_loss_backward.Tensor": _like_second,
+    "_ctc_loss.Tensor": _ctc_loss, "_ctc_loss_backward.default": _like(1), "_ctc_loss_backward.Tensor": _like(1),
     "batch_norm_stats.default": _batch_statistics, "batch_norm_gather_stats_with_counts.default": _batch_statistics,
-    "batch_norm_elemt.default": _like_first, "batch_norm_backward_reduce.default": _batch_norm_reduced,
-    "batch_norm_backward_elemt.default": _like_second, "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantized,
+    "batch_norm_elemt.default": _like(0), "batch_norm_backward_reduce.default": _batch_norm_reduced,
+    "batch_norm_backward_elemt.default": _like(1), "fake_quantize_per_tensor_affine_cachemask.default": _fake_quantized,
     "fake_quantize_per_channel_affine_cachemask.default": _fake_quantized,
     "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams.default": _fake_quantized,
     "_fused_moving_avg_obs_fq_helper.default": _fake_quantized,

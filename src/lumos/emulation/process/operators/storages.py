@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from lumos.emulation.process.allocator import CachingAllocator, NoRoomError, said
+from lumos.emulation.process.allocator import CachingAllocator, MemoryBlock, NoRoomError, said
+from lumos.emulation.process.operators.known import address_of
 from lumos.emulation.record import Allocation, Argument, MemoryKind, Single, Tensor
 
 if TYPE_CHECKING:
@@ -26,16 +27,14 @@ class _Described(NamedTuple):
 
 
 class Storages:
-    """The storages of one process, numbered from 1 in the order in which they are first seen. allocator: of the device whose memory counts;
-    None where that is the host, which reserves nothing and has no limit."""
+    """The storages of one process, numbered from 1 in the order in which they are first seen. allocator: of the device; None without one,
+    where no memory counts."""
 
     def __init__(self, journal: Journal, allocator: CachingAllocator | None, owners: Owners, streams: Streams) -> None:
         self.allocator, self.owners = allocator, owners
         self._journal, self._streams = journal, streams
-        self._device = "cpu" if allocator is None else "cuda"
         self._known: dict[int, tuple[int, Any]] = {}  # by address: number, and the weak reference that tells when it ends
-        self._taken: dict[int, Any] = {}  # by number, of those that count: the allocator's block, bytes of the host, None where empty
-        self._on_host = 0
+        self._taken: dict[int, MemoryBlock | None] = {}  # by number, of those on the device: the allocator's block, None where empty
         self._count = 0
         self._described: dict[int, list[_Described]] = {}  # by the address of the tensor, which torch uses again
         self._busy, self._late = threading.Lock(), deque[int]()
@@ -45,26 +44,20 @@ class Storages:
         """The number of a tensor's storage; a storage seen for the first time counts as allocated now. 0 where it has none.
 
         Raises torch.OutOfMemoryError where the device has no room for it."""
-        try:
-            storage = tensor.untyped_storage()
-        except (RuntimeError, NotImplementedError):  # sparse tensors and some subclasses have no single storage
-            return 0
-        address = int(storage._cdata)
-        known = self._known.get(address)
-        return known[0] if known is not None else self._enter(storage, address, str(tensor.device.type))
+        address = address_of(tensor)
+        if address < 0 or address in self._known:
+            return self.find(tensor)
+        return self._enter(tensor.untyped_storage(), address, str(tensor.device.type))
 
     def find(self, tensor: Any) -> int:
         """The number of a tensor's storage, 0 where it was not seen."""
-        try:
-            return int(self._known.get(int(tensor.untyped_storage()._cdata), (0, None))[0])
-        except (RuntimeError, NotImplementedError):
-            return 0
+        return self._known.get(address_of(tensor), (0, None))[0]
 
     def _enter(self, storage: Any, address: int, device: str) -> int:
         self._count += 1
         number = self._count
-        if device == self._device:
-            self._take(int(storage.nbytes()), number)
+        if self.allocator is not None and device == "cuda":
+            self._take(self.allocator, int(storage.nbytes()), number)
 
         def leave(_: Any) -> None:
             self._known.pop(address, None)
@@ -81,9 +74,9 @@ class Storages:
             number, _ = self._known.get(int(storage._cdata), (0, None))
             before = int(storage.nbytes())
             out = resize(storage, size)
-            if number in self._taken and before != size:
+            if self.allocator is not None and number in self._taken and before != size:
                 old = self._taken[number]
-                self._take(size, number)  # the new memory is there before the old one goes
+                self._take(self.allocator, size, number)  # the new memory is there before the old one goes
                 if old is not None:
                     self._return(old, number)
             return out
@@ -93,28 +86,22 @@ class Storages:
     def workspace(self, size: int) -> None:
         """What cuBLAS keeps from the first multiplication of a thread on a stream on, which torch takes from its own allocator."""
         of = threading.get_ident(), self._streams.current
-        if of not in self._with_workspace:
+        if self.allocator is not None and of not in self._with_workspace:
             self._with_workspace.add(of)
             self._count += 1
-            self._take(size, self._count)
+            self._take(self.allocator, size, self._count)
             self.owners.know(self._count, MemoryKind.TEMPORARY, "workspace of cuBLAS")
 
-    def _take(self, size: int, number: int) -> None:
+    def _take(self, allocator: CachingAllocator, size: int, number: int) -> None:
         with self._busy:
-            if not size:
-                self._taken[number] = None
+            self._taken[number] = block = self._block(allocator, size) if size else None
+            if block is None:
                 return
-            if self.allocator is None:
-                self._taken[number] = size
-                self._on_host += size
-                self._journal.add(Allocation(0, size, number, self._on_host, 0))
-            else:
-                self._taken[number] = block = self._block(self.allocator, size)
-                self._journal.add(Allocation(0, block.size, number, self.allocator.allocated, self.allocator.reserved))
+            self._journal.add(Allocation(0, block.size, number, allocator.allocated, allocator.reserved))
             self.owners.made(number)
         self._return_late()
 
-    def _block(self, allocator: CachingAllocator, size: int) -> Any:
+    def _block(self, allocator: CachingAllocator, size: int) -> MemoryBlock:
         try:
             return allocator.take(size, self._streams.current)
         except NoRoomError as error:
@@ -137,22 +124,19 @@ class Storages:
             finally:
                 self._busy.release()
 
-    def _return(self, old: Any, number: int) -> None:
-        if self.allocator is None:
-            self._on_host -= old
-            self._journal.add(Allocation(0, -old, number, self._on_host, 0))
-        else:
-            size = old.size
-            self.allocator.give(old)
+    def _return(self, block: MemoryBlock, number: int) -> None:
+        if self.allocator is not None:
+            size = block.size
+            self.allocator.give(block)
             self._journal.add(Allocation(0, -size, number, self.allocator.allocated, self.allocator.reserved))
-        self.owners.gone(number)
+            self.owners.gone(number)
 
     def held(self) -> str:
-        """What the device's memory holds, for people; empty for the host."""
+        """What the device's memory holds, for people."""
         kinds = {each.storage: each.kind for each in self.owners.all()}
         found: Counter[str] = Counter()
         for number, block in list(self._taken.items()):
-            found[kinds.get(number, MemoryKind.TEMPORARY)] += getattr(block, "size", 0)
+            found[kinds.get(number, MemoryKind.TEMPORARY)] += block.size if block else 0
         return f"It holds {', '.join(f'{said(size)} {kind}' for kind, size in found.most_common() if size)}" if any(found.values()) else ""
 
     def as_argument(self, value: Any) -> Argument:

@@ -3,28 +3,26 @@
 from __future__ import annotations
 
 import importlib
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lumos.collect.loading import when_loaded
-from lumos.emulation.process.operators.routing import know, value_of
-
-if TYPE_CHECKING:
-    from lumos.emulation.process.journal import Journal
 
 
-def install(journal: Journal, mode: Any) -> None:
+def teach_tensors(mode: Any) -> None:
     """Teach them. mode: the mode that the script runs in."""
     importlib.import_module("torch.utils._foreach_utils")._foreach_supported_types.append(FakeTensor)
     importlib.import_module("torch.optim.optimizer")._foreach_supported_types.append(FakeTensor)
     # transformers makes masks that need no value where it meets tensors without data; a real run reads the values.
     when_loaded("transformers.utils.import_utils", lambda loaded: setattr(loaded, "is_fake_tensor", lambda _: False))
     _parameters(mode)
-    _arrays(journal)
+    _arrays(mode)
     _from_sequences()
-    _finite()
+    _finite(mode)
+    for name in ("tensor", "as_tensor", "isfinite"):  # as torch.jit.script knows them, which torch's own optimizers come through
+        torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
     torch.backends.mha.set_fastpath_enabled(False)  # which packs padded sequences by the values of their mask
 
 
@@ -60,7 +58,7 @@ def _parameters(mode: Any) -> None:
     torch.nn.Parameter.__new__ = parameter
 
 
-def _arrays(journal: Journal) -> None:
+def _arrays(mode: Any) -> None:
     """Arrays and texts of tensors without data."""
     numpy, text = torch.Tensor.numpy, torch.Tensor.__format__
 
@@ -68,11 +66,12 @@ def _arrays(journal: Journal) -> None:
         if not isinstance(tensor, FakeTensor):
             return numpy(tensor, *args, **kwargs)
         library: Any = importlib.import_module("numpy")
-        known = value_of(tensor)
-        if known is None:
-            journal.assume("stand-in-array", "an array made from a tensor is full of ones: tensors have no data here")
+        known = mode.known.copied(tensor)
+        if known is not None:
+            return numpy(known, *args, **kwargs)
+        mode.journal.assume("stand-in-array", "an array made from a tensor is full of ones: tensors have no data here")
         name = str(tensor.dtype).removeprefix("torch.").replace("bfloat16", "float32")
-        return library.broadcast_to(library.full((), 1 if known is None else known, dtype=name), tuple(tensor.shape))
+        return library.broadcast_to(library.ones((), dtype=name), tuple(tensor.shape))
 
     def formatted(tensor: Any, specification: str) -> str:
         if isinstance(tensor, FakeTensor) and tensor.dim() == 0:
@@ -99,22 +98,17 @@ def _from_sequences() -> None:
 
         return made
 
-    def new_tensor(like: Any, data: Any, *, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
-        """A tensor like another, whose values are as well known as those of any that a script makes."""
-        return torch.tensor(data, dtype=dtype or like.dtype, device=device or like.device, requires_grad=requires_grad)
-
     torch.tensor, torch.as_tensor = reading(torch.tensor), reading(torch.as_tensor)
-    torch.Tensor.new_tensor = new_tensor
 
 
-def _finite() -> None:
+def _finite(mode: Any) -> None:
     """Values count as finite: no loss is ever infinite or not a number here."""
     check = torch.isfinite
 
     def isfinite(tensor: Any) -> Any:
         found = check(tensor)
         if isinstance(found, FakeTensor):
-            know(found, True)
+            mode.known.know(found, True)
         return found
 
     torch.isfinite = torch.Tensor.isfinite = isfinite

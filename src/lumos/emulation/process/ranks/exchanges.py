@@ -7,17 +7,21 @@ collectives, DDP's reducer or FSDP.
 from __future__ import annotations
 
 import weakref
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulation.process.operators.routing import forget, know, value_of
+from lumos.emulation.process.operators.known import tensors_in
 from lumos.emulation.record import CallKind, Exchange
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lumos.emulation.process.journal import Journal
+    from lumos.emulation.process.operators.known import KnownValues
     from lumos.emulation.process.operators.storages import Storages
     from lumos.emulation.process.streams import Streams
 
@@ -49,7 +53,8 @@ _SUMS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE
 class Exchanges:
     """The exchanges of one process. batch: the number of the batch of sends and receives that is being issued, -1 outside of one."""
 
-    def __init__(self, journal: Journal, storages: Storages, streams: Streams) -> None:
+    def __init__(self, journal: Journal, storages: Storages, streams: Streams, known: KnownValues) -> None:
+        self.known = known
         self._journal, self._storages, self._streams = journal, storages, streams
         self._sequences: dict[str, int] = {}
         self._works: list[Any] = []
@@ -67,7 +72,7 @@ class Exchanges:
         self._storages.owners.exchanged(note.storages)
         with self._journal.around(note, opened=True) as number:
             pass
-        _pass_on(_OPERATORS[word], given)
+        self._pass_on(_OPERATORS[word], given)
         work = self._work(number, given)
         returns = len(func._schema.returns)
         if returns == 0:
@@ -79,7 +84,7 @@ class Exchanges:
         kind, source, target = _OPERATORS[word]
         group = torch.distributed.ProcessGroup.unbox(given["process_group"])
         name = group.group_name
-        sends, receives = _flat(given.get(source)), _flat(given.get(target))
+        sends, receives = _tensors(given.get(source)), _tensors(given.get(target))
         in_batch = kind.is_transfer and self.batch >= 0
         sequence = self._sequences.get(name, -1) + (0 if in_batch and self._sequences.get(f"{name}#{self.batch}") else 1)
         self._sequences[name] = sequence
@@ -92,14 +97,24 @@ class Exchanges:
             dtype=str(some.dtype).removeprefix("torch.") if some is not None else "uint8",
             input_elements=sum(each.numel() for each in sends), output_elements=sum(each.numel() for each in receives),
             peer=_peer(given, group), input_splits=_splits(given, "input_split_sizes", sends),
-            output_splits=_splits(given, "output_split_sizes", receives), batch=self.batch if in_batch else -1,
+            output_splits=_splits(given, "output_split_sizes", receives),
             stream=self._streams.current, asynchronous=asynchronous,
             host=bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
             storages=sorted({self._storages.number_of(each) for each in (*sends, *receives)}),
         )  # fmt: skip
 
+    def _pass_on(self, operator: tuple[CollectiveKind, str, str], given: dict[str, Any]) -> None:
+        """What is received is what this rank sends, of which the values may be known; those of sums are not, which whoever asked knows."""
+        kind, source, target = operator
+        sent = [self.known.copied(each) for each in _tensors(given.get(source))]
+        known = sent[0] if len(sent) == 1 and kind not in _SUMS else None
+        for each in _tensors(given.get(target)):
+            self.known.forget(each)
+            if known is not None and each.numel() % max(known.numel(), 1) == 0:
+                self.known.know(each, known)
+
     def _work(self, number: int, given: dict[str, Any]) -> Any:
-        work = _work_class()(self._wait, self._leave_pending, number, _flat(given.get("tensors") or given.get("outputs")))
+        work = _work_class()(self._wait, self._leave_pending, number, _tensors(given.get("tensors") or given.get("outputs")))
         self._works.append(work)
         return work
 
@@ -113,36 +128,16 @@ class Exchanges:
         if isinstance(entry, Exchange):
             self._pending.update(dict.fromkeys(entry.storages, number))
 
-    @property
-    def has_pending(self) -> bool:
-        """Whether an exchange is still to be waited for at the first use of its memory."""
-        return bool(self._pending)
-
-    def touch(self, storages: set[int]) -> None:
-        """An operator uses these storages."""
+    def touch(self, tensors: Iterable[Any]) -> None:
+        """An operator uses these tensors."""
+        storages = {self._storages.find(each) for each in tensors} if self._pending else set()
         for number in sorted({self._pending[each] for each in storages & self._pending.keys()}):
             self._pending = {storage: other for storage, other in self._pending.items() if other != number}
             self._wait(number)
 
 
-def _flat(value: Any) -> list[Any]:
-    """All tensors of an argument."""
-    if value is None:
-        return []
-    if isinstance(value, torch.Tensor):
-        return [value]
-    return [tensor for each in value for tensor in _flat(each)]
-
-
-def _pass_on(operator: tuple[CollectiveKind, str, str], given: dict[str, Any]) -> None:
-    """What is received is what this rank sends, of which a value may be known; the results of sums are not, which whoever asked knows."""
-    kind, source, target = operator
-    values = {value_of(each) for each in _flat(given.get(source))}
-    known = values.pop() if len(values) == 1 and kind not in _SUMS else None
-    for each in _flat(given.get(target)):
-        forget(each)
-        if known is not None:
-            know(each, known)
+def _tensors(value: Any) -> list[Any]:
+    return list(tensors_in((value,)))
 
 
 def _peer(given: dict[str, Any], group: Any) -> int:
@@ -160,43 +155,37 @@ def _splits(given: dict[str, Any], name: str, tensors: list[Any]) -> list[int]:
     return [int(each) * width for each in rows]
 
 
+@cache
 def _work_class() -> Any:
     """The class of work that is done and says so; made when torch.distributed is there."""
-    global _WORK
-    if _WORK is None:
+    class Done(torch.distributed.Work):  # type: ignore[misc]
+        def __init__(self, wait: Any, pend: Any, number: int, tensors: list[Any]) -> None:
+            super().__init__()
+            self._wait, self._pend, self._number, self._tensors = wait, pend, number, tensors
+            self._results = [weakref.ref(each) for each in tensors]
 
-        class Done(torch.distributed.Work):  # type: ignore[misc]
-            def __init__(self, wait: Any, pend: Any, number: int, tensors: list[Any]) -> None:
-                super().__init__()
-                self._wait, self._pend, self._number, self._tensors = wait, pend, number, tensors
-                self._results = [weakref.ref(each) for each in tensors]
+        def wait(self, *_: Any, **__: Any) -> bool:
+            self.synchronize()
+            return True
 
-            def wait(self, *_: Any, **__: Any) -> bool:
-                self.synchronize()
-                return True
+        def synchronize(self) -> None:
+            self._wait(self._number)
+            self._tensors = []  # from here on only the caller keeps their memory
 
-            def synchronize(self) -> None:
-                self._wait(self._number)
-                self._tensors = []  # from here on only the caller keeps their memory
+        def is_completed(self) -> bool:
+            return True
 
-            def is_completed(self) -> bool:
-                return True
+        def is_success(self) -> bool:
+            return True
 
-            def is_success(self) -> bool:
-                return True
+        def result(self) -> Any:
+            return [tensor for tensor in (each() for each in self._results) if tensor is not None]
 
-            def result(self) -> Any:
-                return [tensor for tensor in (each() for each in self._results) if tensor is not None]
+        def get_future(self) -> Any:
+            self._pend(self._number)
+            future: Any = torch.futures.Future()
+            future.set_result(self.result())
+            self._tensors = []
+            return future
 
-            def get_future(self) -> Any:
-                self._pend(self._number)
-                future: Any = torch.futures.Future()
-                future.set_result(self.result())
-                self._tensors = []
-                return future
-
-        _WORK = Done
-    return _WORK
-
-
-_WORK: Any = None
+    return Done

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulation.process.operators.routing import know, value_of
 from lumos.emulation.record import Group
 
 if TYPE_CHECKING:
+    from lumos.emulation.process.operators.known import KnownValues
     from lumos.emulation.process.ranks.exchanges import Exchanges
     from lumos.emulation.process.settings import EmulationSettings
 
@@ -28,7 +28,7 @@ class Groups:
         self._settings = settings
         self.made: list[Group] = []
 
-    def install(self, exchanges: Exchanges) -> None:
+    def make_fakes(self, exchanges: Exchanges) -> None:
         """Let torch.distributed make groups that exchange nothing."""
         c10d = torch.distributed.distributed_c10d
         store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore
@@ -38,7 +38,7 @@ class Groups:
             "get_backend": lambda *_, **__: shown,
             "is_nccl_available": lambda: True,
             "batch_isend_irecv": _batch(exchanges),
-            "all_reduce": _known_sums(c10d.all_reduce),
+            "all_reduce": _known_sums(c10d.all_reduce, exchanges.known),
             **_objects(self._settings),
         }
         for name, answer in answers.items():
@@ -95,14 +95,14 @@ def _sends(operation: Any) -> bool:
     return "send" in operation.op.__name__
 
 
-def _known_sums(all_reduce: Any) -> Any:
+def _known_sums(all_reduce: Any, known: KnownValues) -> Any:
     """All ranks bring what this one brings, so that the sum of a known number is known: by it scripts agree to stop or to go on."""
 
     def with_sum(tensor: Any, op: Any = torch.distributed.ReduceOp.SUM, group: Any = None, async_op: bool = False) -> Any:
-        known = value_of(tensor)
+        values = known.copied(tensor, torch.distributed.get_world_size(group) if op == torch.distributed.ReduceOp.SUM else 1)
         work = all_reduce(tensor, op, group, async_op)
-        if known is not None:
-            know(tensor, known * torch.distributed.get_world_size(group) if op == torch.distributed.ReduceOp.SUM else known)
+        if values is not None:
+            known.know(tensor, values)
         return work
 
     return with_sum

@@ -30,7 +30,7 @@ class StageWaitsError(LumosError):
     """A stage has waited for the one before it as long as it may."""
 
 
-def install(settings: EmulationSettings, journal: Journal) -> None:
+def leave_messages(settings: EmulationSettings, journal: Journal) -> None:
     """Let the stages of torch.distributed.pipelining leave each other messages."""
     mail = Mail(Path(settings.file).parent / "mail", settings.patience_s)
     when_loaded("torch.distributed.pipelining.stage", lambda module: _stages(module, mail, journal))

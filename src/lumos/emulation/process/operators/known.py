@@ -1,0 +1,218 @@
+"""What is known of the values of tensors without data: all that follows from what the script made itself.
+
+A tensor of the host that goes to the device takes its values along, and so does a tensor that is filled with a number. They lie in a twin:
+memory of the host beside that of the tensor. An operator all of whose tensors have twins is carried out on them as
+well, so that values stay known through copies, views, masks and sums, until they meet what only a device would know. What is written into
+memory by way of one tensor changes the twin of all that lie there; a write of something unknown ends it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import weakref
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumos.emulation.process.journal import Journal
+
+_aten = torch.ops.aten
+
+#: Elements of the largest memory of which values are kept; a number that fills it takes no memory until it is needed.
+_LARGEST = 1 << 24
+#: Elements of the largest type have so many bytes, of which memory has whole ones.
+_WHOLE = 16
+
+#: Operators whose results say nothing of values, or whose answer is about memory.
+_WITHOUT_VALUES = ("empty", "new_empty", "resize", "_pin_memory", "is_pinned", "record_stream", "set_")
+#: Operators that write all of their first tensor, whatever was in it.
+_OVERWRITE = frozenset({_aten.copy_.default, _aten.fill_.Tensor})
+#: Operators that fill all of their result, and the place of the number among their arguments; -1 where their name says it.
+_ONES = frozenset({_aten.ones.default, _aten.ones_like.default, _aten.new_ones.default})
+_FILLED = dict.fromkeys((*_ONES, _aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default, _aten.zero_.default), -1) | {
+    _aten.full.default: 1,
+    _aten.full_like.default: 1,
+    _aten.fill_.Scalar: 1,
+    _aten.new_full.default: 2,
+}
+
+
+class _Twin:
+    """Memory beside that of a tensor, and what tells when that ends: a number that fills all of it, or memory of the host once there are
+    several values."""
+
+    def __init__(self, size: int, dtype: torch.dtype, number: Any, end: Any) -> None:
+        self._size, self._dtype, self._number, self._end = size, dtype, number, end
+        self._memory: torch.Tensor | None = None
+
+    @property
+    def memory(self) -> torch.Tensor:
+        if self._memory is None:
+            whole = -(-self._size // _WHOLE) * _WHOLE
+            self._memory = _aten.full.default([whole // self._dtype.itemsize], self._number, dtype=self._dtype).view(torch.uint8)
+        return self._memory
+
+
+class KnownValues:
+    """The twins of one process, by the address of the memory."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._twins: dict[int, _Twin] = {}
+
+    def has(self, tensor: Any) -> bool:
+        """Whether the values of a tensor are known."""
+        return isinstance(tensor, FakeTensor) and address_of(tensor) in self._twins
+
+    def of(self, tensor: Any) -> torch.Tensor | None:
+        """The values of a tensor, in the twin's memory; None where they are not known."""
+        if not self.has(tensor):
+            return None
+        with self._apart():
+            try:
+                memory = self._twins[address_of(tensor)].memory.view(tensor.dtype)
+                return memory.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+            except RuntimeError:  # memory whose size has changed
+                return None
+
+    def know(self, tensor: Any, values: Any) -> None:
+        """Note the values of a tensor: a tensor of the host, over and over where it is smaller, or one number for all elements."""
+        is_number = not isinstance(values, torch.Tensor)
+        if self._begin(tensor, values if is_number else 0) and is_number:
+            return
+        if (twin := self.of(tensor)) is None:
+            return
+        with self._apart():
+            if is_number:
+                twin.fill_(values)
+            elif values.shape == twin.shape:
+                twin.copy_(values)
+            else:
+                twin.copy_(values.reshape(-1).repeat(twin.numel() // max(values.numel(), 1)).reshape(twin.shape))
+
+    def copied(self, tensor: Any, times: int = 1) -> torch.Tensor | None:
+        """The values of a tensor, multiplied, in memory of their own; None where they are not known."""
+        known = self.of(tensor)
+        with self._apart():
+            return known if known is None else known.clone() if times == 1 else known * times
+
+    def count(self, mask: Any) -> int | None:
+        """How many elements are not zero; None where that is not known."""
+        known = self.of(mask)
+        with self._apart():
+            return None if known is None else int(known.count_nonzero())
+
+    def is_all(self, value: Any, holds: bool) -> bool:
+        """Whether all elements are known to be zero, or other than zero."""
+        return isinstance(value, torch.Tensor) and self.count(value) == holds * value.numel()
+
+    def forget(self, tensor: Any) -> None:
+        """Note that something unknown was written into a tensor's memory."""
+        self._twins.pop(address_of(tensor), None)
+
+    def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
+        """Carry an operator out on twins that has run without data, and note what is known of its results then."""
+        if func in _FILLED and _FILLED[func] < len(args):
+            number = args[_FILLED[func]] if _FILLED[func] >= 0 else func in _ONES
+            if isinstance(number, (bool, int, float)):
+                return self.know(out, number)
+        found = self.result(func, args, kwargs, out)
+        if found is None:
+            for each in _written(func, args, kwargs):
+                self.forget(each)
+            return None
+        return self.keep(out, found)
+
+    def keep(self, out: Any, found: Any) -> None:
+        """Note the values of an operator's results."""
+        for each, values in zip(tensors_in((out,)), tensors_in((found,)), strict=False):
+            if not self.has(each) and each.shape == values.shape:
+                self.know(each, values)
+
+    def result(self, func: Any, args: Any, kwargs: Any, out: Any = None) -> Any:
+        """What an operator gives for the known values of its tensors; None where one is unknown, and where it gives or takes too much. It
+        changes the twins of what it writes."""
+        given = list(tensors_in((args, kwargs)))
+        if not _says_values(func) or sum(each.numel() for each in (*given, *tensors_in((out,)))) > _LARGEST:
+            return None
+        overwritten = args[:1] if func in _OVERWRITE else [each for name, each in kwargs.items() if name in _places_written(func)]
+        if not all(self.has(each) or any(each is other for other in overwritten) for each in given):
+            return None
+        for each in overwritten:
+            self._begin(each, 0)
+        try:
+            with self._apart():
+                named = {name: self._known(each) for name, each in kwargs.items() if name not in ("device", "pin_memory", "layout")}
+                if "device" in kwargs:
+                    named["device"] = torch.device("cpu")
+                return func(*self._known(args), **named)
+        except (RuntimeError, NotImplementedError, TypeError, IndexError):  # not on the host, or not with these values
+            return None
+
+    def _known(self, value: Any) -> Any:
+        """An argument with twins in place of tensors. Raises RuntimeError where there is none."""
+        if isinstance(value, torch.Tensor):
+            known = self.of(value)
+            if known is None:
+                raise RuntimeError("its memory has another size")
+            return known
+        return [self._known(each) for each in value] if isinstance(value, (list, tuple)) else value
+
+    def _begin(self, tensor: Any, number: Any) -> bool:
+        """Let a number fill a tensor's memory, where it is small and the tensor shows all of it."""
+        address = address_of(tensor)
+        if address < 0:
+            return False
+        storage = tensor.untyped_storage()
+        size = int(storage.nbytes())
+        if tensor.numel() > _LARGEST or size > tensor.numel() * tensor.element_size():
+            return False
+        self._twins[address] = _Twin(size, tensor.dtype, number, weakref.ref(storage, lambda _: self._twins.pop(address, None)))
+        return True
+
+    @contextlib.contextmanager
+    def _apart(self) -> Iterator[None]:
+        """Within it, tensors have data, and what is done is no work of the script's."""
+        with self._journal.closed(), unset_fake_temporarily(), torch.no_grad():
+            yield
+
+
+def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+    """The tensors that an operator writes to, of those that it is given."""
+    given = (*enumerate(args), *kwargs.items())
+    return tensors_in(each for place, each in given if place in _places_written(func))
+
+
+@cache
+def _places_written(func: Any) -> frozenset[int | str]:
+    """The places of the arguments that it writes to, and the names of those that only have one."""
+    written = [(i, each) for i, each in enumerate(func._schema.arguments) if each.alias_info is not None and each.alias_info.is_write]
+    return frozenset(each.name if each.kwarg_only else i for i, each in written)
+
+
+@cache
+def _says_values(func: Any) -> bool:
+    name = func._schema.name.removeprefix("aten::")
+    return func.namespace == "aten" and torch.Tag.nondeterministic_seeded not in func.tags and not name.startswith(_WITHOUT_VALUES)
+
+
+def address_of(tensor: Any) -> int:
+    """The address of a tensor's storage; -1 for a sparse tensor or one of a subclass, which has no single one."""
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):
+        return -1
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Any]:
+    """The tensors among values, those in lists and mappings included."""
+    for each in values.values() if isinstance(values, dict) else values:
+        if isinstance(each, torch.Tensor):
+            yield each
+        elif isinstance(each, (list, tuple, dict)):
+            yield from tensors_in(each)
