@@ -1,9 +1,4 @@
-"""Rows between the multiplications of a drawn step that show which axis is which: views of tensors, and sums of the stream.
-
-They are drawn as `View`s among a job's own rows, take no time to speak of, and launch nothing.
-"""
-
-from __future__ import annotations
+"""Rows of a drawn step that show which axis is which: views of tensors, and sums of the stream. They launch nothing."""
 
 from typing import NamedTuple
 
@@ -20,19 +15,15 @@ def apart(rows):
     """The rows of a drawn step that are no views, each with the views between it and the next."""
     out = []
     for row in rows:
-        if isinstance(row, View):
-            out[-1][1].append(row)
-        else:
-            out.append((row, []))
+        (out[-1][1] if isinstance(row, View) else out).append(row if isinstance(row, View) else (row, []))
     return out
 
 
-def events(views, at, thread=1, process=0, step=0.5):
+def events(views, at, step=0.5):
     """The views from `at` us on, one every `step` us."""
     for i, each in enumerate(views):
         args = {"Input Dims": each.dims, "Concrete Inputs": each.values, "Input type": ["c10::BFloat16"] * len(each.dims)}
-        row = {"name": each.name, "ts": at + step * i, "dur": 0.8 * step, "args": args}
-        yield {"ph": "X", "cat": "cpu_op", "pid": process, "tid": thread, **row}
+        yield {"ph": "X", "cat": "cpu_op", "name": each.name, "pid": 0, "tid": 1, "ts": at + step * i, "dur": 0.8 * step, "args": args}
 
 
 def view(shape, sizes):

@@ -44,6 +44,7 @@ def test_the_promised_clusters_ship(name: str) -> None:
         ("Tesla V100-SXM2-32GB", "v100"),
         ("AMD Instinct MI300X", "mi300x"),
         ("GB200 NVL72", "gb200"),
+        ("H200 (p5en.48xlarge)", "h200"),
         ("B200-SXM", "b200"),
     ],
 )
@@ -57,8 +58,9 @@ def test_an_unknown_cluster_lists_the_valid_ones_and_the_nearest() -> None:
 
 
 def test_a_name_that_only_begins_like_a_cluster_is_not_that_cluster() -> None:
-    with pytest.raises(LumosError):
-        load_cluster("h1000")
+    for name in ("h1000", "h200-foo", "NVIDIA H100 80GB HBM3 MIG 1g.10gb"):
+        with pytest.raises(LumosError, match="is not known"):
+            load_cluster(name)
 
 
 def test_a_user_file_states_only_what_differs(tmp_path: Path) -> None:

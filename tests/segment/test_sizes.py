@@ -13,9 +13,6 @@ from lumos.segment.program import axes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.trace import read
 
-#: A row of a file that says nothing of shapes.
-EVENT = {"ph": "X", "cat": "cpu_op", "name": "some::operator", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
-
 
 def trace_of(calls, folder, steps=1):
     """The trace of calls, each step the same: one row after the other, those inside another one within it."""
@@ -115,7 +112,8 @@ def test_a_size_that_follows_from_a_picture_is_known_and_cannot_be_given(tmp_pat
 
 def test_the_sizes_of_a_predicted_job_are_those_that_its_file_says(tmp_path):
     said = {"origin": "predicted", "sizes": {"seq": 64, "hidden": 32, "heads": "8", "other": 1, "vocab": -1}}
-    (tmp_path / "rank0.json").write_text(json.dumps({"lumos": said, "traceEvents": [EVENT]}))
+    row = {"ph": "X", "cat": "cpu_op", "name": "some::operator", "pid": 1, "tid": 1, "ts": 0, "dur": 5, "args": {}}
+    (tmp_path / "rank0.json").write_text(json.dumps({"lumos": said, "traceEvents": [row]}))
     trace = read(str(tmp_path / "rank0.json")).traces[0]
     assert sizes(trace) == Sizes(seq=64, hidden=32)
 

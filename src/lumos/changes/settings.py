@@ -39,6 +39,8 @@ ON, OFF = "on", "off"
 
 #: A whole number as people write it. `int` takes more: digits of other scripts, underscores, and as many as fill the memory.
 _WHOLE = re.compile("[+-]?[0-9]{1,18}")
+#: So many times what was recorded (`changes.relative`).
+RELATIVE = re.compile(r"x([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Setting:
         if self.kind is not SettingKind.COUNT:
             if text not in self.words:
                 raise UsageError(f"--set {self.key}={text}: {_nearest(text, self.words)}")
+            return
+        if self.least > 0 and (factor := RELATIVE.fullmatch(text)) and float(factor[1]) > 0:
             return
         value = _whole(self.key, text)
         if value < self.least:

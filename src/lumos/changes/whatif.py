@@ -43,6 +43,7 @@ from lumos.changes.plan.identify import ENOUGH_AGREEMENT, Identification, Identi
 from lumos.changes.plan.needs import refusal
 from lumos.changes.plan.passes import rearranged
 from lumos.changes.plan.planned import Planned, between, planned
+from lumos.changes.relative import absolute, of_blocks, of_plan
 from lumos.changes.settings import counts, needs_plan
 from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
@@ -141,15 +142,17 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification 
     plan = plan or Identification(job, graph)
     identified = _identified(job, graph, changes, plan)
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
+        changes = absolute(changes, of_plan(identified.job))
         counted = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
         check_size(len(graph), counts(changes.settings), counted)
         return _planned(identified, job, graph, changes)
     _whole_pipeline(job, graph, changes.settings)
     segmentation = plan.segmentation
+    measured = measured_layout(segmentation)
+    changes = absolute(changes, of_blocks(measured, job))
     counted = {"layers": segmentation.layers, "microbatches": 1 + max(p.label.microbatch for p in segmentation.pieces)}
     check_size(len(graph), counts(changes.settings), counted)
     check_size(len(graph), counts(changes.settings), {"pp": 1})
-    measured = measured_layout(segmentation)
     resized = {key: value for key, value in counts(changes.settings).items() if key in SIZE_KEYS}
     layout = changed_layout(measured, job, changes)
     same = as_recorded_cut(segmentation, job, changes.settings)

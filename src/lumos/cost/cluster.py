@@ -21,6 +21,7 @@ from lumos.vocabulary import AttentionKernel, DType
 
 if TYPE_CHECKING:
     import os
+import re
 
 CLUSTER_FOLDER = Path(__file__).parent / "data"
 
@@ -222,16 +223,20 @@ def load_cluster(name: str | os.PathLike[str]) -> Cluster:
     known = _spellings()
     if key in known:
         return _shipped(known[key])
-    candidates = [s for s in known if key.startswith(s + "-")]
-    if candidates:  # "h100-sxm5-80gb-hbm3" and the like: the longest known prefix of whole words
+    candidates = [s for s in known if key.startswith(s + "-") and all(map(_FORM.fullmatch, key[len(s) + 1 :].split("-")))]
+    if candidates:  # "h100-sxm5-80gb-hbm3" and the like: the longest known name before words of form and memory
         return _shipped(known[max(candidates, key=len)])
     near = difflib.get_close_matches(key, known, 1)
     hint = f"; nearest: {known[near[0]]}" if near else ""
     raise LumosError(f"cluster {name!r} is not known{hint}; valid: {', '.join(cluster_names())}, or the path of a .toml file")
 
 
+#: A word of a product's name that says in which form it is sold, and with how much memory of which kind.
+_FORM = re.compile(r"sxm\d?|pcie|nvl\d*|oam|[0-9]+gb|hbm\d?e?|gpu|accelerator")
+
+
 def _plain(name: str) -> str:
-    lower = name.lower().replace("_", "-").replace(" ", "-")
+    lower = re.sub(r"\s*\(.*\)$", "", name.lower()).replace("_", "-").replace(" ", "-")  # without the name of a machine around it
     for word in ("nvidia-", "amd-", "tesla-", "instinct-", "dgx-", "hgx-"):
         lower = lower.removeprefix(word)
     return lower

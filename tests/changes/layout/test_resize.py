@@ -176,14 +176,3 @@ def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
 
     assert types("a100") == {"aten::mm": {"tf32"}, "aten::bmm": {"float"}}
     assert types("v100") == types("a100", graph) == {"aten::mm": {"float"}, "aten::bmm": {"float"}}
-
-
-def test_the_gradient_of_a_table_is_as_large_for_any_batch_and_grows_with_the_width(tmp_path):
-    """The kernel that clears it, 4 ms; the kernel that adds the rows, 1 ms, has twice the rows, or rows of twice the width."""
-    backward = "aten::embedding_dense_backward"
-    layers = [("aten::linear", [[64, 512], [512, 512], [512]], 10), ("aten::add", [[64, 512]] * 2, 0)] * 3
-    clears = (backward, [[64, 512], [64]], 4_000, "vectorized_elementwise_kernel<4, FillFunctor<float>>")
-    found = recording(tmp_path, *layers, clears, (backward, [[64, 512], [64]], 1_000))
-    grown = [answer.outcome.step_time_s - answer.base.step_time_s for answer in (ask(found, "micro_batch=128"), ask(found, "hidden=1024"))]
-    assert grown[0] == pytest.approx(1.0e-3, rel=0.03)
-    assert grown[1] == pytest.approx(5.0e-3, rel=0.03)

@@ -79,10 +79,17 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
     columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
     for position, trace in enumerate(job.traces):
         _more_updates(columns, layout, position, trace, new)
-    change = f"layers = {count // each * stages} (measured: {measured // each * stages})"
+    change = f"layers = {count // each * stages} (measured: {recorded_layers(layout, job)})"
     if each > 1:
         change += f" in each of {each} stacks"
     return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, change))
+
+
+def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
+    """How many layers the recorded model has: of equal stacks each, and of a pipeline all stages and chunks together."""
+    stacks, stages = layout.segmentation.stacks, pipeline_stages(layout.segmentation.graph, job)
+    chunks = _chunks(layout, job, stages) if stages > 1 else 1
+    return layout.segmentation.layers // (len(stacks) if len(set(stacks)) == 1 else 1) * stages * chunks
 
 
 def _more_updates(columns: Sequence[Factors], layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
@@ -206,7 +213,7 @@ def microbatches(
     segmentation = layout.segmentation
     if not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
         raise LumosError("--set microbatches: the trace has no backward pass, so it is unknown which passes form a step")
-    measured = _paired(layout)
+    measured = recorded_microbatches(layout)
     after = (shaped or job).traces
     added = [accumulation(layout, position, trace, accelerator, after=after[position]) for position, trace in enumerate(job.traces)]
     last = layout.last | set(np.flatnonzero(inside(segmentation.graph, job, _BUCKETS.match)).tolist())
@@ -227,7 +234,7 @@ def microbatches(
     return replace(layout, ranks=tuple(ranks), last=last, changes=(*layout.changes, change))
 
 
-def _paired(layout: MeasuredLayout) -> int:
+def recorded_microbatches(layout: MeasuredLayout) -> int:
     """The number of microbatches in a step. Raises LumosError where a step has other forward than backward passes (because it already
     runs passes of the next step), or where the steps differ."""
     passes: dict[tuple[int, int], dict[Phase, set[int]]] = {}

@@ -52,21 +52,15 @@ def replicas(
     graph = layout.segmentation.graph
     if count is not None and count < 1:
         raise UsageError(f"--set dp={count}: must be at least 1")
-    worlds = {t.world_size for t in job.traces if t.world_size}
-    world = (worlds.pop() if len(worlds) == 1 else len(job.traces)) // pipeline_stages(graph, job)
     facts = graph.collectives
     if facts is None or not len(facts.task):
         raise LumosError(
             "--set dp: the trace has no collectives, so it does not show when gradients are exchanged; record under DistributedDataParallel"
         )
-    stream = of_stream(layout, job)
-    ranks = measured_ranks(layout, stream)
-    if ranks and ranks < world:
-        world //= ranks
-        chosen = _exchanges(layout, facts, world)
+    stream, world = of_stream(layout, job), recorded_replicas(layout, job)
+    chosen = _exchanges(layout, facts, world)
+    if 0 < measured_ranks(layout, stream) < _of_stage(layout, job):
         chosen = chosen[~np.isin(facts.group[chosen], facts.group[stream])]
-    else:
-        chosen = _exchanges(layout, facts, world)
     if not len(chosen):
         raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
     wanted = count or world // sharing[0]
@@ -113,6 +107,18 @@ def replicas(
         changes=(*layout.changes, *described),
         diagnostics=(*layout.diagnostics, *notes.values()),
     )
+
+
+def recorded_replicas(layout: MeasuredLayout, job: Job) -> int:
+    """How many ranks of a stage have other sequences, or other parts of them."""
+    world, ranks = _of_stage(layout, job), measured_ranks(layout, of_stream(layout, job))
+    return world // ranks if 0 < ranks < world else world
+
+
+def _of_stage(layout: MeasuredLayout, job: Job) -> int:
+    """How many ranks a stage of the recorded job has."""
+    worlds = {t.world_size for t in job.traces if t.world_size}
+    return (worlds.pop() if len(worlds) == 1 else len(job.traces)) // pipeline_stages(layout.segmentation.graph, job)
 
 
 def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:

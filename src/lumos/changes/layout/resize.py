@@ -20,7 +20,6 @@ from lumos.changes.layout.recurrent import resize_recurrent
 from lumos.changes.layout.rescale import VIEWS, Factor, Rescale, attention_blocks, core_of, largest_inside, multiply, operator_rows
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
-from lumos.changes.layout.tables import clears_table, resize_tables
 from lumos.changes.settings import SETTINGS
 from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
@@ -111,7 +110,7 @@ def to_sizes(
         parts = np.union1d(copies, exchanges[position].updates_of_parts) if exchanges[position].stage >= 2 else copies[:0]
         shaped &= ~np.isin(tasks, parts)
         operator = shapes.of_row[rows].astype(np.int64)
-        apart, clears = np.zeros((2, len(tasks)), bool)
+        apart = np.zeros(len(tasks), bool)
         operators, known = shapes.operators, Usual({})
         if accelerator is None:
             rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes), operators)
@@ -121,9 +120,7 @@ def to_sizes(
             rescale = Rescale(change, accelerator, None, operators, blocks)
             known = usual(operators, shapes, tasks[shaped], rows[shaped], graph.duration * layout.factor, accelerator)
             apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator, operators)
-            clears = clears_table(graph, tasks, operator, operators) & shaped
-            resize_tables(columns, graph, tasks[clears], operator[clears], operators, change)
-        chosen = shaped & ~apart & ~clears
+        chosen = shaped & ~apart
         far += _rescaled(columns, graph, tasks[chosen], shapes, rows[chosen], rescale, rescale, known)
         if accelerator is not None:
             alike = np.where(apart, 0, operator + 1)
@@ -141,7 +138,7 @@ def to_sizes(
             copied = np.setdiff1d(copies[columns[0][copies] == layout.factor[copies]], shown)
             moved = np.concatenate((unshaped, copied, parts, gathered(layout, position, by_layer, stream)))
             multiply(columns, np.unique(moved), graph.duration, (after / before,) * 3, 0.0)
-        same = np.append(copies, tasks[shaped & (clears | _rightly_unchanged(shapes, change, of_weights)[operator])])
+        same = np.append(copies, tasks[shaped & _rightly_unchanged(shapes, change, of_weights)[operator]])
         left = unchanged_work(layout, position, columns[0], same) if new != old else tasks[:0]
         widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)

@@ -1,0 +1,79 @@
+"""Settings that say how many times what was recorded: `layers=x2` is twice the recorded layers, whatever their number.
+
+They become whole numbers once the recording is read: by the job's identified plan, or by what its measured blocks show.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from lumos.changes.layout.activations import in_embedding, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.change import pipeline_stages, recorded_layers, recorded_microbatches
+from lumos.changes.layout.exchange import recorded_replicas
+from lumos.changes.layout.parallel.context import sequence_ranks
+from lumos.changes.layout.pipeline.recorded import recorded_pipeline
+from lumos.changes.layout.resize import SIZE_KEYS, unknown_size
+from lumos.changes.settings import RELATIVE
+from lumos.errors import LumosError, UsageError
+from lumos.segment.sizes import sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.changes.changes import Changes
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.plan.job import PlannedJob
+    from lumos.trace.table import Job
+
+
+def absolute(changes: Changes, recorded: Callable[[str], int]) -> Changes:
+    """The changes with whole numbers in place of factors. recorded: the number of a setting in the recording, 0 where it does not show it.
+
+    Raises LumosError for a setting that the recording does not show, UsageError for a factor that gives no whole number.
+    """
+    out = dict(changes.settings)
+    for key, text in changes.settings.items():
+        factor = RELATIVE.fullmatch(text)
+        if factor is None:
+            continue
+        base = recorded(key)
+        if not base:
+            raise LumosError(f"--set {key}={text}: the recording does not show {key}, so {text} of it is unknown; give the number")
+        number = base * Fraction(factor[1])
+        if number.denominator != 1:
+            raise UsageError(f"--set {key}={text}: {factor[1]} times the recorded {base} is no whole number")
+        out[key] = str(number)
+    return replace(changes, settings=out) if out != changes.settings else changes
+
+
+def of_plan(job: PlannedJob) -> Callable[[str], int]:
+    """The settings of an identified plan."""
+    model, plan = job.model, job.plan
+    known = {key: getattr(model, key) for key in ("hidden", "heads", "ffn", "vocab", "layers")}
+    known |= {key: getattr(plan, key) for key in ("micro_batch", "microbatches", "pp", "vpp", "dp", "tp", "cp", "ep")}
+    return lambda key: plan.seq_len if key == "seq" else known.get(key, 0)
+
+
+def of_blocks(layout: MeasuredLayout, job: Job) -> Callable[[str], int]:
+    """The sizes, layers, microbatches, stages and ranks that measured blocks show."""
+
+    def recorded(key: str) -> int:
+        stages = pipeline_stages(layout.segmentation.graph, job)
+        rows = of_stream(layout, job)
+        ranks = measured_ranks(layout, rows) or 1
+        shared = shared_keys(vocabulary=in_embedding(layout, rows)) if ranks > 1 else ()
+        if key == "layers":
+            return recorded_layers(layout, job)
+        if key == "microbatches":
+            return recorded_pipeline(layout, job, stages).microbatches if stages > 1 else recorded_microbatches(layout)
+        if key in ("dp", "cp"):
+            sharing = sequence_ranks(layout, job)
+            return sharing if key == "cp" else recorded_replicas(layout, job) // sharing
+        if key in SIZE_KEYS and not getattr(sizes(job.traces[0]), key):
+            raise LumosError(f"--set {key}: {unknown_size(key, job.traces[0])}")
+        counted: dict[str, int] = {"pp": stages, "tp": ranks, **sizes(job.traces[0])._asdict()}
+        return counted.get(key, 0) * (ranks if key in shared else 1)
+
+    return recorded
