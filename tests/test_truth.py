@@ -53,7 +53,6 @@ QUICK = (
     "autograd",
     "phases",
     "loader thread",
-    "slow loader process",
     "copies from a thread",
     "unequal queues",
     "fully sharded",
@@ -86,6 +85,13 @@ def test_lumos_answers_from_the_optional_rows(name, tmp_path):
 def test_what_a_recording_cannot_tell_is_said(tmp_path):
     lines = answered(CASE["graphs joined inside"], tmp_path / "graphs")
     assert all(line.grade is Grade.LIMITED and "inside a graph is not recorded" in line.reason for line in lines if line.change != "–")
+
+
+def test_the_pace_of_a_loader_that_sets_the_steps_is_open(tmp_path):
+    """Its work is not recorded: the waits for its batches stay, and the interval holds what the loop takes without them."""
+    lines = [line for line in answered(CASE["slow loader process"], tmp_path, optional=False) if line.change != "–"]
+    assert all(line.grade is Grade.LIMITED and "waits for batches of other processes" in line.reason for line in lines)
+    assert all(line.interval[0] <= line.truth <= line.interval[1] for line in lines)
 
 
 @pytest.mark.parametrize(

@@ -207,6 +207,22 @@ def test_calls_that_are_alike_wait_for_one_stream(draw, trace):
     assert [graph.names[i] for i in graph.name[source]] == ["work"] * 6
 
 
+def test_as_many_calls_as_events_wait_for_them_in_turn(draw, trace):
+    """In every step three copies end at 110, 210 and 310 us. The first call returns just after the first; when the second is called,
+    all have ended, so that its time does not tell which it awaits."""
+    drawing = draw()
+    for n in range(3):
+        at = 1000 * n
+        drawing.step(n, at, 990)
+        for i, name in enumerate(("first", "second", "third")):
+            drawing.launch((at + 4 * i, 2), (at + 10 + 100 * i, 100), name=name).call("cudaEventRecord", at + 4 * i + 2, 1)
+        for begin, time in ((20, 95), (320, 3), (330, 3)):
+            drawing.call("cudaEventSynchronize", at + begin, time)
+    graph = rank_graph(trace(drawing))
+    source = graph.pred[graph.pred_kind == Dependency.SYNC]
+    assert [graph.names[i] for i in graph.name[source]] == ["first", "second", "third"] * 3
+
+
 def test_without_rows_of_record_calls_one_return_does_not_tell_what_was_awaited(draw, trace):
     # the call returns 5 us after the first kernel, and the second goes on: that happened once, so it may be chance
     drawing = draw().launch((0, 5), (6, 94)).launch((7, 5), (100, 500)).call("cudaEventSynchronize", 20, 85)

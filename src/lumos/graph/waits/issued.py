@@ -87,6 +87,23 @@ class Issued:
                 return np.where(found >= low, found, ABSENT)
         return None
 
+    def in_turn(self, stream: int, time: Int64, until: Int64, awaitable: Int64, in_step: int) -> Int64 | None:
+        """The work on `stream` that calls await which wait for its events in turn, int64[k] indices; ABSENT where it was issued before
+        the recording. None where there are not as many events in every step as calls.
+
+        All calls wait for the same number of events back, the smallest that none of them refutes. time, until, awaitable: as in `sources`.
+        in_step: how many calls a step has.
+        """
+        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
+        events = low + np.flatnonzero((awaitable[low:high] != NO_TIME) & (self.work.issued[low:high] > np.iinfo(np.int64).min))
+        newest = np.searchsorted(awaitable[events], time, "left") - 1
+        if not len(events) or (newest[in_step:] - newest[:-in_step] != in_step).any():
+            return None
+        ended = np.searchsorted(np.maximum.accumulate(self.work.end[events]), until + self.rounding, "right") - 1
+        number = np.arange(len(time))
+        at = number - int((number - np.minimum(newest, ended)).max())
+        return np.where(at >= 0, events[np.maximum(at, 0)], ABSENT)
+
 
 def awaitable_from(trace: Trace, calls: Int8, issued: Issued) -> Int64 | None:
     """From when each piece of work can be awaited through an event, int64[works] ns: the first record call after its launch and before

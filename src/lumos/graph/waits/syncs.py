@@ -3,8 +3,9 @@
 Each becomes two tasks: the call's own cost, and its return, which depends on the work that the call waits for. Which work
 that is comes from the profiler's `cuda_sync` rows where the trace has them, else from the order of calls, for all repetitions of a
 call in the code together (`graph.waits.recurrence`): a stream is awaited up to the last work issued to it before the call, an event up to
-the work at a record call before it. Of several, the latest that no repetition refutes by returning before that work had ended. The own
-cost is measured on calls that had nothing to wait for.
+the work at a record call before it. Of several, the latest that no repetition refutes by returning before that work had ended. Where a
+stream has as many events in a step as there are calls, they wait for the events in turn. The own cost is measured on calls that had
+nothing to wait for.
 """
 
 from __future__ import annotations
@@ -127,8 +128,12 @@ def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> _Awaite
     begin, finish = trace.start[rows], trace.start[rows] + trace.duration[rows]
     of_event = bool(calls[rows[0]] == Call.EVENT_SYNC)
     recorded = awaitable_from(trace, calls, issued) if of_event else None
-    for places in alike_places(trace, issued.work, trace.lane[rows], begin):
+    alike = alike_places(trace, issued.work, trace.lane[rows], begin)
+    a_step = sum(map(len, alike))
+    for places in alike:
         found = [_on_every_stream(issued, begin[place], finish[place], recorded, of_event=of_event) for place in places]
+        if recorded is not None and a_step > 1:
+            _in_turn(issued, places, found, begin, finish, recorded, a_step)
         # Calls that are alike wait for one stream: the one that explains most of them, and of several the one issued to last.
         explained = np.sum([_explained(issued, work, begin[p], finish[p]) for p, work in zip(places, found, strict=True)], axis=0)
         for place, works in zip(places, found, strict=True):
@@ -149,6 +154,21 @@ def _on_every_stream(issued: Issued, begin: Int64, finish: Int64, recorded: Int6
         awaitable = issued.work.issued if of_event and len(begin) > 1 else np.full(len(issued.work), NO_TIME)
     found = {s: issued.sources(s, begin, finish, awaitable, last=recorded is None) for s in range(len(issued.work.streams))}
     return {stream: work for stream, work in found.items() if work is not None}
+
+
+def _in_turn(
+    issued: Issued, places: list[Int64], found: list[dict[int, Int64]], begin: Int64, finish: Int64, recorded: Int64, in_step: int
+) -> None:
+    """Where a stream has as many events in a step as there are calls, let the calls wait for them in turn; in place, in `found`.
+
+    A call keeps what was found for its place where its event lies before the recording. in_step: how many calls a step has.
+    """
+    for stream in range(len(issued.work.streams)):
+        events = issued.in_turn(stream, begin, finish, recorded, in_step)
+        if events is not None:
+            for place, works in zip(places, found, strict=True):
+                if stream in works:
+                    works[stream] = np.where(events[place] >= 0, events[place], works[stream])
 
 
 def _explained(issued: Issued, works: dict[int, Int64], begin: Int64, finish: Int64) -> Int64:
