@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.changes.layout.test_precision import CONVOLUTION, factors, layout_of
 from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
@@ -104,6 +105,14 @@ def test_a_product_without_shapes_may_be_of_any_type_and_bound_by_memory(tmp_pat
     assert found.factor[of].tolist() == pytest.approx([(least * most) ** 0.5], rel=1e-3)
     assert found.low[of].tolist() == pytest.approx([least / 1.3], rel=1e-3)
     assert found.high[of].tolist() == pytest.approx([1.3 * 2.039 / 3.35], rel=1e-3)
+
+
+def test_a_convolution_on_a_slower_device_keeps_a_part_of_what_it_took_beyond_its_arithmetic(tmp_path):
+    """From an A100's 156 TFLOP/s in tf32 to a V100's 15.7 in fp32, 9.94 times less: of the 4 times that it took for its arithmetic it keeps
+    4 ** (log 4 / log 9.94) = 2.31. The kernel that brings its input into order takes as much longer as the memory."""
+    layout, job = layout_of(tmp_path, CONVOLUTION)
+    found = on_cluster(layout, job, load_cluster("a100-40gb"), load_cluster("v100"), "v100")
+    assert factors(found) == pytest.approx([1.555 / 0.9, 9.94 * 2.31 / 4], rel=2e-3)
 
 
 def test_the_same_cluster_changes_no_exchange():

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.durations import number
-from lumos.changes.layout.precision import computing
+from lumos.changes.layout.precision import Ratio, at_lower_rate, computing
 from lumos.changes.layout.recurrent import recurrent_ns
 from lumos.changes.layout.rescale import modelled, operator_rows
 from lumos.cost.collective_model import collective
@@ -27,7 +28,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.signatures import in_tf32, rounds_to_tf32, type_by_name
-from lumos.trace.table import ABSENT, Job
+from lumos.trace.table import ABSENT, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
@@ -175,6 +176,36 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
         tasks = arithmetic & (graph.name == name)
         for column, longer in zip(columns, (sqrt(rates[0] * rates[1]), *within), strict=True):
             column[tasks] *= longer
+    for position, trace in enumerate(job.traces):
+        tasks, rows = operator_rows(segmentation, position, trace)
+        _convolutions(layout, trace, tasks[arithmetic[tasks]], rows[arithmetic[tasks]], usual, old, columns)
+
+
+def _convolutions(
+    layout: MeasuredLayout,
+    trace: Trace,
+    tasks: Int64,
+    rows: Int64,
+    usual: DType | None,
+    old: Accelerator,
+    columns: tuple[np.ndarray, ...],
+) -> None:
+    """Let the convolutions of a rank keep a part only of what they took beyond their arithmetic, where the rate falls (`at_lower_rate`), in
+    place. tasks: kernels that multiply; rows: the operator of each. usual: the type in which the job multiplies."""
+    graph, flops = layout.segmentation.graph, counted_operators(trace)
+    order = np.argsort(rows, kind="stable")
+    for same in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):
+        row = int(rows[same[0]]) if len(same) else -1
+        if "conv" not in trace.strings[trace.name[row]] or row not in flops:
+            continue
+        kernels = tasks[same]
+        dtype = type_by_name(graph.names[graph.name[kernels[np.argmax(graph.duration[kernels])]]]) or usual
+        if dtype not in old.peak_flops:
+            continue
+        measured_ns, by = float(graph.duration[kernels].sum()), columns[0][kernels] / layout.factor[kernels]
+        longer = float((graph.duration[kernels] * by).sum()) / measured_ns if measured_ns else 1.0
+        kept = at_lower_rate(Ratio(longer, longer, longer), 1e9 * flops[row][1] / float(old.peak_flops[dtype]), measured_ns)
+        columns[0][kernels] *= kept.best / longer
 
 
 def _change(o: ShapedOperator, old: Accelerator, new: Accelerator, *, rounded: bool) -> tuple[float, float] | None:

@@ -89,6 +89,16 @@ CONVOLUTION = (
 )
 
 
+def test_a_convolution_keeps_a_part_of_what_it_took_beyond_its_arithmetic(tmp_path):
+    """It took 4 times its arithmetic. At an eighth of the rate it takes 4 ** (log 4 / log 8) = 2.52 times that, 8 · 2.52 / 4 = 5.04 times
+    as long; the interval reaches from 4 ** 0.33 = 1.59 times to all 4, and 30 % beyond. Its other kernel multiplies nothing."""
+    layout, job = layout_of(tmp_path, CONVOLUTION)
+    found = in_precision(layout, job, A100, "fp32")
+    assert factors(found) == [1.0, pytest.approx(5.04, rel=1e-3)]
+    kernel = layout.segmentation.graph.on_device.nonzero()[0][1]
+    assert [float(found.low[kernel]), float(found.high[kernel])] == pytest.approx([8 * 1.59 / 4 / 1.3, 8 * 1.3], rel=2e-3)
+
+
 def test_a_kernel_that_computes_in_the_wanted_type_stays(tmp_path):
     fp32 = (*CONVOLUTION[:-1], ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw",))
     layout, job = layout_of(tmp_path, (*FORWARD[:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"), (*FORWARD[:-1], "s1688gemm"), fp32)

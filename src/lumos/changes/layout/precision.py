@@ -8,8 +8,10 @@ Three changes are told apart by the types in which the recording multiplies and 
                                 have 16 bits as well, so do the optimizer's work and the exchanges
 
 Multiplications, attention and recurrent layers take measured × model(new type) / model(old type); convolutions and multiplications of
-groups, which no model covers, the ratio of the device's rates. Everything else takes time as the bytes that it moves, also the kernels of a
-library that bring the tensors of a convolution into another order.
+groups, which no model covers, the ratio of the device's rates. A convolution that took longer than its arithmetic at the peak rate waited
+for memory, too, which it does less where the rate falls: where it falls to less than a quarter, the new time keeps only a part of what was
+beyond (`at_lower_rate`), and the interval reaches from the arithmetic alone to the ratio. Everything else takes time as the bytes that it
+moves, also the kernels of a library that bring the tensors of a convolution into another order.
 
 Limits: kernels that exist for one type only (flash attention) keep their kind; memory that a smaller type sets free is not used.
 """
@@ -24,10 +26,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.recurrent import recurrent_ns
-from lumos.changes.layout.rescale import KERNEL_FLOOR, modelled, multiply, operator_rows
+from lumos.changes.layout.rescale import KERNEL_FLOOR, Factor, modelled, multiply, operator_rows
 from lumos.cost.operators import elements
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
@@ -41,6 +44,7 @@ from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
@@ -134,11 +138,12 @@ def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, 
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(layout.segmentation, position, trace)
+        flops = counted_operators(trace)
         for i, o in enumerate(shapes.operators):
             if has_rate(o) and type_of(o) is not None and type_of(o) in (HALF if old in HALF else SINGLE):
                 same = shapes.of_row[rows] == i
                 multiplying, _ = products.of(tasks[same])
-                multiply(columns, multiplying, graph.duration, heavy_ratio(o, products.old, products.new, accelerator), 0.0)
+                multiply(columns, multiplying, graph.duration, products.ratio(o, flops, multiplying, rows[same]), 0.0)
         layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, old, new))
     return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
 
@@ -148,7 +153,7 @@ class _Products:
 
     def __init__(self, layout: MeasuredLayout, old: DType, new: DType, accelerator: Accelerator) -> None:
         graph = layout.segmentation.graph
-        self.old, self.new, self.accelerator = old, new, accelerator
+        self.old, self.new, self.accelerator, self.duration = old, new, accelerator, graph.duration
         self.arithmetic = bound_by_arithmetic(graph)
         self.as_wanted = np.array([type_by_name(name) is new for name in graph.names], bool)[graph.name]
 
@@ -159,6 +164,25 @@ class _Products:
         if not multiplies.any():
             return kernels, kernels[:0]
         return kernels[multiplies & ~self.as_wanted[kernels]], kernels[~multiplies]
+
+    def ratio(self, o: ShapedOperator, flops: Mapping[int, tuple[str, float]], kernels: Int64, rows: Int64) -> Ratio:
+        """By what the time of an operator's kernels is multiplied. flops: of calls, by row, as `counted_operators` gives them. rows: of
+        the operator's calls."""
+        ratio, calls = heavy_ratio(o, self.old, self.new, self.accelerator), np.unique(rows).tolist()
+        known = [flops[row][1] for row in calls if row in flops]
+        if not convolution_work(o) or not known:
+            return ratio
+        least_ns = 1e9 * sum(known) / len(known) / float(self.accelerator.peak_flops[self.old])
+        return at_lower_rate(ratio, least_ns, float(self.duration[kernels].sum()) / len(calls))
+
+
+def at_lower_rate(ratio: Ratio, least_ns: float, measured_ns: float) -> Ratio:
+    """By what the time of a convolution is multiplied where the peak rate falls by `ratio`. least_ns: its arithmetic at the peak rate
+    before, ns; measured_ns: what it took. The rule is that of kernels far from any that was measured (`Factor.carried`)."""
+    if ratio.best <= 1 or not 0 < least_ns < measured_ns:
+        return ratio
+    best, low, high, *_ = Factor(*ratio, fixed=0.0, modelled=least_ns).carried(measured_ns)
+    return Ratio(best, low, high)
 
 
 def _retyped(old: DType, new: DType, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
@@ -181,11 +205,12 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(segmentation, position, trace)
+        flops = counted_operators(trace)
         for i, o in enumerate(shapes.operators):
-            same = tasks[shapes.of_row[rows] == i]
+            same, calls = tasks[shapes.of_row[rows] == i], rows[shapes.of_row[rows] == i]
             if has_rate(o) and type_of(o) in HALF:
                 multiplying, same = products.of(same)
-                multiply(columns, multiplying, graph.duration, heavy_ratio(o, products.old, products.new, accelerator), 0.0)
+                multiply(columns, multiplying, graph.duration, products.ratio(o, flops, multiplying, calls), 0.0)
             if (by := _wider(o)) != 1:
                 multiply(columns, same, graph.duration, _around(by, BYTES_INTERVAL), KERNEL_FLOOR)
         mine = owners.of_rank(position)
