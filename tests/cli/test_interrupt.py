@@ -121,7 +121,7 @@ def test_a_proxy_run_ends_its_processes(tmp_path):
     pytest.importorskip("torch")
     folder, ready = tmp_path / "proxy", tmp_path / "ready"
     folder.mkdir()
-    (folder / "trace.json").write_text(json.dumps({"ranks": [0], "world_size": 1}))
+    (folder / "trace.json").write_text(json.dumps({"ranks": [{"malloc": {}}], "world_size": 1}))
     (folder / "benchmark.py").write_text(f"""
 import os, pathlib, time
 pathlib.Path({str(tmp_path)!r}, "draft").write_text(str(os.getpid()))
