@@ -9,12 +9,11 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from lumos.changes.layout.activations import in_embedding, measured_ranks, of_stream, shared_keys
 from lumos.changes.layout.change import pipeline_stages, recorded_layers, recorded_microbatches
 from lumos.changes.layout.exchange import recorded_replicas
 from lumos.changes.layout.parallel.context import sequence_ranks
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
-from lumos.changes.layout.resize import SIZE_KEYS, unknown_size
+from lumos.changes.layout.resize import SIZE_KEYS, sharing_ranks, unknown_size
 from lumos.changes.settings import RELATIVE
 from lumos.errors import LumosError, UsageError
 from lumos.segment.sizes import sizes
@@ -60,10 +59,7 @@ def of_blocks(layout: MeasuredLayout, job: Job) -> Callable[[str], int]:
     """The sizes, layers, microbatches, stages and ranks that measured blocks show."""
 
     def recorded(key: str) -> int:
-        stages = pipeline_stages(layout.segmentation.graph, job)
-        rows = of_stream(layout, job)
-        ranks = measured_ranks(layout, rows) or 1
-        shared = shared_keys(vocabulary=in_embedding(layout, rows)) if ranks > 1 else ()
+        stages, (ranks, shared) = pipeline_stages(layout.segmentation.graph, job), sharing_ranks(layout, job)
         if key == "layers":
             return recorded_layers(layout, job)
         if key == "microbatches":

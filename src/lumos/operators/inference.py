@@ -38,6 +38,7 @@ _CHOICE = 6
 #: How many operators ago a tensor with one axis may have been made to be recognised by it: its shape is only a number.
 _JUST_NOW = 6
 
+
 @dataclass(eq=False, slots=True)
 class _Tensor:
     """A tensor of the program. made: when. given: it comes from outside, as data or a weight. data: it is

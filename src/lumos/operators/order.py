@@ -23,10 +23,7 @@ STRETCH, EDGE = 64, 12
 def nodes_of(calls: Sequence[OperatorCall]) -> tuple[dict[int, list[Shape]], dict[int, int], dict[int, int]]:
     """By node of the backward pass the shapes of the gradients that are added up behind it; by call the node that it made; and by node
     the call. Of the calls with a number the last one of the node's name made it, or else the last one."""
-    added: dict[int, list[Shape]] = {}
-    for call in calls:
-        if call.name.startswith(BACKWARD_NODE) and call.sequence >= 0:
-            added[call.sequence] = []
+    added: dict[int, list[Shape]] = {c.sequence: [] for c in calls if c.name.startswith(BACKWARD_NODE) and c.sequence >= 0}
     for call in calls:
         parent = calls[call.parent] if call.parent >= 0 else None
         if parent is not None and parent.name.startswith(BACKWARD_NODE) and parent.sequence >= 0 and own_name(call.name) == "add":
@@ -51,9 +48,8 @@ def first_uses(calls: Sequence[OperatorCall], weights: set[Shape], nodes: Mappin
     before a single gradient of that shape is gathered, they are one (a table of tokens that is also the head). nodes: by call the node of
     the backward pass that it made: a weight that is not trained has none."""
     events: dict[Shape, list[tuple[int, bool]]] = defaultdict(list)
-    inside = [False] * len(calls)
+    inside = _in_nodes(calls)
     for number, call in enumerate(calls):
-        inside[number] = call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent])
         shape, base = (call.shapes or ((),))[0], own_name(call.name)
         if call.name.startswith(GATHERS):
             events[shape].append((number, True))
@@ -100,10 +96,15 @@ def same_places(calls: Sequence[OperatorCall]) -> list[list[int]]:
 
 def _undoing(calls: Sequence[OperatorCall]) -> list[bool]:
     """Which calls stand in a node of a backward pass and have no number of autograd's, so that nothing will undo them."""
-    inside = [False] * len(calls)
-    for number, call in enumerate(calls):
-        inside[number] = call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent])
-    return [within and (call.sequence < 0 or not call.forward) for within, call in zip(inside, calls, strict=True)]
+    return [within and (call.sequence < 0 or not call.forward) for within, call in zip(_in_nodes(calls), calls, strict=True)]
+
+
+def _in_nodes(calls: Sequence[OperatorCall]) -> list[bool]:
+    """Which calls are nodes of a backward pass, or stand in one."""
+    inside: list[bool] = []
+    for call in calls:
+        inside.append(call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent]))
+    return inside
 
 
 def whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:

@@ -55,10 +55,10 @@ class Resized:
 
     def __init__(self, trace: Trace, old: Sizes, new: Sizes) -> None:
         self.old, self.new, self.axes = old, new, axes_of(trace)
-        self._value = symbol_values(self.axes.symbols, named_axes(trace), old, new) if old != new else {}
+        names = named_axes(trace) if old != new else {}
+        self._value = symbol_values(self.axes.symbols, names, old, new)
         self._known: dict[int, ShapedOperator] = {}
-        named = [axis for of in named_axes(trace).values() for axis in of] if old != new else []
-        self._named = {s for axis in named for s in self.axes.symbols.inside(axis)}
+        self._named = {s for of in names.values() for axis in of for s in self.axes.symbols.inside(axis)}
         self._were = {key: was for key, was, now in zip(Sizes._fields, old, new, strict=True) if was != now}
 
     def operator(self, index: int) -> ShapedOperator:

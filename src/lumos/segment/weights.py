@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.cost.operators import Shape, elements
+from lumos.operators.calls import GATHERS
 from lumos.segment.dimensions import Shapes, shapes_of
 from lumos.segment.products import ShapedOperator, factors
 from lumos.vocabulary import DType, Phase
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from lumos.trace.table import Trace
 
 #: The operator with which autograd gathers the gradient of a weight.
-GATHERED = re.compile(r"torch::autograd::AccumulateGrad$")
+GATHERED = re.compile(f"{GATHERS}$")
 #: The operators that multiply by a matrix of weights.
 _PRODUCTS = ("aten::mm", "aten::addmm")
 

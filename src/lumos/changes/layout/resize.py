@@ -66,13 +66,18 @@ def sizes_of_rank(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int]) -
 
     Raises LumosError where they cannot share a size equally.
     """
-    rows = of_stream(layout, job)
-    ranks = measured_ranks(layout, rows) or 1
-    shared = shared_keys(vocabulary=in_embedding(layout, rows)) if ranks > 1 else ()
+    ranks, shared = sharing_ranks(layout, job)
     for key, value in wanted.items():
         if key in shared and value % ranks:
             raise LumosError(f"--set {key}={value}: the {ranks} tensor-parallel ranks of the recording cannot share it equally")
     return {key: value // ranks if key in shared else value for key, value in wanted.items()}
+
+
+def sharing_ranks(layout: MeasuredLayout, job: Job) -> tuple[int, tuple[str, ...]]:
+    """How many tensor-parallel ranks the recording has, and of which sizes each holds a part."""
+    rows = of_stream(layout, job)
+    ranks = measured_ranks(layout, rows) or 1
+    return ranks, shared_keys(vocabulary=in_embedding(layout, rows)) if ranks > 1 else ()
 
 
 def to_sizes(

@@ -7,7 +7,6 @@ so the interval reaches from all weights in parts to those of the layers alone.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -17,7 +16,7 @@ from lumos.changes.layout.sharding.exchanged import within_rows
 from lumos.cost.collective_model import collective
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.weights import gradients, weights
+from lumos.segment.weights import GATHERED, gradients, weights
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.cost.cluster import Cluster
     from lumos.trace.table import Int64, Trace
-
-#: Where autograd adds a gradient to that of an earlier microbatch.
-_GATHERED = re.compile(r"torch::autograd::AccumulateGrad$")
 
 
 class Fractions(NamedTuple):
@@ -99,6 +95,6 @@ def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[I
     tasks, rows = operator_rows(segmentation, position, trace)
     adds = [bool(found := {s for s in o.shapes if s}) and found <= matrices for o in shapes.operators]
     chosen = (shapes.of_row[rows] >= 0) & np.array(adds or [False], bool)[shapes.of_row[rows]]
-    tasks = tasks[chosen & within_rows(trace, rows, _GATHERED)]
+    tasks = tasks[chosen & within_rows(trace, rows, GATHERED)]
     in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece[tasks]]
     return tasks[in_layer], tasks[~in_layer]
