@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lumos.analyze.loop.steady import steady
+from lumos.analyze.loop.steps import members
 from lumos.changes.answer import answer, unchanged_tasks
 from lumos.changes.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
 from lumos.changes.durations import Durations, check_altered, drop, fuse, matching, scale, slow_rank
@@ -71,6 +73,14 @@ def test_dropping_a_kernel_drops_its_launch():
     graph = apply(gpu_job(), drops=["gelu"])
     assert graph.duration.tolist() == [10000, 0, 10000, 30000, 0, 40000]
     assert length(graph) == 10 + 30 + 40
+
+
+def test_dropped_collectives_take_the_meeting_of_their_ranks_with_them():
+    graph = gpu_job((0, 1))
+    late = replace(graph, duration=np.where(np.arange(len(graph)) == 3, 90, 30) * US)  # the first kernel of rank 0
+    gone = steady(members(dropped(late, "nccl")))
+    ends = [int(gone.timeline.end[gone.loop.owners.of_rank(rank)].max()) // US for rank in (0, 1)]
+    assert ends == [30 + 90 + 30, 30 + 30 + 30]
 
 
 def test_fusing_keeps_the_longest_of_a_run_and_one_launch():

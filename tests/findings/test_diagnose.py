@@ -84,7 +84,7 @@ def test_the_loader_of_one_rank(job, cpu):
 def test_communication_that_nothing_hides(job, cpu):
     found = first(job(*cpu(USUAL, USUAL, USUAL, meet=500)))
     assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.EXPOSED_COMMUNICATION, (0, 1, 2), pytest.approx(500 * US))
-    assert found.command.endswith("--drop 'gloo:all_reduce*'")
+    assert found.command.endswith("--scale 'gloo:all_reduce*=0'")
     assert "1 all-reduce a step and rank, mostly of 256 B in 500.0 µs" in found.evidence
 
 

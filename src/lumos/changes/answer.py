@@ -234,8 +234,8 @@ def held(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
 
 
 def other_durations(base: Graph, changed: Graph) -> bool:
-    """Whether any task of a job takes another time than before. False for a job that was put together anew."""
-    return changed.pred is base.pred and not np.array_equal(changed.duration, base.duration)
+    """Whether any task of a job takes another time than before, or is left out. False for a job that was put together anew."""
+    return changed.pred is base.pred and (changed.left_out is not None or not np.array_equal(changed.duration, base.duration))
 
 
 def changed_loop(base: Steady, owners: Members, changed: Changed) -> Steady:

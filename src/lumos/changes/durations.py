@@ -8,6 +8,7 @@ annotated ranges) of that name do (`changes.ranges`). The functions compose: eac
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from difflib import get_close_matches
 from fnmatch import translate
 from typing import TYPE_CHECKING, NamedTuple
@@ -23,6 +24,7 @@ from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
+from lumos.graph.without import waits_for_others
 from lumos.simulation.durations import Mask, scale, slow_rank, with_durations
 from lumos.units import duration as in_words
 
@@ -144,8 +146,14 @@ def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | N
 
 
 def drop(graph: Graph, tasks: Mask) -> Graph:
-    """The graph in which `tasks`, and the calls that launch nothing else, take no time."""
-    return scale(graph, tasks | _only_launch(graph, tasks), 0.0)
+    """The graph that leaves out `tasks`, with the calls that launch nothing else. A launch call of work that stays only takes no time."""
+    launch = launches(graph)
+    needed = np.zeros(len(graph), bool)
+    needed[launch[(launch >= 0) & ~tasks]] = True
+    taken = tasks | _only_launch(graph, tasks)
+    gone = taken & ~needed
+    before = graph.left_out
+    return replace(scale(graph, taken, 0.0), left_out=gone if before is None else gone | before)
 
 
 def fuse(graph: Graph, tasks: Mask, step: Int32 | Int64) -> Graph:
@@ -203,7 +211,10 @@ def meant_operators(graph: Graph, job: Job, durations: Durations) -> tuple[Diagn
 
 
 def check_altered(graph: Graph, altered: Graph, job: Job, durations: Durations) -> None:
-    """Raise LumosError where changes that ask for other durations left every task as it was, because those that match take no time."""
+    """Raise LumosError where changes that ask for other durations left every task as it was, because those that match take no time and,
+    where they are left out, wait for nothing."""
+    if altered.left_out is not None and waits_for_others(graph, altered.left_out):
+        return
     asked = durations.drops or durations.fused or any(s.factor != 1 for s in durations.scales) or any(f != 1 for _, f in durations.slow)
     if not asked or not np.array_equal(graph.duration, altered.duration):
         return

@@ -106,7 +106,7 @@ def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], worth: float,
         worth,
         evidence=evidence,
         fix=_advice(group.kind, merge),
-        command=f"whatif {_drops(case, group)}",
+        command=f"whatif {_free(case, group)}",
         range_ns=(0.0, worth) if lone else None,
     )
 
@@ -134,10 +134,10 @@ def _advice(kind: CollectiveKind, merge: bool) -> str:
     return "start it earlier so that it runs beside compute (buckets, prefetching), send fewer bytes, or place its ranks on faster links"
 
 
-def _drops(case: Case, group: _Group) -> str:
-    """The options of `lumos whatif` that leave out the collectives, by the names of their tasks."""
+def _free(case: Case, group: _Group) -> str:
+    """The options of `lumos whatif` with which the collectives take no time, by the names of their tasks; ranks still meet in them."""
     names = dict.fromkeys(re.split(r"[(<\[]", str(case.graph.names[i]))[0] for i in np.unique(case.graph.name[group.tasks]).tolist())
-    return " ".join(f"--drop {shlex.quote(f'{name}*')}" for name in list(names)[:3])
+    return " ".join(f"--scale {shlex.quote(f'{name}*=0')}" for name in list(names)[:3])
 
 
 def _slowed(case: Case) -> Iterator[Finding]:

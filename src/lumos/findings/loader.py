@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.parts import LOADING
+from lumos.changes.durations import drop
 from lumos.changes.ranges import inside
 from lumos.findings.finding import FindingCode
 from lumos.graph.loaders import from_processes
-from lumos.simulation.durations import scale
 from lumos.units import duration
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Finding]
     of_steps = loading & case.counted
     if not of_steps.any():
         return
-    worth = case.saved_ns(scale(case.graph, loading, 0.0))
+    worth = case.saved_ns(drop(case.graph, loading))
     if not case.matters(worth):
         return
     by_rank = np.bincount(case.owners.rank[of_steps], case.graph.duration[of_steps], len(case.graph.ranks)) / case.steps

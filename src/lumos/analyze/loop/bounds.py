@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 TOLERANCE = 0.005
 #: An answer that changes nothing is that of the recording, up to the share by which successive steps of a settled loop may differ.
 IDENTICAL = 0.001
+#: In the place of a duration: the task is left out, with all that it waits for.
+LEFT_OUT = -1
 #: Counts of what is repeated, in whatever number; sizes in proportion to which the work of a step grows at most. With any other size it
 #: grows at most with the square.
 REPEATED, LINEAR = ("microbatches", "layers"), ("batch", "micro_batch", "vocab")
@@ -60,7 +62,7 @@ def beyond_bounds(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     """The finding that a step is shorter or longer than changed durations allow; () where it is neither. base, changed: the loops of one
     job with different durations."""
     source, other = base.loop.source, changed.loop.source
-    durations = np.zeros(1 + max(source.max(initial=0), other.max(initial=0)), np.int64)
+    durations = np.full(1 + max(source.max(initial=0), other.max(initial=0)), LEFT_OUT, np.int64)
     durations[other] = changed.loop.graph.duration
     count = min(len(base.loop.graph.release_time), len(changed.loop.graph.release_time))
     released = np.append(changed.loop.graph.release_time[:count], base.loop.graph.release_time[count:])
@@ -71,22 +73,24 @@ def beyond_bounds(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
 
 def duration_bounds(base: Steady, durations: Int64, released: Int64 | None = None) -> Bounds:
     """Between which times the step of a job with changed durations lies. base: its loop. durations: int64, what the tasks of that loop take
-    instead, ns. released: int64, the release times of that loop, where they differ, ns."""
+    instead, ns, LEFT_OUT for those that go with all that they wait for. released: int64, the release times of that loop, where they differ,
+    ns."""
     less, more = _shares(base, durations, base.loop.graph.release_time if released is None else released)
     old, cycles = base.step_time_ns, later_cycles(base)
-    saved = _time_of(base, less, cycles).max() / len(base.cycle)
+    since = _since(base, durations == LEFT_OUT)
+    saved = _time_of(base, less, cycles, since).max() / len(base.cycle)
     if base.basis is Basis.PERIOD:
         # What comes to set the pace may have run ahead of the later steps of the loop, but not of all. The first steps lack what comes
         # before them, so that all together may be shorter than as many later ones.
         whole = np.zeros(1, np.int64), base.timeline.end.max(initial=0, keepdims=True)
-        added = _time_of(base, more, whole)[0] / max(len(base.loop.owners.job), 1)
-        added = min(max(added, _time_of(base, more, cycles).max() / len(base.cycle)), float(more.max(initial=0)) * old)
+        added = _time_of(base, more, whole, since)[0] / max(len(base.loop.owners.job), 1)
+        added = min(max(added, _time_of(base, more, cycles, since).max() / len(base.cycle)), float(more.max(initial=0)) * old)
     else:
         until_begin = np.zeros(1, np.int64), cycles[0]  # the begin of the step moves with what ran before it
-        before = float((_time_of(base, less, until_begin) + _time_of(base, more, until_begin))[0])
-        saved, added = saved + before, _time_of(base, more, cycles)[0] + before
+        before = float((_time_of(base, less, until_begin, since) + _time_of(base, more, until_begin, since))[0])
+        saved, added = saved + before, _time_of(base, more, cycles, since)[0] + before
     longer = f"what becomes slower can add {duration(added)} at most" if 0 < added < inf else "no work takes more time"
-    work, where = busiest(base, durations)
+    work, where = busiest(base, np.maximum(durations, 0))
     if work > old - saved:
         return Bounds(work, old + added, f"{where} has {duration(work)} of work in each step", longer)
     shorter = f"what becomes faster can save {duration(saved)} at most" if saved else "no work takes less time"
@@ -179,19 +183,32 @@ def _shares(base: Steady, durations: Int64, released: Int64) -> tuple[NDArray[np
         by = np.where(np.abs(becomes - was) > 1, becomes - was, 0)
         of_both.append(np.divide(by, was, out=np.where(by > 0, inf, 0.0), where=was > 0))
     of_tasks, of_times = of_both
+    of_tasks[durations == LEFT_OUT] = -1.0
     less, more = (np.append(np.maximum(sign * of_tasks, 0), np.maximum(sign * of_times, 0).max(initial=0)) for sign in (-1, 1))
     return less, more
 
 
-def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, Int64]) -> NDArray[np.float64]:
+def _since(base: Steady, left_out: NDArray[np.bool_]) -> Int64:
+    """Since when each task of the base's loop holds its thread or stream, int64[n] ns: from its begin on; a collective, which waits before,
+    from its transfer on. A task that is left out takes its waiting with it: it holds them since the work before it has ended."""
+    end = base.timeline.end
+    since = end - base.loop.graph.duration
+    order = np.lexsort((base.timeline.start, base.loop.graph.processor))
+    follows = np.diff(base.loop.graph.processor[order], prepend=-1) == 0
+    before = np.where(follows, np.roll(end[order], 1), since[order])
+    since[order] = np.where(left_out[order], np.minimum(before, since[order]), since[order])
+    return since
+
+
+def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, Int64], since: Int64) -> NDArray[np.float64]:
     """The time in each window, from int64[k] to int64[k] ns, in which changed work of the base runs, float64[k] ns: each moment times the
-    largest share of what then runs. shares: as `_shares` gives them, taken up to whole percents."""
+    largest share of what then runs. shares: as `_shares` gives them, taken up to whole percents. since: as `_since` gives it."""
     first, last = windows
     time = np.zeros(len(first))
     if np.isinf(shares).any():
         return np.full(len(first), inf)
     end = np.append(base.timeline.end, last.max())
-    start = np.append(base.timeline.end - base.loop.graph.duration, first.min())  # before its transfer, a collective waits
+    start = np.append(since, first.min())
     chosen = np.flatnonzero((shares > 0) & (end > first.min()) & (start < last.max()))
     start, end, percent = start[chosen], end[chosen], np.ceil(100 * shares[chosen] - 1e-6)
     seen = EMPTY
@@ -206,6 +223,8 @@ def changed_order(base: Steady, changed: Steady) -> str:
     """The first piece of work that another one on its thread or stream now comes before, in words; "" where all orders are the same."""
     graph = base.loop.graph
     tasks = np.arange(min(len(graph), len(changed.loop.graph)))
+    if not np.array_equal(base.loop.source[tasks], changed.loop.source[tasks]):  # work was left out, so that tasks have other numbers
+        return ""
     orders = [tasks[np.lexsort((tasks, run.start[tasks], graph.processor[tasks]))] for run in (base.timeline, changed.timeline)]
     other = np.flatnonzero(orders[0] != orders[1])
     if not len(other):

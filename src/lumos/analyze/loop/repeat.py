@@ -10,14 +10,17 @@ yet what the loop takes in the long run.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, assigned
+from lumos.errors import GraphError
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
+from lumos.graph.without import without
 from lumos.simulation.durations import with_durations
 
 if TYPE_CHECKING:
@@ -50,9 +53,27 @@ class Loop:
     dropped: int = 0
 
     def altered(self, job: Graph) -> Loop:
-        """The loop of the same job with other durations and delays. job: its graph, with the same tasks and dependencies."""
+        """The loop of the same job with other durations and delays, and without what it leaves out. job: its graph, with the same tasks
+        and dependencies."""
         graph = replace(with_durations(self.graph, job.duration[self.source]), lag=job.lag)
-        return replace(self, graph=graph, owners=replace(self.owners, graph=graph))
+        return without_left_out(replace(self, graph=graph, owners=replace(self.owners, graph=graph)), job)
+
+
+def without_left_out(loop: Loop, job: Graph) -> Loop:
+    """The loop without what the job leaves out. job: the graph whose tasks are copied in it. GraphError where a step then has no work."""
+    if job.left_out is None:
+        return loop
+    graph, kept = without(loop.graph, job.left_out[loop.source])
+    owners = assigned(graph, loop.owners.steps, loop.owners.step[kept], loop.owners)
+    if len(owners.steps) < len(loop.owners.steps):
+        raise GraphError(f"what is left out is all the work of a step of rank {_without_work(loop.owners, owners)}")
+    return replace(loop, graph=graph, owners=owners, source=loop.source[kept])
+
+
+def _without_work(before: Members, after: Members) -> int:
+    """A rank that has a step less than before."""
+    left = Counter(step.rank for step in after.steps)
+    return next(rank for rank, steps in Counter(step.rank for step in before.steps).items() if left[rank] < steps)
 
 
 def repeated(owners: Members, steps: Sequence[int], passes: int) -> Loop:
@@ -132,11 +153,13 @@ class _Repeated:
             one_off=None,
             waiting_unknown=self._rows(graph.waiting_unknown, copies)[0],
             steps=(),
+            left_out=None,
         )
         steps, step = self._owners(copies)
         whole = max(copies - apart, 2)
         owners = assigned(out, steps, step, self.owners)
-        return Loop(out, owners, source, len(self.steps), whole, predecessors.crossing, predecessors.dropped)
+        loop = Loop(out, owners, source, len(self.steps), whole, predecessors.crossing, predecessors.dropped)
+        return without_left_out(loop, graph)
 
     def _owners(self, copies: int) -> tuple[tuple[Step, ...], Int32]:
         """The steps of the loop, rank by rank, and for each of its tasks which of them owns it. Not every step has a part on every rank."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.repeat import Loop, repeated
+from lumos.analyze.loop.repeat import Loop, repeated, without_left_out
 from lumos.analyze.loop.steps import StepTimes, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -167,8 +167,8 @@ def steady(owners: Members, run: Callable[[Graph], Timeline] = simulate, *, repe
     owners = replace(owners, graph=recurring(owners.graph))
     if not (owners.has_period if repeat is None else repeat):
         graph = owners.graph
-        loop = Loop(graph, owners, np.arange(len(graph)), len(owners.job), 1)
-        return Steady(loop, run(graph), Basis.LATENCY, tuple(owners.job[step].name for step in owners.counted), True)
+        loop = without_left_out(Loop(graph, owners, np.arange(len(graph)), len(owners.job), 1), graph)
+        return Steady(loop, run(loop.graph), Basis.LATENCY, tuple(owners.job[step].name for step in owners.counted), True)
     return _settling(owners, steps, run, passes)
 
 

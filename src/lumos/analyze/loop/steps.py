@@ -147,11 +147,12 @@ def members(graph: Graph) -> Members:
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, like: Members | None = None) -> Members:
     """The members of a graph whose steps are known already. step: int32[n], index into `steps`, -1 none. like: the members of another graph
-    of the job: the same processors complete steps and, where it has the same steps, the same ones count."""
+    of the job: the same processors complete steps, where all of these have work, and, where it has the same steps, the same ones count."""
     if like is None:
         return _members(graph, steps, step.copy(), _facts(graph))
     names = {like.job[i].name for i in like.counted} if steps is like.steps else None
-    completing = like.completing if len(like.completing) == len(graph.processors) else None
+    works = np.bincount(graph.processor, minlength=len(graph.processors)) > 0
+    completing = like.completing if len(like.completing) == len(works) and works[like.completing].all() else None
     return _members(graph, steps, step.copy(), _facts(graph), names, completing)
 
 
