@@ -9,7 +9,7 @@ from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.changes.durations import Durations, Scale
 from lumos.graph.one_rank import rank_graph
-from lumos.graph.without import without
+from lumos.graph.without import left_of
 from lumos.simulation import simulate
 from lumos.trace.table import Job
 
@@ -45,7 +45,7 @@ def test_what_waited_for_work_that_goes_waits_for_the_work_before_it(draw, trace
     drawing = draw().launch((0, 10), (12, 50), name="first").launch((10, 10), (62, 50), name="second")
     graph = rank_graph(trace(drawing.call("cudaStreamSynchronize", 20, 95).op("after", 115, 10)))
     gone = np.array([graph.names[i] == "second" for i in graph.name])
-    left, kept = without(graph, gone)
+    left, kept = left_of(graph, gone)
     assert len(left) == len(graph) - 1 and not gone[kept].any()
 
     def begins(of):

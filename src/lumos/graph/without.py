@@ -28,7 +28,7 @@ class Left(NamedTuple):
     kept: Int64
 
 
-def without(graph: Graph, gone: NDArray[np.bool_]) -> Left:
+def left_of(graph: Graph, gone: NDArray[np.bool_]) -> Left:
     """The graph without the tasks `gone`, bool[n]. A launch call of device work that stays must stay, too; nothing holds this to it."""
     kept = np.flatnonzero(~gone)
     new = np.cumsum(~gone) - 1

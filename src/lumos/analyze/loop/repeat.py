@@ -20,7 +20,7 @@ from lumos.analyze.loop.steps import Members, assigned
 from lumos.errors import GraphError
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
 from lumos.graph.table import Collectives, Graph, Occupancy, Waits
-from lumos.graph.without import without
+from lumos.graph.without import left_of
 from lumos.simulation.durations import with_durations
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def without_left_out(loop: Loop, job: Graph) -> Loop:
     """The loop without what the job leaves out. job: the graph whose tasks are copied in it. GraphError where a step then has no work."""
     if job.left_out is None:
         return loop
-    graph, kept = without(loop.graph, job.left_out[loop.source])
+    graph, kept = left_of(loop.graph, job.left_out[loop.source])
     owners = assigned(graph, loop.owners.steps, loop.owners.step[kept], loop.owners)
     if len(owners.steps) < len(loop.owners.steps):
         raise GraphError(f"what is left out is all the work of a step of rank {_without_work(loop.owners, owners)}")
