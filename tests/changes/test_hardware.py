@@ -42,7 +42,7 @@ def test_a_gather_is_costed_by_the_whole_buffer_not_one_ranks_part(kind, parts):
     old, new = load_cluster("h100"), network(load_cluster("h100"), ["bandwidth=x0.5"])
     found = on_cluster(measured_layout(segment(graph, job)), job, old, new, "slower links")
     before, after = (int(collective(kind, 4, parts * 2**20, cluster).time) for cluster in (old, new))
-    assert set(found.factor[facts.task].tolist()) == {after / before}
+    assert set(found.prices.best[facts.task].tolist()) == {after / before}
 
 
 def test_the_cpu_of_another_host_takes_longer_or_is_unknown():
@@ -51,11 +51,12 @@ def test_the_cpu_of_another_host_takes_longer_or_is_unknown():
     layout = measured_layout(segment(graph, job))
     works = graph.kind != Kind.COLLECTIVE  # a job on CPUs: all but its transfers
     known, unknown = on_host(layout, 1.5), on_host(layout, None)
-    for column in (known.factor, known.low, known.high):
+    for column in (known.prices.best, known.prices.low, known.prices.high):
         assert np.array_equal(column, np.where(works, 1.5, 1.0))
     assert (known.changes, known.diagnostics) == (("host factor = 1.5",), ())
-    assert np.array_equal(unknown.factor, np.ones(len(graph)))
-    assert np.array_equal(unknown.low, np.where(works, 0.85, 1.0)) and np.array_equal(unknown.high, np.where(works, 1.15, 1.0))
+    assert np.array_equal(unknown.prices.best, np.ones(len(graph)))
+    assert np.array_equal(unknown.prices.low, np.where(works, 0.85, 1.0))
+    assert np.array_equal(unknown.prices.high, np.where(works, 1.15, 1.0))
     assert [d.code for d in unknown.diagnostics] == ["host-unknown"]
 
 
@@ -85,7 +86,7 @@ def test_a_product_in_fp32_moves_at_the_rate_that_its_kernel_works_at(tmp_path, 
     found = on_cluster(layout, job, old, new, "b200")
     before, after = (int(gemm(4096, 4096, 4096, c.accelerator, dtype, cast=False).time) for c in (old, new))
     expected = after / before if shapes else old.accelerator.peak_flops[dtype] / new.accelerator.peak_flops[dtype]
-    assert found.factor[graph.kind == Kind.KERNEL].tolist() == pytest.approx([expected])
+    assert found.prices.best[graph.kind == Kind.KERNEL].tolist() == pytest.approx([expected])
 
 
 @pytest.mark.parametrize(
@@ -102,9 +103,9 @@ def test_a_product_without_shapes_may_be_of_any_type_and_bound_by_memory(tmp_pat
     layout, job = product_of(tmp_path, kernel, shapes=False)
     found = on_cluster(layout, job, load_cluster("a100-80gb"), load_cluster("h100"), "h100")
     of = layout.segmentation.graph.kind == Kind.KERNEL
-    assert found.factor[of].tolist() == pytest.approx([(least * most) ** 0.5], rel=1e-3)
-    assert found.low[of].tolist() == pytest.approx([least / 1.3], rel=1e-3)
-    assert found.high[of].tolist() == pytest.approx([1.3 * 2.039 / 3.35], rel=1e-3)
+    assert found.prices.best[of].tolist() == pytest.approx([(least * most) ** 0.5], rel=1e-3)
+    assert found.prices.low[of].tolist() == pytest.approx([least / 1.3], rel=1e-3)
+    assert found.prices.high[of].tolist() == pytest.approx([1.3 * 2.039 / 3.35], rel=1e-3)
 
 
 def test_a_convolution_on_a_slower_device_keeps_a_part_of_what_it_took_beyond_its_arithmetic(tmp_path):
@@ -126,7 +127,7 @@ def test_the_same_cluster_changes_no_exchange():
     )
     layout = measured_layout(segment(replace(graph, collectives=facts), job))
     found = on_cluster(layout, job, load_cluster("h100"), load_cluster("h100"), "the same")
-    assert np.array_equal(found.low, layout.low) and np.array_equal(found.high, layout.high)
+    assert np.array_equal(found.prices.low, layout.prices.low) and np.array_equal(found.prices.high, layout.prices.high)
 
 
 def test_fp32_takes_the_rate_of_fp32_where_the_new_device_has_no_tf32(tmp_path):
@@ -134,10 +135,10 @@ def test_fp32_takes_the_rate_of_fp32_where_the_new_device_has_no_tf32(tmp_path):
     old, new = load_cluster("a100"), load_cluster("v100")
     found = on_cluster(layout, job, old, new, "v100")
     before, after = (int(gemm(4096, 4096, 4096, c.accelerator, d, cast=False).time) for c, d in ((old, DType.TF32), (new, DType.FP32)))
-    assert found.factor[layout.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([after / before])
+    assert found.prices.best[layout.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([after / before])
     unshaped, job = product_of(tmp_path, "sm80_xmma_gemm_f32f32_tf32f32", shapes=False)
     found = on_cluster(unshaped, job, old, new, "v100")
-    assert found.factor[unshaped.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([156 / 15.7])
+    assert found.prices.best[unshaped.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([156 / 15.7])
 
 
 def test_a_type_that_the_new_device_lacks_is_refused_unless_another_is_asked_for(tmp_path):

@@ -19,9 +19,9 @@ import numpy as np
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.durations import number
-from lumos.changes.layout.precision import Ratio, at_lower_rate, computing
-from lumos.changes.layout.recurrent import recurrent_ns
-from lumos.changes.layout.rescale import modelled, operator_rows
+from lumos.changes.layout.precision import at_lower_rate, computing
+from lumos.changes.layout.prices import Prices, Ratio, around, exactly
+from lumos.changes.layout.rescale import model_ratio, operator_rows
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
@@ -95,15 +95,13 @@ def _times(value: float | None, factor: float) -> float | None:
 
 def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, described: str) -> MeasuredLayout:
     """The layout with its device work on `new` instead of `old`. described: the change, for the answer."""
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     if new.accelerator != old.accelerator:
-        _kernels(layout, job, old.accelerator, new.accelerator, columns)
-    notes = _collectives(layout, job, old, new, columns)
+        _kernels(layout, job, old.accelerator, new.accelerator, prices)
+    notes = _collectives(layout, job, old, new, prices)
     return replace(
         layout,
-        factor=columns[0],
-        low=columns[1],
-        high=columns[2],
+        prices=prices,
         changes=(*layout.changes, described),
         diagnostics=(*layout.diagnostics, *notes),
     )
@@ -111,7 +109,7 @@ def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, des
 
 def check_links_matter(before: MeasuredLayout, after: MeasuredLayout) -> None:
     """Raise LumosError where other links gave no exchange another time. before, after: the layout without them and with them."""
-    if not np.array_equal(before.factor, after.factor):
+    if not np.array_equal(before.prices.best, after.prices.best):
         return
     facts = before.segmentation.graph.collectives
     what = (
@@ -125,16 +123,13 @@ def check_links_matter(before: MeasuredLayout, after: MeasuredLayout) -> None:
 def on_host(layout: MeasuredLayout, factor: float | None) -> MeasuredLayout:
     """The layout with the CPU's work on another host. factor: how much longer it takes; None where that is not known."""
     work = host_work(layout.segmentation.graph)
-    low, high = (factor, factor) if factor is not None else (1 - HOST_INTERVAL, 1 + HOST_INTERVAL)
-    columns = (layout.factor, 1.0 if factor is None else factor), (layout.low, low), (layout.high, high)
-    scaled = [np.where(work, column * by, column) for column, by in columns]
+    prices = layout.prices.copy()
+    prices.multiply(work, exactly(factor) if factor is not None else Ratio(1.0, 1 - HOST_INTERVAL, 1 + HOST_INTERVAL))
     said = () if factor is None else (f"host factor = {factor:g}",)
     notes = (HOST_UNKNOWN,) if factor is None else ()
     return replace(
         layout,
-        factor=scaled[0],
-        low=scaled[1],
-        high=scaled[2],
+        prices=prices,
         changes=(*layout.changes, *said),
         diagnostics=(*layout.diagnostics, *notes),
     )
@@ -146,39 +141,34 @@ def host_work(graph: Graph) -> Mask:
     return work
 
 
-def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, columns: tuple[np.ndarray, ...]) -> None:
+def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, prices: Prices) -> None:
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = segmentation.owners
-    ratio, spread = np.ones(len(graph)), np.ones(len(graph))
     done = np.zeros(len(graph), bool)
     of_tf32 = np.array([rounds_to_tf32(name) for name in graph.names], bool)[graph.name]
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
-        known: dict[tuple[ShapedOperator | None, bool], tuple[float, float] | None] = {}
         tasks, rows = operator_rows(segmentation, position, trace)
-        for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
-            o, rounded = shapes[row], bool(of_tf32[task])
-            if (o, rounded) not in known:
-                known[o, rounded] = None if o is None else _change(o, old, new, rounded=rounded)
-            change = known[o, rounded]
+        operator = shapes.of_row[rows].astype(np.int64)
+        kinds, of_task = np.unique(2 * operator + of_tf32[tasks], return_inverse=True)
+        for place, kind in enumerate(kinds.tolist()):
+            change = _change(shapes.operators[kind // 2], old, new, rounded=bool(kind % 2)) if kind >= 0 else None
             if change is not None:
-                ratio[task], spread[task] = change
-                done[task] = True
-    _apply(columns, np.flatnonzero(done), ratio[done], spread[done])
+                prices.multiply(tasks[of_task == place], change)
+                done[tasks[of_task == place]] = True
     rest = owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE)
     arithmetic = rest & bound_by_arithmetic(graph)
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
-    _apply(columns, np.flatnonzero(rest & ~arithmetic), memory, 1 + DATASHEET_INTERVAL)
+    prices.multiply(rest & ~arithmetic, around(memory, DATASHEET_INTERVAL))
     usual = computing(layout, job)
     for name in np.unique(graph.name[arithmetic]).tolist():
         rates = _by_rate(type_by_name(graph.names[name]) or usual, old, new)
         within = min(*rates, memory) / (1 + DATASHEET_INTERVAL), max(*rates, memory) * (1 + DATASHEET_INTERVAL)
         tasks = arithmetic & (graph.name == name)
-        for column, longer in zip(columns, (sqrt(rates[0] * rates[1]), *within), strict=True):
-            column[tasks] *= longer
+        prices.multiply(tasks, Ratio(sqrt(rates[0] * rates[1]), *within))
     for position, trace in enumerate(job.traces):
         tasks, rows = operator_rows(segmentation, position, trace)
-        _convolutions(layout, trace, tasks[arithmetic[tasks]], rows[arithmetic[tasks]], usual, old, columns)
+        _convolutions(layout, trace, tasks[arithmetic[tasks]], rows[arithmetic[tasks]], usual, old, prices)
 
 
 def _convolutions(
@@ -188,7 +178,7 @@ def _convolutions(
     rows: Int64,
     usual: DType | None,
     old: Accelerator,
-    columns: tuple[np.ndarray, ...],
+    prices: Prices,
 ) -> None:
     """Let the convolutions of a rank keep a part only of what they took beyond their arithmetic, where the rate falls (`at_lower_rate`), in
     place. tasks: kernels that multiply; rows: the operator of each. usual: the type in which the job multiplies."""
@@ -202,21 +192,17 @@ def _convolutions(
         dtype = type_by_name(graph.names[graph.name[kernels[np.argmax(graph.duration[kernels])]]]) or usual
         if dtype not in old.peak_flops:
             continue
-        measured_ns, by = float(graph.duration[kernels].sum()), columns[0][kernels] / layout.factor[kernels]
+        measured_ns, by = float(graph.duration[kernels].sum()), prices.best[kernels] / layout.prices.best[kernels]
         longer = float((graph.duration[kernels] * by).sum()) / measured_ns if measured_ns else 1.0
         kept = at_lower_rate(Ratio(longer, longer, longer), 1e9 * flops[row][1] / float(old.peak_flops[dtype]), measured_ns)
-        columns[0][kernels] *= kept.best / longer
+        prices.multiply(kernels, Ratio(kept.best / longer, 1.0, 1.0))
 
 
-def _change(o: ShapedOperator, old: Accelerator, new: Accelerator, *, rounded: bool) -> tuple[float, float] | None:
-    """How much longer an operator takes on the new accelerator, and how far its interval spreads; None where no model covers it. rounded:
-    whether its kernel multiplies fp32 in tf32, which it does where the accelerator can."""
-    there = [in_tf32(o) if rounded and single(each) is DType.TF32 else o for each in (old, new)]
-    before, after = (modelled(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
-    if before is not None and after is not None and int(before.time):
-        return int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1)
-    earlier, later = (recurrent_ns(of_kernel, each) for of_kernel, each in zip(there, (old, new), strict=True))
-    return (later / earlier, 1 + DATASHEET_INTERVAL) if earlier and later else None
+def _change(o: ShapedOperator, old: Accelerator, new: Accelerator, *, rounded: bool) -> Ratio | None:
+    """How much longer an operator takes on the new accelerator; None where no model covers it. rounded: whether its kernel multiplies fp32
+    in tf32, which it does where the accelerator can."""
+    before, after = (in_tf32(o) if rounded and single(device) is DType.TF32 else o for device in (old, new))
+    return model_ratio(before, after, old, new)
 
 
 def single(accelerator: Accelerator) -> DType:
@@ -235,12 +221,7 @@ def _by_rate(dtype: DType | None, old: Accelerator, new: Accelerator) -> tuple[f
     return min(ratios), max(ratios)
 
 
-def _apply(columns: tuple[np.ndarray, ...], tasks: np.ndarray, ratio: Floats, spread: Floats) -> None:
-    for column, r in zip(columns, (ratio, ratio / spread, ratio * spread), strict=True):
-        column[tasks] *= r
-
-
-def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, columns: tuple[np.ndarray, ...]) -> list[Diagnostic]:
+def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, prices: Prices) -> list[Diagnostic]:
     graph = layout.segmentation.graph
     facts = graph.collectives
     if facts is None:
@@ -259,7 +240,7 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, c
             continue
         before, after = (collective(kind, size, kind.buffer_bytes(nbytes, size), cluster) for cluster in (old, new))
         if int(before.time) and int(after.time) != int(before.time):
-            _apply(columns, np.array([task]), int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1))
+            prices.multiply(task, around(int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1) - 1))
     if not left_out:
         return []
     text = f"{left_out} collectives of unknown kind, size or group keep their measured time"

@@ -183,7 +183,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification 
         owners=placed.owners,
         low=np.minimum(np.rint(placed.low * factor).astype(np.int64), altered.duration),
         high=np.maximum(np.rint(placed.high * factor).astype(np.int64), altered.duration),
-        scaled=((layout.factor[placed.source] != 1) & (placed.source >= 0)) | (altered.duration != placed.graph.duration),
+        scaled=((layout.prices.best[placed.source] != 1) & (placed.source >= 0)) | (altered.duration != placed.graph.duration),
         modelled=modelled,
         left_open=left_open,
         changes=(*layout.changes, *changes.durations.described()),

@@ -80,14 +80,14 @@ def test_a_group_of_one_exchanges_nothing(tensor):
     stream = of_stream(tensor.layout, tensor.traces)
     alone = exchanged(tensor.layout, tensor.traces, tensor.job.cluster, {}, {2: 1})
     tasks = tensor.graph.collectives.task[stream]
-    assert (alone.factor[tasks] == 0).all()
-    assert alone.factor.sum() == len(alone.factor) - len(tasks)
+    assert (alone.prices.best[tasks] == 0).all()
+    assert alone.prices.best.sum() == len(alone.prices.best) - len(tasks)
 
 
 def test_unknown_links_take_time_as_their_bytes(tensor):
     stream = of_stream(tensor.layout, tensor.traces)
     wider = exchanged(tensor.layout, tensor.traces, None, {"seq": 2 * sizes(tensor.traces.traces[0]).seq}, {})
-    assert (wider.factor[tensor.graph.collectives.task[stream]] == 2).all()
+    assert (wider.prices.best[tensor.graph.collectives.task[stream]] == 2).all()
     assert [d.code for d in wider.diagnostics] == ["exchange-in-proportion"]
 
 
@@ -114,8 +114,8 @@ def test_the_replicas_of_a_stage_are_fewer_than_the_ranks(tmp_path, on_blocks):
     assert layout.changes == ("dp = 4 (measured: 2)",)
     facts = pipeline.graph.collectives
     messages = np.array([kind.is_transfer for kind in facts.kinds], bool)[facts.kind]
-    assert (layout.factor[facts.task[messages]] == 1).all()
-    assert (layout.factor[facts.task[~messages]] > 1).any()
+    assert (layout.prices.best[facts.task[messages]] == 1).all()
+    assert (layout.prices.best[facts.task[~messages]] > 1).any()
 
 
 def test_stages_that_become_one_rank_sum_the_norm_of_their_gradients_alone(tmp_path, on_blocks):

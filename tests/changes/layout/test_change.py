@@ -174,7 +174,7 @@ def test_the_python_of_an_update_follows_the_number_of_weights():
     more = layers(replace(layout, segmentation=found), job, 8)
     update = np.array([p.rank == 0 and p.label.phase == Phase.OPTIMIZER for p in found.pieces])[found.piece]
     between = update & (graph.kind == Kind.HOST) & np.isin(found.piece, found.piece[update & (graph.kind == Kind.OPERATOR)])
-    assert between.any() and more.factor[between] == pytest.approx(101 / 53)
+    assert between.any() and more.prices.best[between] == pytest.approx(101 / 53)
 
 
 def test_recomputation_runs_every_forward_layer_again():

@@ -10,7 +10,8 @@ import pytest
 
 from lumos import load_cluster
 from lumos.changes.layout.misfit import Usual, usual
-from lumos.changes.layout.rescale import Factor, modelled
+from lumos.changes.layout.prices import Ratio
+from lumos.changes.layout.rescale import modelled
 from lumos.segment.products import ShapedOperator
 
 A100 = load_cluster("a100-40gb").accelerator
@@ -26,8 +27,8 @@ def times(rows, columns=1024, depth=1024, dtype="c10::BFloat16", batch=0):
 def fitted(before, after, ratio, slower, typical=1.0):
     """The new over the old time of a kernel that takes `slower` times the 100 us of its model, where others take `typical` times theirs."""
     known = Usual({"c10::BFloat16": log(typical), "float": log(typical)})
-    found = known.fitted(before, after, Factor(ratio, ratio, ratio, 0.0, 100_000.0), 100_000.0 * slower)
-    return None if found is None else found.ratio
+    found = known.fitted(before, after, Ratio(ratio, ratio, ratio, 0.0, 100_000.0), 100_000.0 * slower)
+    return None if found is None else found.best
 
 
 def test_the_more_the_rows_change_the_less_of_a_misfit_is_left():
@@ -58,7 +59,7 @@ def test_more_work_never_takes_less_time(slower):
 
 
 def test_the_interval_reaches_to_all_of_it():
-    found = Usual({"c10::BFloat16": 0.0}).fitted(times(512), times(1024), Factor(2.0, 1.9, 2.1, 0.0, 100.0), 120.0)
+    found = Usual({"c10::BFloat16": 0.0}).fitted(times(512), times(1024), Ratio(2.0, 1.9, 2.1, 0.0, 100.0), 120.0)
     assert (found.low, found.high) == (pytest.approx(1.9 * exp((2**-0.8 - 1) * log(1.2))), 2.1)
 
 

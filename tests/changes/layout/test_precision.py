@@ -53,7 +53,7 @@ def layout_of(tmp_path, *rows, device=True):
 def factors(layout):
     """Of each kernel, in order, by what its time is multiplied."""
     graph = layout.segmentation.graph
-    return [float(layout.factor[t]) for t in range(len(graph)) if graph.on_device[t]]
+    return [float(layout.prices.best[t]) for t in range(len(graph)) if graph.on_device[t]]
 
 
 def ratio(old, new):
@@ -96,7 +96,7 @@ def test_a_convolution_keeps_a_part_of_what_it_took_beyond_its_arithmetic(tmp_pa
     found = in_precision(layout, job, A100, "fp32")
     assert factors(found) == [1.0, pytest.approx(5.04, rel=1e-3)]
     kernel = layout.segmentation.graph.on_device.nonzero()[0][1]
-    assert [float(found.low[kernel]), float(found.high[kernel])] == pytest.approx([8 * 1.59 / 4 / 1.3, 8 * 1.3], rel=2e-3)
+    assert [float(found.prices.low[kernel]), float(found.prices.high[kernel])] == pytest.approx([8 * 1.59 / 4 / 1.3, 8 * 1.3], rel=2e-3)
 
 
 def test_a_kernel_that_computes_in_the_wanted_type_stays(tmp_path):
@@ -194,9 +194,9 @@ def test_attention_computed_operator_by_operator_stays_in_fp32_under_autocast(tm
     assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), 1.0, 1.0, pytest.approx(0.02 + 0.98 / 2), 1.0]
     casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, *[2048 * 4096] * 5))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
-    bmm = [t for t in range(len(layout.factor)) if layout.segmentation.graph.on_device[t]][1]
-    assert changed.low[bmm] < 0.5
-    assert changed.high[bmm] == 1.0
+    bmm = [t for t in range(len(layout.prices.best)) if layout.segmentation.graph.on_device[t]][1]
+    assert changed.prices.low[bmm] < 0.5
+    assert changed.prices.high[bmm] == 1.0
 
 
 @pytest.mark.parametrize(("precision", "was", "becomes", "device"), [
@@ -223,7 +223,7 @@ def test_without_16_bits_casts_fall_away_and_tensors_take_twice_the_bytes(tmp_pa
     changed = in_precision(layout, job, A100, "tf32")
     assert factors(changed) == [0.0, pytest.approx(ratio("bf16", "tf32")), pytest.approx(0.02 + 0.98 * 2), 0.0, 1.0]
     graph = layout.segmentation.graph
-    gone = {graph.names[graph.name[t]] for t in range(len(graph)) if changed.factor[t] == 0}
+    gone = {graph.names[graph.name[t]] for t in range(len(graph)) if changed.prices.best[t] == 0}
     assert gone == {"aten::_to_copy", "cudaLaunchKernel", "copy"}
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lumos.changes.layout.measured_layout import measured_layout, opened
 from lumos.changes.layout.placed import AddedTimes, Addition, met
+from lumos.changes.layout.prices import exactly
 from lumos.changes.layout.rates import CARRIES, Rates, rates_of
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective_model import collective
@@ -56,7 +58,7 @@ def test_kernels_that_take_twice_as_long_show_half_the_rate():
     job = read(str(RECORDED))
     graph = build(job)
     found = measured_layout(segment(graph, job))
-    slower = replace(found, factor=2 * found.factor)
+    slower = replace(found, prices=replace(found.prices, best=2 * found.prices.best))
     (best, low, high), twice = (rates_of(each, job.traces, A100.accelerator, A100).memory for each in (found, slower))
     assert low < best < high
     assert twice == pytest.approx((2 * best, 2 * low, 2 * high))
@@ -87,7 +89,9 @@ def test_exchanges_that_are_not_as_many_on_all_ranks_meet_none(additions):
 def test_tasks_whose_interval_becomes_wider_are_open():
     job = read(str(RECORDED))
     before = measured_layout(segment(build(job), job))
-    factor, high = 2 * before.factor, 2 * before.high
-    high[5] *= 1.1
-    assert opened(before, replace(before, factor=factor, low=factor, high=high)).open == {5}
-    assert opened(before, replace(before, factor=factor, low=factor, high=factor)).open == frozenset()
+    twice, wider = before.prices.copy(), before.prices.copy()
+    for prices in (twice, wider):
+        prices.multiply(np.arange(len(prices.best)), exactly(2.0))
+    wider.reach(np.array([5]), 1.1)
+    assert opened(before, replace(before, prices=wider)).open == {5}
+    assert opened(before, replace(before, prices=twice)).open == frozenset()

@@ -62,7 +62,9 @@ def grown(layout, **wanted):
     changed = resize(*layout, load_cluster("a100-40gb").accelerator, **wanted)
     graph = changed.segmentation.graph
     return graph, {
-        name: set(changed.factor[graph.name == i].round(6).tolist()) for i, name in enumerate(graph.names) if name != "cudaLaunchKernel"
+        name: set(changed.prices.best[graph.name == i].round(6).tolist())
+        for i, name in enumerate(graph.names)
+        if name != "cudaLaunchKernel"
     }
 
 
@@ -83,8 +85,8 @@ def test_twice_the_steps_launch_twice_as_often(layout):
     changed = resize(*layout, load_cluster("a100-40gb").accelerator, seq=8)
     graph = changed.segmentation.graph
     launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
-    assert changed.factor[launches].tolist() == [1, 1, *[2] * 8]  # of the look-up, of the inputs, of the steps
-    assert set(changed.factor[graph.name == graph.names.index("aten::_cudnn_rnn")].tolist()) == {2}
+    assert changed.prices.best[launches].tolist() == [1, 1, *[2] * 8]  # of the look-up, of the inputs, of the steps
+    assert set(changed.prices.best[graph.name == graph.names.index("aten::_cudnn_rnn")].tolist()) == {2}
 
 
 def test_four_times_the_batch_is_four_times_the_gates_beyond_a_kernels_fixed_time(layout):
@@ -120,11 +122,11 @@ def whole(name, steps=35, rows=64):
 @pytest.mark.parametrize("name", ["aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"])
 def test_twice_the_steps_take_a_kernel_of_all_steps_twice_as_long(name):
     found = whole(name, steps=70)
-    assert found.ratio == pytest.approx(2, rel=0.03)
+    assert found.best == pytest.approx(2, rel=0.03)
     assert found.fixed == 0
 
 
 @pytest.mark.parametrize("name", ["aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"])
 def test_half_the_batch_makes_a_kernel_of_all_steps_hardly_shorter(name):
     # 64 rows fit into one tile as 32 do; the multiplication of all inputs at once takes half as long
-    assert 0.6 < whole(name, rows=32).ratio < 0.97
+    assert 0.6 < whole(name, rows=32).best < 0.97

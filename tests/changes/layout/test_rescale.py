@@ -8,7 +8,8 @@ from typing import NamedTuple
 import pytest
 
 from lumos import load_cluster
-from lumos.changes.layout.rescale import Core, Factor, Rescale, modelled
+from lumos.changes.layout.prices import Ratio
+from lumos.changes.layout.rescale import Core, Rescale, modelled
 from lumos.cost.attention_model import attention
 from lumos.cost.gemm_model import gemm
 from lumos.segment.products import ShapedOperator
@@ -50,7 +51,7 @@ def test_a_recurrent_layer_may_grow_as_its_arithmetic_does():
     core = Core(0.0, 0.0, 50.0, {o: 2 * 24 * 8 * 2 * 1024 * 256 / 50})
     change = Change(Sizes(micro_batch=8, seq=24, hidden=256), Sizes(micro_batch=8, seq=48, hidden=256), (recurrent(48),))
     factor = Rescale(change, None, core, (o,))(0)
-    assert factor.ratio == pytest.approx(1 + 0.5**0.5)
+    assert factor.best == pytest.approx(1 + 0.5**0.5)
     assert factor.high >= 2.0
 
 
@@ -76,28 +77,28 @@ def test_a_kernel_of_tf32_grows_as_tf32_does():
     old, new = (Sizes(micro_batch=rows) for rows in (32, 4096))
     rescale = Rescale(Change(old, new, (product_of(4096),) * 2), a100, None, (in_tf32(product_of(32)), product_of(32)))
     exact = int(gemm(4096, 1024, 1024, a100, "tf32", cast=False).time) / int(gemm(32, 1024, 1024, a100, "tf32", cast=False).time)
-    assert rescale(0).ratio == pytest.approx(exact)
-    assert rescale(1).ratio != pytest.approx(exact, rel=0.2)
+    assert rescale(0).best == pytest.approx(exact)
+    assert rescale(1).best != pytest.approx(exact, rel=0.2)
 
 
 def test_a_much_larger_kernel_is_half_way_between_the_model_and_its_proportion():
     """A kernel of 10 us, modelled as 5, whose model grows by a factor of 16, is as slow as before or as modelled: 160 us or 80. The middle
     of the two is 113. Up to a factor of four it keeps its proportion; of one far slower than modelled, up to as much more."""
-    far = Factor(16.0, 15.0, 17.0, 0.0, 5000.0)
+    far = Ratio(16.0, 15.0, 17.0, 0.0, 5000.0)
     assert far.far
     found = far.carried(10_000)
-    assert found.ratio == pytest.approx(16 / sqrt(2))
+    assert found.best == pytest.approx(16 / sqrt(2))
     assert (found.low, found.high) == (pytest.approx(15 / 2), 17.0)
-    near = far._replace(ratio=4.0)
+    near = far._replace(best=4.0)
     assert not near.far and near.carried(10_000) == near
-    assert far.carried(5000 * 16).ratio == pytest.approx(16.0)
+    assert far.carried(5000 * 16).best == pytest.approx(16.0)
     faster = far.carried(2_500)
-    assert (faster.ratio, faster.low, faster.high) == (pytest.approx(16 * sqrt(2)), 15.0, pytest.approx(17 * 2))
+    assert (faster.best, faster.low, faster.high) == (pytest.approx(16 * sqrt(2)), 15.0, pytest.approx(17 * 2))
 
 
 @pytest.mark.parametrize("slower", [0.1, 0.5, 2, 10])
 def test_more_work_never_takes_less_time(slower):
-    times = [Factor(ratio, ratio, ratio, 0.0, 1000.0).carried(1000 * slower).ratio for ratio in (0.01, 0.1, 0.3, 1, 3, 5, 10, 30, 300)]
+    times = [Ratio(ratio, ratio, ratio, 0.0, 1000.0).carried(1000 * slower).best for ratio in (0.01, 0.1, 0.3, 1, 3, 5, 10, 30, 300)]
     assert times == sorted(times)
 
 
@@ -109,4 +110,4 @@ def test_more_attention_takes_no_more_time_as_long_as_cores_are_idle(blocks, row
     larger = o._replace(shapes=((rows, 1024, 16, 64),) * 3)
     change = Change(Sizes(micro_batch=1, seq=1024, heads=16), Sizes(micro_batch=rows, seq=1024, heads=16), (larger,))
     factor = Rescale(change, a100, None, (o,), {o: blocks})(0)
-    assert factor.ratio == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)
+    assert factor.best == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)

@@ -68,7 +68,7 @@ def accumulation_ns(layout: MeasuredLayout) -> int:
     """What the accumulations of a step take in all, on CPU and device one after the other, beyond those that were recorded in
     proportion: the most over ranks and steps, ns. Where a microbatch that adds its gradients is repeated, that is how much longer it takes
     than the recorded ones in the mean."""
-    duration = layout.segmentation.graph.duration * layout.factor
+    duration = layout.prices.ns
     cost = np.bincount(layout.segmentation.piece, duration, minlength=len(layout.pieces))
     passes = [p.label.phase in (Phase.FORWARD, Phase.BACKWARD) for p in layout.pieces]
     total: dict[tuple[int, int], float] = defaultdict(float)

@@ -25,8 +25,9 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
-from lumos.changes.layout.precision import Ratio, has_rate, heavy_ratio, type_of
-from lumos.changes.layout.rescale import KERNEL_FLOOR, holding, multiply, operator_rows
+from lumos.changes.layout.precision import has_rate, heavy_ratio, type_of
+from lumos.changes.layout.prices import Ratio
+from lumos.changes.layout.rescale import KERNEL_FLOOR, holding, operator_rows
 from lumos.cost.memory_bound_model import moved
 from lumos.cost.operators import elements
 from lumos.segment.batch import shapes_of_weights
@@ -147,8 +148,8 @@ class _Types:
 
 def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout of the job under autocast. old: the type in which it multiplies. new: one of 16 bits."""
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
-    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    prices = layout.prices.copy()
+    segmentation, _graph = layout.segmentation, layout.segmentation.graph
     extra: dict[int, Extra] = defaultdict(Extra)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
@@ -177,7 +178,7 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DT
             if key not in ratios:
                 ratio = heavy_ratio(o, old, new, accelerator) if heavy else _bytes_ratio(o, reads, back)
                 ratios[key] = ratio if plain < 0 else Ratio(1.0, min(ratio.best, 1.0), 1.0)
-            multiply(columns, tasks[same], graph.duration, ratios[key], 0.0 if heavy else KERNEL_FLOOR)
+            prices.multiply(tasks[same], ratios[key]._replace(fixed=0.0 if heavy else KERNEL_FLOOR))
             if plain >= 0:
                 continue
             for n in _casts(o, types, heavy, reads, back):
@@ -189,7 +190,7 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DT
         for reads, mine in halves.items():
             layout = rewriting(layout, position, mine, partial(_halved, new, reads))
     ranks = tuple(tuple(replace(i, extra=i.extra + extra.get(i.piece, NOTHING)) for i in items) for items in layout.ranks)
-    return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2])
+    return replace(layout, ranks=ranks, prices=prices)
 
 
 def _halved(half: DType, reads: tuple[bool, ...], _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:

@@ -16,25 +16,23 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from lumos.changes.layout.measured_layout import Factors
+    from lumos.changes.layout.prices import Prices
     from lumos.trace.table import Int64
 
 
-def average(columns: Sequence[Factors], before: Sequence[Factors], tasks: Int64, source: Int64, duration: Int64) -> None:
+def average(prices: Prices, before: Prices, tasks: Int64, source: Int64) -> None:
     """Narrow the intervals of tasks in place, so that their sum has that of a sum of independent errors.
 
-    columns, before: factor, low and high end of every task of the measured graph, after and before the change that errs. source: of each
-    of `tasks` a number, equal for those that err alike. duration: of every task of the graph, ns.
+    prices, before: of every task of the measured graph, after and before the change that errs. source: of each of `tasks` a number, equal
+    for those that err alike.
     """
-    known = np.all([column[tasks] > 0 for column in before], axis=0)
+    known = np.all([column[tasks] > 0 for column in before.columns], axis=0)
     tasks, source = tasks[known], source[known]
-    was = before[0][tasks]
-    middle = columns[0][tasks] / was
-    for column, earlier in zip(columns[1:], before[1:], strict=True):
+    was = before.best[tasks]
+    middle = prices.best[tasks] / was
+    for column, earlier in ((prices.low, before.low), (prices.high, before.high)):
         half_width = column[tasks] / earlier[tasks] - middle
-        together = np.bincount(source, np.abs(half_width) * was * duration[tasks])
+        together = np.bincount(source, np.abs(half_width) * before.ns[tasks])
         if together.any():
             cancelled = np.linalg.norm(together) / together.sum()
             column[tasks] = earlier[tasks] * (middle + cancelled * half_width)

@@ -19,7 +19,7 @@ from lumos.changes.layout.accumulate import accumulation
 from lumos.changes.layout.activations import in_forward
 from lumos.changes.layout.measured_layout import NOTHING, Extra
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
-from lumos.changes.layout.rescale import multiply
+from lumos.changes.layout.prices import Prices, exactly
 from lumos.changes.ranges import inside
 from lumos.changes.settings import SETTINGS, Way
 from lumos.errors import LumosError, UsageError
@@ -31,7 +31,7 @@ from lumos.vocabulary import Phase, Recompute
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.changes.layout.measured_layout import Factors, Instance, MeasuredLayout
+    from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
     from lumos.segment.segment import Label, Segmentation
@@ -76,13 +76,13 @@ def layers(layout: MeasuredLayout, job: Job, count: int) -> MeasuredLayout:
         first + i for first, stack in zip(accumulate((0, *stacks)), stacks, strict=False) for i in copied(stack, stack * count // measured)
     ]
     ranks = tuple(_relayered(layout, items, new) for items in layout.ranks)
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     for position, trace in enumerate(job.traces):
-        _more_updates(columns, layout, position, trace, new)
+        _more_updates(prices, layout, position, trace, new)
     change = f"layers = {count // each * stages} (measured: {recorded_layers(layout, job)})"
     if each > 1:
         change += f" in each of {each} stacks"
-    return replace(layout, ranks=ranks, factor=columns[0], low=columns[1], high=columns[2], changes=(*layout.changes, change))
+    return replace(layout, ranks=ranks, prices=prices, changes=(*layout.changes, change))
 
 
 def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
@@ -92,7 +92,7 @@ def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
     return layout.segmentation.layers // (len(stacks) if len(set(stacks)) == 1 else 1) * stages * chunks
 
 
-def _more_updates(columns: Sequence[Factors], layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
+def _more_updates(prices: Prices, layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
     """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
     proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
     trace shows it. layers_of: the new layers, by their measured numbers."""
@@ -106,7 +106,7 @@ def _more_updates(columns: Sequence[Factors], layout: MeasuredLayout, position: 
         before = sum(by_layer.values())
         if any(layer >= 0 for layer in by_layer):
             after = by_layer.get(-1, 0) + sum(by_layer.get(layer, 0) for layer in layers_of)
-            multiply(columns, tasks, graph.duration, (after / before,) * 3, 0.0)
+            prices.multiply(tasks, exactly(after / before))
 
 
 def pipeline_stages(graph: Graph, job: Job) -> int:

@@ -15,6 +15,7 @@ import numpy as np
 
 from lumos.changes.layout.activations import measured_ranks, of_stream
 from lumos.changes.layout.change import pipeline_stages
+from lumos.changes.layout.prices import Ratio, exactly
 from lumos.changes.layout.sharding.exchanged import updates_of_parts
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -70,7 +71,7 @@ def replicas(
         return replace(layout, changes=(*layout.changes, *(f"dp = {wanted} (as measured)" for _ in described)))
     if cluster is None:
         raise LumosError(NO_LINK)
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     notes: dict[str, Diagnostic] = {}
     modelled = set(layout.modelled)
     unknown = np.zeros(len(graph), bool)
@@ -92,16 +93,12 @@ def replicas(
             if world > 1:
                 text = "collectives without their peers: the time that the model of their transfer does not explain is kept as waiting"
                 notes["waiting-kept"] = Diagnostic("waiting-kept", text)
-        for column, ratio in zip(columns, ratios, strict=True):
-            column[task] *= ratio
+        prices.multiply(task, Ratio(*ratios))
     updates = updates_of_parts(layout, job)
-    for column in columns:
-        column[updates] *= world / count
+    prices.multiply(updates, exactly(world / count))
     return replace(
         layout,
-        factor=columns[0],
-        low=columns[1],
-        high=columns[2],
+        prices=prices,
         modelled=frozenset(modelled),
         awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
         changes=(*layout.changes, *described),

@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+
+from lumos.changes.layout.prices import Prices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from lumos.changes.layout.placed import Addition, Placed
     from lumos.diagnostics import Diagnostic
@@ -22,7 +25,6 @@ if TYPE_CHECKING:
     from lumos.segment.segment import Piece, Segmentation
     from lumos.segment.sizes import Sizes
 
-Factors = NDArray[np.float64]
 Assumed = Callable[["Placed"], Iterable["Addition"]]
 #: What becomes of an operator's inputs: from the operator as recorded, and as it is after all changes before, to as it is then.
 Rewrite = Callable[["ShapedOperator", "ShapedOperator"], "ShapedOperator"]
@@ -63,23 +65,20 @@ class Instance:
 class MeasuredLayout:
     """What the ranks of a changed job run.
 
-    ranks: for each rank its instances in order. factor: float64[n], by which the duration of every task of the measured graph is
-    multiplied; low, high: the same at the ends of its 80 % interval. modelled: tasks whose new duration comes from a model alone.
-    awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the trace. assumed: each gives
-    the work that is added once the pieces are placed, such as exchanges that the recording does not have. shared: how many ranks do what
-    one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation does not repeat. last: tasks of
-    which only the last microbatch of a step has its like. recorded: of which recorded rank, by position, each is a copy; () where all are
-    the recorded ones. origin: of which task of the recording each task of `segmentation` is a copy; None where these are the recorded ones.
-    dropped: tasks that no instance runs. open: recorded tasks whose interval holds what the recording leaves open. sizes: of the
-    part of the model that each recorded rank has after the change; () where as recorded. rewritten: what becomes of the inputs of
-    operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
+    ranks: for each rank its instances in order. prices: what every task of the measured graph takes. modelled: tasks whose new duration
+    comes from a model alone. awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the
+    trace. assumed: each gives the work that is added once the pieces are placed, such as exchanges that the recording does not have.
+    shared: how many ranks do what one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation
+    does not repeat. last: tasks of which only the last microbatch of a step has its like. recorded: of which recorded rank, by position,
+    each is a copy; () where all are the recorded ones. origin: of which task of the recording each task of `segmentation` is a copy; None
+    where these are the recorded ones. dropped: tasks that no instance runs. open: recorded tasks whose interval holds what the recording
+    leaves open. sizes: of the part of the model that each recorded rank has after the change; () where as recorded. rewritten: what becomes
+    of the inputs of operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
     """
 
     segmentation: Segmentation
     ranks: tuple[tuple[Instance, ...], ...]
-    factor: Factors
-    low: Factors
-    high: Factors
+    prices: Prices
     modelled: frozenset[int] = frozenset()
     awaited: tuple[tuple[int, int], ...] = ()
     assumed: tuple[Assumed, ...] = ()
@@ -105,8 +104,7 @@ def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
     ranks: list[list[Instance]] = [[] for _ in segmentation.graph.ranks]
     for i, piece in enumerate(segmentation.pieces):
         ranks[piece.rank].append(Instance(i))
-    ones = np.ones(len(segmentation.graph))
-    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), ones, ones, ones)
+    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), Prices.measured(segmentation.graph.duration))
 
 
 def by_repetition(numbered: Iterable[tuple[int, Instance]]) -> Iterator[list[tuple[int, Instance]]]:
@@ -126,9 +124,8 @@ def by_repetition(numbered: Iterable[tuple[int, Instance]]) -> Iterator[list[tup
 
 def opened(before: MeasuredLayout, after: MeasuredLayout) -> MeasuredLayout:
     """The layout after a change that makes assumptions of recorded tasks: those whose interval is another share of their time are open."""
-    other = np.zeros(len(before.factor), bool)
-    for was, is_now in ((before.low, after.low), (before.high, after.high)):
-        other |= ~np.isclose(was * after.factor, is_now * before.factor)
+    old, new = before.prices, after.prices
+    other = ~np.isclose(old.low * new.best, new.low * old.best) | ~np.isclose(old.high * new.best, new.high * old.best)
     return replace(after, open=after.open | set(np.flatnonzero(other).tolist()))
 
 

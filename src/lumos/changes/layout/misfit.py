@@ -9,9 +9,8 @@ times; 59, 32 and 14 % with more columns, 72, 46 and 22 % with more depth. So wh
 
 It stays where only the number of equal multiplications in a kernel changes, and where a size that does not change is no whole number of
 `ALIGNED` bytes, as matrix units then multiply by slower kernels. The interval reaches to what it would be if all of it stayed and, where a
-recorded kernel says little (`Factor.far`), to the model itself. Few multiplications do not tell the two reasons apart: what is usual is
-the middle of those recorded, drawn towards the model as much as by `PRIOR` more of them.
-"""
+recorded kernel says little (`prices.Ratio.far`), to the model itself. Few multiplications do not tell the two reasons apart: what is usual
+is the middle of those recorded, drawn towards the model as much as by `PRIOR` more of them. """
 
 from __future__ import annotations
 
@@ -28,7 +27,7 @@ from lumos.vocabulary import DType
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumos.changes.layout.rescale import Factor
+    from lumos.changes.layout.prices import Ratio
     from lumos.cost.cluster import Accelerator
     from lumos.cost.estimate import Float64
     from lumos.segment.dimensions import Shapes
@@ -50,21 +49,21 @@ class Usual(NamedTuple):
 
     slower: Mapping[str, float]
 
-    def fitted(self, o: ShapedOperator, new: ShapedOperator, f: Factor, measured_ns: float) -> Factor | None:
+    def fitted(self, o: ShapedOperator, new: ShapedOperator, f: Ratio, measured_ns: float) -> Ratio | None:
         """The factor `f` of a multiplication that becomes `new`, with as much of its misfit as stays; None where all of it does, and for
         other operators. measured_ns: what a call takes."""
         before, after, typical = product(o), product(new), self.slower.get(_type_of(o))
-        if before is None or after is None or typical is None or min(f.modelled, f.ratio, measured_ns) <= 0:
+        if before is None or after is None or typical is None or min(f.modelled, f.best, measured_ns) <= 0:
             return None
         if before[:3] == after[:3] or _ragged(o, new):
             return None
         slower = log(measured_ns / f.modelled)
         misfit = slower - typical
         power = FADES_IN_DEPTH if before[:2] == after[:2] else FADES
-        left = exp(-power / max(1.0, power * abs(misfit)) * abs(log(f.ratio)))  # so slowly that more work never takes less time
+        left = exp(-power / max(1.0, power * abs(misfit)) * abs(log(f.best)))  # so slowly that more work never takes less time
         change = exp((left - 1) * misfit)
         reached = change, 1.0, exp(-slower) if f.far else 1.0
-        return f._replace(ratio=f.ratio * change, low=f.low * min(reached), high=f.high * max(reached))
+        return f._replace(best=f.best * change, low=f.low * min(reached), high=f.high * max(reached))
 
 
 def usual(

@@ -43,9 +43,9 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
     base, owners = layout.segmentation.graph, layout.segmentation.owners
     copies = _Copies(layout, owners)
     source = copies.source
-    duration = np.rint(base.duration[source] * layout.factor[source]).astype(np.int64)
-    low = np.minimum(np.rint(base.duration[source] * layout.low[source]).astype(np.int64), duration)
-    high = np.maximum(np.rint(base.duration[source] * layout.high[source]).astype(np.int64), duration)
+    duration = np.rint(base.duration[source] * layout.prices.best[source]).astype(np.int64)
+    low = np.minimum(np.rint(base.duration[source] * layout.prices.low[source]).astype(np.int64), duration)
+    high = np.maximum(np.rint(base.duration[source] * layout.prices.high[source]).astype(np.int64), duration)
     for column, share in ((duration, 1.0), (low, 1 - EXTRA_INTERVAL), (high, 1 + EXTRA_INTERVAL)):
         copies.add_extra(column, share)
     predecessors = copies.edges().predecessors(len(source))

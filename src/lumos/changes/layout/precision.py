@@ -22,15 +22,15 @@ import re
 from collections import Counter
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.measured_layout import rewriting
-from lumos.changes.layout.recurrent import recurrent_ns
-from lumos.changes.layout.rescale import KERNEL_FLOOR, Factor, modelled, multiply, operator_rows
+from lumos.changes.layout.prices import Ratio, around
+from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, model_ratio, operator_rows
 from lumos.cost.operators import elements
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
@@ -58,17 +58,8 @@ HALF, SINGLE = (DType.BF16, DType.FP16), (DType.FP32, DType.TF32)
 _CASTS = re.compile(r"aten::(to|_to_copy|copy_)$|(autograd::engine::evaluate_function: )?ToCopyBackward\d*$")
 #: How a cast says to which type, among its arguments: PyTorch's numbers of types.
 _TO = {"5": DType.FP16, "6": DType.FP32, "15": DType.BF16}
-#: Half-width of the 80 % interval of a ratio of the rates of two types, which no measurement of the recording ties together, and of one of
-#: bytes, as fractions.
-RATES_INTERVAL, BYTES_INTERVAL = 0.3, 0.1
-
-
-class Ratio(NamedTuple):
-    """By what a kernel's time is multiplied, and the ends of the 80 % interval."""
-
-    best: float
-    low: float
-    high: float
+#: Half-width of the 80 % interval of a ratio of bytes, as a fraction.
+BYTES_INTERVAL = 0.1
 
 
 def computing(layout: MeasuredLayout, job: Job) -> DType | None:
@@ -108,13 +99,8 @@ def heavy_ratio(o: ShapedOperator, old: DType, new: DType, accelerator: Accelera
     """
     for dtype in (old, new):
         check_rate(dtype, accelerator)
-    before, after = (modelled(_in_type(o, dtype), accelerator) for dtype in (old, new))
-    if before is not None and after is not None and int(before.time):
-        return _around(int(after.time) / int(before.time), RATES_INTERVAL)
-    earlier, later = (recurrent_ns(_in_type(o, dtype), accelerator) for dtype in (old, new))
-    if earlier and later:
-        return _around(later / earlier, RATES_INTERVAL)
-    return _around(float(accelerator.peak_flops[old]) / float(accelerator.peak_flops[new]), RATES_INTERVAL)
+    ratio = model_ratio(_in_type(o, old), _in_type(o, new), accelerator, accelerator)
+    return ratio or around(float(accelerator.peak_flops[old]) / float(accelerator.peak_flops[new]), RATES_INTERVAL)
 
 
 def check_rate(dtype: DType, accelerator: Accelerator) -> None:
@@ -123,18 +109,14 @@ def check_rate(dtype: DType, accelerator: Accelerator) -> None:
         raise LumosError(f"--set precision: {accelerator.name} has no rate for {dtype}; it has {', '.join(accelerator.peak_flops)}")
 
 
-def _around(ratio: float, spread: float) -> Ratio:
-    return Ratio(ratio, ratio / (1 + spread), ratio * (1 + spread))
-
-
 def _in_type(o: ShapedOperator, dtype: DType) -> ShapedOperator:
     return o._replace(dtypes=tuple(dtype.value if shape else "" for shape in o.shapes))
 
 
 def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout whose multiplications, convolutions and attention are in another type of as many bits."""
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
-    graph, products = layout.segmentation.graph, _Products(layout, old, new, accelerator)
+    prices = layout.prices.copy()
+    _graph, products = layout.segmentation.graph, _Products(layout, old, new, accelerator)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(layout.segmentation, position, trace)
@@ -143,9 +125,9 @@ def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, 
             if has_rate(o) and type_of(o) is not None and type_of(o) in (HALF if old in HALF else SINGLE):
                 same = shapes.of_row[rows] == i
                 multiplying, _ = products.of(tasks[same])
-                multiply(columns, multiplying, graph.duration, products.ratio(o, flops, multiplying, rows[same]), 0.0)
+                prices.multiply(multiplying, products.ratio(o, flops, multiplying, rows[same]))
         layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, old, new))
-    return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
+    return replace(layout, prices=prices)
 
 
 class _Products:
@@ -181,8 +163,7 @@ def at_lower_rate(ratio: Ratio, least_ns: float, measured_ns: float) -> Ratio:
     before, ns; measured_ns: what it took. The rule is that of kernels far from any that was measured (`Factor.carried`)."""
     if ratio.best <= 1 or not 0 < least_ns < measured_ns:
         return ratio
-    best, low, high, *_ = Factor(*ratio, fixed=0.0, modelled=least_ns).carried(measured_ns)
-    return Ratio(best, low, high)
+    return ratio._replace(modelled=least_ns).carried(measured_ns)
 
 
 def _retyped(old: DType, new: DType, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
@@ -198,7 +179,7 @@ def _uncalled(_: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
 def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout of a job that computes with 16 bits, in which all tensors have 32."""
     graph, segmentation = layout.segmentation.graph, layout.segmentation
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     owners = segmentation.owners
     update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     products = _Products(layout, old, new, accelerator)
@@ -210,9 +191,9 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
             same, calls = tasks[shapes.of_row[rows] == i], rows[shapes.of_row[rows] == i]
             if has_rate(o) and type_of(o) in HALF:
                 multiplying, same = products.of(same)
-                multiply(columns, multiplying, graph.duration, products.ratio(o, flops, multiplying, calls), 0.0)
+                prices.multiply(multiplying, products.ratio(o, flops, multiplying, calls))
             if (by := _wider(o)) != 1:
-                multiply(columns, same, graph.duration, _around(by, BYTES_INTERVAL), KERNEL_FLOOR)
+                prices.multiply(same, around(by, BYTES_INTERVAL, KERNEL_FLOOR))
         mine = owners.of_rank(position)
         if any(g.width < DType.FP32.bytes for g in gradients(segmentation, position, trace)):
             facts = graph.collectives
@@ -221,14 +202,13 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
                 mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)], _typed(shapes, tasks, rows)
             )
             for more in (exchanges, unseen):
-                multiply(columns, more, graph.duration, _around(2.0, BYTES_INTERVAL), KERNEL_FLOOR)
+                prices.multiply(more, around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
         gone = _inside_casts(layout, position, trace, shapes, rows)
-        for column in columns:
-            column[gone] = 0.0
+        prices.leave_out(gone)
         for half in HALF:
             layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, half, DType.FP32))
         layout = rewriting(layout, position, set(rows[gone[tasks]].tolist()), _uncalled)
-    return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
+    return replace(layout, prices=prices)
 
 
 def _typed(shapes: Shapes, tasks: Int64, rows: Int64) -> Int64:

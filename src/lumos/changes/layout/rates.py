@@ -80,7 +80,7 @@ class Rates(NamedTuple):
 
 def rates_of(layout: MeasuredLayout, traces: Sequence[Trace], accelerator: Accelerator, cluster: Cluster) -> Rates:
     """The rates of a job that runs as recorded on a cluster of such accelerators, those of its memory from the first rank."""
-    duration = layout.segmentation.graph.duration * layout.factor
+    duration = layout.prices.ns
     links = _links(layout.segmentation.graph, duration, cluster)
     return Rates(accelerator, cluster, links, _memory(layout.segmentation, duration, traces[0], accelerator))
 

@@ -16,21 +16,22 @@ from lumos.vocabulary import CollectiveKind, Phase
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.prices import Prices
     from lumos.trace.table import Int64
 
 #: Share of the work of the passes from which it is said that a change could not reach it.
 WORTH_SAYING = 0.02
 
 
-def unchanged_work(layout: MeasuredLayout, position: int, factor: Factors, same: Int64) -> Int64:
+def unchanged_work(layout: MeasuredLayout, position: int, prices: Prices, same: Int64) -> Int64:
     """The work in the passes of a rank that a change left as it was, apart from the tasks `same`, which it rightly leaves so.
 
-    factor: the factors after the change. On a device its kernels count, on a CPU its operators; and exchanges of activations between
+    prices: those after the change. On a device its kernels count, on a CPU its operators; and exchanges of activations between
     all ranks, which no shape describes.
     """
     work = _work(layout, position)
-    left: Int64 = work[(factor[work] == layout.factor[work]) & ~np.isin(work, same)]
+    left: Int64 = work[(prices.best[work] == layout.prices.best[work]) & ~np.isin(work, same)]
     return left
 
 
@@ -47,13 +48,6 @@ def _work(layout: MeasuredLayout, position: int) -> Int64:
         works[facts.task[exchanges]] = True
     found: Int64 = np.flatnonzero(mine & works)
     return found
-
-
-def widen(columns: Sequence[Factors], tasks: Int64, ratio: float) -> None:
-    """Let the intervals of tasks reach to `ratio` times their time, in place. columns: factor, and its low and high end."""
-    _, low, high = columns
-    low[tasks] *= min(ratio, 1.0)
-    high[tasks] *= max(ratio, 1.0)
 
 
 def not_reached(layout: MeasuredLayout, tasks: Int64, changes: Sequence[str]) -> tuple[Diagnostic, ...]:

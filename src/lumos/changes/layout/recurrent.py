@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.task_class import bound_by_arithmetic
-from lumos.changes.layout.rescale import CPU_INTERVAL, FULL_RATE, KERNEL_FLOOR, Factor, dtype_on, factor_within, multiply, operator_work
-from lumos.cost.gemm_model import gemm
+from lumos.changes.layout.prices import Prices, Ratio, exactly, growing
+from lumos.changes.layout.rescale import CPU_INTERVAL, FULL_RATE, KERNEL_FLOOR, dtype_on, operator_work, recurrent_ns, recurrent_product
 from lumos.graph.table import Dependency, Kind
 from lumos.segment.recurrence import Recurrence, recurrence
 
@@ -33,9 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.analyze.loop.steps import Members
-    from lumos.changes.layout.measured_layout import Factors
     from lumos.cost.cluster import Accelerator
-    from lumos.cost.estimate import Estimate
     from lumos.graph.table import Graph
     from lumos.segment.dimensions import Shapes
     from lumos.segment.products import ShapedOperator
@@ -44,50 +42,35 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64
 
 
-def _product(r: Recurrence, accelerator: Accelerator, dtype: str, *, each_step: bool) -> Estimate:
-    """The modelled time of the product of one step, or of that of all steps at once."""
-    rows, (columns, depth) = (r.rows, r.state) if each_step else (r.tokens, r.inputs)
-    return gemm(rows, columns, depth, accelerator, dtype, cast=False)
-
-
-def recurrent_ns(o: ShapedOperator, accelerator: Accelerator) -> float:
-    """The modelled time of the multiplications of recurrent layers, ns; 0 where the operator has none or does not show them."""
-    dtype, r = dtype_on(o, accelerator), recurrence(o)
-    if dtype is None or r is None:
-        return 0.0
-    one_step, at_once = (int(_product(r, accelerator, dtype, each_step=each).time) for each in (True, False))
-    return float(r.steps * one_step + (3 if "backward" in o.name else 1) * at_once)
-
-
-def whole_factor(o: ShapedOperator, new: ShapedOperator, accelerator: Accelerator) -> Factor:
+def whole_factor(o: ShapedOperator, new: ShapedOperator, accelerator: Accelerator) -> Ratio:
     """The factor of a kernel that runs all steps of the operator `o`, which becomes `new`."""
     before, after = recurrent_ns(o, accelerator), recurrent_ns(new, accelerator)
     if before and after:
-        return factor_within(after / before, CPU_INTERVAL, 0.0)
-    return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+        return growing(after / before, CPU_INTERVAL, 0.0)
+    return growing(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
 
 
 def kernel_factor(
     old: Recurrence, new: Recurrence, accelerator: Accelerator, dtype: str | None, *, each_step: bool, multiplies: bool
-) -> Factor:
+) -> Ratio:
     """The factor of one kernel of recurrent layers, without that of the number of steps. dtype: in which it multiplies, None if unknown.
     each_step: it runs once a step, not for all steps at once. multiplies: it is a product, not elementwise."""
     if multiplies and dtype is not None:
-        before, after = (_product(r, accelerator, dtype, each_step=each_step) for r in (old, new))
-        whole = factor_within(int(after.time) / int(before.time), int(after.high) / int(after.time) - 1, 0.0)
+        before, after = (recurrent_product(r, accelerator, dtype, each_step=each_step) for r in (old, new))
+        whole = growing(int(after.time) / int(before.time), int(after.high) / int(after.time) - 1, 0.0)
         few = each_step and old.state == new.state and min(old.rows, new.rows) < FULL_RATE
         return _of_few_rows(whole, old, new) if few else whole
     was, becomes = ((r.rows if each_step else r.tokens) * r.state[-1] for r in (old, new))
-    return factor_within(becomes / was, CPU_INTERVAL, KERNEL_FLOOR)
+    return growing(becomes / was, CPU_INTERVAL, KERNEL_FLOOR)
 
 
-def _of_few_rows(whole: Factor, old: Recurrence, new: Recurrence) -> Factor:
+def _of_few_rows(whole: Ratio, old: Recurrence, new: Recurrence) -> Ratio:
     """The factor of a step's product of few rows with the same weights: in the middle between that of the model, `whole`, and that of its
     memory, which is mostly weights, and the interval reaches to both. Few tiles leave processors idle, so more rows may take hardly more
     time; how many are idle, a recording of one batch does not show."""
     columns, depth = old.state
     memory = (new.rows * (columns + depth) + columns * depth) / (old.rows * (columns + depth) + columns * depth)
-    return Factor(sqrt(whole.ratio * memory), min(whole.low, memory), max(whole.high, memory), whole.fixed)
+    return Ratio(sqrt(whole.best * memory), min(whole.low, memory), max(whole.high, memory), whole.fixed)
 
 
 def once_a_step(names: Int64, calls: Int64, steps: Int64) -> Mask:
@@ -104,7 +87,7 @@ def once_a_step(names: Int64, calls: Int64, steps: Int64) -> Mask:
 
 
 def resize_recurrent(
-    columns: Sequence[Factors],
+    prices: Prices,
     graph: Graph,
     owners: Members,
     tasks: Int64,
@@ -131,27 +114,25 @@ def resize_recurrent(
             continue
         mine = done & (of_row == index)
         whole = whole_factor(o, new, accelerator)
-        multiply(columns, tasks[mine & ~apart], graph.duration, whole[:3], whole.fixed)
+        prices.multiply(tasks[mine & ~apart], whole)
         for of_step, multiplies in product((False, True), (False, True)):
             same = tasks[mine & apart & (repeated == of_step) & (products == multiplies)]
             dtype = dtype_on(o, accelerator)
             f = kernel_factor(old_r, new_r, accelerator, dtype, each_step=of_step, multiplies=multiplies)
-            multiply(columns, same, graph.duration, f[:3], f.fixed)
+            prices.multiply(same, f)
         if new_r.steps != old_r.steps:
-            _repeat(columns, graph, owners, tasks[mine & repeated], np.unique(rows[mine & apart]), new_r.steps / old_r.steps)
+            _repeat(prices, graph, owners, tasks[mine & repeated], np.unique(rows[mine & apart]), new_r.steps / old_r.steps)
     return done
 
 
-def _repeat(columns: Sequence[Factors], graph: Graph, owners: Members, kernels: Int64, calls: Int64, times: float) -> None:
+def _repeat(prices: Prices, graph: Graph, owners: Members, kernels: Int64, calls: Int64, times: float) -> None:
     """Let kernels last `times` as long, and the gaps after them; and so the calls that launch them and the operators' own time. calls:
     rows of the operators."""
     if not len(kernels):
         return
-    duration = np.maximum(graph.duration, 1)
     gap = graph.lag[owners.rank[kernels], Dependency.STREAM_ORDER]
     same_rank = owners.rank == owners.rank[kernels[0]]
     own = np.flatnonzero(same_rank & (graph.kind == Kind.OPERATOR) & np.isin(graph.event, calls))
     host = np.union1d(own, owners.launch[kernels])
-    for column in columns:
-        column[kernels] = np.maximum(times * column[kernels] + (times - 1) * gap / duration[kernels], 0.0)
-        column[host] *= times
+    prices.multiply(np.append(kernels, host), exactly(times))
+    prices.lengthen(kernels, (times - 1) * gap)

@@ -12,18 +12,19 @@ proportional to its work, at the rate that the trace shows (`Core`):
 
 The measured time contains the trace's own efficiency, so only the change is modelled. The interval grows with the change, up to
 the interval of the model at a factor of four. Beyond that, how long a kernel took says less and less of another one: a small one may have
-taken twice its modelled time for what a large one does not do (`Factor.carried`).
+taken twice its modelled time for what a large one does not do (`prices.Ratio.carried`).
 """
 
 from __future__ import annotations
 
-from math import exp, log, prod, sqrt
+from math import prod, sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
+from lumos.changes.layout.prices import Ratio, around, exactly, growing
 from lumos.cost.attention_model import attention
 from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.gemm_model import gemm
@@ -36,7 +37,7 @@ from lumos.graph.table import Kind
 from lumos.segment.batch import convolution_work
 from lumos.segment.dimensions import Shapes, is_attention, positions_first
 from lumos.segment.products import ShapedOperator, grouped_product, product
-from lumos.segment.recurrence import is_recurrent, recurrence, recurrent_multiplications
+from lumos.segment.recurrence import Recurrence, is_recurrent, recurrence, recurrent_multiplications
 from lumos.segment.sizes import Sizes
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
@@ -44,7 +45,6 @@ from lumos.vocabulary import Direction
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import Factors
     from lumos.cost.estimate import Estimate
     from lumos.cost.operators import Shape
     from lumos.graph.table import Graph
@@ -53,10 +53,11 @@ if TYPE_CHECKING:
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
 CPU_INTERVAL = 0.15
-#: Logarithm of the factor from which a scaled time has the whole interval of the model.
-WHOLE_INTERVAL = log(4.0)
 #: Rows, columns and depth from which a CPU multiplies at its full rate: a few times the 8 to 32 values that its registers hold at once.
 FULL_RATE = 128
+#: Half-width of the 80 % interval of a ratio of the rates of two types or devices, as a fraction: no measurement of the recording ties them
+#: together.
+RATES_INTERVAL = 0.3
 #: Operators of at most this many elements show the fixed time of an operator.
 _SMALL = 256
 #: Fixed time of a kernel, ns: that of ATen's smallest kernels on current accelerators (public traces: 1–3 µs).
@@ -75,37 +76,6 @@ VIEWS = frozenset(
 )
 
 
-class Factor(NamedTuple):
-    """By what a duration is multiplied: best estimate and ends of the 80 % interval. fixed: ns of the duration that do not change.
-    modelled: what an accelerator's model says of the operator before the change, ns; 0 where none does."""
-
-    ratio: float
-    low: float
-    high: float
-    fixed: float
-    modelled: float = 0.0
-
-    @property
-    def far(self) -> bool:
-        """Whether an accelerator's model makes it more than four times as long or as short, so that a measured call says less of it."""
-        return self.modelled > 0 and self.ratio > 0 and abs(log(self.ratio)) > WHOLE_INTERVAL
-
-    def carried(self, measured_ns: float) -> Factor:
-        """The factor where a call takes `measured_ns`, which is `slower` times as long as modelled.
-
-        Up to a factor of four the new time is `slower` times the model's, too. Beyond, it is slower ** (log 4 / |log ratio|) times, which
-        goes towards the model's; the interval reaches as far to either side as from there to `slower`, but not beyond the model. Where
-        `slower` itself is beyond four, it takes the place of the four, so that more work never takes less time.
-        """
-        if not self.far or measured_ns <= 0:
-            return self
-        slower = log(measured_ns / self.modelled)
-        share = min(1.0, max(WHOLE_INTERVAL, abs(slower)) / abs(log(self.ratio)))
-        best, far, near = (exp((part - 1) * slower) for part in (share, max(2 * share - 1, 0.0), 1.0))
-        return self._replace(ratio=self.ratio * best, low=self.low * min(far, near), high=self.high * max(far, near))
-
-
-UNCHANGED = Factor(1.0, 1.0, 1.0, 0.0)
 #: The sizes of a model of which none is known.
 UNKNOWN = Sizes()
 
@@ -163,27 +133,25 @@ class Rescale:
         """The operator after the change."""
         return self.resize.operator(index)._replace(dtypes=self.operators[index].dtypes)
 
-    def __call__(self, index: int) -> Factor:
+    def __call__(self, index: int) -> Ratio:
         """The factor of an operator."""
         o, new = self.operators[index], self.changed(index)
         if new == o:
-            return UNCHANGED
+            return exactly(1.0)
         if self.core is not None:
-            whole = factor_within(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
+            whole = growing(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
             if recurrent_multiplications(o):
                 growth = recurrent_multiplications(new) / recurrent_multiplications(o)
                 return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
             return whole if product(o) is None else _between(whole, o, new)
         if self.accelerator is not None:
-            sizes = self.resize.old, self.resize.new
-            before, after = (modelled(each, self.accelerator, s, self._idle(o, each)) for each, s in zip((o, new), sizes, strict=True))
-            if before is not None and after is not None and int(before.time) > 0:
-                ratio = int(after.time) / int(before.time)
-                spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
-                return factor_within(ratio, spread, 0.0)._replace(modelled=float(int(before.time)))
+            sizes, idle = (self.resize.old, self.resize.new), (self._idle(o, o), self._idle(o, new))
+            ratio = model_ratio(o, new, self.accelerator, self.accelerator, sizes, idle)
+            if ratio is not None:
+                return ratio
             launch = float(int(moved(1.0, self.accelerator).time))
-            return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, launch)
-        return factor_within(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
+            return growing(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, launch)
+        return growing(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
 
     def _idle(self, recorded: ShapedOperator, o: ShapedOperator) -> float:
         """How many times the blocks of an attention, which is `recorded` after the change or before it, have room on the device at once;
@@ -193,28 +161,15 @@ class Rescale:
             return 1.0
         return max(1.0, float(self.accelerator.require("cores")) / (blocks * queries(o) / max(queries(recorded), 1)))
 
-    def around(self, index: int) -> Factor:
+    def around(self, index: int) -> Ratio:
         """The factor of an autograd node on a CPU by its largest inner operator."""
         o, new = self.operators[index], self.changed(index)
         if new == o or self.core is None:
-            return UNCHANGED
-        return factor_within(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
+            return exactly(1.0)
+        return growing(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
 
 
-def factor_within(ratio: float, spread: float, fixed: float) -> Factor:
-    """The factor `ratio` with an interval that is the wider the more changes, up to `spread` at a factor of four."""
-    half_width = spread * min(1.0, abs(log(ratio)) / WHOLE_INTERVAL) if ratio > 0 else spread
-    return Factor(ratio, ratio / (1 + half_width), ratio * (1 + half_width), fixed)
-
-
-def multiply(columns: Sequence[Factors], tasks: Int64, duration: Int64, ratios: Sequence[float], fixed: float) -> None:
-    """Multiply the factors of tasks in place; `fixed` ns of their durations do not change."""
-    fixed_share = np.minimum(fixed / np.maximum(duration[tasks], 1), 1.0)
-    for column, ratio in zip(columns, ratios, strict=True):
-        column[tasks] *= fixed_share + (1 - fixed_share) * ratio
-
-
-def _between(whole: Factor, old: ShapedOperator, new: ShapedOperator) -> Factor:
+def _between(whole: Ratio, old: ShapedOperator, new: ShapedOperator) -> Ratio:
     """The factor of a multiplication on a CPU: between that of its memory and that of its arithmetic.
 
     A multiplication with few rows is slower for its arithmetic than one with many, since it reads all weights for them; how much, a
@@ -223,8 +178,35 @@ def _between(whole: Factor, old: ShapedOperator, new: ShapedOperator) -> Factor:
     memory = touched(new) / max(touched(old), 1)
     sizes = product(old), product(new)
     fewest = min((min(s.m, s.n, s.k) for s in sizes if s is not None), default=FULL_RATE)
-    middle = whole.ratio if fewest >= FULL_RATE else sqrt(whole.ratio * memory)
-    return Factor(middle, min(whole.low, memory), max(whole.high, memory), whole.fixed)
+    middle = whole.best if fewest >= FULL_RATE else sqrt(whole.best * memory)
+    return Ratio(middle, min(whole.low, memory), max(whole.high, memory), whole.fixed)
+
+
+def model_ratio(
+    o: ShapedOperator,
+    new: ShapedOperator,
+    old_device: Accelerator,
+    device: Accelerator,
+    sizes: tuple[Sizes, Sizes] = (UNKNOWN, UNKNOWN),
+    times: tuple[float, float] = (1.0, 1.0),
+) -> Ratio | None:
+    """Model(after) / model(before) of an operator that becomes `new`, in its shapes or types, or comes to another device; None where no
+    model covers both. sizes, times: of both, as in `modelled`.
+
+    The same kernel on other shapes is the surer, the less they change. That it is as good in another type, no measurement of the recording
+    says; nor how good the same shapes are on another device.
+    """
+    before, after = modelled(o, old_device, sizes[0], times[0]), modelled(new, device, sizes[1], times[1])
+    if before is None or after is None or not int(before.time):
+        earlier, later = recurrent_ns(o, old_device), recurrent_ns(new, device)
+        return around(later / earlier, RATES_INTERVAL) if earlier and later else None
+    ratio = int(after.time) / int(before.time)
+    spread = max(int(after.high) / max(int(after.time), 1) - 1, 0.0)
+    if device != old_device:
+        return around(ratio, spread)
+    if o.dtypes != new.dtypes:
+        return around(ratio, RATES_INTERVAL)
+    return growing(ratio, spread, 0.0)._replace(modelled=float(int(before.time)))
 
 
 def operator_work(o: ShapedOperator) -> int:
@@ -306,6 +288,21 @@ def _heads_and_length(name: str, query: Shape, known: Sizes) -> tuple[int, int]:
     by_name = (2, 1) if positions_first(name) else (1, 2)
     fit = [at for at in ((1, 2), (2, 1)) if (query[at[0]], query[at[1]]) == (known.heads, known.seq)]
     return fit[0] if len(fit) == 1 else by_name
+
+
+def recurrent_product(r: Recurrence, accelerator: Accelerator, dtype: str, *, each_step: bool) -> Estimate:
+    """The modelled time of the product of one step, or of that of all steps at once."""
+    rows, (columns, depth) = (r.rows, r.state) if each_step else (r.tokens, r.inputs)
+    return gemm(rows, columns, depth, accelerator, dtype, cast=False)
+
+
+def recurrent_ns(o: ShapedOperator, accelerator: Accelerator) -> float:
+    """The modelled time of the multiplications of recurrent layers, ns; 0 where the operator has none or does not show them."""
+    dtype, r = dtype_on(o, accelerator), recurrence(o)
+    if dtype is None or r is None:
+        return 0.0
+    one_step, at_once = (int(recurrent_product(r, accelerator, dtype, each_step=each).time) for each in (True, False))
+    return float(r.steps * one_step + (3 if "backward" in o.name else 1) * at_once)
 
 
 def dtype_on(o: ShapedOperator, accelerator: Accelerator) -> str | None:

@@ -15,9 +15,10 @@ import numpy as np
 from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.changes.layout.averaged import average
 from lumos.changes.layout.misfit import Usual, usual
-from lumos.changes.layout.reach import not_reached, unchanged_work, widen
+from lumos.changes.layout.prices import Prices, Ratio, exactly
+from lumos.changes.layout.reach import not_reached, unchanged_work
 from lumos.changes.layout.recurrent import resize_recurrent
-from lumos.changes.layout.rescale import VIEWS, Factor, Rescale, attention_blocks, core_of, largest_inside, multiply, operator_rows
+from lumos.changes.layout.rescale import VIEWS, Rescale, attention_blocks, core_of, largest_inside, operator_rows
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.settings import SETTINGS
@@ -36,7 +37,7 @@ from lumos.vocabulary import DType, Phase
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
     from lumos.cost.operators import Shape
     from lumos.segment.dimensions import Shapes
@@ -89,7 +90,7 @@ def to_sizes(
     described: tuple[str, ...],
 ) -> MeasuredLayout:
     """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words."""
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = segmentation.owners
     unreached: list[Int64] = []
@@ -123,31 +124,31 @@ def to_sizes(
             operators = as_computed(graph, tasks, shapes, rows, accelerator)
             blocks = attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators)
             rescale = Rescale(change, accelerator, None, operators, blocks)
-            known = usual(operators, shapes, tasks[shaped], rows[shaped], graph.duration * layout.factor, accelerator)
-            apart = resize_recurrent(columns, graph, owners, tasks, shapes, rows, change, accelerator, operators)
+            known = usual(operators, shapes, tasks[shaped], rows[shaped], layout.prices.ns, accelerator)
+            apart = resize_recurrent(prices, graph, owners, tasks, shapes, rows, change, accelerator, operators)
         chosen = shaped & ~apart
-        far += _rescaled(columns, graph, tasks[chosen], shapes, rows[chosen], rescale, rescale, known)
+        far += _rescaled(prices, graph, tasks[chosen], shapes, rows[chosen], rescale, rescale, known)
         if accelerator is not None:
             alike = np.where(apart, 0, operator + 1)
-            average(columns, (layout.factor, layout.low, layout.high), tasks, alike, graph.duration)
+            average(prices, layout.prices, tasks, alike)
         else:
             inner = largest_inside(trace, rows[~shaped], shapes)
             nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
-            _rescaled(columns, graph, nodes, shapes, inside, rescale.around, rescale)
+            _rescaled(prices, graph, nodes, shapes, inside, rescale.around, rescale)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
         if before and after != before:
             shown = tasks[shaped & ~flat[operator]]
             unshaped = _of_weights(layout, position, shown)
-            copied = np.setdiff1d(copies[columns[0][copies] == layout.factor[copies]], shown)
+            copied = np.setdiff1d(copies[prices.best[copies] == layout.prices.best[copies]], shown)
             moved = np.concatenate((unshaped, copied, parts, gathered(layout, position, by_layer, stream)))
-            multiply(columns, np.unique(moved), graph.duration, (after / before,) * 3, 0.0)
+            prices.multiply(np.unique(moved), exactly(after / before))
         same = np.append(copies, tasks[shaped & _rightly_unchanged(shapes, change, of_weights)[operator]])
-        left = unchanged_work(layout, position, columns[0], same) if new != old else tasks[:0]
-        widen(columns, left, prod(getattr(new, key) / getattr(old, key) for key in keys))
+        left = unchanged_work(layout, position, prices, same) if new != old else tasks[:0]
+        prices.reach(left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)
-    if changes_sizes and np.array_equal(np.rint(graph.duration * columns[0]), np.rint(graph.duration * layout.factor)):
+    if changes_sizes and np.array_equal(np.rint(prices.ns), np.rint(layout.prices.ns)):
         raise LumosError(
             f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
             " record_shapes=True around the work, or say what changes with --scale"
@@ -158,9 +159,7 @@ def to_sizes(
     )
     return replace(
         layout,
-        factor=columns[0],
-        low=columns[1],
-        high=columns[2],
+        prices=prices,
         sizes=tuple(after_change),
         changes=(*layout.changes, *described),
         open=layout.open | set(np.concatenate((*unreached, *far)).tolist()),
@@ -244,19 +243,19 @@ def unknown_size(key: str, trace: Trace) -> str:
 
 
 def _rescaled(
-    columns: Sequence[Factors],
+    prices: Prices,
     graph: Graph,
     tasks: Int64,
     shapes: Shapes,
     rows: Int64,
-    factor: Callable[[int], Factor],
+    factor: Callable[[int], Ratio],
     rescale: Rescale,
     known: Usual = Usual({}),
 ) -> list[Int64]:
     """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
 
     `factor` is called with the operator's index. known: what multiplications usually take. Returns the tasks that become so much longer
-    or shorter that their measured time says less of it (`Factor.far`).
+    or shorter that their measured time says less of it (`prices.Ratio.far`).
     """
     far = []
     key = shapes.of_row[rows].astype(np.int64)
@@ -264,12 +263,10 @@ def _rescaled(
     kinds, first = np.unique(key[order], return_index=True)
     for kind, same, calls in zip(kinds.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
         f = factor(kind)
-        measured_ns = float((graph.duration[same] * columns[0][same]).sum()) / len(np.unique(calls))
+        measured_ns = float((graph.duration[same] * prices.best[same]).sum()) / len(np.unique(calls))
         if f.far:
             far.append(same)
-        f = known.fitted(rescale.operators[kind], rescale.changed(kind), f, measured_ns) or f.carried(measured_ns)
-        if f.ratio != 1.0:
-            multiply(columns, same, graph.duration, (f.ratio, f.low, f.high), f.fixed)
+        prices.multiply(same, known.fitted(rescale.operators[kind], rescale.changed(kind), f, measured_ns) or f.carried(measured_ns))
     return far
 
 

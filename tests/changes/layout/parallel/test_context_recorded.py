@@ -126,7 +126,7 @@ def factors(layout, changed, name):
     """By what the kernels of a name take longer; equal ones once, the smallest first."""
     graph = layout.segmentation.graph
     tasks = np.flatnonzero(graph.on_device & (graph.name == graph.names.index(name)))
-    return sorted(set(np.round(changed.factor[tasks], 9).tolist()))
+    return sorted(set(np.round(changed.prices.best[tasks], 9).tolist()))
 
 
 def ratio(model, before, after):

@@ -111,11 +111,11 @@ def test_in_parts_no_gradient_of_experts_is_copied(tmp_path, monkeypatch):
     graph = layout.segmentation.graph
     monkeypatch.setattr(experts, "gradients", lambda *_: (Gradient(0, (8, 64, 64), 4, -1),))  # as many values as the weights of 64 · 512
     kernels = np.flatnonzero(graph.kind == Kind.KERNEL)
-    columns = [np.ones(len(graph)) for _ in range(3)]
-    _uncopied(columns, layout, trace, kernels, 0, 4)
-    changed = np.flatnonzero(columns[0] != 1)
+    prices = layout.prices.copy()
+    _uncopied(prices, layout, trace, kernels, 0, 4)
+    changed = np.flatnonzero(prices.best != 1)
     assert [graph.names[graph.name[task]] for task in changed.tolist()] == ["kernel of aten::linear"]
-    assert [column[changed].tolist() for column in columns] == [[0.0], [0.0], [0.25]]
-    untouched = [np.ones(len(graph)) for _ in range(3)]
+    assert [column[changed].tolist() for column in prices.columns] == [[0.0], [0.0], [0.25]]
+    untouched = layout.prices.copy()
     _uncopied(untouched, layout, trace, kernels[:0], 0, 4)
-    assert all((column == 1).all() for column in untouched)
+    assert all((column == 1).all() for column in untouched.columns)

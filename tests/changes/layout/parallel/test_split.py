@@ -174,8 +174,8 @@ def test_a_table_that_embedding_and_head_have_in_common_stays_whole(tmp_path, vo
     layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
     names = [graph.names[i] for i in graph.name.tolist()]
     head = [i for i, name in enumerate(names) if name == "kernel of aten::linear"][-1]
-    assert bool(layout.factor[head] < 1) is shared
-    assert bool(layout.low[head] < 1) is (vocabulary != 1001)  # odd ones cannot be shared at all
+    assert bool(layout.prices.best[head] < 1) is shared
+    assert bool(layout.prices.low[head] < 1) is (vocabulary != 1001)  # odd ones cannot be shared at all
 
 
 def outside_layers(found, layout, placed):
@@ -216,7 +216,7 @@ def test_autograd_adds_the_gradients_of_a_ranks_part(tmp_path):
     job, graph = recorded(tmp_path, adds=([64, 512], [512]))
     layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
     added = [i for i, name in enumerate(graph.name.tolist()) if graph.names[name] == "kernel of aten::add_"]
-    assert layout.factor[added].tolist() == [0.5, 1.0] * LAYERS + [0.5]
+    assert layout.prices.best[added].tolist() == [0.5, 1.0] * LAYERS + [0.5]
 
 
 @pytest.mark.parametrize(("vocabulary", "low"), [(1000, 0.5), (1001, 1)])
@@ -224,7 +224,7 @@ def test_ranks_may_compute_the_loss_from_parts_of_the_vocabulary(tmp_path, vocab
     job, graph = recorded(tmp_path, vocabulary=vocabulary, tables=2, loss=True)
     layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
     (loss,) = (i for i, name in enumerate(graph.name.tolist()) if graph.names[name] == "kernel of aten::_log_softmax")
-    assert (layout.factor[loss], layout.low[loss], layout.high[loss]) == (1, low, 1)
+    assert (layout.prices.best[loss], layout.prices.low[loss], layout.prices.high[loss]) == (1, low, 1)
 
 
 def test_heads_that_ranks_cannot_share_are_refused(tmp_path):

@@ -97,7 +97,7 @@ def factors(shared, *words):
     changed = changed_layout(layout, job, Changes(parse_settings(words)))
     names = [graph.names[i] for i in graph.name.tolist()]
     kernels = "ncclDevKernel_AllGather_RING_LL", "kernel of aten::cat", "kernel of aten::clone"
-    return tuple({float(changed.factor[i]) for i, name in enumerate(names) if name == kernel} for kernel in kernels)
+    return tuple({float(changed.prices.best[i]) for i, name in enumerate(names) if name == kernel} for kernel in kernels)
 
 
 def test_the_results_of_the_head_are_gathered_apart_from_the_stream(shared):

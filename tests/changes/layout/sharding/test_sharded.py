@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 
-import numpy as np
 import pytest
 from tests.changes import drawn_views
 from tests.changes.layout.test_replicated import job_of
@@ -323,7 +322,7 @@ def test_of_twice_the_replicas_that_share_parameters_each_updates_half(tmp_path)
     updates = updates_of_parts(layout, job)
     assert graph.duration[updates].tolist() == [500_000, 500_000]
     wider = changed_layout(layout, job, Changes(parse_settings(["dp=4"])))
-    assert wider.factor[updates].tolist() == [0.5, 0.5]
+    assert wider.prices.best[updates].tolist() == [0.5, 0.5]
     (tmp_path / "whole").mkdir()
     whole = replicas(tmp_path / "whole")
     assert not len(updates_of_parts(measured_layout(segment(whole[1], whole[0])), whole[0]))
@@ -336,7 +335,7 @@ def test_an_update_of_parts_grows_with_the_weights_whatever_its_shapes(tmp_path)
     layout = measured_layout(segment(graph, job))
     wider = changed_layout(layout, job, Changes(parse_settings(["hidden=4096"])))
     more = (4096 * 4096 + 4096) / (2048 * 2048 + 2048)
-    assert wider.factor[updates_of_parts(layout, job)].tolist() == pytest.approx([more, more])
+    assert wider.prices.best[updates_of_parts(layout, job)].tolist() == pytest.approx([more, more])
 
 
 def test_replicas_of_ranks_that_share_the_layers_exchange_their_part(tmp_path):
@@ -344,16 +343,16 @@ def test_replicas_of_ranks_that_share_the_layers_exchange_their_part(tmp_path):
     job, graph = replicas(tmp_path, gathers=True)
     layout = measured_layout(segment(graph, job))
     exchanged = exchanged_by_rank(layout, job)[0]
-    columns = tuple(np.ones(len(graph)) for _ in range(3))
-    share_weights(columns, layout, exchanged, 0, job.traces[0], 2, H100, outside=False)
-    for column in columns:
+    prices = layout.prices.copy()
+    share_weights(prices, layout, exchanged, 0, job.traces[0], 2, H100, outside=False)
+    for column in prices.columns:
         assert column[exchanged.updates].tolist() == column[exchanged.copies].tolist() == [0.5]
     for kind, tasks, nbytes in (
         (CollectiveKind.ALL_GATHER, exchanged.gathers, BYTES),
         (CollectiveKind.ALL_REDUCE, exchanged.gradients, 2 * BYTES),
     ):
         half, whole = (int(collective(kind, 2, part, H100).time) for part in (nbytes // 2, nbytes))
-        assert columns[0][tasks].tolist() == pytest.approx([half / whole] * len(tasks))
+        assert prices.best[tasks].tolist() == pytest.approx([half / whole] * len(tasks))
         assert len(tasks)
 
 

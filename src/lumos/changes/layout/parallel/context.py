@@ -24,6 +24,7 @@ import numpy as np
 
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
+from lumos.changes.layout.prices import Prices, exactly
 from lumos.changes.layout.rescale import UNKNOWN, holding, modelled, operator_rows
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.cost.collective_model import collective
@@ -125,17 +126,16 @@ def context_parallel(
     if not any(calls):
         raise LumosError(f"--set cp: {job.traces[0].path} shows no attention with shapes; record with record_shapes=True")
     ratio = of_rank["seq"] * of_rank.get("micro_batch", old.micro_batch) / (old.seq * old.micro_batch)
-    columns = out.factor.copy(), out.low.copy(), out.high.copy()
+    prices = out.prices.copy()
     for position, found in enumerate(calls):
         if measured > 1:
-            _rerouted(columns, layout, position, job.traces[position], found, ranks, ratio, rates.cluster)
+            _rerouted(prices, layout, position, job.traces[position], found, ranks, ratio, rates.cluster)
             _attending(
-                columns, layout, found, rates.accelerator, (old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS}))
+                prices, layout, found, rates.accelerator, (old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS}))
             )
-        for column in columns:
-            column[[task for call in found for task in call.tasks]] *= count / measured
+        prices.multiply([task for call in found for task in call.tasks], exactly(count / measured))
     divided = count if "seq" in wanted else count / measured
-    out = replace(out, factor=columns[0], low=columns[1], high=columns[2], shared=out.shared * divided)
+    out = replace(out, prices=prices, shared=out.shared * divided)
     for position, (found, trace) in enumerate(zip(calls, job.traces, strict=True)):
         lengths = _lengths(old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS})) if measured > 1 else {}
         attends = partial(_to_all_keys, Fraction(count, measured), lengths)
@@ -190,7 +190,7 @@ def _exchanges(layout: MeasuredLayout, position: int, calls: Sequence[_Call], ra
 
 
 def _rerouted(
-    columns: tuple[np.ndarray, ...],
+    prices: Prices,
     layout: MeasuredLayout,
     position: int,
     trace: Trace,
@@ -215,17 +215,15 @@ def _rerouted(
         elif count > 1:
             before, after = (collective(CollectiveKind.SEND_RECEIVE, 2, round(nbytes * by), cluster) for by in (1.0, ratio))
             factor = int(after.time) / max(int(before.time), 1) * parts[bool(phase[task] == Phase.BACKWARD)]
-        for column in columns:
-            column[task] *= factor
+        prices.multiply(task, exactly(factor))
     for backward, tasks in _merging(layout, position, trace, calls):
-        of_halves = tasks[graph.on_device[tasks] & (columns[0][tasks] == layout.factor[tasks])]
-        for column in columns:
-            column[of_halves] *= ratio
-            column[tasks] *= parts[backward]
+        of_halves = tasks[graph.on_device[tasks] & (prices.best[tasks] == layout.prices.best[tasks])]
+        prices.multiply(of_halves, exactly(ratio))
+        prices.multiply(tasks, exactly(parts[backward]))
 
 
 def _attending(
-    columns: tuple[np.ndarray, ...], layout: MeasuredLayout, calls: Sequence[_Call], accelerator: Accelerator, change: tuple[Sizes, Sizes]
+    prices: Prices, layout: MeasuredLayout, calls: Sequence[_Call], accelerator: Accelerator, change: tuple[Sizes, Sizes]
 ) -> None:
     """Let every call of attention be that to a part of the new length, in place: of a whole part or, as causal attention is shared
     equally, of half of one. change: the sizes of a rank as recorded and now."""
@@ -244,8 +242,7 @@ def _attending(
             times = [modelled(each, accelerator, UNKNOWN) for each in (o, o._replace(shapes=shapes))]
             known[o] = int(times[1].time) / max(int(times[0].time), 1) if times[0] is not None and times[1] is not None else 1.0
         tasks = list(call.tasks)
-        for column, before in zip(columns, (layout.factor, layout.low, layout.high), strict=True):
-            column[tasks] = before[tasks] * known[o]
+        prices.start_again(layout.prices, tasks, exactly(known[o]))
 
 
 def _lengths(old: Sizes, new: Sizes) -> dict[int, int]:

@@ -26,6 +26,7 @@ from lumos.changes.layout.activations import stream_ratio
 from lumos.changes.layout.change import whole_updates
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
+from lumos.changes.layout.prices import Prices, Ratio, exactly
 from lumos.changes.layout.replicated import backward_ends
 from lumos.changes.layout.rescale import dtype_on, operator_rows
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
@@ -43,7 +44,7 @@ from lumos.vocabulary import CollectiveKind, DType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import Factors, Instance, MeasuredLayout
+    from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
@@ -99,21 +100,21 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     _check(count, measured, max(each.number for each in shown), replicas, max(each.stage for each in found))
     if rates is None:
         raise LumosError("--set ep: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     ratio, tokens = stream_ratio(job, wanted), stream_ratio(job, {key: value for key, value in wanted.items() if key != "hidden"})
     for position, each in enumerate(shown):
-        _regrouped(columns, each, measured / count, tokens, rates.accelerator)
-        _fewer_weights(columns, layout, position, each, measured / count)
+        _regrouped(prices, each, measured / count, tokens, rates.accelerator)
+        _fewer_weights(prices, layout, position, each, measured / count)
         if measured == 1:
-            _uncopied(columns, layout, job.traces[position], found[position].copies, position, count)
-        _own_gradients(columns, layout, found[position].gradients, each, (measured, count, replicas), rates.cluster)
-    _resent(columns, layout, rows, (measured, count), rates.cluster)
+            _uncopied(prices, layout, job.traces[position], found[position].copies, position, count)
+        _own_gradients(prices, layout, found[position].gradients, each, (measured, count, replicas), rates.cluster)
+    _resent(prices, layout, rows, (measured, count), rates.cluster)
     ranks = list(layout.ranks)
     for position, trace in enumerate(job.traces if count == 1 else ()):
         if len(found[position].copies):
             ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
-    out = replace(layout, ranks=tuple(ranks), factor=columns[0], low=columns[1], high=columns[2], changes=changes)
+    out = replace(layout, ranks=tuple(ranks), prices=prices, changes=changes)
     for position, each in enumerate(shown):
         fewer = partial(_with_experts, each.number, each.number * measured // count)
         out = rewriting(out, position, {grouped.row for grouped in each.grouped}, fewer)
@@ -199,15 +200,14 @@ def _replicas(layout: MeasuredLayout, found: Sequence[Exchanged]) -> int:
     return int(facts.size[rows].max(initial=1))
 
 
-def _regrouped(columns: Sequence[Factors], experts: _Experts, part: float, tokens: float, accelerator: Accelerator) -> None:
+def _regrouped(prices: Prices, experts: _Experts, part: float, tokens: float, accelerator: Accelerator) -> None:
     """Let a rank's experts be `part` times as many, of as many tokens together, in place. tokens: by which these were made more before."""
     known: dict[ShapedOperator, float] = {}
     for each in experts.grouped:
         o = each.operator
         if o not in known:
             known[o] = _ratio(o, experts.number, part, tokens, accelerator)
-        for column, more in zip(columns, (0.0, 0.0, IMBALANCE), strict=True):
-            column[each.task] *= known[o] * (1 + more)
+        prices.multiply(each.task, Ratio(known[o], known[o], known[o] * (1 + IMBALANCE)))
 
 
 def _ratio(o: ShapedOperator, experts: int, part: float, tokens: float, accelerator: Accelerator) -> float:
@@ -230,15 +230,14 @@ def _with_experts(before: int, after: int, _: ShapedOperator, o: ShapedOperator)
     return o._replace(shapes=tuple((after, *s[1:]) if part else s for s, part in zip(o.shapes, parts, strict=True)))
 
 
-def _fewer_weights(columns: Sequence[Factors], layout: MeasuredLayout, position: int, experts: _Experts, part: float) -> None:
+def _fewer_weights(prices: Prices, layout: MeasuredLayout, position: int, experts: _Experts, part: float) -> None:
     """Let the optimizer update `part` times as many weights of experts, in place."""
     rest, tasks = experts.others + experts.outside, whole_updates(layout, position)
     if experts.nbytes:
-        for column in columns:
-            column[tasks] *= (experts.nbytes * part + rest) / (experts.nbytes + rest)
+        prices.multiply(tasks, exactly((experts.nbytes * part + rest) / (experts.nbytes + rest)))
 
 
-def _uncopied(columns: Sequence[Factors], layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
+def _uncopied(prices: Prices, layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
     """Let no gradient of experts be copied into a bucket and back, in place, since they are exchanged apart; at the high end, the part that
     is left. copies: the kernels that copy gradients."""
     segmentation, shapes = layout.segmentation, shapes_of(trace)
@@ -246,8 +245,7 @@ def _uncopied(columns: Sequence[Factors], layout: MeasuredLayout, trace: Trace, 
     tasks, rows = operator_rows(segmentation, position, trace)
     of_experts = np.array([any(elements(s) in sizes for s in o.shapes if s) for o in shapes.operators] or [False], bool)
     mine = tasks[np.isin(tasks, copies) & (shapes.of_row[rows] >= 0) & of_experts[shapes.of_row[rows]]]
-    for column, ratio in zip(columns, (0.0, 0.0, 1 / count), strict=True):
-        column[mine] *= ratio
+    prices.multiply(mine, Ratio(0.0, 0.0, 1 / count))
 
 
 def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured: int, accelerator: Accelerator) -> tuple[Instance, ...]:
@@ -268,7 +266,7 @@ def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured:
 
 
 def _own_gradients(
-    columns: Sequence[Factors],
+    prices: Prices,
     layout: MeasuredLayout,
     exchanges: Int64,
     experts: _Experts,
@@ -292,11 +290,10 @@ def _own_gradients(
             continue
         before = int(collective(kind, size, nbytes, cluster).time)
         after = sum(int(collective(kind, ranks, round(n), cluster).time) for ranks, n in parts if ranks > 1 and n >= 1)
-        for column in columns:
-            column[task] *= after / max(before, 1)
+        prices.multiply(task, exactly(after / max(before, 1)))
 
 
-def _resent(columns: Sequence[Factors], layout: MeasuredLayout, rows: Int64, change: tuple[int, int], cluster: Cluster) -> None:
+def _resent(prices: Prices, layout: MeasuredLayout, rows: Int64, change: tuple[int, int], cluster: Cluster) -> None:
     """Let the recorded exchanges of tokens be among other ranks, in place."""
     facts, (measured, count) = layout.segmentation.graph.collectives, change
     for row in rows[facts.size[rows] == measured].tolist() if facts is not None and facts.size is not None else ():
@@ -305,8 +302,7 @@ def _resent(columns: Sequence[Factors], layout: MeasuredLayout, rows: Int64, cha
         if count > 1:
             before, after = (int(collective(CollectiveKind.ALL_TO_ALL, ranks, nbytes, cluster).time) for ranks in change)
             factor = after / max(before, 1)
-        for column, more in zip(columns, (0.0, 0.0, IMBALANCE), strict=True):
-            column[facts.task[row]] *= factor * (1 + more)
+        prices.multiply(int(facts.task[row]), Ratio(factor, factor, factor * (1 + IMBALANCE)))
 
 
 class _Site(NamedTuple):

@@ -25,6 +25,7 @@ import numpy as np
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.parallel.split_weights import share_weights
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor, times_of
+from lumos.changes.layout.prices import Prices, Ratio
 from lumos.changes.layout.rescale import CPU_INTERVAL, operator_rows
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.cost.collective_model import collective
@@ -41,7 +42,7 @@ from lumos.vocabulary import CollectiveKind, DType, Phase
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.cost.cluster import Accelerator, Cluster
@@ -90,7 +91,7 @@ def split_over_ranks(
     where the layers do not show the multiplications around which ranks exchange.
     """
     sites: list[_Site] = []
-    columns = after.factor.copy(), after.low.copy(), after.high.copy()
+    prices = after.prices.copy()
     exchanges = exchanged_by_rank(before, job)
     for position, trace in enumerate(job.traces):
         places = _multiplications(before, position, trace)
@@ -100,10 +101,10 @@ def split_over_ranks(
         apart = _has_two_tables(before, position, trace, shown, places, looked_up)
         shown = shown._replace(vocab=could if apart or not could % (PADDED_TO * ranks) else 0)
         sites += [*_sites(places, shown), *(_Site(task, inside=False) for task in looked_up if shown.vocab)]
-        for dimension, rows in _share(columns, before, places, shown, could, accelerator, ranks).items():
+        for dimension, rows in _share(prices, before, places, shown, could, accelerator, ranks).items():
             after = rewriting(after, position, rows, partial(_cut, dimension, ranks))
-        _share_loss(columns[1], before, position, trace, could, ranks)
-        share_weights(columns, before, exchanges[position], position, trace, ranks, cluster, outside=shown.vocab > 0)
+        _share_loss(prices, before, position, trace, could, ranks)
+        share_weights(prices, before, exchanges[position], position, trace, ranks, cluster, outside=shown.vocab > 0)
     if not any(site.inside for site in sites):
         raise LumosError(
             f"--set tp: the layers of {job.traces[0].path} show no multiplications that read and write the residual stream, so they cannot"
@@ -122,9 +123,7 @@ def split_over_ranks(
     of_site = {site.task: _time(site, times) for site in sites}
     return replace(
         after,
-        factor=columns[0],
-        low=columns[1],
-        high=columns[2],
+        prices=prices,
         assumed=(*after.assumed, partial(_exchanges, of_site)),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
     )
@@ -193,7 +192,7 @@ def _time(site: _Site, times: _Times) -> AddedTimes:
 
 
 def _share(
-    columns: Sequence[Factors],
+    prices: Prices,
     before: MeasuredLayout,
     places: Sequence[_Place],
     shown: Sizes,
@@ -210,7 +209,7 @@ def _share(
     for place in places:
         m, n, k, batch = place.sizes
         task, of_vocabulary = place.task, could > 0 and could in (m, n, k) and not place.inside
-        if batch > 1 or not (place.inside or of_vocabulary) or columns[0][task] != before.factor[task]:
+        if batch > 1 or not (place.inside or of_vocabulary) or prices.best[task] != before.prices.best[task]:
             continue
         dimension = "k" if of_vocabulary and k == could else "m" if m == could else "n"
         part = place.sizes._replace(**{dimension: getattr(place.sizes, dimension) // ranks})[:3]
@@ -218,13 +217,12 @@ def _share(
         if accelerator is not None:
             old, new = (gemm(*each, accelerator, place.dtype, cast=False) for each in ((m, n, k), part))
             factor = int(new.time) / max(int(old.time), 1)
-        columns[1][task] *= factor / (1 + CPU_INTERVAL)
-        if of_vocabulary and not shown.vocab:
-            continue
-        columns[0][task] *= factor
-        cut[dimension].append(place.row)
+        whole = of_vocabulary and not shown.vocab
         sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
-        columns[2][task] *= min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
+        most = min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
+        prices.multiply(task, Ratio(1.0 if whole else factor, factor / (1 + CPU_INTERVAL), most))
+        if not whole:
+            cut[dimension].append(place.row)
     return cut
 
 
@@ -241,7 +239,7 @@ def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> Sh
     return o._replace(shapes=tuple(out))
 
 
-def _share_loss(low: Factors, before: MeasuredLayout, position: int, trace: Trace, could: int, ranks: int) -> None:
+def _share_loss(prices: Prices, before: MeasuredLayout, position: int, trace: Trace, could: int, ranks: int) -> None:
     """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
     the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`). could: the vocabulary that ranks
     could share; 0 for none."""
@@ -252,7 +250,7 @@ def _share_loss(low: Factors, before: MeasuredLayout, position: int, trace: Trac
         label = segmentation.pieces[int(segmentation.piece[task])].label
         outside = label.layer < 0 and label.phase in (Phase.FORWARD, Phase.BACKWARD)
         if could and outside and shapes.of_row[row] >= 0 and over[shapes.of_row[row]]:
-            low[task] /= ranks
+            prices.multiply(task, Ratio(1.0, 1 / ranks, 1.0))
 
 
 def stream_bytes(trace: Trace) -> int:

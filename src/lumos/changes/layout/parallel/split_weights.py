@@ -7,10 +7,11 @@ so the interval reaches from all weights in parts to those of the layers alone.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.changes.layout.prices import Prices, Ratio, exactly
 from lumos.changes.layout.rescale import operator_rows
 from lumos.changes.layout.sharding.exchanged import within_rows
 from lumos.cost.collective_model import collective
@@ -20,24 +21,15 @@ from lumos.segment.weights import GATHERED, gradients, weights
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.cost.cluster import Cluster
     from lumos.trace.table import Int64, Trace
 
 
-class Fractions(NamedTuple):
-    """A rank's share of what was one rank's: best estimate and the ends of its interval."""
-
-    best: float
-    low: float
-    high: float
-
-
 def share_weights(
-    columns: Sequence[Factors],
+    prices: Prices,
     before: MeasuredLayout,
     exchanged: Exchanged,
     position: int,
@@ -49,43 +41,38 @@ def share_weights(
 ) -> None:
     """Let the work on all weights of a rank be that on its part of them, in place.
 
-    columns: factor, low and high end of every task. exchanged: what the replicas of the rank exchange by. outside: whether ranks share the
+    exchanged: what the replicas of the rank exchange by. outside: whether ranks share the
     weights outside the layers.
     """
     segmentation = before.segmentation
     by_layer = weights(segmentation, position, trace)
     inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
     whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
-    share = Fractions(1 / ranks if outside else whole, 1 / ranks, whole)
+    share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
     mine = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
     updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
-    _assign(columns, before, np.union1d(updates, exchanged.copies), share)
-    _share_exchanges(columns, before, exchanged, share, cluster)
+    prices.start_again(before.prices, np.union1d(updates, exchanged.copies), share)
+    _share_exchanges(prices, before, exchanged, share, cluster)
     inside, tables = _accumulated(before, position, trace)
-    _assign(columns, before, inside, Fractions(1 / ranks, 1 / ranks, 1 / ranks))
-    _assign(columns, before, tables, Fractions(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
+    prices.start_again(before.prices, inside, exactly(1 / ranks))
+    prices.start_again(before.prices, tables, Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
 
 
-def _assign(columns: Sequence[Factors], before: MeasuredLayout, tasks: Int64, share: Fractions) -> None:
-    for column, was, part in zip(columns, (before.factor, before.low, before.high), share, strict=True):
-        column[tasks] = was[tasks] * part
-
-
-def _share_exchanges(columns: Sequence[Factors], before: MeasuredLayout, exchanged: Exchanged, share: Fractions, cluster: Cluster) -> None:
+def _share_exchanges(prices: Prices, before: MeasuredLayout, exchanged: Exchanged, share: Ratio, cluster: Cluster) -> None:
     """Let replicas exchange a rank's part of weights and gradients, in place."""
     facts = before.segmentation.graph.collectives
     if facts is None or facts.size is None:
         return
     tasks = np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))
-    known: dict[tuple[CollectiveKind, int, int], Fractions] = {}
+    known: dict[tuple[CollectiveKind, int, int], Ratio] = {}
     for row in np.flatnonzero(np.isin(facts.task, tasks) & (facts.nbytes > 0) & (facts.size > 1)).tolist():
         key = facts.kinds[facts.kind[row]], int(facts.size[row]), int(facts.nbytes[row])
         if key not in known:
             kind, size, nbytes = key
             buffer = kind.buffer_bytes(nbytes, size)
-            whole, *parts = (int(collective(kind, size, round(buffer * part), cluster).time) for part in (1.0, *share))
-            known[key] = Fractions(*(part / max(whole, 1) for part in parts))
-        _assign(columns, before, facts.task[row : row + 1].astype(np.int64), known[key])
+            whole, *parts = (int(collective(kind, size, round(buffer * part), cluster).time) for part in (1.0, *share[:3]))
+            known[key] = Ratio(*(part / max(whole, 1) for part in parts))
+        prices.start_again(before.prices, facts.task[row : row + 1].astype(np.int64), known[key])
 
 
 def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Int64, Int64]:

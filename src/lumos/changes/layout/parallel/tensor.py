@@ -15,6 +15,7 @@ import numpy as np
 
 from lumos.changes.layout.activations import exchanged, in_embedding, measured_ranks, of_head, of_stream, shared_keys
 from lumos.changes.layout.parallel.split import split_over_ranks
+from lumos.changes.layout.prices import Ratio, exactly
 from lumos.changes.layout.reach import unchanged_work
 from lumos.changes.layout.rescale import operator_rows
 from lumos.changes.layout.resize import to_sizes, unknown_size
@@ -79,12 +80,12 @@ def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
 def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, ratio: float, *, outside: bool) -> MeasuredLayout:
     """The layout in which the work of the layers that no size describes takes `ratio` times its time; its interval reaches to no change.
     outside: whether the work of embedding and head does, too."""
-    factor, segmentation = after.factor.copy(), after.segmentation
+    prices, segmentation = after.prices.copy(), after.segmentation
     in_layer = np.array([outside or p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
     for position in range(len(segmentation.graph.ranks)):
-        left = unchanged_work(before, position, after.factor, np.empty(0, np.int64))
-        factor[left[in_layer[left]]] *= ratio
-    return replace(after, factor=factor)
+        left = unchanged_work(before, position, after.prices, np.empty(0, np.int64))
+        prices.multiply(left[in_layer[left]], Ratio(ratio, 1.0, 1.0))
+    return replace(after, prices=prices)
 
 
 def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tuple[int, int]) -> MeasuredLayout:
@@ -93,7 +94,7 @@ def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tu
     measured, count = ranks
     if not len(of_head(before, job)):
         return after
-    columns = after.factor.copy(), after.low.copy(), after.high.copy()
+    prices = after.prices.copy()
     for position, trace in enumerate(job.traces):
         old, shapes = sizes(trace), shapes_of(trace)
         part = old.micro_batch * old.seq, old.vocab
@@ -101,10 +102,9 @@ def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tu
         for name, parts, kept in (("aten::cat", measured, True), ("aten::clone", 1, False)):
             of_parts = [o.name == name and _parts(o, *part) == parts for o in shapes.operators]
             chosen = tasks[(shapes.of_row[operators] >= 0) & np.array(of_parts or [False], bool)[shapes.of_row[operators]]]
-            for column, was in zip(columns, (before.factor, before.low, before.high), strict=True):
-                if kept or count == 1:
-                    column[chosen] = was[chosen] * (count > 1)
-    return replace(after, factor=columns[0], low=columns[1], high=columns[2])
+            if kept or count == 1:
+                prices.start_again(before.prices, chosen, exactly(count > 1))
+    return replace(after, prices=prices)
 
 
 def _parts(o: ShapedOperator, tokens: int, vocab: int) -> int:

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.changes.layout.prices import Prices, Ratio
 from lumos.changes.layout.rescale import operator_rows
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from lumos.changes.layout.measured_layout import Factors, MeasuredLayout
+    from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.trace.table import Int64, Job, Trace
 
 #: The operators that divide a tensor, or a list of them, in place.
@@ -43,8 +43,8 @@ def _of_rank(layout: MeasuredLayout, position: int, trace: Trace) -> Int64:
     return out
 
 
-def without_divisions(columns: Sequence[Factors], tasks: Int64) -> tuple[Factors, Factors, Factors]:
-    """Factors, low and high ends of the durations of all tasks with the divisions left out, and at the high end kept."""
-    middle, low, high = (column.copy() for column in columns)
-    middle[tasks] = low[tasks] = 0.0
-    return middle, low, high
+def without_divisions(prices: Prices, tasks: Int64) -> Prices:
+    """The prices of all tasks with the divisions left out, and at the high end kept."""
+    out = prices.copy()
+    out.multiply(tasks, Ratio(0.0, 0.0, 1.0))
+    return out

@@ -31,6 +31,7 @@ from lumos.changes.layout.pipeline.recorded import Pipeline, RecordedStages, rec
 from lumos.changes.layout.pipeline.unstaged import on_one_rank
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import AddedTimes, add_work
+from lumos.changes.layout.prices import exactly
 from lumos.changes.settings import counts
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
@@ -171,7 +172,7 @@ def _message_time(layout: MeasuredLayout) -> AddedTimes:
     met = tasks[np.isin(tasks, graph.rendezvous_task)]
     if not len(met):
         raise LumosError("--set: no message between the stages of the recording shows both of its ends, so none says how long one takes")
-    best = round(float(np.median(graph.duration[met] * layout.factor[met])))
+    best = round(float(np.median(layout.prices.ns[met])))
     return AddedTimes(best, 0, 2 * best)
 
 
@@ -297,7 +298,7 @@ def _sources(old: int, new: int) -> list[int]:
 
 def _shared_updates(layout: MeasuredLayout, job: Job, cut: _Cut) -> MeasuredLayout:
     """The layout in which every stage updates its own weights."""
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     old, new = cut.recorded.pipeline, cut.wanted.pipeline
     for position, recorded in enumerate(layout.recorded):
         stage, trace = position // len(cut.recorded.ranks[0]), job.traces[recorded]
@@ -308,6 +309,5 @@ def _shared_updates(layout: MeasuredLayout, job: Job, cut: _Cut) -> MeasuredLayo
             continue
         own = cut.of_stage(cut.layers, stage, new) / cut.of_stage(cut.shown, source, old)
         ends = (source == 0) == (stage == 0) and (source == old.stages - 1) == (stage == new.stages - 1)
-        for column in columns:
-            column[whole_updates(layout, position)] *= (inner * own + outer * ends) / (inner + outer)
-    return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
+        prices.multiply(whole_updates(layout, position), exactly((inner * own + outer * ends) / (inner + outer)))
+    return replace(layout, prices=prices)

@@ -23,6 +23,7 @@ from lumos.changes.layout.pipeline.messages import PassRun, messages
 from lumos.changes.layout.pipeline.multiplied import multiplied
 from lumos.changes.layout.pipeline.recorded import Pipeline
 from lumos.changes.layout.placed import AddedTimes, times_of
+from lumos.changes.layout.prices import exactly
 from lumos.changes.settings import counts
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -187,7 +188,7 @@ class _Stage:
 
 def _shared_updates(layout: MeasuredLayout, job: Job, pipeline: Pipeline, edges: Sequence[int]) -> MeasuredLayout:
     """The layout in which every stage updates its own weights."""
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     recorded = len(job.traces)
     for position in range(len(layout.ranks)):
         trace, stage = job.traces[position % recorded], position // recorded
@@ -197,6 +198,5 @@ def _shared_updates(layout: MeasuredLayout, job: Job, pipeline: Pipeline, edges:
             continue
         own = sum(edges[i + 1] - edges[i] for i in range(stage, pipeline.places, pipeline.stages)) / edges[-1]
         ends = ((stage == 0) + (stage == pipeline.stages - 1)) / 2  # embedding and head are mostly of one size
-        for column in columns:
-            column[whole_updates(layout, position)] *= (inner * own + outer * ends) / (inner + outer)
-    return replace(layout, factor=columns[0], low=columns[1], high=columns[2])
+        prices.multiply(whole_updates(layout, position), exactly((inner * own + outer * ends) / (inner + outer)))
+    return replace(layout, prices=prices)

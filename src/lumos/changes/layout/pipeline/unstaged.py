@@ -66,13 +66,10 @@ def on_one_rank(layout: MeasuredLayout, job: Job, recorded: RecordedStages, sett
             "; the recorded schedule divides the gradients by its microbatches, which a script without a schedule does to the loss: this is"
             " left out, and kept at the high end of the interval"
         )
-    factor, low, high = without_divisions((out.factor, out.low, out.high), divided)
     return replace(
         out,
         ranks=tuple(ranks),
-        factor=factor,
-        low=low,
-        high=high,
+        prices=without_divisions(out.prices, divided),
         dropped=out.dropped | carried(layout),
         open=out.open | set(divided.tolist()),
         shared=out.shared / old.stages,

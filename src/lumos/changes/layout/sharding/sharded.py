@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.placed import AddedTimes, Addition, added_work
+from lumos.changes.layout.prices import Prices, Ratio
 from lumos.changes.layout.replicated import buckets_of, ready_bytes
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.layout.sharding.gathers import Added, gathers, units_of
@@ -36,7 +37,7 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.changes.layout.measured_layout import Assumed, Factors, MeasuredLayout
+    from lumos.changes.layout.measured_layout import Assumed, MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.replicated import Bucket
@@ -78,7 +79,7 @@ def sharded(layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, 
         return replace(layout, changes=(*layout.changes, change))
     if rates is None:
         raise LumosError(f"--set zero={stage}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
-    columns = layout.factor.copy(), layout.low.copy(), layout.high.copy()
+    prices = layout.prices.copy()
     parameters = [parameters_of(layout, trace, position) for position, trace in enumerate(shaped.traces)]
     for trace, own in zip(job.traces, parameters, strict=True):
         if not own and (stage == 1 or max(measured, stage) >= 2):
@@ -87,9 +88,8 @@ def sharded(layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, 
                 " would exchange; record with record_shapes=True"
             )
     for each, own in zip(found, parameters, strict=True):
-        for column in columns:
-            column[_gone(each, measured, stage)] = 0.0
-        _share(columns, each.updates, (measured, stage), largest_part(own, replicas), replicas)
+        prices.leave_out(_gone(each, measured, stage))
+        _share(prices, each.updates, (measured, stage), largest_part(own, replicas), replicas)
     shown = "is of one process" if copies > 1 else f"shows zero = {measured}"
     text = (
         f"zero = {stage}: the recording {shown}; assumed are {_EXCHANGES[stage]} between {replicas} replicas over the links"
@@ -97,9 +97,7 @@ def sharded(layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, 
     )
     return replace(
         layout,
-        factor=columns[0],
-        low=columns[1],
-        high=columns[2],
+        prices=prices,
         assumed=(
             *layout.assumed,
             *_exchanges_of_passes(layout, shaped, replicas, rates, measured, stage),
@@ -119,14 +117,13 @@ def _gone(found: Exchanged, measured: int, stage: int) -> Int64:
     return np.concatenate((found.gathers, found.gradients, found.copies, found.updated))
 
 
-def _share(columns: tuple[Factors, ...], updates: Int64, stages: tuple[int, int], part: float, replicas: int) -> None:
+def _share(prices: Prices, updates: Int64, stages: tuple[int, int], part: float, replicas: int) -> None:
     """Let the updates of a rank take their share of the time, in place. stages: measured and wanted. part: that of the largest part where
     parameters are not cut."""
     best, equal = ({0: 1.0, 1: each, 2: 1 / replicas, 3: 1 / replicas} for each in (part, 1 / replicas))
     measured, wanted = stages
     ratios = best[wanted] / best[measured], equal[wanted] / equal[measured]
-    for column, ratio in zip(columns, (ratios[0], min(ratios), max(ratios)), strict=True):
-        column[updates] *= ratio
+    prices.multiply(updates, Ratio(ratios[0], min(ratios), max(ratios)))
 
 
 def _exchanges_of_passes(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates, measured: int, stage: int) -> tuple[Assumed, ...]:
