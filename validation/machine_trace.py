@@ -1,8 +1,9 @@
 """Files as PyTorch's profiler writes them, of a window into what `validation.machine` ran.
 
-The window has the last steps of a run. As in real recordings, device work that was launched before it and still runs in it has a row but no
-launch, and device work that the steps launched has its row even if it ends after their marks. What other processes do has no rows. The rows
-that name what calls wait for (`cuda_sync`) and the numbers of the collectives are optional: many profilers do not write them.
+The window has steps of a run, before and after which the job goes on. As in real recordings, the threads beside the loop have the rows that
+begin and end in the window, whichever step they work for; device work that was launched before it and still runs in it has a row but no
+launch, and device work that the window launched has its row even if it ends after it. What other processes do has no rows. The rows that
+name what calls wait for (`cuda_sync`) and the numbers of the collectives are optional: many profilers do not write them.
 """
 
 from __future__ import annotations
@@ -20,35 +21,37 @@ ELEMENTS = 25_000_000
 STATED = 100
 
 
-def write_trace(run: Run, folder: Path, recorded: int, *, optional: bool = True) -> list[str]:
-    """Write one file per rank with the last `recorded` steps; returns their paths. optional: whether with the optional rows."""
+def write_trace(run: Run, folder: Path, recorded: int, *, optional: bool = True, after: int = 0) -> list[str]:
+    """Write one file per rank with `recorded` steps; returns their paths. optional: whether with the optional rows. after: how many steps
+    of the run follow them."""
     folder.mkdir(parents=True, exist_ok=True)
     paths = []
     for number, rank in enumerate(run.ranks):
         path = folder / f"rank{number}.json"
-        path.write_text(json.dumps(_file(rank, number, run, run.steps - recorded, optional=optional)), encoding="utf-8")
+        last = run.steps - after
+        path.write_text(json.dumps(_file(rank, number, run, range(last - recorded, last), optional=optional)), encoding="utf-8")
         paths.append(str(path))
     return paths
 
 
-def _file(rank: RankRun, number: int, run: Run, first: int, *, optional: bool) -> dict[str, Any]:
-    """One rank's file. first: the first step of the window."""
-    begin = rank.marks[first][0]
+def _file(rank: RankRun, number: int, run: Run, window: range, *, optional: bool) -> dict[str, Any]:
+    """One rank's file. window: the steps that it has."""
+    begin, stop = rank.marks[window[0]][0], rank.marks[window[-1]][1]
     pid = 1000 + number
     everyone = tuple(range(len(run.ranks)))
     names = group_names(run)
     marks = [
         _event("user_annotation", f"ProfilerStep#{step}", pid, pid, start, end - start)
         for step, (start, end) in enumerate(rank.marks)
-        if step >= first
+        if step in window
     ]
-    rows = [r for r in rank.rows if r.step >= first and r.thread < rank.seen]
+    rows = [r for r in rank.rows if (_inside(r, begin, stop) if r.thread else r.step in window) and r.thread < rank.seen]
     at = {r.correlation: r for r in rows if r.correlation >= 0}
     numbers = _numbers(rank)
     works = [
         _work(w, number, {} if len(w.meets) != 1 else _facts(w.meets[0], number, everyone, names, numbers[id(w)][0] if optional else -1))
         for w in rank.work
-        if w.step >= first or (w.end or 0) > begin
+        if w.correlation in at or (w.launched < begin and (w.end or 0) > begin)
     ]
     stated = [
         _event(
@@ -90,6 +93,11 @@ def _file(rank: RankRun, number: int, run: Run, first: int, *, optional: bool) -
             key=lambda event: (event["ts"], -event["dur"]),
         ),
     }
+
+
+def _inside(row: Row, begin: int, stop: int) -> bool:
+    """Whether a row lies in a time."""
+    return begin <= row.start and row.start + row.duration <= stop
 
 
 def group_names(run: Run) -> dict[tuple[int, ...], str]:

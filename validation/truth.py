@@ -47,6 +47,9 @@ REACH, ANSWERED = 0.03, 0.92
 #: most so often.
 SETTLED, MOST_TIMES = 1e-3, 5
 
+#: So many steps follow those that are recorded: more than any thread beside the loop is ahead of it.
+AFTER = 8
+
 #: Programs that this seed draws are read, and asked like the others.
 READ_SEED, READ = 1, 20
 
@@ -114,7 +117,8 @@ def truths(case: Case) -> list[float]:
 
 def answered(case: Case, folder: Path, *, optional: bool = True) -> list[Answered]:
     """The lines of one program: unchanged, and every change. folder: where its recording is written."""
-    job = read(*write_trace(run(case.program(), case.warm_up + case.recorded), folder, case.recorded, optional=optional))
+    ran = run(case.program(), case.warm_up + case.recorded + AFTER)
+    job = read(*write_trace(ran, folder, case.recorded, optional=optional, after=AFTER))
     graph = build(job)
     grounds = trust(graph)
     expected = truths(case)

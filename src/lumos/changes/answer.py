@@ -25,7 +25,7 @@ from lumos.analyze.trust import SOUND, Trust, grade
 from lumos.analyze.working import working
 from lumos.changes.as_recorded import as_recorded
 from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
-from lumos.changes.certainty.unmeasured import gap_bounds, gap_evidence, open_share
+from lumos.changes.certainty.unmeasured import open_share, unmeasured
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
 from lumos.prediction.ranks import whole
@@ -201,8 +201,8 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
     off, grounds = identity(base, first, times)
     error = spread(times, off)
     low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
-    gaps = gap_bounds(second)
-    low, high = min(low, gaps[0]), max(high, gaps[1])
+    unknown = unmeasured(second)
+    low, high = min(low, unknown.low_ns), max(high, unknown.high_ns)
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
     return Answer(
@@ -221,7 +221,7 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
             *first.findings("the job"),
             *second.findings("the changed job"),
         ),
-        trust=grade((*grounds, *(held(first, second) if changed.graph.pred is base.pred else ()), *gap_evidence(second, gaps))),
+        trust=grade((*grounds, *(held(first, second) if changed.graph.pred is base.pred else ()), *unknown.evidence)),
         job=second,
         left_open=open_share(second, changed.left_open, changed.low, changed.high),
         altered=second.step_time_ns != first.step_time_ns or other_durations(base, changed.graph),

@@ -22,7 +22,7 @@ from lumos.changes.certainty.left_out import sides_left_out
 from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_spread, step_times_of
 from lumos.changes.certainty.peak import LeastTimes, above_peak_rate, least_times
 from lumos.changes.certainty.probe import probe_of_base
-from lumos.changes.certainty.unmeasured import gap_bounds
+from lumos.changes.certainty.unmeasured import unmeasured
 from lumos.changes.machine import Machine
 from lumos.errors import UsageError
 from lumos.simulation import Frozen, Timeline, freeze
@@ -115,7 +115,7 @@ class Bench:
         figures, error = self._figures(job), self.spread
         length = figures.loop.step_time_ns * 1e-9
         by = self._unknown_s(job)
-        least, most = (1e-9 * bound for bound in gap_bounds(figures.loop))
+        least, most = (1e-9 * bound for bound in unmeasured(figures.loop)[:2])
         low, high = max(least * (1 - error) - by, 0.0), most * (1 + error) + by
         return StepOutcome(figures.loop.basis, length, low, high, figures.parts)
 
@@ -123,7 +123,7 @@ class Bench:
         """What the interval of `outcome` consists of."""
         changed = self._figures(job).loop
         by = self._unknown_s(job)
-        least, most = (1e-9 * bound for bound in gap_bounds(changed))
+        least, most = (1e-9 * bound for bound in unmeasured(changed)[:2])
         error = abs(self._identity[0])
         return IntervalCauses(error, step_spread(self._measured), bool(noise_unknown(self._measured)), by, most - least)
 

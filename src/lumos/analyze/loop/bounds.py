@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import step_times
-from lumos.graph.table import Dependency, Evidence
+from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.intervals import EMPTY, either, union, within
 from lumos.units import duration
 from lumos.vocabulary import Basis, Grade
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steady import Steady
+    from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 
 #: Share of a step by which an answer may be beyond a bound: where a wait ends is found while simulating, and may move by a constant of its
@@ -111,13 +112,42 @@ def busiest(loop: Steady, durations: Int64) -> tuple[float, str]:
     durations: int64, of the loop's tasks, ns."""
     owners, graph, wanted = loop.loop.owners, loop.loop.graph, set(loop.cycle)
     tasks = np.concatenate([owners.tasks(part) for step in owners.job if step.name in wanted for part in step.parts])
-    in_loop = np.zeros(len(graph.processors), bool)
-    in_loop[graph.processor[owners.completes]] = True
     # The pauses of a thread are its work in every step of a loop; a single step may begin after one.
-    tasks = tasks[owners.completes[tasks] | (in_loop[graph.processor[tasks]] & (loop.basis is Basis.PERIOD))]
-    work = np.bincount(graph.processor[tasks], durations[tasks], len(graph.processors))
+    tasks = tasks[owners.completes[tasks] | (_in_loop(loop)[graph.processor[tasks]] & (loop.basis is Basis.PERIOD))]
+    return _most(graph, np.bincount(graph.processor[tasks], durations[tasks], len(graph.processors)) / len(loop.cycle))
+
+
+def busiest_beside(loop: Steady) -> tuple[float, str]:
+    """The same of the threads and streams with whose work no step is complete, such as a loader's; 0 where there are none, and for a step
+    that is not repeated. They work ahead of the loop or lag behind it, but not without end: in the long run a step takes what they have to
+    do for it. Their pauses are waits, and timers go by the clock.
+
+    What such a thread was doing when the recording ended has no row. So the last recorded step does not count where it has no work in it.
+    """
+    graph, owners, number = loop.loop.graph, loop.loop.owners, loop.loop.steps
+    aside = ~(_in_loop(loop) | np.array([place.timer for place in graph.processors], bool))
+    if loop.basis is Basis.LATENCY or not aside.any():
+        return 0.0, ""
+    work = np.zeros((number, len(graph.processors)))
+    for of_step, step in zip(work, owners.job[:number], strict=True):
+        tasks = np.concatenate([owners.tasks(part) for part in step.parts])
+        tasks = tasks[aside[graph.processor[tasks]] & (graph.kind[tasks] != Kind.HOST)]
+        of_step += np.bincount(graph.processor[tasks], graph.duration[tasks], len(graph.processors))
+    return _most(graph, work.sum(axis=0) / np.maximum(number - (work[-1] == 0), 1))
+
+
+def _in_loop(loop: Steady) -> NDArray[np.bool_]:
+    """The threads and streams that have work with which a step is complete, bool[processors]."""
+    graph = loop.loop.graph
+    out = np.zeros(len(graph.processors), bool)
+    out[graph.processor[loop.loop.owners.completes]] = True
+    return out
+
+
+def _most(graph: Graph, work: NDArray[np.float64]) -> tuple[float, str]:
+    """The largest work, ns, and whose it is. work: float64[processors]."""
     place = graph.processors[int(work.argmax())]
-    return float(work.max()) / len(loop.cycle), f"rank {place.rank}, {place.name},"
+    return float(work.max()), f"rank {place.rank}, {place.name},"
 
 
 def later_cycles(loop: Steady) -> tuple[Int64, Int64]:

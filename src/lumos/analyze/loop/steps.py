@@ -141,7 +141,8 @@ def members(graph: Graph) -> Members:
     found = _members(graph, tuple(marked), step, facts)
     if not found.has_period or graph.measured_start is None:
         return found
-    left_out = found.counted[: whole_cycles(job_lengths(measured(graph), found)[list(found.counted)])]
+    counted = list(found.counted)
+    left_out = counted[: whole_cycles(job_lengths(measured(graph), found)[counted], lambda: [found.kinds[i] for i in counted])]
     return replace(found, job=tuple(each._replace(counts=each.counts and i not in left_out) for i, each in enumerate(found.job)))
 
 

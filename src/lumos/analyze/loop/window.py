@@ -29,7 +29,7 @@ from lumos.graph.lists import list_of
 from lumos.graph.table import ONCE, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -57,13 +57,23 @@ def counted_steps(previous: Sequence[int], once: Sequence[bool], numbers: Sequen
     return clean[1:] if in_a_row and len(clean) > 1 and clean[0] == 0 else clean
 
 
-def whole_cycles(periods: Int64) -> int:
-    """How many of the first steps begin no whole cycle; 0 where the periods, ns, do not come round."""
-    for cycle in range(2, len(periods) // 2 + 1):
+def whole_cycles(periods: Int64, kinds: Callable[[], Sequence[int]]) -> int:
+    """How many of the first steps begin no whole cycle; 0 where the periods, ns, do not come round.
+
+    kinds: gives the kind of each step. Of a cycle that the recording does not hold twice, a few periods agree by chance: it counts where
+    steps of several kinds come round with it.
+    """
+    number = len(periods)
+    for cycle in range(2, number - 1):
         apart = (periods[cycle:] - periods[:-cycle]).astype(float)
-        if np.square(apart).mean() / 2 < LEFT_OF_CYCLE * periods.var():
-            return len(periods) % cycle
+        if np.square(apart).mean() / 2 < LEFT_OF_CYCLE * periods.var() and (2 * cycle <= number or _come_round(kinds(), cycle)):
+            return number % cycle
     return 0
+
+
+def _come_round(kinds: Sequence[int], cycle: int) -> bool:
+    """Whether kinds of steps repeat after a cycle, and are not all the same."""
+    return len(set(kinds)) > 1 and all(kinds[i] == kinds[i - cycle] for i in range(cycle, len(kinds)))
 
 
 def _longest_run(previous: Sequence[int], once: Sequence[bool], *, before_once: bool) -> tuple[int, ...]:

@@ -1,18 +1,21 @@
 """What a recording does not show of the job, but a change can bring to bear: the answer's interval then holds it, and its grade says so.
 
-Two such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
-that makes the device set the pace depends on it: the changed job is simulated with the least and the most that the gap may be. And where
-batches come from processes that a recording lacks, and are always ready, those processes were seen to keep up with the recorded step and
-with no shorter one: the step of a faster job may lie anywhere up to the recorded one.
+Three such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
+that makes the device set the pace depends on it: the changed job is simulated with the least and the most that the gap may be. A thread
+beside the loop, such as a loader's, may come to have more work for a step than the step takes; nothing in the recording waited for it, but
+it cannot lag behind without end. And where batches come from processes that a recording lacks, and are always ready, those processes were
+seen to keep up with the recorded step and with no shorter one: the step of a faster job may lie anywhere up to the recorded one.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.loop.bounds import busiest_beside
+from lumos.analyze.loop.steady import AGREE
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.loaders import from_processes
 from lumos.graph.table import Dependency, Evidence
@@ -28,31 +31,46 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64, Job
 
 
-def gap_bounds(changed: Steady) -> tuple[float, float]:
-    """The step of a changed job, ns, with the least and with the most that gaps between kernels may be where they were not measured."""
-    graph = changed.loop.graph
+class Unmeasured(NamedTuple):
+    """Between which times, ns, the step of a changed job lies by what was not measured, and what is found about it."""
+
+    low_ns: float
+    high_ns: float
+    evidence: tuple[Evidence, ...]
+
+
+def unmeasured(changed: Steady) -> Unmeasured:
+    """What gaps between kernels that were not measured, and threads beside the loop, may make of the step of a changed job."""
+    low, high, found = _by_gaps(changed)
+    work, where = busiest_beside(changed)
+    if work > (1 + AGREE) * changed.step_time_ns:
+        message = (
+            f"{where} works beside the loop and has {duration(work)} of work for a step of {duration(changed.step_time_ns)}: it cannot lag"
+            " behind without end, though how far the loop may run ahead of it the recording does not show"
+        )
+        found = (*found, Evidence("thread-beside", message, Grade.LIMITED))
+    return Unmeasured(low, max(high, work), found)
+
+
+def _by_gaps(changed: Steady) -> Unmeasured:
+    """The same of gaps alone."""
+    graph, step = changed.loop.graph, changed.step_time_ns
     if graph.gap_range is None:
-        return changed.step_time_ns, changed.step_time_ns
+        return Unmeasured(step, step, ())
     ends = []
     for gap in graph.gap_range.T:
         lag = graph.lag.copy()
         lag[:, Dependency.STREAM_ORDER] = gap
         ends.append(replace(changed, timeline=simulate(replace(graph, lag=lag))).step_time_ns)
-    return min(ends), max(ends)
-
-
-def gap_evidence(changed: Steady, bounds: tuple[float, float]) -> tuple[Evidence, ...]:
-    """The finding that the step of a changed job depends on a gap that was not measured. bounds: of the step, ns."""
-    graph, step = changed.loop.graph, changed.step_time_ns
-    low, high = bounds
-    if graph.gap_range is None or max(step - low, high - step) <= NEGLIGIBLE * step:
-        return ()
+    low, high = min(ends), max(ends)
+    if max(step - low, high - step) <= NEGLIGIBLE * step:
+        return Unmeasured(low, high, ())
     least, most = int(graph.gap_range[:, 0].min()), int(graph.gap_range[:, 1].max())
     message = (
         "no kernel of the recording ever waited for the one before it, so the gap between two is not known; with"
         f" {duration(least)} the step takes {duration(low)}, with {duration(most)} {duration(high)}"
     )
-    return (Evidence("kernel-gap-unmeasured", message, Grade.LIMITED),)
+    return Unmeasured(low, high, (Evidence("kernel-gap-unmeasured", message, Grade.LIMITED),))
 
 
 def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, high: Int64) -> float | None:

@@ -1,0 +1,52 @@
+"""What a recording does not show of a job, on jobs of a few tasks (µs)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.analyze.conftest import draw
+
+from lumos.analyze.loop.steady import altered, steady
+from lumos.analyze.loop.steps import members
+from lumos.changes.certainty.unmeasured import unmeasured
+from lumos.graph.table import Kind, Processor, Step
+
+US = 1000
+
+
+def beside(stacks, *, timer=False):
+    """The members of a job in whose steps thread 1 works for 20 µs, and thread 2 for so many beside it, or not at all."""
+    threads = [Processor(0, False, "thread 1", lane=1), Processor(0, False, "thread 2", lane=2, timer=timer)]
+    tasks, marks = [], []
+    for i, us in enumerate(stacks):
+        marks.append(Step(0, f"ProfilerStep#{i}", 20 * i * US, (20 * i + 20) * US, lane=1))
+        tasks.append((0, Kind.OPERATOR, "work", 20 * i, 20 * i + 20))
+        tasks += [(1, Kind.OPERATOR, "stack", 20 * i, 20 * i + us)] if us else []
+    return members(draw(threads, tasks, [], marks))
+
+
+def with_work_of(owners, us):
+    graph = owners.graph
+    work = np.array([graph.names[name] == "work" for name in graph.name])
+    return altered(steady(owners), replace(owners, graph=replace(graph, duration=np.where(work, us * US, graph.duration))))
+
+
+@pytest.mark.parametrize(
+    ("stacks", "us", "high"),
+    [
+        ((8, 8, 8, 8), 10, 10),
+        ((8, 8, 8, 8), 5, 8),
+        ((8, 8, 8, None), 5, 8),  # what runs when the recording ends has no row
+        ((8, None, 8, None, 8), 3, 4),  # work for every second step
+    ],
+)
+def test_a_thread_beside_the_loop_cannot_lag_behind_without_end(stacks, us, high):
+    found = unmeasured(with_work_of(beside(stacks), us))
+    assert (found.low_ns, found.high_ns) == (us * US, high * US)
+    assert [each.code for each in found.evidence] == ["thread-beside"] * (high > us)
+
+
+def test_a_timer_goes_by_the_clock():
+    assert unmeasured(with_work_of(beside((8, 8, 8, 8), timer=True), 5)).high_ns == 5 * US
