@@ -57,7 +57,7 @@ def with_idle_rank(workload: Workload) -> Workload:
         dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
         id=None,
         event=None,
-        tensors=None if workload.tensors is None else np.append(workload.tensors, np.int32(ABSENT)),
+        detail=None if workload.detail is None else np.append(workload.detail, np.int32(ABSENT)),
     )
 
 

@@ -159,7 +159,7 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     offset, dep = distinct(place[workload.dep], place[dependent], len(order))
     columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
     moved = {name: getattr(workload, name)[order] for name in columns}
-    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event", "tensors")}
+    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event", "detail")}
     of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
     return replace(
         workload,

@@ -67,7 +67,7 @@ def device_only(workload: Workload) -> Workload:
         timers=frozenset(),
         id=None,
         event=None,
-        tensors=None if workload.tensors is None else np.where(kept, workload.tensors[old], ABSENT).astype(np.int32),
+        detail=None if workload.detail is None else np.where(kept, workload.detail[old], ABSENT).astype(np.int32),
     )
 
 

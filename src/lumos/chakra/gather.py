@@ -16,8 +16,9 @@ import msgspec
 import numpy as np
 
 from lumos.chakra.collectives import EAGER, chakra_kind
-from lumos.chakra.work.amounts import Tensors
+from lumos.chakra.work.amounts import Details
 from lumos.chakra.workload import Communication, Workload
+from lumos.chakra.write import OF_COMMUNICATION, OF_WORK
 from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
@@ -73,7 +74,7 @@ def gather(job: Job) -> Workload:
     duration[~communicates & (duration == 0) & work & ~exact & ~timed_compute] = ABSENT
     operations[exact] = ABSENT  # these are durations, not work
     moved[exact] = ABSENT
-    tensors, table = _tensors(nodes)
+    detail, details = _details(nodes, communicates.tolist())
     dep_offset, dep = _dependencies(ranks, offset)
     communication, groups = _communication(job, nodes, types, offset, position)
     return Workload(
@@ -98,8 +99,8 @@ def gather(job: Job) -> Workload:
         steps_alone=any(bool(r.trace.metadata.get("steps_alone")) for r in ranks),
         timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
-        tensors=tensors,
-        tensor_table=table,
+        detail=detail,
+        details=details,
         diagnostics=(
             *job.diagnostics,
             *(d for r in ranks for d in r.trace.diagnostics),
@@ -213,14 +214,15 @@ def _integer(node: ChakraNode, name: str) -> int:
     return value if isinstance(value, int) else ABSENT
 
 
-def _tensors(nodes: Sequence[ChakraNode]) -> tuple[Int32 | None, tuple[Tensors, ...]]:
-    """The tensors of every node, as `Workload` has them."""
-    table: dict[Tensors, int] = {}
-    found = [
-        ABSENT if node.inputs is None and node.outputs is None else table.setdefault(Tensors(node.inputs, node.outputs), len(table))
-        for node in nodes
-    ]
-    return (np.array(found, np.int32) if table else None), tuple(table)
+def _details(nodes: Sequence[ChakraNode], communicates: Sequence[bool]) -> tuple[Int32 | None, tuple[Details, ...]]:
+    """What the file says of every node that no column of a workload holds."""
+    table: dict[Details, int] = {Details(): ABSENT}
+    found = []
+    for node, transfers in zip(nodes, communicates, strict=True):
+        held = OF_COMMUNICATION if transfers else OF_WORK
+        other = tuple(a for a in node.attrs if a.name not in held)
+        found.append(table.setdefault(Details(node.inputs, node.outputs, other, node.unknown), len(table) - 1))
+    return (np.array(found, np.int32) if len(table) > 1 else None), (*table,)[1:]
 
 
 def _queue(node: ChakraNode) -> int:

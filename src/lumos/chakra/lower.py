@@ -194,8 +194,8 @@ class _Nodes:
             steps=self._steps(),
             steps_alone=graph.steps_alone,
             event=column(graph.event, [ABSENT] * len(added), np.int32),
-            tensors=column(amounts.tensors, [ABSENT] * len(added), np.int32) if amounts.table else None,
-            tensor_table=amounts.table,
+            detail=column(amounts.detail, [ABSENT] * len(added), np.int32) if amounts.table else None,
+            details=amounts.table,
             timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, _queues(graph), self.places, strict=True) if p.timer),
             diagnostics=(*graph.diagnostics, *self.findings),
         )

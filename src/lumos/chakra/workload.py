@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.chakra.work.amounts import Tensors
+    from lumos.chakra.work.amounts import Details
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Step
     from lumos.trace.table import Int8, Int32, Int64
@@ -67,7 +67,7 @@ class Workload:
     queue: int64, the stream (or thread, where on_cpu) within the rank. start, duration: int64 ns; ABSENT unknown.
     release: int64 ns before which a node may not start, ABSENT none.
     operations, bytes: int64, what a node computes and moves, ABSENT unknown; they give its cost where it has no duration.
-    tensors: int32, index into `tensor_table` of a node's inputs and outputs, ABSENT unknown; None where no node has any.
+    detail: int32, index into `details`, which hold what no column does, ABSENT none; None where no node has any.
     dep_offset: int64[n + 1], dep: int64[m]: dep[dep_offset[i]:dep_offset[i + 1]] must end before node i starts; all are
     nodes of the same rank. groups: the positions of the ranks of each communicator, ascending.
     played: whether the times are the player's, by whose rules the nodes then replay. steps, steps_alone: as in `Graph`. timers: (rank
@@ -99,8 +99,8 @@ class Workload:
     timers: frozenset[tuple[int, int]] = frozenset()
     id: Int64 | None = None
     event: Int32 | None = None
-    tensors: Int32 | None = None
-    tensor_table: Sequence[Tensors] = ()
+    detail: Int32 | None = None
+    details: Sequence[Details] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default=())
 
     def __len__(self) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
-    from lumos.chakra.work.amounts import Tensors
+    from lumos.chakra.work.amounts import Details
     from lumos.chakra.workload import Workload
     from lumos.graph.table import Step
 
@@ -45,6 +45,12 @@ PREFIX = {
     NodeType.SEND: "COMM_SEND_NODE_",
     NodeType.RECV: "COMM_RECV_NODE_",
     NodeType.COLL: "COMM_COLL_NODE_",
+}
+
+#: The attributes that are written from the columns of a workload: of compute and of memory nodes, and of communication.
+OF_WORK = frozenset({"is_cpu_op", "stream", "tid", "kind", "num_ops", "tensor_size", "release_ns", "start_ns", "duration_ns"})
+OF_COMMUNICATION = OF_WORK - {"num_ops", "tensor_size"} | {
+    *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag", "pg_name", "collective"),
 }
 
 #: Name of the file of communicators.
@@ -113,7 +119,7 @@ def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns:
         workload.kind[here].tolist(),
         strict=True,
     )
-    per_node = (_exact_fields(workload, here, exact_ns), None if exact_ns else _work_fields(workload, here), _tensor_fields(workload, here))
+    per_node = (_exact_fields(workload, here, exact_ns), None if exact_ns else _work_fields(workload, here), _detail_fields(workload, here))
     known = [fields for fields in per_node if fields is not None]
     for i, (number, kind, name, deps, start, duration, cpu, queue, task) in enumerate(columns):
         static = _name_field(kind, names[name]), deps, start, duration, _common_fields(cpu, queue, kinds[task]), comm.get(i, b"")
@@ -247,7 +253,7 @@ def _exact_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes
 def _work_fields(workload: Workload, here: slice) -> list[bytes] | None:
     """Per node the encoded operations and bytes of compute; None where no node has any."""
     operations, moved, types = workload.operations[here], workload.bytes[here], workload.type[here]
-    known = ((operations != ABSENT) | (moved != ABSENT)) & (types == NodeType.COMP)
+    known = ((operations != ABSENT) | (moved != ABSENT)) & ~np.isin(types, (NodeType.SEND, NodeType.RECV, NodeType.COLL))
     if not known.any():
         return None
     out = [b""] * len(known)
@@ -264,17 +270,18 @@ def _work(operations: int, moved: int) -> bytes:
     return b"".join(map(encoded_attribute_field, attrs))
 
 
-def _tensor_fields(workload: Workload, here: slice) -> list[bytes] | None:
-    """Per node its encoded inputs and outputs; None where no node has any."""
-    if workload.tensors is None:
+def _detail_fields(workload: Workload, here: slice) -> list[bytes] | None:
+    """Per node its encoded details; None where no node has any."""
+    if workload.detail is None:
         return None
-    own = workload.tensors[here]
+    own = workload.detail[here]
     used = np.unique(own[own >= 0]).tolist()
-    encoded = {i: _tensors(workload.tensor_table[i]) for i in used} | {ABSENT: b""}
+    encoded = {i: _details(workload.details[i]) for i in used} | {ABSENT: b""}
     return [encoded[i] for i in own.tolist()]
 
 
 @lru_cache(1 << 14)
-def _tensors(tensors: Tensors) -> bytes:
-    parts = ((8, tensors.inputs), (9, tensors.outputs))
-    return b"".join(encode_io(number, io) for number, io in parts if io is not None)
+def _details(details: Details) -> bytes:
+    parts = ((8, details.inputs), (9, details.outputs))
+    tensors = b"".join(encode_io(number, io) for number, io in parts if io is not None)
+    return tensors + b"".join(map(encoded_attribute_field, details.attrs)) + details.unknown

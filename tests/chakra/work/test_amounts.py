@@ -20,7 +20,7 @@ from lumos.chakra.work.of_job import amounts_of
 from lumos.chakra.work.predicted import predicted_work
 from lumos.chakra.work.recorded import _call
 from lumos.trace.chakra.et import stream
-from lumos.trace.chakra.schema import Attribute
+from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, NodeType
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
 #: A product of [8, 4] by [4, 2] in two kernels of 30 and 10 us, a sum of two tensors of 64 floats, and an operator without shapes.
@@ -65,7 +65,7 @@ def test_kernels_share_the_work_of_their_operator_by_time(profiled: Path) -> Non
     # 2 * 8 * 4 * 2 = 128 operations on (32 + 8 + 16) * 4 = 224 bytes, three quarters of them in the kernel of 30 us
     assert by_name(graph, amounts) == {"kernel 1": (96, 168), "kernel 2": (32, 56), "kernel 3": (-1, 768), "kernel 4": (-1, -1)}
     assert amounts.dtype is DType.FP32
-    product = amounts.table[amounts.tensors[[graph.names[n] for n in graph.name].index("kernel 1")]]
+    product = amounts.table[amounts.detail[[graph.names[n] for n in graph.name].index("kernel 1")]]
     assert product.inputs is not None and product.outputs is not None
     assert (product.inputs.shapes, product.outputs.shapes) == ("[[8,4],[4,2]]", "[[8, 2]]")
 
@@ -105,6 +105,28 @@ def test_a_set_of_costs_without_times_is_written_again_with_them(tmp_path: Path)
     assert dict(zip([again.names[n] for n in again.name], again.operations.tolist(), strict=True)) == {"1": 1_000_000, "2": 2_000_000}
 
 
+def test_a_set_is_exported_with_all_that_its_nodes_say(tmp_path: Path) -> None:
+    """Attributes that no column of a workload holds, of compute and of communication, tensors, and a field that the schema lacks."""
+    unknown = b"\x80\x01\x07"  # field 16
+    shapes = IOInfo("[]", "[[2, 3]]", "['Tensor(float)']")
+    compute = ChakraNode(1, "k", duration_micros=2, inputs=shapes, outputs=shapes, unknown=unknown)
+    compute.attrs = (Attribute("num_ops", "int64", 96), Attribute("tensor_size", "uint64", 24), Attribute("layer", "string", "mlp", "doc"))
+    ring = ChakraNode(2, "ring", NodeType.COLL, data_deps=(1,), duration_micros=3, outputs=shapes)
+    facts = (("comm_type", "int64", 0), ("comm_size", "int64", 64), ("comm_priority", "int32", 1), ("num_ops", "int64", 5))
+    ring.attrs = (*(Attribute(*fact) for fact in facts), Attribute("involved_dim", "bool_list", (True,)))
+    (tmp_path / "a").mkdir()
+    for rank in range(2):
+        write_nodes(tmp_path / "a" / f"set.{rank}.et", [compute, ring])
+    lumos.chakra.export(tmp_path / "a", tmp_path / "b")
+    for rank in range(2):
+        again = {name.rpartition("_")[2]: node for name, node in nodes_of(tmp_path / "b" / f"job.{rank}.et").items()}
+        for node in (compute, ring):
+            found = again[node.name]
+            assert (found.inputs, found.outputs, found.unknown) == (node.inputs, node.outputs, node.unknown)
+            assert {*node.attrs} <= {*found.attrs}
+            assert len({a.name for a in found.attrs}) == len(found.attrs)
+
+
 def test_predicted_work_by_hand() -> None:
     bf16, flash = DType.BF16, AttentionKernel.FLASH
     attention = Attention(1, 16, 16, 2, 1, 8, 8, True, Direction.FORWARD, flash)
@@ -113,7 +135,7 @@ def test_predicted_work_by_hand() -> None:
     assert amounts.operations.tolist() == [-1, 1152, 2 * 2 * 128 * 16, -1]
     # 3 * (32 + 48 + 24) elements of two bytes; query and output of 256 elements, key and value of 128
     assert amounts.bytes.tolist() == [-1, 624, 2 * (2 * 256 + 2 * 128), 1000]
-    product = amounts.table[amounts.tensors[1]]
+    product = amounts.table[amounts.detail[1]]
     assert product.outputs is not None
     assert (product.outputs.shapes, product.outputs.types) == ("[[3, 4, 6]]", '["Tensor(bfloat16)"]')
     assert amounts.taken(np.array([3, -1, 1])).bytes.tolist() == [1000, -1, 624]

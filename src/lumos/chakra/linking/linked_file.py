@@ -50,7 +50,7 @@ def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Lin
 
 def without_tensors(amounts: Amounts) -> Amounts:
     """Operations and bytes alone: the tensors are those of the execution trace."""
-    return replace(amounts, tensors=np.full_like(amounts.tensors, ABSENT), table=())
+    return replace(amounts, detail=np.full_like(amounts.detail, ABSENT), table=())
 
 
 def fields_of(observed: ExecutionTrace, linked: Linked, event: Int32) -> dict[int, bytes]:

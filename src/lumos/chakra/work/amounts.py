@@ -1,4 +1,4 @@
-"""How much the tasks of a job compute and move, and the tensors that they read and write."""
+"""How much the tasks of a job compute and move, the tensors that they read and write, and what else a set says of them."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Sequence
 
-    from lumos.trace.chakra.schema import IOInfo
+    from lumos.trace.chakra.schema import Attribute, IOInfo
     from lumos.vocabulary import DType
 
 
-class Tensors(NamedTuple):
-    """The inputs and the outputs of a task, each None where unknown."""
+class Details(NamedTuple):
+    """What is known of a task beside its columns: its inputs and outputs, each None where unknown; the attributes that no column holds;
+    and the bytes of fields that the schema lacks."""
 
     inputs: IOInfo | None = None
     outputs: IOInfo | None = None
+    attrs: tuple[Attribute, ...] = ()
+    unknown: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -29,14 +32,14 @@ class Amounts:
     """What n tasks compute and move.
 
     operations: int64[n], floating-point operations; bytes: int64[n], read and written in the device's memory. ABSENT is unknown.
-    tensors: int32[n], index into `table`, ABSENT where the tensors are not known. dtype: the type in which most operations are made,
+    detail: int32[n], index into `table`, ABSENT where nothing else is known of a task. dtype: the type in which most operations are made,
     None where no operation has a known one.
     """
 
     operations: Int64
     bytes: Int64
-    tensors: Int32
-    table: Sequence[Tensors] = ()
+    detail: Int32
+    table: Sequence[Details] = ()
     dtype: DType | None = None
 
     def taken(self, task: Int64) -> Amounts:
@@ -49,7 +52,7 @@ class Amounts:
         return Amounts(
             column(self.operations).astype(np.int64),
             column(self.bytes).astype(np.int64),
-            column(self.tensors).astype(np.int32),
+            column(self.detail).astype(np.int32),
             self.table,
             self.dtype,
         )

@@ -35,13 +35,13 @@ def amounts_of(graph: Graph, job: Job) -> Amounts:
 
 def stated_work(workload: Workload) -> Amounts:
     """What a set itself says about its nodes, in their order."""
-    tensors = np.full(len(workload), ABSENT, np.int32) if workload.tensors is None else workload.tensors
-    table = workload.tensor_table
+    detail = np.full(len(workload), ABSENT, np.int32) if workload.detail is None else workload.detail
+    table = workload.details
     types = [_first_type(t.inputs.types) if t.inputs is not None else None for t in table]
     weight: Counter[DType | None] = Counter()
-    for place in np.flatnonzero((tensors >= 0) & (workload.operations > 1)).tolist():
-        weight[types[tensors[place]]] += int(workload.operations[place])
-    return Amounts(workload.operations, workload.bytes, tensors, table, main_type(weight))
+    for place in np.flatnonzero((detail >= 0) & (workload.operations > 1)).tolist():
+        weight[types[detail[place]]] += int(workload.operations[place])
+    return Amounts(workload.operations, workload.bytes, detail, table, main_type(weight))
 
 
 def _first_type(text: str) -> DType | None:

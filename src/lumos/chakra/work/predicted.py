@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.blocks.work import Attention, Gemm, GroupedGemm, Traffic, Work, flops
-from lumos.chakra.work.amounts import Amounts, Tensors, main_type
+from lumos.chakra.work.amounts import Amounts, Details, main_type
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import Direction, DType
@@ -27,7 +27,7 @@ _Shapes = list[list[int]]
 def predicted_work(works: Sequence[Work | None]) -> Amounts:
     """The amounts of tasks by the work of each; None for host work."""
     columns = [np.full(len(works), ABSENT, np.int64) for _ in range(3)]
-    table: dict[Tensors, int] = {}
+    table: dict[Details, int] = {}
     types: Counter[DType | None] = Counter()
     known: dict[Work, tuple[int, int, int]] = {}
     for task, work in enumerate(works):
@@ -41,15 +41,15 @@ def predicted_work(works: Sequence[Work | None]) -> Amounts:
     return Amounts(columns[0], columns[1], columns[2].astype(np.int32), tuple(table), main_type(types))
 
 
-def _amounts(work: Gemm | GroupedGemm | Attention | Traffic, table: dict[Tensors, int]) -> tuple[int, int, int]:
-    """Operations, bytes, and the index of the tensors."""
+def _amounts(work: Gemm | GroupedGemm | Attention | Traffic, table: dict[Details, int]) -> tuple[int, int, int]:
+    """Operations, bytes, and the index of the details."""
     if isinstance(work, Traffic):
         return ABSENT, work.bytes, ABSENT
     inputs, outputs = _attention(work) if isinstance(work, Attention) else _product(work)
     read, written = (sum(int(np.prod(shape)) for shape in shapes) for shapes in (inputs, outputs))
     out_bytes = work.dtype.bytes if isinstance(work, Attention) else work.out_bytes
-    tensors = Tensors(_io(inputs, work.dtype), _io(outputs, work.dtype))
-    return round(flops(work)), read * work.dtype.bytes + written * out_bytes, table.setdefault(tensors, len(table))
+    details = Details(_io(inputs, work.dtype), _io(outputs, work.dtype))
+    return round(flops(work)), read * work.dtype.bytes + written * out_bytes, table.setdefault(details, len(table))
 
 
 def _product(work: Gemm | GroupedGemm) -> tuple[_Shapes, _Shapes]:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.flops import COUNTED, counted_operators
-from lumos.chakra.work.amounts import Amounts, Tensors, main_type
+from lumos.chakra.work.amounts import Amounts, Details, main_type
 from lumos.cost.operators import OperatorTime, Shape, device_work_of, elements
 from lumos.cost.traffic import traffic
 from lumos.trace.chakra.schema import IOInfo
@@ -42,7 +42,7 @@ def recorded_work(graph: Graph, job: Job) -> Amounts:
     A task whose name is not that of its row has none: a change may have put other work in its place.
     """
     columns = [np.full(len(graph), ABSENT, np.int64) for _ in range(3)]
-    table: dict[Tensors, int] = {}
+    table: dict[Details, int] = {}
     types: Counter[DType | None] = Counter()
     rank = graph.position_of_task
     place = {name: i for i, name in enumerate(graph.names)}
@@ -52,28 +52,28 @@ def recorded_work(graph: Graph, job: Job) -> Amounts:
         names = np.array([place.get(text, ABSENT) for text in trace.strings] or [ABSENT])
         same = names[trace.name[rows]] == graph.name[tasks]
         found = _of_rows(trace, table, types)
-        for column, values in zip(columns, (found.operations, found.bytes, found.tensors), strict=True):
+        for column, values in zip(columns, (found.operations, found.bytes, found.detail), strict=True):
             column[tasks[same]] = values[rows[same]]
     return Amounts(columns[0], columns[1], columns[2].astype(np.int32), tuple(table), main_type(types))
 
 
 class _Rows(NamedTuple):
-    """By row of a trace: operations, bytes, and the index of its tensors; ABSENT where unknown."""
+    """By row of a trace: operations, bytes, and the index of its details; ABSENT where unknown."""
 
     operations: Int64
     bytes: Int64
-    tensors: Int64
+    detail: Int64
 
 
 class _Call(NamedTuple):
     """What an operator says of its kernels."""
 
-    tensors: int
+    detail: int
     bytes: int
     dtype: DType | None
 
 
-def _of_rows(trace: Trace, table: dict[Tensors, int], types: Counter[DType | None]) -> _Rows:
+def _of_rows(trace: Trace, table: dict[Details, int], types: Counter[DType | None]) -> _Rows:
     out = _Rows(*(np.full(len(trace), ABSENT, np.int64) for _ in range(3)))
     copied = trace.args.get("bytes")
     if copied is not None:
@@ -86,7 +86,7 @@ def _of_rows(trace: Trace, table: dict[Tensors, int], types: Counter[DType | Non
     pairs = list(device_work_of(trace, rows))
     calls = _calls(trace, sorted({operator for _, operator in pairs}), table)
     for row, operator in pairs:
-        out.tensors[row] = calls[operator].tensors
+        out.detail[row] = calls[operator].detail
     for row, operator, share in _shares(trace, pairs):
         if out.bytes[row] == ABSENT and calls[operator].bytes != ABSENT:
             out.bytes[row] = round(calls[operator].bytes * share)
@@ -109,8 +109,8 @@ def _shares(trace: Trace, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, i
             yield row, operator, int(trace.duration[row]) / total[operator]
 
 
-def _calls(trace: Trace, operators: list[int], table: dict[Tensors, int]) -> Mapping[int, _Call]:
-    """Tensors and bytes by operator row; each distinct combination of name and texts is worked out once."""
+def _calls(trace: Trace, operators: list[int], table: dict[Details, int]) -> Mapping[int, _Call]:
+    """Details and bytes by operator row; each distinct combination of name and texts is worked out once."""
     columns = [trace.dense(key) for key in ("Input Dims", "Input type", "Concrete Inputs")]
     known: dict[tuple[int, ...], _Call] = {}
     out = {}
@@ -123,7 +123,7 @@ def _calls(trace: Trace, operators: list[int], table: dict[Tensors, int]) -> Map
     return out
 
 
-def _call(name: str, texts: Sequence[str], table: dict[Tensors, int]) -> _Call:
+def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> _Call:
     """texts: the shapes, types and values of the inputs, as the profiler wrote them."""
     dims, kinds, values = texts
     shapes: list[Shape] = []
@@ -137,9 +137,9 @@ def _call(name: str, texts: Sequence[str], table: dict[Tensors, int]) -> _Call:
     read = sum(count * d.bytes for count, d in sizes)
     written = elements(output) * sizes[0][1].bytes if output is not None and sizes else 0
     outputs = None if output is None or not sizes else IOInfo("[]", json.dumps([output]), json.dumps(dtypes[_FACTORS[name][0] :][:1]))
-    tensors = table.setdefault(Tensors(IOInfo(values, dims, kinds), outputs), len(table))
+    detail = table.setdefault(Details(IOInfo(values, dims, kinds), outputs), len(table))
     total = round(moved[1]) if moved is not None else read + written if name in COUNTED else ABSENT
-    return _Call(tensors, total or ABSENT, sizes[0][1] if sizes else None)
+    return _Call(detail, total or ABSENT, sizes[0][1] if sizes else None)
 
 
 def _output(name: str, shapes: list[Shape]) -> Shape | None:
