@@ -14,12 +14,11 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
 from lumos.chakra.again import write_again
-from lumos.chakra.build import timed
 from lumos.chakra.checking.check import Checked
 from lumos.chakra.checking.check import check_set as check_folder
 from lumos.chakra.exporting import Exported
 from lumos.chakra.exporting import export_graph as export_graph
-from lumos.chakra.gather import folder_of, gather
+from lumos.chakra.gather import gather
 from lumos.chakra.linking.link import Linked, require_pair
 from lumos.chakra.linking.link import link_traces as link_traces
 from lumos.chakra.linking.linked_file import write_linked
@@ -28,7 +27,6 @@ from lumos.chakra.lower import lower
 from lumos.chakra.reprice import priced_job
 from lumos.chakra.statistics import Stat
 from lumos.chakra.statistics import stat_workload as stat_workload
-from lumos.chakra.system_files import network_of
 from lumos.chakra.work.of_job import amounts_of, recorded_on
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.errors import UsageError
@@ -221,9 +219,7 @@ def stat(source: Source) -> Stat:
     return stat_workload(workload(source))
 
 
-def workload(source: Source, *, with_times: bool = False) -> Workload:
-    """The nodes of a set as in its files (with_times: played where these say no times), or those of any other job as exported."""
+def workload(source: Source) -> Workload:
+    """The nodes of a set as in its files, or those of any other job as it would be exported."""
     job = as_job(source)
-    if job.traces[0].metadata.get("format") != FORMAT:
-        return lower(build(job))
-    return timed(gather(job), network_of(folder_of(job))) if with_times else gather(job)
+    return gather(job) if job.traces[0].metadata.get("format") == FORMAT else lower(build(job))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from lumos.chakra.checking.check import check_set
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.statistics import stat_workload
+from lumos.chakra.synthesis.every_rank import with_every_rank
 from lumos.chakra.synthesis.likeness import kolmogorov_smirnov, likeness
 from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.program_order import in_program_order
@@ -24,6 +26,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import NodeType
+from lumos.trace.table import ABSENT, Job
 
 
 def layered(layers: int = 6, ranks: int = 4, seed: int = 1) -> Graph:
@@ -210,3 +213,42 @@ def test_the_steps_of_a_sample_follow_one_another_as_those_of_its_source(ahead: 
             ("ProfilerStep#2", "period"),
         ]
         assert [time.completion_ns for time in times] == pytest.approx([40_000, 70_000, 100_000], rel=0.3)
+
+
+def one_of_four() -> tuple[Graph, Job]:
+    """Rank 2 of four: kernels and a reduction with rank 3 in each layer, then one with rank 0 and one of all; first comes a message."""
+    whole = layered(6, ranks=1)
+    assert whole.collectives is not None
+    tasks = whole.collectives.task
+    kinds, groups = ("all-reduce", "send"), ("tp [2, 3]", "dp [0, 2]", "world")
+    kind, group = np.zeros(len(tasks), np.int32), np.zeros(len(tasks), np.int32)
+    group[-1], group[-2], kind[0] = ABSENT, 1, 1
+    facts = Collectives(tasks, kind, np.full(len(tasks), 1 << 20), group, np.full(len(tasks), ABSENT), group * 0 + ABSENT, kinds, groups)
+    graph = replace(
+        whole,
+        ranks=(2,),
+        processors=tuple(replace(p, rank=2) for p in whole.processors),
+        collectives=facts,
+        rendezvous_offset=np.zeros(1, np.int64),
+        rendezvous_task=np.empty(0, np.int32),
+    )
+    return graph, Job((SimpleNamespace(world_size=4),), ())  # type: ignore[arg-type]
+
+
+def test_of_one_recorded_rank_all_ranks_are_made_whose_collectives_meet(tmp_path: Path) -> None:
+    graph, job = one_of_four()
+    every = with_every_rank(graph, job)
+    assert (every.ranks, len(every), step(every)) == ((0, 1, 2, 3), 4 * len(graph), step(graph))
+    workload = lower(every)
+    assert sorted(workload.groups) == [(0, 1), (0, 1, 2, 3), (0, 2), (1, 3), (2, 3)]
+    assert (workload.type == NodeType.COLL).sum() == 4 * (len(graph.collectives.task) - 1)  # type: ignore[union-attr]  # without the message
+    wide = sample(learn([workload]), 1, ranks=8)
+    assert sorted(map(len, lower(wide).groups)) == [2] * 4 + [4] * 2 + [8]
+    export_graph(wide, tmp_path)
+    assert check_set(tmp_path).violations == ()
+    assert [d.code for d in every.diagnostics] == ["ranks-copied", "group-assumed"]
+
+
+def test_ranks_that_were_recorded_are_not_made_anew() -> None:
+    for graph in (layered(6), lumos.build(lumos.read("examples/foreign/LSTM__tf32"))):
+        assert with_every_rank(graph, Job((), ())) is graph

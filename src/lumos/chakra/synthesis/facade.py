@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from lumos.analyze.loop.steps import members, step_times
-from lumos.chakra.build import graph_of
+from lumos.chakra.build import graph_of, timed
 from lumos.chakra.exporting import Exported, export_graph
-from lumos.chakra.facade import workload
+from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
+from lumos.chakra.synthesis.every_rank import ASSUMED, COPIED, with_every_rank
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.likeness import Likeness, distances, likeness
 from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.sample import sample
+from lumos.chakra.system_files import network_of
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
+from lumos.graph.build import build
 from lumos.output_files import check_outputs
 from lumos.result import Shown, by_field
 from lumos.simulation import simulate
-from lumos.trace.source import Source, keep_inputs
+from lumos.trace.chakra.et import FORMAT
+from lumos.trace.source import Source, as_job, keep_inputs
 from lumos.trace.table import Job
 from lumos.units import count
 
@@ -89,7 +93,7 @@ def synthesize(
         keep_inputs(source, output, save_model)
     check_outputs([output, save_model], [] if model is None else [model])
     described = load_cluster(cluster) if cluster is not None else None
-    sources = [workload(source, with_times=True) for source in listed]
+    sources = [learned_from(source) for source in listed]
     learned = load(Path(model)) if model is not None else learn(sources, facts_of_sets(len(sources), facts or {}))
     if save_model is not None:
         save(learned, Path(save_model))
@@ -99,19 +103,28 @@ def synthesize(
     drawn = sample_family(learned, seed, at) if of_family or at else None
     graph = sample(learned, seed, ranks=ranks) if drawn is None else drawn.graph
     exported = export_graph(graph, Path(output), exact_ns=True, astra_sim=astra_sim, cluster=described)
+    made = tuple(d for source in sources for d in source.diagnostics if d.code in (COPIED, ASSUMED))
     written = lower(graph)
     told = disclosure(sources, written, drawn.source, learned.facts) if drawn is not None and sources else None
     like_source = len(sources) == 1 and not of_family and ranks is None
     return Synthetic(
-        exported=exported,
+        exported=replace(exported, diagnostics=(*exported.diagnostics, *made)),
         symbols=len(learned.symbols),
         step_time_ns=_step_time(graph),
         source_step_time_ns=tuple(_step_time(graph_of(s)) for s in sources),
         likeness=likeness(sources[0], written) if like_source else None,
         facts=None if drawn is None else drawn.facts,
         disclosure=told,
-        **(_compared(workload(held_out, with_times=True), graph) if held_out is not None else {}),
+        **(_compared(learned_from(held_out), graph) if held_out is not None else {}),
     )
+
+
+def learned_from(source: Source) -> Workload:
+    """The nodes of a set, played where its files say no times; or those of all ranks of another job, of which one may be recorded."""
+    job = as_job(source)
+    if job.traces[0].metadata.get("format") == FORMAT:
+        return timed(gather(job), network_of(folder_of(job)))
+    return lower(with_every_rank(build(job), job))
 
 
 class _Compared(TypedDict, total=False):

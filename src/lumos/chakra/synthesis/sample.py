@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.chakra.build import graph_of
+from lumos.chakra.synthesis.every_rank import MOST_NODES
 from lumos.chakra.synthesis.transfers import members_of, transfer_times
 from lumos.chakra.workload import Communication, Workload
 from lumos.errors import UsageError
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
 SIZE_SHIFT = 0.03
 #: Each duration changes by a random share of up to this much, so that an operator seen only once does not keep its duration.
 JITTER = 0.02
-
-#: The most nodes of a sample: sampling and simulating them takes minutes and some GB.
-MOST_NODES = 25_000_000
 
 
 def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Graph:
