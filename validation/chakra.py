@@ -210,7 +210,7 @@ def _sampled(folder: Path, job: str) -> _Row:
     model = learn([workload])
     errors, worst = [], None
     for seed in range(5):
-        drawn = sample(model, seed)
+        drawn = sample(model, seed).graph
         errors.append((_step(drawn) - step) / step)
         like = likeness(workload, lower(drawn))
         if worst is None or max(like.ks.values()) > max(worst.ks.values()):

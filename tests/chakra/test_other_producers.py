@@ -39,6 +39,10 @@ def beside(folder: Path, network: str, system: str, **changes: object) -> None:
     (folder / system).write_text(json.dumps({**SYSTEM, **changes}))
 
 
+def nodes_of(folder: Path, rank: int) -> list[ChakraNode]:
+    return [placed.node for placed in stream(folder / f"job.{rank}.et")[1]]
+
+
 def test_a_set_of_roofline_nodes_with_empty_attributes_and_integers_for_booleans(tmp_path: Path) -> None:
     """STAGE's manner: no durations, `is_cpu_op` as int32, outputs named without a value, groups in workload.json, no version.
 
@@ -70,8 +74,11 @@ def test_a_set_of_roofline_nodes_with_empty_attributes_and_integers_for_booleans
     assert check_set(tmp_path).violations == ()
     assert ends(tmp_path) == [160, 160]
     lumos.chakra.import_(tmp_path, output=tmp_path / "again")
-    assert [placed.node for placed in stream(tmp_path / "again" / "job.1.et")[1]] == [compute, collective]  # with all they say
+    assert nodes_of(tmp_path / "again", 1) == [compute, collective]  # with all they say
     assert lumos.chakra.synthesize(tmp_path, output=tmp_path / "new").source_step_time_ns == (160,)  # played first
+    assert [sum(n.value("num_ops") or 0 for n in nodes_of(tmp_path / "new", r)) for r in range(2)] == pytest.approx([2000] * 2, rel=0.02)
+    beside(tmp_path / "new", "net.yml", "sys.json", **{"roofline-enabled": 1, "peak-perf": 1, "local-mem-bw": 2})
+    assert simulate(lumos.chakra.priced(tmp_path / "new", tmp_path / "new" / "net.yml")).end.max() == pytest.approx(50 + 60, abs=3)
     write_nodes(tmp_path / "workload.0.et", [replace(compute, duration_micros=5, attrs=(*compute.attrs, Attribute("num_ops", "int64", 0)))])
     assert "roofline" in {violation.rule for violation in check_set(tmp_path).violations}  # it would never end
 

@@ -170,6 +170,21 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     )
 
 
+def in_program_order(workload: Workload) -> Workload:
+    """The workload with the nodes of every rank in program order: CPU work as it stands, other nodes behind the last that they wait for.
+
+    By start, a kernel may stand hundreds of nodes behind its launch, because the CPU runs ahead. In program order a layer is one stretch of
+    nodes, alike in all layers, so that it can be repeated. Dependencies and the order on every stream and thread are kept.
+    """
+    place: list[int] = []
+    bounds, deps = workload.dep_offset.tolist(), workload.dep.tolist()
+    for node, on_cpu in enumerate(workload.on_cpu.tolist()):
+        before = max((place[d] for d in deps[bounds[node] : bounds[node + 1]]), default=ABSENT)
+        place.append(node if on_cpu else before)
+    order = np.lexsort((np.arange(len(place)), np.array(place, np.int64), workload.rank_of()))
+    return permuted(workload, order)
+
+
 def _processors(workload: Workload, *, played: bool) -> tuple[Int32, tuple[Processor, ...]]:
     """The processor of every node, and the processors: a thread or stream for each rank and queue.
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
-from lumos.chakra.again import write_again
 from lumos.chakra.checking.check import Checked
 from lumos.chakra.checking.check import check_set as check_folder
 from lumos.chakra.exporting import Exported
@@ -28,6 +27,7 @@ from lumos.chakra.reprice import priced_job
 from lumos.chakra.statistics import Stat
 from lumos.chakra.statistics import stat_workload as stat_workload
 from lumos.chakra.work.of_job import amounts_of, recorded_on
+from lumos.chakra.write import write_again
 from lumos.cost.cluster import Cluster, load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build

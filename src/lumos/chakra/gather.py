@@ -135,10 +135,11 @@ def _rank(trace: Trace) -> _Rank:
     lost = sum(len(node.ctrl_deps) for node in nodes) - sum(map(len, control))
     if lost:
         findings.append(Diagnostic("control-dependencies-lost", f"{trace.path}: {lost} control dependencies on absent nodes were dropped"))
-    order = _order(trace, nodes, deps)
+    keys = list(zip(trace.start.tolist(), (node.id for node in nodes), strict=True))
+    order = topological(deps, keys)
     if len(order) < len(nodes):
         # Older converters write calls between operators as control dependencies, which contradict their data dependencies.
-        deps, order = data, _order(trace, nodes, data)
+        deps, order = data, topological(data, keys)
         findings.append(
             Diagnostic("control-dependencies-ignored", f"{trace.path}: control dependencies contradict data dependencies and were ignored")
         )
@@ -165,15 +166,14 @@ def _known(trace: Trace, node: ChakraNode, deps: Sequence[int], index: Mapping[i
     return out
 
 
-def _order(trace: Trace, nodes: Sequence[ChakraNode], deps: Sequence[Sequence[int]]) -> list[int]:
-    """The rows in topological order, those that are ready together by start and id; rows on cycles are left out."""
+def topological(deps: Sequence[Sequence[int]], keys: Sequence[tuple[int, int]]) -> list[int]:
+    """The rows in topological order, of those that are ready together the smallest key first; rows on cycles are left out."""
     waiting = [len(d) for d in deps]
-    followers: list[list[int]] = [[] for _ in nodes]
+    followers: list[list[int]] = [[] for _ in deps]
     for row, before in enumerate(deps):
         for dep in before:
             followers[dep].append(row)
-    start = trace.start.tolist()
-    ready = [(start[row], nodes[row].id, row) for row, count in enumerate(waiting) if not count]
+    ready = [(*keys[row], row) for row, count in enumerate(waiting) if not count]
     heapq.heapify(ready)
     out = []
     while ready:
@@ -182,7 +182,7 @@ def _order(trace: Trace, nodes: Sequence[ChakraNode], deps: Sequence[Sequence[in
         for follower in followers[row]:
             waiting[follower] -= 1
             if not waiting[follower]:
-                heapq.heappush(ready, (start[follower], nodes[follower].id, follower))
+                heapq.heappush(ready, (*keys[follower], follower))
     return out
 
 

@@ -1,4 +1,4 @@
-"""Write a workload as `.et` files, one per rank, and a file of the communicators.
+"""Write a workload as `.et` files, one per rank, and a file of the communicators; or a set that was read as it was read.
 
 Durations are whole microseconds in Chakra. The errors of rounding each duration would add up. So the start and the end of
 every node are rounded, and the duration is their difference. Rounding does not change the order of times, so the rounded
@@ -18,12 +18,16 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from lumos.characters import is_whole
+from lumos.errors import UsageError
 from lumos.graph.table import Kind
 from lumos.output_files import check_only_own, new_folder
 from lumos.trace.chakra.attributes import encode_once
+from lumos.trace.chakra.et import FORMAT
+from lumos.trace.chakra.json_form import dump
 from lumos.trace.chakra.protobuf import frame, varint, varints
 from lumos.trace.chakra.schema import Attribute, Metadata, NodeType
-from lumos.trace.chakra.wire import encode_io, encode_metadata, encoded_attribute_field
+from lumos.trace.chakra.wire import encode_io, encode_metadata, encode_node, encoded_attribute_field
 from lumos.trace.table import ABSENT, Int64, Origin
 
 if TYPE_CHECKING:
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
     from lumos.chakra.work.amounts import Details
     from lumos.chakra.workload import Workload
     from lumos.graph.table import Step
+    from lumos.trace.table import Job, Trace
 
 #: Operations per ns that a roofline of 1 TFLOP/s performs.
 OPERATIONS_PER_NS = 1000
@@ -85,6 +90,26 @@ def write_set(
         (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
         for name, text in (extra or {}).items():
             (draft / name).write_text(text)
+
+
+def write_again(job: Job, folder: Path, *, as_json: bool = False) -> None:
+    """Write a file for every rank of a Chakra job, and its communicators. UsageError for another job, LumosError where it cannot."""
+    if any(trace.metadata.get("format") != FORMAT for trace in job.traces):
+        raise UsageError("only a Chakra set is written as it was read; `lumos chakra export` makes one of a job first")
+    check_only_own(folder, "*.et", [file_name(trace.rank) for trace in job.traces])
+    with new_folder(folder) as draft:
+        for trace in job.traces:
+            if as_json:
+                (draft / f"job.{trace.rank}.json").write_text("\n".join(dump(_metadata_again(trace), trace.metadata["chakra"])) + "\n")
+            else:
+                messages = (encode_metadata(_metadata_again(trace)), *map(encode_node, trace.metadata["chakra"]))
+                (draft / file_name(trace.rank)).write_bytes(b"".join(map(frame, messages)))
+        groups = {g.name: list(g.ranks) for g in job.groups if is_whole(g.name) and g.ranks}
+        (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
+
+
+def _metadata_again(trace: Trace) -> Metadata:
+    return Metadata(str(trace.metadata["chakraVersion"]), trace.metadata["chakraAttributes"])
 
 
 def encode_ranks(

@@ -13,6 +13,7 @@ from tests.chakra import two_stages
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
+from lumos.chakra.build import in_program_order
 from lumos.chakra.checking.check import check_set
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
@@ -20,7 +21,6 @@ from lumos.chakra.statistics import stat_workload
 from lumos.chakra.synthesis.every_rank import with_every_rank
 from lumos.chakra.synthesis.likeness import kolmogorov_smirnov, likeness
 from lumos.chakra.synthesis.model import learn, load, save
-from lumos.chakra.synthesis.program_order import in_program_order
 from lumos.chakra.synthesis.sample import sample
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
@@ -79,7 +79,7 @@ def step(graph: Graph) -> int:
 
 def test_a_sample_has_the_distributions_of_its_source_but_no_names() -> None:
     source = lower(layered(24))
-    found = sample(learn([source]), seed=3)
+    found = sample(learn([source]), seed=3).graph
     drawn = lower(found)
     like = likeness(source, drawn)
     assert like.names == 0 and likeness(source, source).names > 0
@@ -91,9 +91,9 @@ def test_a_sample_has_the_distributions_of_its_source_but_no_names() -> None:
 
 def test_a_sample_is_valid_and_the_same_for_the_same_seed(tmp_path: Path) -> None:
     model = learn([lower(layered())])
-    one, other = sample(model, 5), sample(model, 5)
+    one, other = sample(model, 5).graph, sample(model, 5).graph
     assert one.duration.tolist() == other.duration.tolist()
-    assert one.duration.tolist() != sample(model, 6).duration.tolist()
+    assert one.duration.tolist() != sample(model, 6).graph.duration.tolist()
     export_graph(one, tmp_path, exact_ns=True, astra_sim=True)
     assert check_set(tmp_path).violations == ()
 
@@ -112,8 +112,8 @@ def test_program_order_puts_kernels_behind_their_launches(ahead: Graph) -> None:
 def test_what_a_sample_gives_away_of_the_structure() -> None:
     source = lower(layered(6))
     model = learn([source])
-    assert likeness(source, lower(sample(model, 1))).structure == 1.0
-    assert likeness(lower(two_stages.two_stages()), lower(sample(model, 1))).structure == 0.0
+    assert likeness(source, lower(sample(model, 1).graph)).structure == 1.0
+    assert likeness(lower(two_stages.two_stages()), lower(sample(model, 1).graph)).structure == 0.0
 
 
 def test_distributions_are_compared_with_a_set_that_was_not_learned_from(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_distributions_are_compared_with_a_set_that_was_not_learned_from(tmp_pat
 
 
 def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) -> None:
-    wide = sample(learn([lower(layered(6))]), 1, ranks=16)
+    wide = sample(learn([lower(layered(6))]), 1, ranks=16).graph
     workload = lower(wide)
     sizes = sorted(map(len, workload.groups))
     assert sizes == [2] * 8 + [16]
@@ -135,13 +135,13 @@ def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) 
 def test_several_sets_pool_their_distributions() -> None:
     model = learn([lower(layered(6, seed=s)) for s in range(3)])
     assert len(model.structures) == 3
-    assert step(sample(model, 0)) == pytest.approx(step(layered(6)), rel=0.05)
+    assert step(sample(model, 0).graph) == pytest.approx(step(layered(6)), rel=0.05)
 
 
 def test_messages_keep_their_pairs(tmp_path: Path) -> None:
     graph = two_stages.two_stages()
     timed = np.where(graph.kind == Kind.COLLECTIVE, 50_000, graph.duration)
-    found = sample(learn([lower(replace(graph, duration=timed))]), 2, ranks=8)
+    found = sample(learn([lower(replace(graph, duration=timed))]), 2, ranks=8).graph
     export_graph(found, tmp_path)
     assert check_set(tmp_path).violations == ()
     workload = lower(found)
@@ -196,14 +196,14 @@ def test_stat_counts_what_is_there() -> None:
 def test_dlrm_is_sampled_within_the_figures(traces: Path) -> None:
     job = lumos.build(lumos.read(traces / "dlrm-8xv100"))
     source = lower(job)
-    found = sample(learn([source]), 0)
+    found = sample(learn([source]), 0).graph
     like = likeness(source, lower(found))
     assert step(found) == pytest.approx(step(job), rel=0.05)
     assert max(like.ks.values()) <= 0.1 and like.names == 0
 
 
 def test_the_steps_of_a_sample_follow_one_another_as_those_of_its_source(ahead: Graph, tmp_path: Path) -> None:
-    found = sample(learn([lower(ahead)]), 3)
+    found = sample(learn([lower(ahead)]), 3).graph
     export_graph(found, tmp_path, exact_ns=True)
     for job in (found, lumos.build(lumos.read(tmp_path))):
         times = step_times(simulate(job), members(job)).job
@@ -242,7 +242,7 @@ def test_of_one_recorded_rank_all_ranks_are_made_whose_collectives_meet(tmp_path
     workload = lower(every)
     assert sorted(workload.groups) == [(0, 1), (0, 1, 2, 3), (0, 2), (1, 3), (2, 3)]
     assert (workload.type == NodeType.COLL).sum() == 4 * (len(graph.collectives.task) - 1)  # type: ignore[union-attr]  # without the message
-    wide = sample(learn([workload]), 1, ranks=8)
+    wide = sample(learn([workload]), 1, ranks=8).graph
     assert sorted(map(len, lower(wide).groups)) == [2] * 4 + [4] * 2 + [8]
     export_graph(wide, tmp_path)
     assert check_set(tmp_path).violations == ()

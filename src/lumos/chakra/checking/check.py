@@ -1,7 +1,8 @@
-"""Check whether a folder of `.et` files runs on ASTRA-sim: apply every rule of `rules` to each file and to the set."""
+"""Check whether a folder of `.et` files runs on ASTRA-sim: apply every rule to each file and to the set."""
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,10 +10,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lumos.chakra.checking.issue_order import check_order
-from lumos.chakra.checking.nodes import RankFile, check_file
-from lumos.chakra.checking.rules import Violation
+from lumos.chakra.checking.nodes import RankFile, Violation, check_file
 from lumos.chakra.checking.system import check_system
-from lumos.chakra.files import rank_files
 from lumos.chakra.gather import group_members
 from lumos.errors import LumosError
 from lumos.result import Shown
@@ -22,6 +21,9 @@ from lumos.trace.chakra.schema import NodeType
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
+
+
+_NAME = re.compile(r"^(?P<prefix>.*?)\.(?P<rank>\d{1,7})\.et(?P<packed>\.gz)?$")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -64,6 +66,28 @@ def check_set(folder: Path, given: Mapping[Companion, Path] | None = None) -> Ch
     times = Counter(warning for file in ranks for warning in file.warnings)
     warnings += (f"{n} of {len(files)} files: {warning}" for warning, n in times.items())
     return Checked(not violations, tuple(violations), tuple(warnings), len(files), sum(len(f.nodes) for f in ranks))
+
+
+def rank_files(folder: Path) -> dict[int, Path]:
+    """The `.et` files of a folder by rank. LumosError: no folder, no such files, two sets or two files of one rank."""
+    if not folder.is_dir():
+        raise LumosError(f"{folder}: no folder of .et files; name the folder that holds PREFIX.0.et, PREFIX.1.et, …")
+    try:
+        matches = [(m, p) for p in sorted(folder.iterdir()) if (m := _NAME.match(p.name))]
+    except OSError as error:
+        raise LumosError(f"{folder}: cannot be listed ({error.strerror or error}); check its permissions") from error
+    if not matches:
+        raise LumosError(f"{folder}: holds no PREFIX.RANK.et; name the folder of a Chakra set")
+    prefixes = sorted({m["prefix"] for m, _ in matches})
+    if len(prefixes) > 1:
+        raise LumosError(f"{folder}: holds several sets ({', '.join(prefixes[:4])}); give each a folder of its own")
+    out: dict[int, Path] = {}
+    for match, path in matches:
+        rank = int(match["rank"])
+        if rank in out:
+            raise LumosError(f"{out[rank]} and {path} are both of rank {rank}; keep one")
+        out[rank] = path
+    return dict(sorted(out.items()))
 
 
 def _kinds(files: list[RankFile]) -> set[Any]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.checking.rules import Violation
+from lumos.chakra.checking.nodes import Violation
 from lumos.chakra.gather import gather
 from lumos.chakra.play import Played, play
 from lumos.chakra.simulated import as_run

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumos.chakra.checking.rules import Violation
+from lumos.chakra.checking.nodes import Violation
 from lumos.chakra.system_files import IMPLEMENTATIONS, read_network
 from lumos.errors import LumosError
 from lumos.trace.chakra.companions import Companion

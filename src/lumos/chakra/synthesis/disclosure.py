@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.chakra.build import in_program_order
 from lumos.chakra.synthesis.likeness import STRUCTURE, structure_runs
-from lumos.chakra.synthesis.program_order import in_program_order
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -100,12 +100,15 @@ def synthesize(
     of_family = bool(learned.facts)
     if of_family and ranks is not None:
         raise UsageError("sets of a family are sampled by their facts: give --set instead of --ranks")
-    drawn = sample_family(learned, seed, at) if of_family or at else None
-    graph = sample(learned, seed, ranks=ranks) if drawn is None else drawn.graph
-    exported = export_graph(graph, Path(output), exact_ns=True, astra_sim=astra_sim, cluster=described)
+    drawn = sample_family(learned, seed, at) if of_family or at else sample(learned, seed, ranks=ranks)
+    graph, amounts = drawn.graph, drawn.amounts
+    priced = bool((amounts.operations >= 0).any())  # exact nanoseconds would take the place of operations
+    exported = export_graph(
+        graph, Path(output), amounts=amounts, exact_ns=not priced, astra_sim=astra_sim, cluster=described
+    )
     made = tuple(d for source in sources for d in source.diagnostics if d.code in (COPIED, ASSUMED))
     written = lower(graph)
-    told = disclosure(sources, written, drawn.source, learned.facts) if drawn is not None and sources else None
+    told = disclosure(sources, written, drawn.source, learned.facts) if drawn.facts is not None and sources else None
     like_source = len(sources) == 1 and not of_family and ranks is None
     return Synthetic(
         exported=replace(exported, diagnostics=(*exported.diagnostics, *made)),
@@ -113,7 +116,7 @@ def synthesize(
         step_time_ns=_step_time(graph),
         source_step_time_ns=tuple(_step_time(graph_of(s)) for s in sources),
         likeness=likeness(sources[0], written) if like_source else None,
-        facts=None if drawn is None else drawn.facts,
+        facts=drawn.facts,
         disclosure=told,
         **(_compared(learned_from(held_out), graph) if held_out is not None else {}),
     )

@@ -7,15 +7,14 @@ for, its repeating part is repeated as often as there are layers, and its durati
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.chakra.synthesis.buckets import LAYERS
 from lumos.chakra.synthesis.grid import AXES, DATA, PIPELINE, TENSOR, grid_of, with_axes
-from lumos.chakra.synthesis.layers import with_more_layers
-from lumos.chakra.synthesis.refill import refilled
-from lumos.chakra.synthesis.sample import Growth, generator, graph_of_structure
+from lumos.chakra.synthesis.layers import refilled, with_more_layers
+from lumos.chakra.synthesis.sample import Drawn, Growth, generator, graph_of_structure
 from lumos.chakra.synthesis.transfers import REFERENCE
 from lumos.chakra.synthesis.trends import factor, middle, varied
 from lumos.errors import GraphError, UsageError
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
 
     from lumos.chakra.synthesis.buckets import Buckets
     from lumos.chakra.synthesis.model import SetModel, SetStructure, Symbol
-    from lumos.graph.table import Graph
 
 #: The facts on which the order of what a rank runs depends: a sample has those of a set that was learned from.
 STRUCTURAL = (PIPELINE, "microbatches")
@@ -34,17 +32,7 @@ STRUCTURAL = (PIPELINE, "microbatches")
 LARGEST_FACT = 1_000_000
 
 
-class FamilySample(NamedTuple):
-    """A sample. facts: what it is a set of. source: the number, among the sets that were learned from, of that which gave its structure.
-    labels: for each name of the graph the label in the model."""
-
-    graph: Graph
-    facts: dict[str, int]
-    source: int
-    labels: tuple[int, ...]
-
-
-def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | None = None) -> FamilySample:
+def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | None = None) -> Drawn:
     """A set of the family with these facts; others are drawn from the values that the sets have. The same seed gives the same set.
 
     UsageError where the model is of no family, or where no set was learned from that a set with these facts could be like.
@@ -54,8 +42,8 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
     source = _nearest(model, found, rng)
     structure = _arranged(model, source, found)
     try:
-        graph, labels = graph_of_structure(model, structure, rng, growth=_growth(model, structure, found, source))
-        return FamilySample(graph, found, source, labels)
+        drawn = graph_of_structure(model, structure, rng, growth=_growth(model, structure, found, source))
+        return drawn._replace(facts=found, source=source)
     except GraphError as error:
         raise UsageError(f"{_words(found)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.chakra.synthesis.program_order import in_program_order
+from lumos.chakra.build import in_program_order
 from lumos.chakra.synthesis.sample import SIZE_SHIFT
 from lumos.trace.chakra.schema import NodeType
 

@@ -22,13 +22,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
+from lumos.chakra.build import in_program_order
 from lumos.chakra.synthesis.buckets import Buckets, separated
-from lumos.chakra.synthesis.program_order import in_program_order
 from lumos.chakra.synthesis.transfers import REFERENCE, Weights, fitted, ranks_of, transfer_times
 from lumos.chakra.synthesis.trends import Exponents, exponents, extreme_sizes, factor, mean_durations, middle, node_operators, varied
 from lumos.errors import LumosError
 from lumos.graph.lists import grouped
 from lumos.output_files import new_file
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -43,11 +44,12 @@ POINTS = 33
 #: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
 SHORT, LONG = 16_000, 0.01
 
-_FORMAT = "lumos-chakra-model-4"
+_FORMAT = "lumos-chakra-model-5"
 
 
 class Symbol(msgspec.Struct, frozen=True):
-    """An operator at one order of magnitude. quantiles: ns at equal steps of probability. time, smallest,
+    """An operator at one order of magnitude. quantiles: ns at equal steps of probability. operations, bytes: how much it computes and moves
+    a ns of its time, 0 where the sets do not say. time, smallest,
     largest: the exponents with which its durations, and the smallest and the largest size of its operator, follow the facts that vary in
     the family. transfer: the weights of its time; its durations are then those of a transfer of REFERENCE ns. Each is () where the model is
     of no family."""
@@ -57,6 +59,8 @@ class Symbol(msgspec.Struct, frozen=True):
     kind: int
     label: int
     quantiles: tuple[int, ...]
+    operations: float = 0.0
+    bytes: float = 0.0
     time: Exponents = ()
     smallest: Exponents = ()
     largest: Exponents = ()
@@ -122,9 +126,10 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     table = []
     for (kind, cpu, task, label, *_), pool in zip(symbols, pools, strict=True):
         operator = names[label], bool(cpu), kind
-        quantiles = _quantiles(np.concatenate(pool))
+        lasted, operations, moved = np.concatenate(pool, axis=1)
+        rates = _rate(operations, lasted), _rate(moved, lasted)
         of_family = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
-        table.append(Symbol(kind, bool(cpu), task, label, quantiles, *of_family))
+        table.append(Symbol(kind, bool(cpu), task, label, _quantiles(lasted), *rates, *of_family))
     return SetModel(
         _FORMAT,
         tuple(table),
@@ -152,11 +157,18 @@ def _at_the_middle(
     for node, size, ranks in facts_of:
         if nodes[node] in transfers:
             change[node] = REFERENCE / transfer_times(transfers[nodes[node]], np.array([size]), np.array([ranks]))[0]
-    return replace(workload, duration=np.rint(workload.duration * change).astype(np.int64))
+    scaled = (np.where(column >= 0, np.rint(column * change), ABSENT).astype(np.int64) for column in _amounts(workload))
+    duration, operations, moved = scaled
+    return replace(workload, duration=duration, operations=operations, bytes=moved)
+
+
+def _amounts(workload: Workload) -> tuple[Int64, Int64, Int64]:
+    """What a symbol has of each of its nodes: its duration, operations and bytes."""
+    return workload.duration, workload.operations, workload.bytes
 
 
 def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: dict[str, int], pools: list[list[Int64]]) -> Int32:
-    """The symbol of every node. Adds new symbols, labels and pools, and each symbol's durations to its pool."""
+    """The symbol of every node. Adds new symbols, labels and pools, and what each symbol has to its pool."""
     label = np.array([labels.setdefault(name, len(labels)) for name in workload.names] or [0])[workload.name]
     long = LONG * float((workload.start + workload.duration).max())
     log = np.log2(np.maximum(workload.duration, 1))
@@ -167,13 +179,19 @@ def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: di
     keys, which = np.unique(columns, axis=0, return_inverse=True)
     which = which.reshape(-1)
     number = np.empty(len(keys), np.int32)
+    amounts = np.stack(_amounts(workload))
     bounds, order = grouped(which, len(keys))
     for i, key in enumerate(map(tuple, keys.tolist())):
         number[i] = symbols.setdefault(key, len(symbols))
         if number[i] == len(pools):
             pools.append([])
-        pools[number[i]].append(workload.duration[order[bounds[i] : bounds[i + 1]]])
+        pools[number[i]].append(amounts[:, order[bounds[i] : bounds[i + 1]]])
     return number[which]
+
+
+def _rate(amount: Int64, duration: Int64) -> float:
+    """How much of something there is a ns; 0 where that is not known of every node."""
+    return float(amount.sum() / duration.sum()) if (amount >= 0).all() and duration.sum() else 0.0
 
 
 def _quantiles(pool: Int64) -> tuple[int, ...]:

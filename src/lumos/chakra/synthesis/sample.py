@@ -11,6 +11,7 @@ import numpy as np
 from lumos.chakra.build import graph_of
 from lumos.chakra.synthesis.every_rank import MOST_NODES
 from lumos.chakra.synthesis.transfers import members_of, transfer_times
+from lumos.chakra.work.amounts import Amounts, unknown
 from lumos.chakra.workload import Communication, Workload
 from lumos.errors import UsageError
 from lumos.graph.edges import distinct
@@ -32,8 +33,8 @@ SIZE_SHIFT = 0.03
 JITTER = 0.02
 
 
-def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Graph:
-    """A graph from the model. The same seed gives the same graph.
+def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Drawn:
+    """A set from the model. The same seed gives the same set.
 
     ranks: a multiple of the source's ranks; groups that span all ranks of the source then span all ranks. Raises UsageError
     where the model cannot give that.
@@ -44,7 +45,7 @@ def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Graph
     if ranks is not None and (ranks < world or ranks % world):
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
     replicas = (ranks or world) // world
-    return graph_of_structure(model, structure, rng, replicas=replicas).graph
+    return graph_of_structure(model, structure, rng, replicas=replicas)
 
 
 def generator(seed: int) -> np.random.Generator:
@@ -64,10 +65,14 @@ class Growth(NamedTuple):
 
 
 class Drawn(NamedTuple):
-    """A graph that was sampled. labels: for each of its names the label in the model."""
+    """A set that was sampled. amounts: what its nodes compute and move. labels: for each of its names the label in the model. Of a sample
+    of a family, facts: what it is a set of; source: the number, among the sets that were learned from, of that which gave its structure."""
 
     graph: Graph
+    amounts: Amounts
     labels: tuple[int, ...]
+    facts: dict[str, int] | None = None
+    source: int = ABSENT
 
 
 def graph_of_structure(
@@ -78,7 +83,7 @@ def graph_of_structure(
     replicas: int = 1,
     growth: Growth | None = None,
 ) -> Drawn:
-    """A graph of a structure with durations and sizes drawn from the model. GraphError where it has no schedule."""
+    """A set of a structure with durations and sizes drawn from the model. GraphError where it has no schedule."""
     nodes = replicas * sum(len(structure.programs[p].symbol) for p in structure.of_rank)
     if nodes > MOST_NODES:
         raise UsageError(
@@ -89,7 +94,8 @@ def graph_of_structure(
     graph = graph_of(workload)
     timeline = simulate(graph)
     marked = _steps([structure.programs[p] for p in structure.of_rank] * replicas, workload.rank_offset, timeline.start)
-    return Drawn(replace(graph, measured_start=timeline.start, measured_end=timeline.end, steps=marked), labels)
+    drawn = replace(graph, measured_start=timeline.start, measured_end=timeline.end, steps=marked)
+    return Drawn(drawn, replace(unknown(len(drawn)), operations=workload.operations, bytes=workload.bytes), labels)
 
 
 def _steps(programs: list[SetProgram], offset: Int64, start: Int64) -> tuple[Step, ...]:
@@ -120,7 +126,8 @@ def _workload(
     labels, of_symbol = _labels(model, rng)
     names = tuple(f"op{i}" for i in range(len(labels)))
     column = {name: np.array([getattr(s, name) for s in model.symbols])[symbol] for name in ("type", "on_cpu", "kind")}
-    none = np.full(len(symbol), ABSENT, np.int64)
+    rates = (np.array([getattr(s, name) for s in model.symbols])[symbol] for name in ("operations", "bytes"))
+    operations, moved = (np.where(rate > 0, np.rint(rate * duration), ABSENT).astype(np.int64) for rate in rates)
     out = Workload(
         ranks=tuple(range(len(programs))),
         rank_offset=offset,
@@ -133,8 +140,8 @@ def _workload(
         start=order,
         duration=duration,
         release=np.concatenate([np.array(p.release, np.int64) for p in programs]),
-        operations=none,
-        bytes=none,
+        operations=operations,
+        bytes=moved,
         dep_offset=dep_offset,
         dep=dep,
         communication=facts,
