@@ -34,20 +34,10 @@ HOP_NS = 500.0
 
 def with_idle_rank(workload: Workload) -> Workload:
     """A workload of one rank with a second rank added that idles for a microsecond: ASTRA-sim needs at least two ranks."""
-    timed = {
-        "type": NodeType.COMP,
-        "on_cpu": True,
-        "kind": Kind.HOST,
-        "name": len(workload.names),
-        "queue": 1,
-        "start": 0,
-        "duration": 1000,
-    }
-    idle_node = {**timed, "release": ABSENT, "operations": ABSENT, "bytes": ABSENT}
-    columns: dict[str, Any] = {}
-    for name, value in idle_node.items():
-        column = getattr(workload, name)
-        columns[name] = np.append(column, np.array(value, column.dtype))
+    timed = {"on_cpu": True, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
+    idle_node = {"type": NodeType.COMP, "kind": Kind.HOST, **timed, "release": ABSENT, "operations": ABSENT, "bytes": ABSENT}
+    of_columns = ((name, getattr(workload, name), value) for name, value in idle_node.items())
+    columns: dict[str, Any] = {name: np.append(column, np.array(value, column.dtype)) for name, column, value in of_columns}
     return replace(
         workload,
         **columns,

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.chakra.build import permuted
 from lumos.errors import UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import offsets
@@ -36,17 +37,15 @@ def device_only(workload: Workload) -> Workload:
     if workload.on_cpu.all():
         raise UsageError("no device work and no communication to write alone; write all of the job")
     ranks = [_Rank(workload, rank) for rank in range(len(workload.ranks))]
-    offset = offsets([len(r.source) for r in ranks])
-    source, start, duration, queue = (
-        np.concatenate([np.array(c, np.int64) for c in column]) for column in zip(*map(_columns, ranks), strict=True)
-    )
+    offset = offsets([len(r.nodes) for r in ranks])
+    source, start, duration, queue = np.array([node for r in ranks for node in r.nodes], np.int64).T
     edges = [(low + a, low + b) for low, r in zip(offset.tolist(), ranks, strict=False) for a, b in r.edges]
     pairs = np.array(edges, np.int64).reshape(-1, 2)
     dep_offset, dep = distinct(pairs[:, 0], pairs[:, 1], len(source))
     kept = source >= 0
     old = np.maximum(source, 0)
     none = np.full(len(source), ABSENT, np.int64)
-    return replace(
+    alone = replace(
         workload,
         rank_offset=offset,
         type=np.where(kept, workload.type[old], NodeType.COMP).astype(np.uint8),
@@ -69,6 +68,7 @@ def device_only(workload: Workload) -> Workload:
         event=None,
         detail=None if workload.detail is None else np.where(kept, workload.detail[old], ABSENT).astype(np.int32),
     )
+    return permuted(alone, np.lexsort((start, alone.rank_of())))  # by start, as all ranks must number their communication alike
 
 
 class _Waiting(NamedTuple):
@@ -80,21 +80,18 @@ class _Waiting(NamedTuple):
 
 
 class _Rank:
-    """The new nodes of one rank, in order. source: the node that each was, ABSENT for a delay. edges: (node, what depends on it)."""
+    """The new nodes of one rank, each behind those that it waits for: the node that it was (ABSENT for a delay), start, duration, stream.
+    edges: (node, what depends on it)."""
 
     def __init__(self, workload: Workload, rank: int) -> None:
         self.workload = workload
         self.end = (workload.start + workload.duration).tolist()
-        self.source: list[int] = []
-        self.start: list[int] = []
-        self.duration: list[int] = []
-        self.queue: list[int] = []
+        self.nodes: list[tuple[int, int, int, int]] = []
         self.edges: list[tuple[int, int]] = []
         self.place: dict[int, int] = {}
         self.delayed = (0, ABSENT)  # until when the last delay lasts, and its place
         for waiting in sorted(self._waiting(rank), key=lambda w: w.ready):
             self._keep(waiting)
-        self._sort()
 
     def _waiting(self, rank: int) -> Iterator[_Waiting]:
         workload = self.workload
@@ -145,24 +142,10 @@ class _Rank:
             self.place[node] = self._add(node, *times, int(workload.queue[node]), before)
 
     def _add(self, source: int, start: int, duration: int, queue: int, before: Iterable[int]) -> int:
-        place = len(self.source)
-        self.source.append(source)
-        self.start.append(start)
-        self.duration.append(duration)
-        self.queue.append(queue)
+        place = len(self.nodes)
+        self.nodes.append((source, start, duration, queue))
         self.edges += ((b, place) for b in before)
         return place
-
-    def _sort(self) -> None:
-        """Number the nodes by start, as all ranks must number their communication alike."""
-        order = np.argsort(np.array(self.start, np.int64), kind="stable").tolist()
-        place = {old: new for new, old in enumerate(order)}
-        self.source, self.start, self.duration, self.queue = ([c[i] for i in order] for c in _columns(self))
-        self.edges = [(place[a], place[b]) for a, b in self.edges]
-
-
-def _columns(rank: _Rank) -> tuple[list[int], ...]:
-    return rank.source, rank.start, rank.duration, rank.queue
 
 
 def _moved(facts: Communication, source: Int64) -> Communication:

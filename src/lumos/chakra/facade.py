@@ -28,7 +28,7 @@ from lumos.chakra.statistics import Stat
 from lumos.chakra.statistics import stat_workload as stat_workload
 from lumos.chakra.work.of_job import amounts_of, recorded_on
 from lumos.chakra.write import write_again
-from lumos.cost.cluster import Cluster, load_cluster
+from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
@@ -64,22 +64,12 @@ def export(
     device: write device work and communication alone. Raises UsageError
     for options that contradict each other, GraphError where the job has no schedule, LumosError where the folder cannot be written.
     """
+    options: ExportOptions = {"device": device, "exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
     if isinstance(job, Graph):
-        return export_graph(
-            job, Path(output), device=device, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline, cluster=_cluster(cluster)
-        )
+        return export_graph(job, Path(output), cluster=None if cluster is None else load_cluster(cluster), **options)
     keep_inputs(job, output)
     found = as_job(job, repair=repair)
-    return export_job(
-        found,
-        build(found),
-        Path(output),
-        cluster,
-        device=device,
-        exact_ns=exact_ns,
-        astra_sim=astra_sim,
-        roofline=roofline,
-    )
+    return export_job(found, build(found), Path(output), cluster, **options)
 
 
 class ExportOptions(TypedDict, total=False):
@@ -96,10 +86,6 @@ def export_job(job: Job, graph: Graph, folder: Path, cluster: str | None, **opti
     described, notes = (load_cluster(cluster), ()) if cluster is not None else recorded_on(job)
     found = export_graph(graph, folder, amounts=amounts_of(graph, job), cluster=described, origin=job.origin, **options)
     return replace(found, diagnostics=(*found.diagnostics, *notes)) if options.get("astra_sim") else found
-
-
-def _cluster(name: str | None) -> Cluster | None:
-    return None if name is None else load_cluster(name)
 
 
 def check(

@@ -83,10 +83,6 @@ def _sequence(workload: Workload, rank: int) -> bytes:
     return workload.type[here].tobytes() + workload.name[here].tobytes()
 
 
-def _time(total: int, known: bool) -> int | None:
-    return total if known else None
-
-
 def _operators(workload: Workload) -> tuple[Operators, ...]:
     compute = workload.type == NodeType.COMP
     name, duration = workload.name[compute], workload.duration[compute]
@@ -95,7 +91,7 @@ def _operators(workload: Workload) -> tuple[Operators, ...]:
     np.add.at(time, name, np.maximum(duration, 0))
     known = bool((duration != ABSENT).all())
     order = np.lexsort((-nodes, -time))[:_MOST]
-    return tuple(Operators(workload.names[i], int(nodes[i]), _time(int(time[i]), known)) for i in order if nodes[i])
+    return tuple(Operators(workload.names[i], int(nodes[i]), int(time[i]) if known else None) for i in order if nodes[i])
 
 
 def _communication(workload: Workload) -> tuple[Transfers, ...]:
@@ -108,5 +104,5 @@ def _communication(workload: Workload) -> tuple[Transfers, ...]:
         ranks = max((len(workload.groups[g]) for g in np.unique(groups) if g >= 0), default=2)
         known = bool((duration != ABSENT).all())
         total = int(facts.size[rows].clip(0).sum())
-        out.append(Transfers(facts.kinds[kind], int(rows.sum()), total, _time(int(duration.clip(0).sum()), known), ranks))
+        out.append(Transfers(facts.kinds[kind], int(rows.sum()), total, int(duration.clip(0).sum()) if known else None, ranks))
     return tuple(out)

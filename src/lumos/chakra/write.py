@@ -224,25 +224,14 @@ def _common_fields(cpu: bool, queue: int, kind: str) -> bytes:
 def _communication_fields(workload: Workload, rank: int, low: int, high: int) -> dict[int, bytes]:
     """The attributes of a rank's communication nodes, by position in the rank."""
     facts = workload.communication
-    first, last = np.searchsorted(facts.node, (low, high))
-    out = {}
-    for i in range(int(first), int(last)):
-        node = int(facts.node[i])
-        out[node - low] = _communication(
-            int(workload.type[node]),
-            rank,
-            int(facts.type[i]),
-            int(facts.size[i]),
-            int(facts.group[i]),
-            int(facts.peer[i]),
-            int(facts.tag[i]),
-            facts.kinds[facts.kind[i]],
-        )
-    return out
+    here = slice(*np.searchsorted(facts.node, (low, high)).tolist())
+    columns = (facts.node - low, workload.type[facts.node], facts.type, facts.size, facts.group, facts.peer, facts.tag, facts.kind)
+    rows = zip(*(column[here].tolist() for column in columns), strict=True)
+    return {place: _communication(rank, kind, *row, facts.kinds[label]) for place, kind, *row, label in rows}
 
 
 @lru_cache(1 << 14)
-def _communication(node_type: int, rank: int, comm_type: int, size: int, group: int, peer: int, tag: int, kind: str) -> bytes:
+def _communication(rank: int, node_type: int, comm_type: int, size: int, group: int, peer: int, tag: int, kind: str) -> bytes:
     attrs = [Attribute("comm_size", "int64", size)]
     if node_type == NodeType.COLL:
         attrs += (Attribute("comm_type", "int64", comm_type), Attribute("pg_name", "string", str(group + 1)))

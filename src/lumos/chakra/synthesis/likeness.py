@@ -73,8 +73,7 @@ def distances(source: Workload, sample: Workload, tolerance: float = 0.0) -> dic
     set, the distance without it is the share of all operators whose times are not hit exactly.
     """
     out = {}
-    for name, mask in (("host", _class(source, "host")), ("compute", _class(source, "compute")), ("communication", _class(source, "comm"))):
-        other = _class(sample, {"communication": "comm"}.get(name, name))
+    for (name, mask), other in zip(_classes(source).items(), _classes(sample).values(), strict=True):
         if mask.any() and other.any():
             out[name] = kolmogorov_smirnov(_us(source.duration[mask]), _us(sample.duration[other]), tolerance)
     if len(source.communication) and len(sample.communication):
@@ -83,10 +82,10 @@ def distances(source: Workload, sample: Workload, tolerance: float = 0.0) -> dic
     return out
 
 
-def _class(workload: Workload, name: str) -> NDArray[np.bool_]:
+def _classes(workload: Workload) -> dict[str, NDArray[np.bool_]]:
+    """The nodes of each class."""
     compute = workload.type == NodeType.COMP
-    mask: NDArray[np.bool_] = {"comm": ~compute, "host": compute & workload.on_cpu}.get(name, compute & ~workload.on_cpu)
-    return mask
+    return {"host": compute & workload.on_cpu, "compute": compute & ~workload.on_cpu, "communication": ~compute}
 
 
 def kolmogorov_smirnov(a: Int64, b: Int64, tolerance: float = 0.0) -> float:

@@ -207,10 +207,12 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> SetS
     programs: dict[SetProgram, int] = {}
     of_rank = []
     facts = workload.communication
-    number = [kinds.setdefault(kind, len(kinds)) for kind in facts.kinds]
+    number = np.array([kinds.setdefault(kind, len(kinds)) for kind in facts.kinds] or [0])
     for rank in range(len(workload.ranks)):
         low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
         first, last = (int(i) for i in np.searchsorted(facts.node, (low, high)))
+        peer = np.where(facts.peer >= 0, facts.peer - rank, 0)
+        columns = (facts.node - low, facts.type, facts.size, facts.group, peer, facts.tag, number[facts.kind])
         bounds = workload.dep_offset[low : high + 1].tolist()
         back = (np.repeat(np.arange(low, high), np.diff(bounds)) - workload.dep[bounds[0] : bounds[-1]]).tolist()
         program = SetProgram(
@@ -218,18 +220,7 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> SetS
             queue=tuple(workload.queue[low:high].tolist()),
             release=tuple(workload.release[low:high].tolist()),
             deps=tuple(tuple(back[a - bounds[0] : b - bounds[0]]) for a, b in pairwise(bounds)),
-            comm=tuple(
-                (
-                    int(facts.node[i]) - low,
-                    int(facts.type[i]),
-                    int(facts.size[i]),
-                    int(facts.group[i]),
-                    int(facts.peer[i]) - rank if facts.peer[i] >= 0 else 0,
-                    int(facts.tag[i]),
-                    number[facts.kind[i]],
-                )
-                for i in range(first, last)
-            ),
+            comm=tuple(zip(*(column[first:last].tolist() for column in columns), strict=True)),
             steps=tuple(_steps(workload, rank, low, high)),
         )
         of_rank.append(programs.setdefault(program, len(programs)))

@@ -245,15 +245,13 @@ def _groups(structure: SetStructure, replicas: int) -> tuple[tuple[tuple[int, ..
     grown = set()
     for group in structure.groups:
         step = min((b - a for a, b in pairwise(group)), default=world)
-        if replicas > 1 and group[-1] + step - group[0] >= world:
+        grows = replicas > 1 and group[-1] + step - group[0] >= world
+        if grows:
             grown.add(len(out))
-            for replica in range(replicas):
-                number[replica].append(len(out))
-            out.append(tuple(r + world * i for i in range(replicas) for r in group))
-            continue
-        for replica in range(replicas):
-            number[replica].append(len(out))
-            out.append(tuple(r + world * replica for r in group))
+        copies = [tuple(r + world * replica for r in group) for replica in range(replicas)]
+        for replica, own in enumerate(number):
+            own.append(len(out) + (0 if grows else replica))
+        out += [tuple(r for copy in copies for r in copy)] if grows else copies
     return tuple(out), number, grown
 
 

@@ -71,7 +71,11 @@ def _fit(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Exponents:
 
 def mean_durations(workload: Workload) -> dict[OperatorKey, float]:
     """The mean duration of every operator of a set, ns."""
-    return _means(workload, np.arange(len(workload)), workload.duration)
+    total: dict[OperatorKey, list[int]] = defaultdict(lambda: [0, 0])
+    for operator, duration in zip(node_operators(workload, np.arange(len(workload))), workload.duration.tolist(), strict=True):
+        total[operator][0] += duration
+        total[operator][1] += 1
+    return {operator: time / count for operator, (time, count) in total.items()}
 
 
 def extreme_sizes(workload: Workload, pick: Callable[[float, float], float]) -> dict[OperatorKey, float]:
@@ -86,11 +90,3 @@ def node_operators(workload: Workload, nodes: Int64) -> list[OperatorKey]:
     """The operator of each of these nodes."""
     columns = (column[nodes].tolist() for column in (workload.name, workload.on_cpu, workload.type))
     return [(workload.names[name], cpu, kind) for name, cpu, kind in zip(*columns, strict=True)]
-
-
-def _means(workload: Workload, nodes: Int64, values: Int64) -> dict[OperatorKey, float]:
-    total: dict[OperatorKey, list[int]] = defaultdict(lambda: [0, 0])
-    for operator, value in zip(node_operators(workload, nodes), values.tolist(), strict=True):
-        total[operator][0] += value
-        total[operator][1] += 1
-    return {operator: value / count for operator, (value, count) in total.items()}
