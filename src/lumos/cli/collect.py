@@ -17,6 +17,7 @@ from lumos.units import count, quantity, with_unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from lumos.emulation.fit import Tried
     from lumos.emulation.peak import Peak
 
 app = new_app()
@@ -54,11 +55,14 @@ def collect(
     ] = None,
     ranks: Annotated[int, typer.Option(min=1, metavar="N", help="With --emulate: processes of the job.")] = 1,
     limit: Annotated[float, typer.Option(min=1, metavar="SECONDS", help="With --emulate: the longest that a process may take.")] = 1800.0,
+    fit: Annotated[
+        str, typer.Option(metavar="NAME", help="With --emulate: find the largest {NAME} in COMMAND that fits.", show_default=False)
+    ] = "",
     json: Json = False,
 ) -> None:
     """Profile a training command without changing its script: every call of Optimizer.step ends a step."""
     if emulate is not None:
-        _emulate(command, output, emulate, ranks, 1 if steps is None else steps, 1 if warmup is None else warmup, limit, json)
+        _emulate(command, output, emulate, ranks, 1 if steps is None else steps, 1 if warmup is None else warmup, limit, fit, json)
         return
     from lumos.collect.command import run
 
@@ -91,7 +95,16 @@ def _memory(peaks: Sequence[Peak]) -> Iterator[str]:
         yield f"  {size(each.bytes):>9} {each.kind} {each.module or 'outside of modules'}"
 
 
-def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: int, warmup: int, limit: float, json: bool) -> None:
+def _tried(name: str, one: Tried) -> None:
+    """Say whether a number fits."""
+    size = partial(with_unit, measure=quantity("_bytes"))
+    held = f"{size(one.allocated_bytes)} allocated, {size(one.reserved_bytes)} of {size(one.room_bytes)} reserved"
+    say(f"{name} {one.value}: {held if one.fits else f'does not fit: {one.reason}'}")
+
+
+def _emulate(
+    command: list[str], output: str, cluster: str, ranks: int, steps: int, warmup: int, limit: float, fit: str, json: bool
+) -> None:
     from lumos.emulation.facade import emulate
 
     found = emulate(
@@ -102,6 +115,8 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
         steps=steps,
         warmup=warmup,
         limit_s=limit,
+        fit=fit,
+        said=partial(_tried, fit),
         progress=progress("emulating other ranks", "ranks"),
     )
     if json:
@@ -111,6 +126,9 @@ def _emulate(command: list[str], output: str, cluster: str, ranks: int, steps: i
     alike = ", the others do the same as one of them" if len(found.distinct) < found.ranks else ""
     out.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}", markup=False)
     out.print(f"{count(found.operators, 'operator')} in {count(steps, 'step')}")
+    if fit:
+        largest = max(each.value for each in found.tried if each.fits)
+        out.print(f"the largest {fit} that fits is {largest}, which is what was recorded", markup=False)
     for line in _memory(found.memory) if found.memory else ():
         out.print(line, markup=False, soft_wrap=True)
     if found.span_ns is not None:

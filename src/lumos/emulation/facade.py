@@ -12,6 +12,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.device.files import WrittenTraces, write_traces
 from lumos.emulation.execution_trace.nodes import NodeSheet, execution_trace_name, own_meetings
+from lumos.emulation.fit import Tried, filled_in, largest_that_fits
 from lumos.emulation.peak import Peak, peak
 from lumos.emulation.process.settings import SNAPSHOTS
 from lumos.emulation.run import Launched, leaving_when_told, records
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from lumos.emulation.record import Process
 
 
+#: The name of the folder of a command without a number to try.
+_ONLY = 0
+
 #: Files that a reader takes for parts of a job.
 _TRACES = "*.json*"
 
@@ -34,7 +38,7 @@ class Emulated(NamedTuple):
     operators: of the recorded steps, over the distinct ranks. peak_bytes: the most memory that a rank had allocated; memory: the peak of
     each distinct rank, with its moment and owners, none for "cpu". span_ns: from the first recorded work to the last, None for "cpu", whose
     work is not priced. files: the traces by rank, which have their execution traces beside them; for "cpu" the execution traces of the
-    distinct ranks alone."""
+    distinct ranks alone. tried: the values of `fit` in order; the traces are of the largest that fits."""
 
     ranks: int
     distinct: list[int]
@@ -44,6 +48,7 @@ class Emulated(NamedTuple):
     span_ns: int | None
     files: list[str]
     diagnostics: list[Diagnostic]
+    tried: list[Tried]
 
 
 def emulate(
@@ -55,32 +60,46 @@ def emulate(
     steps: int = 1,
     warmup: int = 1,
     limit_s: float = 1800.0,
+    fit: str = "",
     progress: Callable[[int, int], None] | None = None,
+    said: Callable[[Tried], None] = lambda _: None,
 ) -> Emulated:
     """Run a training command on tensors without data, as each rank of the job, and write the traces that its devices would have left.
 
     cluster: whose accelerators the script is shown, or "cpu". steps: recorded, each ended by the optimizer's step (of a script without
-    one, by a call of its outermost module); warmup: before them. limit_s: seconds for each process.
+    one, by a call of its outermost module); warmup: before them. limit_s: seconds for each process. fit: a name, of which the largest
+    whole number that fits takes the place of `{name}` in the command; said: called with each number that was tried.
 
     Raises UsageError for impossible numbers or a command that does not exist, and LumosError where the script cannot be emulated, with
-    the first line of it that cannot.
+    the first line of it that cannot, and where not even 1 fits.
     """
     if ranks < 1 or steps < 1 or warmup < 0:
         raise UsageError("--ranks and --steps must be at least 1, --warmup at least 0")
     if not command or shutil.which(command[0]) is None:
         raise UsageError(f"{command[0] if command else ''!r}: no such command; write it after --, as you would start it")
     device = emulated_device(cluster)
+    if fit and device.is_cpu:
+        raise UsageError("--fit needs a device with a limit of its memory; name a cluster, as in --emulate h100")
     if not device.is_cpu:
         load_cluster(cluster).check_size(ranks)
     with leaving_when_told(), tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
-        found = records(Launched(command, device, ranks, steps, warmup, Path(work), limit_s), progress)
+
+
+        def run(value: int) -> list[Process]:
+            inner = Path(work) / str(value)
+            inner.mkdir()
+            asked = filled_in(command, fit, value) if fit else command
+            return records(Launched(asked, device, ranks, steps, warmup, inner, limit_s), progress)
+
+        found, tried = largest_that_fits(fit, run, said) if fit else (run(_ONLY), [])
         written = _execution_traces(folder, found) if device.is_cpu else write_traces(folder, found, load_cluster(cluster))
-        for snapshot in (Path(work) / SNAPSHOTS).glob("*"):
+        largest = max((each.value for each in tried if each.fits), default=_ONLY)
+        for snapshot in (Path(work) / str(largest) / SNAPSHOTS).glob("*"):
             shutil.copy(snapshot, folder)
     peaks = [] if device.is_cpu else [peak(each) for each in found]
     most, operators = max((each.allocated_bytes for each in peaks), default=0), sum(len(each.operators) for each in found)
     notes = [*_diagnostics(found), *written.diagnostics]
-    return Emulated(ranks, [each.rank for each in found], operators, most, peaks, written.span_ns, list(written.files), notes)
+    return Emulated(ranks, [each.rank for each in found], operators, most, peaks, written.span_ns, list(written.files), notes, tried)
 
 
 def _execution_traces(folder: str | os.PathLike[str], found: Sequence[Process]) -> WrittenTraces:

@@ -21,7 +21,7 @@ import msgspec
 from lumos.collect.command import startup_path
 from lumos.emulation import record
 from lumos.emulation.distinct import distinct_work, mesh_dimensions
-from lumos.emulation.process.settings import MARKS, TOO_FEW_STEPS, WAITS, WHERE, EmulationSettings, StepEnd
+from lumos.emulation.process.settings import FULL, MARKS, TOO_FEW_STEPS, WAITS, WHERE, EmulationSettings, StepEnd
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
@@ -34,6 +34,10 @@ _ENDING = (signal.SIGTERM, signal.SIGHUP)
 
 #: Seconds that a process has to tell where its script is, before it is ended.
 _ANSWER_S = 2.0
+
+
+class DeviceFullError(LumosError):
+    """The memory of a rank's device is too small for the script."""
 
 
 class Launched(NamedTuple):
@@ -214,7 +218,7 @@ def _run(processes: Processes, rank: int, ended_by: StepEnd = StepEnd.OPTIMIZER,
 
 def _failure(job: Launched, rank: int, status: int, message: str) -> LumosError:
     if message:
-        return LumosError(f"rank {rank}: {message}")
+        return (DeviceFullError if status == FULL else LumosError)(f"rank {rank}: {message}")
     if status < 0:
         return LumosError(
             f"{' '.join(job.command)}: rank {rank} was ended by {signal.Signals(-status).name}: where the memory of this machine was full, "

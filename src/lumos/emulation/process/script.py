@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumos.emulation.process.settings import WHERE
+from lumos.emulation.process.settings import FULL, WHERE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -101,14 +101,21 @@ _WORDS = {
     "no fake impl": "UnsupportedOperatorException",
     "makes no connection": "ConnectionRefusedError",
 }
+#: How torch says that a device has no room.
+_FULL_DEVICE = "CUDA out of memory"
 _LONGEST = 240  # characters of an exception's text
+
+
+def status_of(error: BaseException) -> int:
+    """The exit status of a process that ends with this exception. Frameworks raise that of a full device again as others of their own."""
+    return FULL if _FULL_DEVICE in str(error) else 1
 
 
 def script_error(error: BaseException, where: str, held: str = "") -> str:
     """One sentence on why a script could not go on. where: the line of the script. held: what the device's memory holds."""
     kind = f"{'torch.' if type(error).__module__ == 'torch' else ''}{type(error).__name__}"
     whole = " ".join(str(error).split())
-    if "CUDA out of memory" in whole:
+    if _FULL_DEVICE in whole:
         return f"{where}: {kind}: {whole.partition(' If reserved')[0]} {held}: {_REMEDIES['DeviceMemory']}"
     text = whole.partition(". ")[0]
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"

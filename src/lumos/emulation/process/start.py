@@ -26,7 +26,17 @@ from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
 from lumos.emulation.process.ranks import groups, pipelines
 from lumos.emulation.process.rows import put_together, schemas
-from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, enter_in_threads, leave, line_of_error, says, script_error
+from lumos.emulation.process.script import (
+    CAPTURES,
+    MARKS_STEPS,
+    Endings,
+    enter_in_threads,
+    leave,
+    line_of_error,
+    says,
+    script_error,
+    status_of,
+)
 from lumos.emulation.process.settings import MARKS, TOO_FEW_STEPS, WAITS, EmulationSettings, StepEnd
 from lumos.emulation.process.streams import Streams
 
@@ -149,7 +159,7 @@ class _Emulation:
         """The script raised an exception: say which of its lines, and what it met."""
         del kind
         self._say(script_error(error, line_of_error(trace), self._storages.held()))
-        leave(WAITS if isinstance(error, pipelines.StageWaitsError) else 1)
+        leave(WAITS if isinstance(error, pipelines.StageWaitsError) else status_of(error))
 
     def ended_early(self) -> None:
         """The script ended before enough steps."""

@@ -1,0 +1,88 @@
+"""The largest number of a command that fits on a device."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from lumos.emulation.facade import emulate
+from lumos.emulation.fit import Tried, filled_in, next_value
+from lumos.errors import LumosError, UsageError
+
+#: Takes 4 GiB of the device for each row, and nothing else that counts.
+SCRIPT = """
+import sys, torch
+model = torch.nn.Linear(4, 4).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for _ in range(2):
+    held = torch.empty(int(sys.argv[1]) << 30, device="cuda")
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    del held
+"""
+
+
+def answers(fits, room, size):
+    """The values that are tried for a device of so much room, as far as `size` of a value says."""
+    tried = []
+    while (value := next_value("n", tried)) if tried else (value := 1):
+        full = size(value) > room
+        tried.append(Tried(value, 0 if full else size(value), 0, room, "full" if full else ""))
+        assert len(tried) < 40
+    assert max(each.value for each in tried if each.fits) == fits
+    return [each.value for each in tried]
+
+
+def test_a_straight_line_needs_four_tries():
+    assert answers(97, 1000, lambda value: 30 + 10 * value) == [1, 2, 97, 98]
+
+
+@pytest.mark.parametrize(
+    ("fits", "size"),
+    [
+        (31, lambda value: 10 + value * value),  # more for each further one: the line reaches too far
+        (499, lambda value: 500 + value + min(value, 10) * 0.1),  # less for each further one: not far enough
+        (100, lambda value: 100 * (1 + (value - 1) // 10) - (0 if value % 10 else 1)),  # in steps
+        (1, lambda value: 999 if value == 1 else 1001),
+    ],
+)
+def test_the_largest_is_found_whatever_memory_does_with_it(fits, size):
+    tried = answers(fits, 1000, size)
+    assert len(tried) <= 12 and fits + 1 in tried
+
+
+def test_a_number_that_moves_nothing_and_one_that_never_fits_are_errors():
+    with pytest.raises(LumosError, match="1 and 64 take the same memory"):
+        answers(0, 1000, lambda value: 100)
+    with pytest.raises(LumosError, match="1 does not fit: line 4"):
+        next_value("n", [Tried(1, 0, 0, 0, "line 4")])
+    with pytest.raises(UsageError, match=r"no \{n\}"):
+        filled_in(["python", "{m}"], "n", 3)
+
+
+def test_the_traces_are_of_the_largest_batch_that_fits(tmp_path):
+    """79.20 GiB less 0.58 GiB of the process: nineteen times 4 GiB fit, twenty do not."""
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    found = emulate([sys.executable, str(script), "{rows}"], tmp_path / "out", "h100", fit="rows")
+    assert [(each.value, each.fits) for each in found.tried] == [(1, True), (2, True), (19, True), (20, False)]
+    assert "train.py:6: torch.OutOfMemoryError" in found.tried[-1].reason
+    assert found.memory[0].allocated_bytes == found.tried[2].allocated_bytes > 19 << 32
+    assert len(found.files) == 1
+
+
+def test_a_script_that_shrinks_where_it_meets_its_limit_does_not_fit(tmp_path):
+    pytest.importorskip("torch")
+    script = tmp_path / "train.py"
+    taken = 'held = torch.empty(int(sys.argv[1]) << 30, device="cuda")'
+    script.write_text(SCRIPT.replace(taken, f"try:\n        {taken}\n    except torch.OutOfMemoryError:\n        held = None"))
+    found = emulate([sys.executable, str(script), "{rows}"], tmp_path / "out", "h100", fit="rows")
+    assert [each.value for each in found.tried] == [1, 2, 19, 20]
+    assert "train.py:7" in found.tried[-1].reason
+
+
+def test_a_host_has_no_limit_to_fit_into(tmp_path):
+    with pytest.raises(UsageError, match="--fit needs a device"):
+        emulate([sys.executable, "{n}"], tmp_path / "out", "cpu", fit="n")
