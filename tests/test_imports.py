@@ -32,7 +32,6 @@ ORDER = (
         "intervals",
         "measured_table",
         "output_files",
-        "sequences",
         "stages",
         "units",
         "vocabulary",

@@ -14,10 +14,10 @@ from lumos.changes.plan.identify import Identification
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.graph.build import build
+from lumos.operators.shaped import ShapedOperator, product
 from lumos.plan.configuration import Settings, job_from
 from lumos.prediction.predict import predict_job
 from lumos.reports.export.kineto import write_kineto
-from lumos.segment.products import ShapedOperator, product
 from lumos.trace import read
 
 CHANGES = ("tp=4", "layers=24", "seq=2048", "pp=4", "dp=4")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lumos.changes.layout.rescale import Core, operator_work, touched
+from lumos.operators.shaped import ShapedOperator
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.products import ShapedOperator
 from lumos.trace.table import ABSENT, Category, Column, Lane, Trace
 
 ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"

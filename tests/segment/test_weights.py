@@ -8,7 +8,7 @@ from math import prod
 import pytest
 
 from lumos.graph.build import build
-from lumos.segment.products import ShapedOperator
+from lumos.operators.shaped import ShapedOperator
 from lumos.segment.segment import segment
 from lumos.segment.sizes import Resized, sizes
 from lumos.segment.weights import Gradient, gradients, weight_shapes, weights

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.graph.table import Graph
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.simulation.durations import Mask
 
     Floats = float | np.ndarray

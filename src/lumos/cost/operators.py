@@ -8,18 +8,17 @@ without the operators inside it.
 from __future__ import annotations
 
 import json
-import math
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.operators.table import Shape as Shape  # noqa: TC001  other modules take it from here
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lumos.operators.table import Shape
 
 
 class OperatorTime(NamedTuple):
@@ -110,8 +109,3 @@ def _shapes(text: str) -> tuple[Shape, ...]:
         nested = [e for e in entry if isinstance(e, list)]
         out += [tuple(e) for e in nested] if nested else [tuple(entry)]
     return tuple(out)
-
-
-def elements(shape: Shape) -> int:
-    """Elements of a tensor of that shape."""
-    return math.prod(shape)

@@ -7,12 +7,17 @@ indexing, sorting) are not listed and give None.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
-from lumos.cost.operators import OperatorTime, Shape, elements
+from lumos.operators.shaped import elements
+from lumos.operators.table import Shape
 from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from lumos.cost.operators import OperatorTime
 
 _Tensor = tuple[Shape, int]
 

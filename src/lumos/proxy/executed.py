@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.errors import UsageError
+from lumos.operators.sequences import align_names
 from lumos.proxy.arguments import is_sizes
 from lumos.proxy.compiled import compiled_kernel, put_compiled_code_between
 from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
@@ -30,7 +31,6 @@ from lumos.proxy.program import (
     listed_sizes,
     tensors_among,
 )
-from lumos.sequences import align_names
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.segment.products import ShapedOperator, factors, multiplying
+from lumos.graph.kernel_names import KernelClass, kernel_class
+from lumos.operators.shaped import ShapedOperator, factors
 from lumos.trace.once import once_a_trace
 from lumos.trace.table import Category, Int64, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.cost.operators import Shape
-
-_ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
-
+    from lumos.operators.table import Shape
 
 class Shapes:
     """The operators of a trace by row; equal ones are parsed once.
@@ -90,11 +87,12 @@ def _shapes(value: object) -> list[Shape]:
     return [tuple(v) if isinstance(v, list) and all(isinstance(x, int) for x in v) else () for v in value]
 
 
-def is_attention(name: str) -> bool:
-    """Whether an operator computes a whole attention."""
-    return bool(_ATTENTION.match(name))
-
-
-def positions_first(name: str) -> bool:
-    """Whether an attention operator takes [batch, position, head, width], and not [batch, head, position, width]."""
-    return bool(re.search(r"_(flash|efficient)_attention_(forward|backward)", name)) and "scaled_dot_product" not in name
+def multiplying(trace: Trace) -> frozenset[int]:
+    """Names, as indices of the trace's strings, of the operators that launch a multiplication and are none of PyTorch's."""
+    kernels = np.flatnonzero(trace.category == Category.KERNEL)
+    names = np.unique(trace.name[kernels])
+    products = names[[kernel_class(trace.strings[i]) is KernelClass.GEMM for i in names.tolist()]] if len(names) else names
+    ids = np.unique(trace.external_id[kernels[np.isin(trace.name[kernels], products)]])
+    operators = np.flatnonzero((trace.category == Category.OPERATOR) & (trace.external_id >= 0))
+    found = np.unique(trace.name[operators[np.isin(trace.external_id[operators], ids)]])
+    return frozenset(i for i in found.tolist() if not trace.strings[i].startswith("aten::"))

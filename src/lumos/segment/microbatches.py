@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.kernel_names import KernelClass, kernel_class
-from lumos.segment.products import multiplying
+from lumos.segment.dimensions import multiplying
 from lumos.segment.units import transfers
 from lumos.vocabulary import Phase
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.operators.shaped import is_recurrent, recurrence
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.recurrence import is_recurrent, recurrence
 from lumos.segment.repetition import FEWEST_LAYERS, TWO_ALIKE, Run, alike, find_stacks
 
 if TYPE_CHECKING:

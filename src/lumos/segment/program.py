@@ -24,8 +24,8 @@ from lumos.trace.table import ABSENT, Category, Int64, Trace
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
-    from lumos.segment.products import ShapedOperator
 
 #: How the ranges begin that mark the steps of a recording.
 _STEP = re.compile(r"ProfilerStep#\d+$")

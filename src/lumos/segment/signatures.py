@@ -16,11 +16,11 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.blocks.work import Attention, Collective, Gemm, GroupedGemm, Traffic, Work
-from lumos.cost.operators import OperatorTime, elements
+from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
-from lumos.segment.dimensions import is_attention, shapes_of
-from lumos.segment.products import ShapedOperator, product
+from lumos.operators.shaped import ShapedOperator, elements, is_attention, product
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.units import units
 from lumos.trace.collectives import listed_ranks
 from lumos.trace.table import Category, Int64, Trace

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.cost.operators import elements
 from lumos.errors import LumosError
+from lumos.operators.shaped import elements
 from lumos.operators.symbols import Axis, Sum
 from lumos.segment.named_axes import named_axes
 from lumos.segment.program import axes_of
@@ -17,10 +17,10 @@ from lumos.trace.once import once_a_trace
 from lumos.trace.table import origin_of
 
 if TYPE_CHECKING:
-    from lumos.cost.operators import Shape
+    from lumos.operators.shaped import ShapedOperator
     from lumos.operators.symbols import Symbols
+    from lumos.operators.table import Shape
     from lumos.segment.named_axes import Named
-    from lumos.segment.products import ShapedOperator
     from lumos.trace.table import Trace
 
 #: The order in which changed sizes are given to axes: those of which others are products come first.

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.operators import Shape, elements
 from lumos.operators.calls import GATHERS
+from lumos.operators.shaped import ShapedOperator, elements, factors
+from lumos.operators.table import Shape
 from lumos.segment.dimensions import Shapes, shapes_of
-from lumos.segment.products import ShapedOperator, factors
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:

@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lumos
-from lumos import sequences as alignment
 from lumos.chakra.build import graph
 from lumos.chakra.linking.link import link_traces
 from lumos.chakra.linking.linked_file import write_linked
 from lumos.errors import LumosError, TraceError
-from lumos.sequences import align_names
+from lumos.operators import sequences as alignment
+from lumos.operators.sequences import align_names
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
 from lumos.trace.execution_trace import ExecutionTrace, read

@@ -12,7 +12,7 @@ from lumos import load_cluster
 from lumos.changes.layout.misfit import Usual, usual
 from lumos.changes.layout.prices import Ratio
 from lumos.changes.layout.rescale import modelled
-from lumos.segment.products import ShapedOperator
+from lumos.operators.shaped import ShapedOperator
 
 A100 = load_cluster("a100-40gb").accelerator
 

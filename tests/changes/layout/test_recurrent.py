@@ -15,7 +15,7 @@ from lumos.changes.layout.resize import resize
 from lumos.cost.gemm_model import gemm
 from lumos.graph.build import build
 from lumos.graph.table import Dependency, Kind
-from lumos.segment.products import ShapedOperator
+from lumos.operators.shaped import ShapedOperator
 from lumos.segment.segment import segment
 from lumos.trace import read
 

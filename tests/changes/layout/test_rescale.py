@@ -12,7 +12,7 @@ from lumos.changes.layout.prices import Ratio
 from lumos.changes.layout.rescale import Core, Rescale, modelled
 from lumos.cost.attention_model import attention
 from lumos.cost.gemm_model import gemm
-from lumos.segment.products import ShapedOperator
+from lumos.operators.shaped import ShapedOperator
 from lumos.segment.signatures import in_tf32
 from lumos.segment.sizes import Sizes
 

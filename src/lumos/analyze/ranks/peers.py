@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import list_of, numbered, ordinals
-from lumos.sequences import align_names
+from lumos.operators.sequences import align_names
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -22,8 +22,8 @@ from lumos.chakra.linking.votes import Vote, confidence, votes
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.launches import device_work
+from lumos.operators.sequences import align_names
 from lumos.result import Shown, plain
-from lumos.sequences import align_names
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:

@@ -17,8 +17,9 @@ import numpy as np
 
 from lumos.analyze.flops import COUNTED, counted_operators
 from lumos.chakra.work.amounts import Amounts, Details, main_type
-from lumos.cost.operators import OperatorTime, Shape, device_work_of, elements
+from lumos.cost.operators import OperatorTime, device_work_of
 from lumos.cost.traffic import traffic
+from lumos.operators.shaped import elements
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT, Category, Int64
 from lumos.vocabulary import DType
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.graph.table import Graph
+    from lumos.operators.table import Shape
     from lumos.trace.table import Job, Trace
 
 #: Products whose output has the rows of one factor and the columns of the other: the positions of the two among the inputs.

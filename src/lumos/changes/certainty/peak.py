@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.trace.table import Int64, Job, Trace
 
 

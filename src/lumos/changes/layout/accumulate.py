@@ -16,8 +16,8 @@ import numpy as np
 from lumos.changes.layout.measured_layout import Extra
 from lumos.changes.layout.rescale import operator_rows
 from lumos.cost.memory_bound_model import moved
-from lumos.cost.operators import elements
 from lumos.graph.table import Kind
+from lumos.operators.shaped import elements
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import Gradient, gradients, weights
 from lumos.vocabulary import Phase
@@ -25,7 +25,7 @@ from lumos.vocabulary import Phase
 if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.trace.table import Job, Trace
 
 #: Bytes of a value of a gradient where the trace does not show its type.

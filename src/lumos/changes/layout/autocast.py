@@ -29,19 +29,17 @@ from lumos.changes.layout.precision import has_rate, heavy_ratio, type_of
 from lumos.changes.layout.prices import Ratio
 from lumos.changes.layout.rescale import KERNEL_FLOOR, holding, operator_rows
 from lumos.cost.memory_bound_model import moved
-from lumos.cost.operators import elements
-from lumos.segment.batch import shapes_of_weights
-from lumos.segment.dimensions import is_attention, shapes_of
-from lumos.segment.products import product
+from lumos.operators.shaped import elements, is_attention, product, shapes_of_weights
+from lumos.segment.dimensions import shapes_of
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
-    from lumos.cost.operators import Shape
+    from lumos.operators.shaped import ShapedOperator
+    from lumos.operators.table import Shape
     from lumos.segment.dimensions import Shapes
-    from lumos.segment.products import ShapedOperator
     from lumos.trace.table import Int64, Job, Trace
 
 #: Operators that autocast runs in fp32.

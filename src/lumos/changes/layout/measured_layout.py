@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.placed import Addition, Placed
     from lumos.diagnostics import Diagnostic
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.segment.segment import Piece, Segmentation
     from lumos.segment.sizes import Sizes
 

@@ -21,7 +21,7 @@ import numpy as np
 
 from lumos.changes.layout.rescale import modelled
 from lumos.cost.gemm_model import SCALAR
-from lumos.segment.products import product
+from lumos.operators.shaped import product
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from lumos.changes.layout.prices import Ratio
     from lumos.cost.cluster import Accelerator
     from lumos.cost.estimate import Float64
+    from lumos.operators.shaped import ShapedOperator
     from lumos.segment.dimensions import Shapes
-    from lumos.segment.products import ShapedOperator
     from lumos.trace.table import Int64
 
 #: With which power of the change a misfit fades: where rows or columns change, and where only the depth does.

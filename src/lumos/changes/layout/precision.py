@@ -31,13 +31,10 @@ from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.prices import Ratio, around
 from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, model_ratio, operator_rows
-from lumos.cost.operators import elements
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.segment.batch import convolution_work
-from lumos.segment.dimensions import Shapes, is_attention, shapes_of
-from lumos.segment.products import grouped_product, product
-from lumos.segment.recurrence import is_recurrent
+from lumos.operators.shaped import convolution_work, elements, grouped_product, is_attention, is_recurrent, product
+from lumos.segment.dimensions import Shapes, shapes_of
 from lumos.segment.signatures import rounds_to_tf32, type_by_name
 from lumos.segment.weights import gradients
 from lumos.trace.table import Category
@@ -48,7 +45,7 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64, Job, Trace
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.cost.estimate import Float64
     from lumos.graph.table import Graph
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Trace
     from lumos.vocabulary import CollectiveKind

@@ -27,7 +27,7 @@ from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.prices import Prices, Ratio, exactly, growing
 from lumos.changes.layout.rescale import CPU_INTERVAL, FULL_RATE, KERNEL_FLOOR, dtype_on, operator_work, recurrent_ns, recurrent_product
 from lumos.graph.table import Dependency, Kind
-from lumos.segment.recurrence import Recurrence, recurrence
+from lumos.operators.shaped import Recurrence, recurrence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
+    from lumos.operators.shaped import ShapedOperator
     from lumos.segment.dimensions import Shapes
-    from lumos.segment.products import ShapedOperator
     from lumos.segment.sizes import Resized
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64

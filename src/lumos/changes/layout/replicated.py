@@ -22,10 +22,10 @@ from lumos.changes.layout.accumulate import accumulation, operator_ns
 from lumos.changes.layout.measured_layout import NOTHING, Extra, by_repetition
 from lumos.changes.layout.placed import AddedTimes, Addition, add_work, added_work, longer, roughly, times_of
 from lumos.cost.collective_model import collective
-from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
+from lumos.operators.shaped import elements
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted

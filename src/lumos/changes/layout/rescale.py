@@ -29,15 +29,24 @@ from lumos.cost.attention_model import attention
 from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
-from lumos.cost.operators import OperatorTime, elements
+from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.occupancy import launch_size
 from lumos.graph.table import Kind
-from lumos.segment.batch import convolution_work
-from lumos.segment.dimensions import Shapes, is_attention, positions_first
-from lumos.segment.products import ShapedOperator, grouped_product, product
-from lumos.segment.recurrence import Recurrence, is_recurrent, recurrence, recurrent_multiplications
+from lumos.operators.shaped import (
+    Recurrence,
+    ShapedOperator,
+    convolution_work,
+    elements,
+    grouped_product,
+    is_attention,
+    is_recurrent,
+    positions_first,
+    product,
+    recurrence,
+    recurrent_multiplications,
+)
 from lumos.segment.sizes import Sizes
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
@@ -46,8 +55,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumos.cost.estimate import Estimate
-    from lumos.cost.operators import Shape
     from lumos.graph.table import Graph
+    from lumos.operators.table import Shape
+    from lumos.segment.dimensions import Shapes
     from lumos.segment.segment import Segmentation
     from lumos.segment.sizes import Resized
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrite
-    from lumos.cost.operators import Shape
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
+    from lumos.operators.table import Shape
     from lumos.trace.table import Job, Trace
 
 

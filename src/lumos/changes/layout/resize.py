@@ -22,11 +22,10 @@ from lumos.changes.layout.rescale import VIEWS, Rescale, attention_blocks, core_
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.settings import SETTINGS
-from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.segment.batch import shapes_of_weights
+from lumos.operators.shaped import elements, shapes_of_weights
 from lumos.segment.program import axes_of
 from lumos.segment.signatures import in_tf32, rounds_to_tf32
 from lumos.segment.sizes import Resized, Sizes, sizes
@@ -39,9 +38,9 @@ if TYPE_CHECKING:
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
-    from lumos.cost.operators import Shape
+    from lumos.operators.shaped import ShapedOperator
+    from lumos.operators.table import Shape
     from lumos.segment.dimensions import Shapes
-    from lumos.segment.products import ShapedOperator
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64, Job, Trace
 

@@ -18,7 +18,7 @@ from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
-from lumos.segment.products import ShapedOperator
+from lumos.operators.shaped import ShapedOperator
 from lumos.segment.segment import segment
 from lumos.segment.weights import Gradient
 

@@ -28,11 +28,10 @@ from lumos.changes.layout.prices import Prices, exactly
 from lumos.changes.layout.rescale import UNKNOWN, holding, modelled, operator_rows
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.cost.collective_model import collective
-from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.segment.dimensions import is_attention, positions_first, shapes_of
-from lumos.segment.products import product
+from lumos.operators.shaped import elements, is_attention, positions_first, product
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind, Phase
 
@@ -43,7 +42,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.segment.sizes import Sizes
     from lumos.trace.table import Int64, Job, Trace
 

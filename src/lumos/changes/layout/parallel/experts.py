@@ -33,11 +33,10 @@ from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.cost.collective_model import collective
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
-from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.operators.shaped import elements, grouped_product, routed
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.products import grouped_product, routed
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind, DType
 
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.trace.table import Int64, Job, Trace
 
 #: By how much more than its equal share of tokens the fullest rank gets, at the high end of the interval (an assumption: routers are

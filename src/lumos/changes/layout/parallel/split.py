@@ -30,11 +30,10 @@ from lumos.changes.layout.rescale import CPU_INTERVAL, operator_rows
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.cost.collective_model import collective
 from lumos.cost.gemm_model import gemm
-from lumos.cost.operators import elements
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.operators.shaped import Product, elements, factors, product
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.products import Product, factors, product
 from lumos.segment.sizes import Sizes, sizes
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind, DType, Phase
@@ -46,8 +45,8 @@ if TYPE_CHECKING:
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.cost.operators import Shape
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
+    from lumos.operators.table import Shape
     from lumos.segment.segment import Label
     from lumos.trace.table import Job, Trace
 

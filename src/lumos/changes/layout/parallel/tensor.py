@@ -19,8 +19,8 @@ from lumos.changes.layout.prices import Ratio, exactly
 from lumos.changes.layout.reach import unchanged_work
 from lumos.changes.layout.rescale import operator_rows
 from lumos.changes.layout.resize import to_sizes, unknown_size
-from lumos.cost.operators import elements
 from lumos.errors import LumosError
+from lumos.operators.shaped import elements
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.rates import Rates
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.segment.products import ShapedOperator
+    from lumos.operators.shaped import ShapedOperator
     from lumos.segment.sizes import Sizes
     from lumos.trace.table import Int64, Job, Trace
 

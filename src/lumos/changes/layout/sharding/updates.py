@@ -15,7 +15,7 @@ import numpy as np
 
 from lumos.changes.layout.placed import AddedTimes, Addition
 from lumos.changes.layout.replicated import gradient_bytes, times_ready
-from lumos.cost.operators import elements
+from lumos.operators.shaped import elements
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind
 

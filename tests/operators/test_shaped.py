@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from lumos.segment.batch import convolution_work, shapes_of_weights
-from lumos.segment.products import ShapedOperator
+from lumos.operators.shaped import ShapedOperator, convolution_work, shapes_of_weights
 
 
 def op(name, *shapes):

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos import sequences
-from lumos.sequences import align_names
+from lumos.operators import sequences
+from lumos.operators.sequences import align_names
 
 NAMES = st.lists(st.integers(0, 2), max_size=24).map(lambda names: np.array(names, np.int64))
 
