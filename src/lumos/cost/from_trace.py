@@ -24,25 +24,13 @@ from lumos.cost.memory_bound_model import moved
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError, UnknownDeviceError
+from lumos.operators.shaped import Attention, ShapedOperator, attention_of, factors, product
+from lumos.operators.table import only_calls
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
 if TYPE_CHECKING:
     from lumos.cost.estimate import Estimate, Float64
     from lumos.trace.table import Trace
-
-#: Operators that are one multiplication, and the positions of its factors among the inputs.
-_PRODUCTS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2), "aten::_scaled_mm": (0, 1)}
-#: Attention operators: position of the query among the inputs, whether the dimension of heads comes before that of the sequence,
-#: direction.
-_ATTENTION = {
-    "aten::_flash_attention_forward": (0, False, Direction.FORWARD),
-    "aten::_flash_attention_backward": (1, False, Direction.BACKWARD),
-    "aten::_scaled_dot_product_flash_attention": (0, True, Direction.FORWARD),
-    "aten::_scaled_dot_product_flash_attention_backward": (1, True, Direction.BACKWARD),
-    "aten::_scaled_dot_product_cudnn_attention": (0, True, Direction.FORWARD),
-    "aten::_scaled_dot_product_cudnn_attention_backward": (1, True, Direction.BACKWARD),
-}
-
 
 #: Memories that differ by less than this share are the same: devices report from 1 % less to 8 % more than their makers' round figures.
 SAME_MEMORY = 0.1
@@ -148,45 +136,29 @@ def _ratio(key: tuple[str, str], calls: list[tuple[str, int, float]]) -> ClassRa
 
 def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
     """Model, variant and estimate of an operator; None where no model covers it or the device lacks its dtype."""
-    if o.name in _PRODUCTS:
-        return _product(o, accelerator, book)
-    if o.name in _ATTENTION:
-        return _attention(o, accelerator, book)
+    shaped = ShapedOperator(o.name, o.shapes, o.dtypes)
+    if only_calls(o.name):
+        return None
+    if (sizes := product(shaped)) is not None:
+        found = factors(shaped)
+        dtype = _dtype(o.dtypes[found.first] if found is not None else "", accelerator)
+        m, n, k, batch = sizes
+        return None if dtype is None else ("gemm", dtype, gemm(m, n, k, accelerator, dtype, batch=batch, cast=False, book=book))
+    attended = attention_of(o.name, o.shapes)
+    if attended is not None:
+        return _attention(o, attended, accelerator, book)
     moves = traffic(o)
     return None if moves is None else ("memory_bound", moves[0], moved(moves[1], accelerator, moves[0], book=book))
 
 
-def _product(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
-    first, second = _PRODUCTS[o.name]
-    a, b = (o.shapes[i] if i < len(o.shapes) else () for i in (first, second))
-    dtype = _dtype(o.dtypes[first] if first < len(o.dtypes) else "", accelerator)
-    if dtype is None or len(a) < 2 or len(a) != len(b) or a[-1] != b[-2]:
+def _attention(o: OperatorTime, a: Attention, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
+    direction = Direction.BACKWARD if "backward" in o.name else Direction.FORWARD
+    dtype = _dtype(o.dtypes[0], accelerator)
+    if dtype is None or "efficient" in o.name:  # its kernels are others than those of the fitted sets
         return None
-    batch = a[0] if len(a) == 3 else 1
-    return "gemm", dtype, gemm(a[-2], b[-1], a[-1], accelerator, dtype, batch=batch, cast=False, book=book)
-
-
-def _attention(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
-    query, heads_first, direction = _ATTENTION[o.name]
-    if len(o.shapes) < query + 2 or len(o.shapes[query]) != 4 or len(o.shapes[query + 1]) != 4:
-        return None
-    q, k = o.shapes[query], o.shapes[query + 1]
-    dtype = _dtype(o.dtypes[query], accelerator)
-    if dtype is None:
-        return None
-    heads, length = (1, 2) if heads_first else (2, 1)
+    batch, heads, kv_heads, queries, keys, width, _ = a
     cost = attention(
-        q[0],
-        q[length],
-        q[heads],
-        q[3],
-        accelerator,
-        dtype,
-        kv_heads=k[heads],
-        kv_len=k[length],
-        causal=False,
-        direction=direction,
-        book=book,
+        batch, queries, heads, width, accelerator, dtype, kv_heads=kv_heads, kv_len=keys, causal=False, direction=direction, book=book
     )
     return "attention", AttentionKernel.FLASH, cost
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
 from lumos.operators.order import first_uses, nodes_of, same_places, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
-from lumos.operators.table import axis_rules, elementwise_names, forced, own_name, views, weights_of
+from lumos.operators.table import axis_rule, elementwise_names, forced, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
 
 if TYPE_CHECKING:
@@ -452,7 +452,7 @@ class _Inference:
     ) -> list[_Tensor] | None:
         """What the table says that a call makes; None where it says nothing."""
         base = own_name(call.name)
-        rule, how = axis_rules().get(base), views().get(base)
+        rule, how = axis_rule(base, call.shapes), views().get(base)
         found: list[Sized] | None = None
         if rule is not None:
             found = _by_letters(rule, tensors)

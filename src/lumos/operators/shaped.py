@@ -1,48 +1,35 @@
-"""Operators with the shapes of their inputs: which of them multiply, and what their sizes are.
+"""Operators with the shapes of their inputs: what they multiply, and how much. All follows from the letters of the table.
 
-PyTorch's own operators are known by name. An operator of another library multiplies if it launches a kernel that does; its factors
-are then the first two of its inputs whose shapes fit together.
-
-An operator of recurrent layers runs all steps of a sequence through one layer, or through all of them. Its inputs are the sequence, the
-hidden state and weights: matrices by which the inputs and the hidden state are multiplied, [gates · width, width].
+An operator of another library multiplies if it launches a kernel that does; its factors are then the first two of its inputs whose shapes
+fit together. An operator of recurrent layers runs all steps of a sequence through one layer, or through all of them. Its inputs are the
+sequence, the hidden state and weights: matrices by which the inputs and the hidden state are multiplied, [gates · width, width].
 """
 
 from __future__ import annotations
 
-import re
+from functools import lru_cache
 from itertools import combinations
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
+import numpy as np
+
+from lumos.operators.table import (
+    OperatorKind,
+    axis_rule,
+    convolution_windows,
+    elementwise_names,
+    kind_of,
+    of_torch,
+    own_name,
+    settings_of,
+    weights_of,
+)
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from lumos.operators.table import Shape
-
-_ATTENTION = re.compile(r"aten::(_scaled_dot_product|scaled_dot_product|_?flash_attention|_efficient_attention|_cudnn_attention)")
-_RECURRENT = re.compile(r"(aten::)?(_?\w*_rnn(_layer)?|lstm|gru|rnn_tanh|rnn_relu|_thnn_fused_(lstm|gru)_cell)(_backward)?$")
-_CONVOLUTION = re.compile(r"(aten::)?(conv\dd|convolution|_convolution|cudnn_convolution|miopen_convolution|mkldnn_convolution)$")
-_CONVOLUTION_BACKWARD = re.compile(r"(aten::)?(\w*convolution_backward(_input|_weight)?)$")
-
-
-class FactorPlaces(NamedTuple):
-    """Where the two factors of a multiplication are among the inputs of its operator. transposed: whether the second is [n, k]."""
-
-    first: int
-    second: int
-    transposed: bool
-
-
-#: The factors of the operators that PyTorch itself has.
-PRODUCTS = {
-    "aten::mm": FactorPlaces(0, 1, False),
-    "aten::bmm": FactorPlaces(0, 1, False),
-    "aten::addmm": FactorPlaces(1, 2, False),
-    "aten::baddbmm": FactorPlaces(1, 2, False),
-    "aten::_scaled_mm": FactorPlaces(0, 1, False),
-    "aten::linear": FactorPlaces(0, 1, True),
-    "aten::mkldnn_linear": FactorPlaces(0, 1, True),
-}
 
 
 class ShapedOperator(NamedTuple):
@@ -64,56 +51,29 @@ class Product(NamedTuple):
     batch: int
 
 
-def factors(o: ShapedOperator) -> FactorPlaces | None:
-    """The factors of a multiplication; None where the operator is no multiplication or lacks their shapes."""
-    known = PRODUCTS.get(o.name)
-    if known is not None:
-        fit = len(o.shapes) > known.second and min(len(o.shapes[known.first]), len(o.shapes[known.second])) > 1
-        return known if fit else None
-    return _by_shape(o.shapes) if o.multiplies else None
+class Multiplication(NamedTuple):
+    """What a call multiplies. first, second: where its factors are among its inputs. transposed: whether the second is [n, k]. whole: the
+    sizes without regard to groups. groups: into how many its rows, or with `of_depth` the steps of its depth, are divided; 0 where they
+    are not."""
+
+    first: int
+    second: int
+    transposed: bool
+    whole: Product
+    groups: int = 0
+    of_depth: bool = False
 
 
-def product(o: ShapedOperator) -> Product | None:
-    """The sizes of a multiplication; None where the operator is no multiplication or lacks shapes."""
-    found = factors(o)
-    if found is None:
-        return None
-    a, b = o.shapes[found.first], o.shapes[found.second]
-    if found.transposed:
-        return Product(elements(a[:-1]), b[0], b[1], 1)
-    return Product(a[-2], b[-1], a[-1], a[0] if len(a) == 3 else 1)
+class Attention(NamedTuple):
+    """The sizes of an attention. width, value_width: of each head of queries and keys, and of values."""
 
-
-def grouped_product(o: ShapedOperator) -> Product | None:
-    """The sizes of a multiplication of tokens by the matrix of the expert that each goes to, or, for the gradients of these matrices, of
-    the tokens of each expert by their gradients, where every expert has equally many; None for other operators."""
-    if "grouped_mm" not in o.name or len(o.shapes) < 2 or len(o.shapes[0]) != 2:
-        return None
-    a, b = o.shapes[:2]
-    if len(b) == 3:
-        return Product(max(a[0] // max(b[0], 1), 1), b[2], a[1], b[0])
-    experts = next((s[0] for s in o.shapes[2:] if len(s) == 1), 0)
-    return Product(a[0], b[1], max(a[1] // experts, 1), experts) if len(b) == 2 and experts else None
-
-
-def routed(o: ShapedOperator) -> int:
-    """The tokens that experts multiply together, each counted once for every expert that it goes to; 0 for other operators."""
-    if grouped_product(o) is None:
-        return 0
-    a, b = o.shapes[:2]
-    return a[0] if len(b) == 3 else a[1]
-
-
-def _by_shape(shapes: tuple[Shape, ...]) -> FactorPlaces | None:
-    """The first two tensors that can be multiplied: [m, k] and [k, n], or else [m, k] and the weight [n, k]."""
-    wide = [i for i, shape in enumerate(shapes) if len(shape) > 1]
-    for first, second in combinations(wide, 2):
-        a, b = shapes[first], shapes[second]
-        if len(a) == len(b) and a[:-2] == b[:-2] and a[-1] == b[-2]:
-            return FactorPlaces(first, second, False)
-        if len(b) == 2 and a[-1] == b[1]:
-            return FactorPlaces(first, second, True)
-    return None
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    width: int
+    value_width: int
 
 
 def elements(shape: Shape) -> int:
@@ -121,19 +81,199 @@ def elements(shape: Shape) -> int:
     return prod(shape)
 
 
+# ---------------------------------------------------------------- multiplications
+
+
+def factors(o: ShapedOperator) -> Multiplication | None:
+    """What an operator multiplies; None where it is no multiplication, or its shapes are not of one."""
+    if of_torch(o.name):
+        return _by_letters(o.name, o.shapes) if kind_of(o.name) is OperatorKind.MULTIPLICATION else None
+    return _by_shape(o.shapes) if o.multiplies else None
+
+
+@lru_cache(1 << 13)
+def _by_letters(name: str, shapes: tuple[Shape, ...]) -> Multiplication | None:
+    """The first two inputs that share a letter which the result lacks, and what the other letters are."""
+    sizes = _sizes(name, shapes)
+    result = _letters_of_result(name, shapes)
+    for first, second in combinations(sizes, 2):
+        a, b = sizes[first], sizes[second]
+        depth = [letter for letter in a if letter in b and letter not in result]
+        if not depth:
+            continue
+        if any(a[letter] != b[letter] for letter in depth):
+            return None
+        rows, columns = (prod(x[letter] for letter in x if letter in result and letter not in y) for x, y in ((a, b), (b, a)))
+        batch = prod(max(a[letter], b[letter]) for letter in a if letter in b and letter in result)
+        whole = Product(rows, columns, prod(a[letter] for letter in depth), batch)
+        chosen = [size for letter, size in (a | b).items() if letter not in result and letter not in depth]
+        apart = [each[letter] for each in sizes.values() for letter in each if letter in result and letter not in a and letter not in b]
+        return Multiplication(first, second, list(b)[-1] in depth, whole, prod(chosen or apart) if chosen or apart else 0, not chosen)
+    return None
+
+
+def _sizes(name: str, shapes: tuple[Shape, ...]) -> dict[int, dict[str, int]]:
+    """The size of each letter in each input that fits its letters."""
+    rule = axis_rule(name, shapes)
+    pairs = enumerate(zip(rule.inputs, shapes, strict=False)) if rule is not None else ()
+    fitting = ((i, pattern, shape) for i, (pattern, shape) in pairs if pattern is not None and shape and pattern.fits(len(shape)))
+    return {i: dict(zip(pattern.letters(len(shape)), shape, strict=True)) for i, pattern, shape in fitting}
+
+
+def results_of(name: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
+    """The shapes of what a call gives, by the letters of the table or since it has the axes of its inputs; None where they do not follow.
+
+    Raises ValueError where the inputs of an operator element by element cannot be laid over each other."""
+    rule = axis_rule(name, shapes)
+    if rule is None:
+        return (np.broadcast_shapes(*shapes),) if own_name(name) in elementwise_names() else None
+    sizes: dict[str, int] = {"1": 1}
+    for of_input in _sizes(name, shapes).values():
+        sizes |= {letter: max(size, sizes.get(letter, 0)) for letter, size in of_input.items()}
+    out = []
+    for pattern in rule.results:
+        letters = () if pattern.like >= 0 else pattern.letters(pattern.least + (rule.stretch(shapes) if pattern.stretch else 0))
+        if pattern.like >= len(shapes) or not sizes.keys() >= set(letters):
+            return None
+        out.append(shapes[pattern.like] if pattern.like >= 0 else tuple(sizes[letter] for letter in letters))
+    return tuple(out)
+
+
+def _letters_of_result(name: str, shapes: tuple[Shape, ...]) -> frozenset[str]:
+    rule = axis_rule(name, shapes)
+    if rule is None or not rule.results:
+        return frozenset()
+    first = rule.results[0]
+    return frozenset(first.letters(first.least + (rule.stretch(shapes) if first.stretch else 0)))
+
+
+def _by_shape(shapes: tuple[Shape, ...]) -> Multiplication | None:
+    """The first two tensors that can be multiplied: [m, k] and [k, n], or else [m, k] and the weight [n, k]."""
+    wide = [i for i, shape in enumerate(shapes) if len(shape) > 1]
+    for first, second in combinations(wide, 2):
+        a, b = shapes[first], shapes[second]
+        plain = len(a) == len(b) and a[:-2] == b[:-2] and a[-1] == b[-2]
+        found = _by_letters("matmul", (a, b)) if plain else _by_letters("linear", (a, b)) if len(b) == 2 else None
+        if found is not None:
+            return found._replace(first=first, second=second)
+    return None
+
+
+def product(o: ShapedOperator) -> Product | None:
+    """The sizes of a multiplication of matrices; None where the operator is none, lacks shapes, or multiplies by groups."""
+    found = factors(o)
+    if found is None or found.groups or min(len(o.shapes[found.first]), len(o.shapes[found.second])) < 2:
+        return None
+    return found.whole
+
+
+def grouped_product(o: ShapedOperator) -> Product | None:
+    """The sizes of a multiplication of tokens by the matrix of the expert that each goes to, or, for the gradients of these matrices, of
+    the tokens of each expert by their gradients, where every expert has equally many; None for other operators."""
+    found = factors(o)
+    if found is None or not found.groups:
+        return None
+    m, n, k, _ = found.whole
+    each = max(routed(o) // found.groups, 1)
+    return Product(m, n, each, found.groups) if found.of_depth else Product(each, n, k, found.groups)
+
+
+def routed(o: ShapedOperator) -> int:
+    """The tokens that experts multiply together, each counted once for every expert that it goes to; 0 for other operators."""
+    found = factors(o)
+    if found is None or not found.groups:
+        return 0
+    return found.whole.k if found.of_depth else found.whole.m
+
+
+# ---------------------------------------------------------------- attention
+
+
 def is_attention(name: str) -> bool:
     """Whether an operator computes a whole attention."""
-    return bool(_ATTENTION.match(name))
+    return of_torch(name) and kind_of(name) is OperatorKind.ATTENTION
+
+
+def attention_of(name: str, shapes: tuple[Shape, ...]) -> Attention | None:
+    """The sizes of an attention; None for another operator, and without its shapes."""
+    if not is_attention(name):
+        return None
+    tensors = list(_sizes(name, shapes).values())
+    query, key, value = (next((t for t in tensors if set(letters) <= t.keys()), None) for letters in ("bhqd", "bhkd", "bhkv"))
+    if query is None or key is None:
+        return None
+    width = query["d"]
+    return Attention(query["b"], query["h"], key["h"], query["q"], key["k"], width, width if value is None else value["v"])
 
 
 def positions_first(name: str) -> bool:
     """Whether an attention operator takes [batch, position, head, width], and not [batch, head, position, width]."""
-    return bool(re.search(r"_(flash|efficient)_attention_(forward|backward)", name)) and "scaled_dot_product" not in name
+    rule = axis_rule(name, ()) if is_attention(name) else None
+    return rule is not None and any(pattern is not None and pattern.before == "bqhd" for pattern in rule.inputs)
+
+
+# ---------------------------------------------------------------- how much is computed
+
+
+def operations(name: str, shapes: Sequence[Shape], values: Sequence[str]) -> float | None:
+    """Operations of one call: two for each multiplication and its addition; None where the operator or its shapes are not known.
+
+    A product of [m, k] by [k, n] counts 2·m·n·k; of tokens by the matrices of several experts, each token meets one. Attention counts
+    two products forward, of queries by keys and of these scores by values, and five backward, half of either where it is causal (Dao,
+    FlashAttention-2, 2023, section 4.1). A convolution counts 2 for every element of its output and every weight that reaches it, and as
+    many again for each gradient that its backward pass computes.
+    """
+    if not of_torch(name):
+        return None
+    given, kind = tuple(shapes), kind_of(name)
+    if kind is OperatorKind.MULTIPLICATION:
+        found = _by_letters(name, given)
+        return None if found is None else 2.0 * prod(found.whole)
+    if kind is OperatorKind.ATTENTION:
+        return _of_attention(name, given, values)
+    return _of_convolution(name, given, values) if kind is OperatorKind.CONVOLUTION else None
+
+
+def _of_attention(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -> float | None:
+    sizes = attention_of(name, shapes)
+    if sizes is None:
+        return None
+    # Backward the scores are computed again; then the gradients of queries, keys, and of scores and values.
+    widths = 3 * sizes.width + 2 * sizes.value_width if "backward" in name else sizes.width + sizes.value_width
+    half = 0.5 if _is_true(values, settings_of(name).get("is_causal", -1)) else 1.0
+    return 2.0 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * widths * half
+
+
+def _of_convolution(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -> float | None:
+    place = (weights_of(name) or (len(shapes),))[0]
+    if place >= len(shapes) or min(len(shapes[0]), len(shapes[place])) < 3:
+        return None
+    first, weight, settings = shapes[0], shapes[place], settings_of(name)
+    mask = settings.get("output_mask", -1)
+    if mask < 0:
+        windows = convolution_windows(name, values, first[2:], weight[2:])
+        return None if windows is None else 2.0 * first[0] * prod(window.positions for window in windows) * prod(weight)
+    if mask >= len(values) or _is_true(values, settings.get("transposed", -1)):
+        return None
+    wanted = [word.strip() == "True" for word in values[mask].strip("[]").split(",")][:2]
+    return 2.0 * first[0] * prod(first[2:]) * prod(weight) * sum(wanted)
+
+
+def _is_true(values: Sequence[str], place: int) -> bool:
+    return 0 <= place < len(values) and values[place] == "True"
+
+
+def convolution_work(o: ShapedOperator) -> int:
+    """Multiplications of a convolution, forward or backward, but for its stride; 0 where the operator is none."""
+    place = weights_of(o.name)[0] if kind_of(o.name) is OperatorKind.CONVOLUTION and weights_of(o.name) else len(o.shapes)
+    if place >= len(o.shapes) or min(len(o.shapes[0]), len(o.shapes[place])) < 3:
+        return 0
+    return prod(o.shapes[0]) * prod(o.shapes[place][2:]) * o.shapes[place][place - 1]
 
 
 def is_recurrent(name: str) -> bool:
     """Whether an operator runs a whole recurrent layer, or the cell of one."""
-    return bool(_RECURRENT.match(name))
+    return kind_of(name) is OperatorKind.RECURRENT
 
 
 class Recurrence(NamedTuple):
@@ -158,7 +298,7 @@ class Recurrence(NamedTuple):
 
 def recurrence(o: ShapedOperator) -> Recurrence | None:
     """The sizes of an operator of recurrent layers; None where it is none or does not show them."""
-    if not is_recurrent(o.name) or not o.shapes or len(o.shapes[0]) != 3:
+    if kind_of(o.name) is not OperatorKind.RECURRENT or not o.shapes or len(o.shapes[0]) != 3:
         return None
     leading = o.shapes[0][:2]
     rows = next((s[-2] for s in o.shapes[1:] if len(s) > 1 and s[-2] in leading), 0)
@@ -174,29 +314,21 @@ def recurrent_multiplications(o: ShapedOperator) -> int:
     return 0 if found is None else found.tokens * found.weights * (2 if "backward" in o.name else 1)
 
 
+# ---------------------------------------------------------------- weights
+
+
+def weight_inputs(o: ShapedOperator) -> tuple[Shape, ...]:
+    """The shapes of an operator's inputs that are weights of the model: those that the table says, of a recurrent layer what is neither
+    its sequence nor its state, and what a multiplication adds to its result together with the matrix that it multiplies by."""
+    if is_recurrent(o.name) and o.shapes:
+        return tuple(s for s in o.shapes[1:] if 0 < len(s) < 3 and s[0] not in o.shapes[0][:2])
+    found = factors(o) if not weights_of(o.name) else None
+    if found is not None and found.first > 0 and len(o.shapes[found.second]) == 2:
+        return tuple(s for s in (*o.shapes[: found.first], o.shapes[found.second]) if s)
+    return tuple(o.shapes[i] for i in weights_of(o.name) if i < len(o.shapes) and o.shapes[i])
+
+
 def shapes_of_weights(counted: Iterable[tuple[ShapedOperator, int]]) -> frozenset[Shape]:
-    """The shapes of the weights that forward operators use, and of their transposes."""
-    found: set[Shape] = set()
-    for o, _ in counted:
-        if o.name == "aten::embedding":
-            found.update(o.shapes[:1])
-        elif _CONVOLUTION.match(o.name) or ("norm" in o.name and "backward" not in o.name):
-            found.update(s for s in o.shapes[1:] if s)
-        elif is_recurrent(o.name) and o.shapes:
-            found.update(s for s in o.shapes[1:] if 0 < len(s) < 3 and s[0] not in o.shapes[0][:2])
-        elif o.name in ("aten::linear", "aten::mkldnn_linear"):
-            found.update(s for s in o.shapes[1:3] if s)
-        elif o.name == "aten::addmm" and product(o) is not None:
-            found.update((o.shapes[0], o.shapes[2]))
+    """The shapes of the weights that operators use, and of their transposes."""
+    found = {shape for o, _ in counted for shape in weight_inputs(o)}
     return frozenset(found | {s[::-1] for s in found if len(s) == 2})
-
-
-def convolution_work(o: ShapedOperator) -> int:
-    """Multiplications of a convolution, forward or backward, but for its stride; 0 where the operator is none."""
-    weight = 1 if _CONVOLUTION.match(o.name) else 2 if _CONVOLUTION_BACKWARD.match(o.name) else 0
-    if not weight or len(o.shapes) <= weight or min(len(o.shapes[0]), len(o.shapes[weight])) < 3:
-        return 0
-    out = 1
-    for size in (*o.shapes[0], *o.shapes[weight][2:], o.shapes[weight][weight - 1]):
-        out *= size
-    return out

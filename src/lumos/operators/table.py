@@ -1,20 +1,51 @@
-"""The table of operators (`data/operators.toml`): how the axes of an operator's inputs and results belong together.
+"""The table of operators (`data/operators.toml`): the kind of each, and how the axes of its inputs and results belong together.
 
-An operator that the table does not have is taken as one of which nothing is known: its inputs are what they were made as, and its results
-are recognised by their shapes where they are used.
+What torch itself says of its operators is in `data/torch.json`, which `tools/operators.py` writes: which are pointwise, reductions or
+views, which only call others, and where the settings of attention and convolutions stand among their arguments. An operator that neither
+has is taken as one of which nothing is known: its inputs are what they were made as, and its results are recognised by their shapes where
+they are used.
 """
 
 from __future__ import annotations
 
+import json
 import tomllib
+from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from lumos.characters import is_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Shape = tuple[int, ...]
 
 #: The place of one axis: the input, and the axis counted from the first.
 AxisPlace = tuple[int, int]
+
+_DATA = Path(__file__).parent / "data"
+
+
+class OperatorKind(StrEnum):
+    """What an operator does. The value is the spelling in the table."""
+
+    MULTIPLICATION = "multiplication"
+    ATTENTION = "attention"
+    CONVOLUTION = "convolution"
+    RECURRENT = "recurrent"
+    NORMALISATION = "normalisation"
+    POINTWISE = "pointwise"
+    REDUCTION = "reduction"
+    VIEW = "view"
+    COPY = "copy"
+    FILL = "fill"
+    GATHER = "gather"
+    SCATTER = "scatter"
+    SORTING = "sorting"
+    WINDOW = "window"
+    EXCHANGE = "exchange"
 
 
 class Pattern(NamedTuple):
@@ -27,14 +58,18 @@ class Pattern(NamedTuple):
     weight: bool
     like: int = -1
 
+    @property
+    def least(self) -> int:
+        """How many axes a tensor of the pattern has without its stretch."""
+        return len(self.before) + len(self.after)
+
     def fits(self, axes: int) -> bool:
         """Whether a tensor with so many axes has the pattern."""
-        least = len(self.before) + len(self.after)
-        return axes >= least if self.stretch else axes == least
+        return axes >= self.least if self.stretch else axes == self.least
 
     def letters(self, axes: int) -> list[str]:
         """The name of each axis of a tensor with so many; those of a stretch are numbered from the last."""
-        stretch = axes - len(self.before) - len(self.after)
+        stretch = axes - self.least
         return [*self.before, *(f"{self.stretch}{stretch - i}" for i in range(stretch)), *self.after]
 
 
@@ -44,6 +79,17 @@ class Rule(NamedTuple):
     inputs: tuple[Pattern | None, ...]
     results: tuple[Pattern, ...]
 
+    def fits(self, shapes: tuple[Shape, ...]) -> bool:
+        """Whether every input of a call that is a tensor has the axes of its letters."""
+        pairs = zip(self.inputs, shapes, strict=False)
+        return all(pattern is None or not shape or pattern.fits(len(shape)) for pattern, shape in pairs)
+
+    def stretch(self, shapes: tuple[Shape, ...]) -> int:
+        """How many axes "*" stands for in a call, at most."""
+        pairs = zip(self.inputs, shapes, strict=False)
+        starred = [(pattern, len(shape)) for pattern, shape in pairs if pattern is not None and pattern.stretch == "*"]
+        return max((axes - pattern.least for pattern, axes in starred if pattern.fits(axes)), default=0)
+
     @property
     def weights(self) -> tuple[int, ...]:
         """The inputs that are weights of the model."""
@@ -51,33 +97,123 @@ class Rule(NamedTuple):
 
 
 @cache
-def _table() -> dict[str, dict[str, object]]:
-    return tomllib.loads((Path(__file__).parent / "data" / "operators.toml").read_text(encoding="utf-8"))
+def read_table() -> dict[str, Any]:
+    """The parts of the table, as the file has them."""
+    return tomllib.loads((_DATA / "operators.toml").read_text(encoding="utf-8"))
 
 
 @cache
-def axis_rules() -> dict[str, Rule]:
-    """The operators whose axes are said by letters."""
-    return {name: _rule(str(text)) for name, text in _table()["axes"].items()}
+def said_by_torch() -> dict[str, Any]:
+    """What torch says of its operators."""
+    found: dict[str, Any] = json.loads((_DATA / "torch.json").read_text(encoding="utf-8"))
+    return found
+
+
+@cache
+def _kinds() -> dict[str, OperatorKind]:
+    table, torch = read_table(), said_by_torch()
+    out = {name: OperatorKind(kind) for kind in ("pointwise", "reduction", "view") for name in torch[kind]}
+    for part in ("kinds", "elementwise"):
+        out |= {name: OperatorKind(kind) for kind, names in table[part].items() for name in names}
+    out |= {name: OperatorKind(kind) for kind, rules in table["axes"].items() for name in rules}
+    return out | {name: OperatorKind(kind) for kind, ways in table["arguments"].items() for names in ways.values() for name in names}
+
+
+@cache
+def kind_of(name: str) -> OperatorKind | None:
+    """What an operator of torch does; None for one that neither the table nor torch's own tags have."""
+    return _kinds().get(own_name(name))
+
+
+def of_torch(name: str) -> bool:
+    """Whether an operator is one of torch's own."""
+    return name.startswith("aten::")
+
+
+@cache
+def without_work(name: str) -> bool:
+    """Whether an operator of torch itself does nothing to the elements of its inputs: it describes memory, or only calls others."""
+    if not of_torch(name) or kind_of(name) is OperatorKind.RECURRENT:
+        return False
+    return kind_of(name) is OperatorKind.VIEW or only_calls(name)
+
+
+@cache
+def only_calls(name: str) -> bool:
+    """Whether an operator has no kernel of its own on any device, but calls other operators."""
+    return own_name(name) in _composite()
+
+
+@cache
+def _composite() -> frozenset[str]:
+    return frozenset(said_by_torch()["composite"])
+
+
+def settings_of(name: str) -> dict[str, int]:
+    """Where the settings of an attention or a convolution stand among its arguments, by their names in torch's schema."""
+    found: dict[str, int] = said_by_torch()["settings"].get(own_name(name), {})
+    return found
+
+
+class ConvolutionWindow(NamedTuple):
+    """One side of a convolution. positions: of its output."""
+
+    stride: int
+    padding: int
+    dilation: int
+    positions: int
+
+
+def convolution_windows(name: str, values: Sequence[str], image: Shape, taps: Shape) -> list[ConvolutionWindow] | None:
+    """How a convolution goes along each side of its images; None where the recording does not have its settings, or it is transposed.
+    values: of its arguments, as the profiler writes them. image, taps: the sides of the images and of the weights."""
+    places = settings_of(name)
+    if "stride" not in places or len(values) <= max(places.values()) or ("transposed" in places and values[places["transposed"]] == "True"):
+        return None
+    settings = [_numbers(values[places[key]]) for key in ("stride", "padding", "dilation")]
+    if len(image) != len(taps) or not taps or any(len(each) not in (1, len(taps)) for each in settings) or min(settings[0]) < 1:
+        return None
+    sides = zip(image, taps, *(each * len(taps) if len(each) == 1 else each for each in settings), strict=True)
+    return [ConvolutionWindow(step, pad, gap, (size + 2 * pad - gap * (n - 1) - 1) // step + 1) for size, n, step, pad, gap in sides]
+
+
+def _numbers(text: str) -> list[int]:
+    """The whole numbers of a list such as "[1, 1]"; none where the text is no list of them."""
+    words = [word.strip() for word in text.strip("[]").split(",")]
+    return [int(word) for word in words] if all(is_whole(word.removeprefix("-")) for word in words) else []
+
+
+@cache
+def _axis_rules() -> dict[str, tuple[Rule, ...]]:
+    return {name: tuple(map(_rule, text.split("|"))) for rules in read_table()["axes"].values() for name, text in rules.items()}
+
+
+def axis_rule(name: str, shapes: tuple[Shape, ...]) -> Rule | None:
+    """How letters say that the axes of a call belong together, by the first reading that its inputs fit; None where none says it."""
+    rules = _axis_rules().get(own_name(name))
+    if rules is None or len(rules) == 1:
+        return rules[0] if rules else None
+    return next((rule for rule in rules if rule.fits(shapes)), rules[0])
 
 
 @cache
 def views() -> dict[str, str]:
     """The operators whose result follows from the values of their arguments, each with the function that says how."""
-    return {name: how for how, names in _table()["views"].items() if isinstance(names, list) for name in names}
+    return {name: how for ways in read_table()["arguments"].values() for how, names in ways.items() for name in names}
 
 
 @cache
 def elementwise_names() -> frozenset[str]:
     """The operators whose result has the axes of their inputs."""
-    names = _table()["elementwise"]["operators"]
-    return frozenset(names) if isinstance(names, list) else frozenset()
+    of_torch = {name for name in said_by_torch()["pointwise"] if _kinds()[name] is OperatorKind.POINTWISE}
+    return frozenset(name for names in read_table()["elementwise"].values() for name in names) | of_torch - _axis_rules().keys()
 
 
 @cache
 def own_name(name: str) -> str:
     """The name of an operator without its namespace and without the underscore of those that work in place."""
-    return name.rpartition("::")[2].rstrip("_") or name
+    last = name.rpartition("::")[2]
+    return last if last.startswith("__") else last.rstrip("_") or name
 
 
 def _rule(text: str) -> Rule:
@@ -97,8 +233,7 @@ def _pattern(word: str) -> Pattern | None:
 
 def forced(name: str, shapes: tuple[Shape, ...]) -> list[tuple[AxisPlace, AxisPlace]]:
     """The pairs of axes that a call of an operator makes equal, of those that have the same recorded size."""
-    base = own_name(name)
-    rule = axis_rules().get(base)
+    base, rule = own_name(name), axis_rule(name, shapes)
     if rule is not None:
         return _by_letters(rule, shapes)
     if base in elementwise_names():
@@ -142,6 +277,5 @@ def _of_convolution(shapes: tuple[Shape, ...]) -> list[tuple[AxisPlace, AxisPlac
 
 def weights_of(name: str) -> tuple[int, ...]:
     """The inputs of an operator that are weights of the model."""
-    base = own_name(name)
-    rule = axis_rules().get(base)
-    return rule.weights if rule is not None else (1, 2) if views().get(base) == "convolved" else ()
+    rules = _axis_rules().get(own_name(name))
+    return rules[0].weights if rules else (1, 2) if views().get(own_name(name)) == "convolved" else ()

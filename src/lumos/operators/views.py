@@ -11,7 +11,7 @@ from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.operators.symbols import ONE, Axis, Symbols, Window
-from lumos.operators.table import own_name
+from lumos.operators.table import convolution_windows, own_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -357,27 +357,17 @@ def _indexed(call: CallArguments) -> Results:
     return [Sized((*by[0].shape, *tensor.shape[1:]), (*by[0].axes, *tensor.axes[1:]))]
 
 
-#: Where stride, padding and dilation stand among the arguments of a convolution, and the flag that transposes it.
-_SETTINGS = {"cudnn_convolution": (3, 2, 4, -1), "miopen_convolution": (4, 3, 5, -1)}
-_USUAL_SETTINGS = (3, 4, 5, 6)
-
-
 def _convolved(call: CallArguments) -> Results:
     data, weight = call.tensors[0], call.tensors[1]
-    *places, flag = _SETTINGS.get(own_name(call.name), _USUAL_SETTINGS)
-    settings = [call.numbers(place) for place in places]
-    sides = len(weight.shape) - 2
-    transposed = 0 <= flag < len(call.values) and call.values[flag] == "True"
-    if transposed or len(data.shape) != len(weight.shape) or any(s is None or len(s) not in (1, sides) for s in settings):
+    windows = convolution_windows(call.name, call.values, data.shape[2:], weight.shape[2:])
+    if windows is None:
         return None
-    stride, padding, dilation = (s * sides if len(s) == 1 else s for s in settings if s is not None)
-    out = Sized((data.shape[0], weight.shape[0]), (data.axes[0], weight.axes[0]))
-    for i in range(sides):
-        reach = dilation[i] * (weight.shape[2 + i] - 1) + 1
-        size = (data.shape[2 + i] + 2 * padding[i] - reach) // max(stride[i], 1) + 1
-        axis = call.symbols.window(Window(data.axes[2 + i], weight.axes[2 + i], padding[i], max(stride[i], 1), dilation[i]))
-        out = Sized((*out.shape, size), (*out.axes, axis))
-    return [out]
+    axes = [
+        call.symbols.window(Window(data.axes[2 + i], weight.axes[2 + i], window.padding, window.stride, window.dilation))
+        for i, window in enumerate(windows)
+    ]
+    shape = (data.shape[0], weight.shape[0], *(window.positions for window in windows))
+    return [Sized(shape, (data.axes[0], weight.axes[0], *axes))]
 
 
 def _gathered(call: CallArguments) -> Results:

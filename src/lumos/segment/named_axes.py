@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumos.operators.symbols import Axis
-from lumos.operators.table import axis_rules, own_name, views
+from lumos.operators.table import axis_rule, own_name, views
 from lumos.segment.program import axes_of
 from lumos.trace.once import once_a_trace
 
@@ -94,8 +94,8 @@ class _Names:
     def _attention(self) -> dict[str, Counter[Axis]]:
         """How often each axis is the batch (b), the queries' positions (q), heads of queries (h) and keys (g), or their width (d)."""
         out: dict[str, Counter[Axis]] = {letter: Counter() for letter in "bqhgd"}
-        for number, _, base in self._forward():
-            rule = axis_rules().get(base)
+        for number, call, base in self._forward():
+            rule = axis_rule(base, call.shapes)
             if rule is None or len(rule.inputs) < 3 or "attention" not in base or any((number, i) not in self.of for i in range(3)):
                 continue
             for i, letters in ((0, {"b": "b", "q": "q", "h": "h", "d": "d"}), (1, {"h": "g"})):

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.operators.calls import GATHERS
-from lumos.operators.shaped import ShapedOperator, elements, factors
-from lumos.operators.table import Shape
+from lumos.operators.shaped import ShapedOperator, elements, factors, weight_inputs
+from lumos.operators.table import Shape, of_torch
 from lumos.segment.dimensions import Shapes, shapes_of
 from lumos.vocabulary import DType, Phase
 
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
 #: The operator with which autograd gathers the gradient of a weight.
 GATHERED = re.compile(f"{GATHERS}$")
-#: The operators that multiply by a matrix of weights.
-_PRODUCTS = ("aten::mm", "aten::addmm")
 
 
 class Gradient(NamedTuple):
@@ -69,9 +67,9 @@ def _parts(shapes: Shapes) -> dict[int, set[Shape]]:
     known = defaultdict[int, set[Shape]](set)
     for i in np.unique(shapes.of_row[shapes.own]).tolist():
         o = shapes.operators[i]
-        found = factors(o) if o.name in _PRODUCTS else None
-        if found is not None:
-            a, b = o.shapes[found.second][-2:]
+        found = factors(o)
+        if found is not None and of_torch(o.name) and len(o.shapes[found.second]) == 2:
+            a, b = o.shapes[found.second]
             for size in (a, b):
                 known[size] |= {(a, b), (b, a)}
     return known
@@ -131,18 +129,12 @@ def _grown(gradient: Gradient, shapes: Shapes, resize: Resized) -> float:
 
 
 def weight_shapes(o: ShapedOperator) -> tuple[Shape, ...]:
-    """Shapes of the inputs of a forward operator that are weights."""
-    if o.name == "aten::embedding":
-        return o.shapes[:1]
-    if any(word in o.name for word in ("norm", "linear", "conv")):
-        return tuple(s for s in o.shapes[1:] if s)
-    if "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3:  # one matrix for each expert
-        return o.shapes[1:2]
-    found = factors(o)
-    if found is None or len(o.shapes[found.second]) != 2:
-        return ()
-    biases = tuple(s for s in o.shapes[: found.first] if s)
-    return (*biases, o.shapes[found.second])
+    """Shapes of the inputs of a forward operator that are weights: those that are known to be, else the matrices that it multiplies by."""
+    found = factors(o) if not weight_inputs(o) else None
+    if found is None:
+        return weight_inputs(o)
+    by = o.shapes[found.second]
+    return (by,) if len(by) == 2 + (found.groups > 0) else ()
 
 
 def _first_whole_pass(segmentation: Segmentation, position: int) -> range:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.flops import COUNTED, counted_operators
+from lumos.analyze.flops import counted_operators, is_counted
 from lumos.chakra.work.amounts import Amounts, Details, main_type
 from lumos.cost.operators import OperatorTime, device_work_of
 from lumos.cost.traffic import traffic
-from lumos.operators.shaped import elements
+from lumos.operators.shaped import ShapedOperator, elements, factors, results_of
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT, Category, Int64
 from lumos.vocabulary import DType
@@ -30,12 +30,6 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.operators.table import Shape
     from lumos.trace.table import Job, Trace
-
-#: Products whose output has the rows of one factor and the columns of the other: the positions of the two among the inputs.
-_FACTORS = {
-    **dict.fromkeys(("aten::mm", "aten::bmm", "aten::_scaled_mm", "aten::_grouped_mm"), (0, 1)),
-    **dict.fromkeys(("aten::addmm", "aten::baddbmm"), (1, 2)),
-}
 
 
 def recorded_work(graph: Graph, job: Job) -> Amounts:
@@ -128,26 +122,17 @@ def _calls(trace: Trace, operators: list[int], table: dict[Details, int]) -> Map
 def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> _Call:
     """texts: the shapes, types and values of the inputs, as the profiler wrote them."""
     dims, kinds, values = texts
-    shapes: list[Shape] = []
-    dtypes: list[str] = []
+    inputs: list[tuple[Shape, str]] = []
     for entry, kind in zip(json.loads(dims), [*map(str, json.loads(kinds)), *[""] * len(dims)], strict=False):
         nested = [tuple(e) for e in entry if isinstance(e, list)]
-        shapes += nested or [tuple(entry)]
-        dtypes += [kind.removeprefix("TensorList").strip("[]") or kind] * max(len(nested), 1)
-    output, moved = _output(name, shapes), traffic(OperatorTime(name, tuple(shapes), tuple(dtypes), 0, 1))
+        inputs += [(shape, kind.removeprefix("TensorList").strip("[]") or kind) for shape in nested or [tuple(entry)]]
+    shapes, dtypes = tuple(shape for shape, _ in inputs), tuple(dtype for _, dtype in inputs)
+    multiplied, moved = factors(ShapedOperator(name, shapes, dtypes)), traffic(OperatorTime(name, shapes, dtypes, 0, 1))
     sizes = [(elements(s), d) for s, text in zip(shapes, dtypes, strict=True) if s and (d := DType.parse(text)) is not None]
     read = sum(count * d.bytes for count, d in sizes)
-    written = elements(output) * sizes[0][1].bytes if output is not None and sizes else 0
-    outputs = None if output is None or not sizes else IOInfo("[]", json.dumps([output]), json.dumps(dtypes[_FACTORS[name][0] :][:1]))
+    result = (results_of(name, shapes) or ())[:1] if multiplied is not None and sizes else ()
+    written = sum(map(elements, result)) * (sizes[0][1].bytes if sizes else 0)
+    outputs = IOInfo("[]", json.dumps(result), json.dumps(dtypes[multiplied.first :][:1])) if multiplied is not None and result else None
     detail = table.setdefault(Details(IOInfo(values, dims, kinds), outputs), len(table))
-    total = round(moved[1]) if moved is not None else read + written if name in COUNTED else ABSENT
+    total = round(moved[1]) if moved is not None else read + written if is_counted(name) else ABSENT
     return _Call(detail, total or ABSENT, sizes[0][1] if sizes else None)
-
-
-def _output(name: str, shapes: list[Shape]) -> Shape | None:
-    """The shape of a product; None for other operators."""
-    if name not in _FACTORS or len(shapes) <= _FACTORS[name][1]:
-        return None
-    a, b = (shapes[i] for i in _FACTORS[name])
-    groups = shapes[2] if name == "aten::_grouped_mm" and len(b) == 2 and len(shapes) > 2 else ()  # a product for each expert
-    return (*groups, *a[:-1], b[-1]) if a and b else None

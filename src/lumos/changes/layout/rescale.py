@@ -47,6 +47,7 @@ from lumos.operators.shaped import (
     recurrence,
     recurrent_multiplications,
 )
+from lumos.operators.table import without_work
 from lumos.segment.sizes import Sizes
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
@@ -74,18 +75,6 @@ _SMALL = 256
 KERNEL_FLOOR = 2000
 
 
-#: Operators that only describe a tensor in another way, without reading its elements, or only call another operator.
-VIEWS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("view", "reshape", "_unsafe_view", "_reshape_alias", "as_strided", "slice", "select", "narrow", "transpose", "t", "permute"),
-        *("expand", "expand_as", "unsqueeze", "squeeze", "flatten", "unflatten", "unbind", "split", "chunk", "detach", "alias", "to"),
-        *("linear", "matmul", "layer_norm", "softmax", "log_softmax", "contiguous", "scaled_dot_product_attention", "cross_entropy_loss"),
-        *("empty", "empty_like", "empty_strided"),
-    )
-)
-
-
 #: The sizes of a model of which none is known.
 UNKNOWN = Sizes()
 
@@ -102,7 +91,7 @@ class Core(NamedTuple):
 
     def ratio(self, old: ShapedOperator, new: ShapedOperator) -> float:
         """By what the time of an operator, without its fixed time, is multiplied."""
-        if old.name in VIEWS:
+        if without_work(old.name):
             return 1.0
         arithmetic = operator_work(new) / max(operator_work(old), 1)
         if not self.rate:
@@ -153,7 +142,7 @@ class Rescale:
             if recurrent_multiplications(o):
                 growth = recurrent_multiplications(new) / recurrent_multiplications(o)
                 return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
-            return whole if product(o) is None else _between(whole, o, new)
+            return whole if product(o) is None or without_work(o.name) else _between(whole, o, new)
         if self.accelerator is not None:
             sizes, idle = (self.resize.old, self.resize.new), (self._idle(o, o), self._idle(o, new))
             ratio = model_ratio(o, new, self.accelerator, self.accelerator, sizes, idle)

@@ -18,7 +18,7 @@ from lumos.changes.layout.misfit import Usual, usual
 from lumos.changes.layout.prices import Prices, Ratio, exactly
 from lumos.changes.layout.reach import not_reached, unchanged_work
 from lumos.changes.layout.recurrent import resize_recurrent
-from lumos.changes.layout.rescale import VIEWS, Rescale, attention_blocks, core_of, largest_inside, operator_rows
+from lumos.changes.layout.rescale import Rescale, attention_blocks, core_of, largest_inside, operator_rows
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.settings import SETTINGS
@@ -26,6 +26,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
 from lumos.operators.shaped import elements, shapes_of_weights
+from lumos.operators.table import without_work
 from lumos.segment.program import axes_of
 from lumos.segment.signatures import in_tf32, rounds_to_tf32
 from lumos.segment.sizes import Resized, Sizes, sizes
@@ -207,7 +208,7 @@ def _flattened(shapes: Shapes, weights_of: frozenset[Shape], old: Sizes) -> Mask
 
 def _rightly_unchanged(shapes: Shapes, change: Resized, weights_of: frozenset[Shape]) -> Mask:
     """Which of the operators with shapes are known to be no different under the change."""
-    same = [o.name in VIEWS or change.rightly_stays(index, weights_of) for index, o in enumerate(shapes.operators)]
+    same = [without_work(o.name) or change.rightly_stays(index, weights_of) for index, o in enumerate(shapes.operators)]
     return np.array(same or [False], bool)
 
 

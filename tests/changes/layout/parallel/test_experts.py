@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from tests.changes.layout.test_replicated import job_of
 
-from lumos.analyze.flops import operator_flops
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.parallel import experts
@@ -18,7 +17,7 @@ from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
-from lumos.operators.shaped import ShapedOperator
+from lumos.operators.shaped import ShapedOperator, operations
 from lumos.segment.segment import segment
 from lumos.segment.weights import Gradient
 
@@ -77,7 +76,7 @@ def test_a_rank_of_four_has_a_quarter_of_the_experts_for_as_many_tokens(shapes):
     """Two of eight matrices, and the ends of two groups of tokens; the tokens and their arithmetic are the same."""
     part = _with_experts(8, 2, grouped(*shapes), grouped(*shapes))
     assert part.shapes == (shapes[0], (2, *shapes[1][1:]) if len(shapes[1]) == 3 else shapes[1], (2,))
-    multiplied = {operator_flops(o.name, [list(s) for s in o.shapes], []) for o in (part, grouped(*shapes))}
+    multiplied = {operations(o.name, o.shapes, []) for o in (part, grouped(*shapes))}
     assert multiplied == {2 * 128 * 4096 * 8192}
 
 
