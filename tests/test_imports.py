@@ -47,11 +47,11 @@ ORDER = (
     ("cost", "model"),
     ("plan",),
     ("blocks",),
-    ("prediction", "segment"),
+    ("emulation", "prediction", "segment"),
     ("changes",),
+    ("scripted",),
     ("chakra", "findings", "proxy", "searching"),
     ("reports",),
-    ("emulation",),
     ("serve", "startup"),
     ("cli",),
 )

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from lumos.analyze.trust import Trust, trust
     from lumos.analyze.waiting.slack import Slack, slack
     from lumos.changes.answer import Answer
-    from lumos.changes.facade import whatif
     from lumos.changes.grid import Cell
     from lumos.cost.cluster import Accelerator, Cluster, load_cluster
     from lumos.cost.estimate import Estimate
@@ -54,6 +53,7 @@ if TYPE_CHECKING:
     from lumos.reports.export.job import export as export
     from lumos.reports.facade import Written, report
     from lumos.result import Rows
+    from lumos.scripted.facade import whatif
     from lumos.searching.facade import Explained, Swept, explain, search
     from lumos.searching.search import Found
     from lumos.simulation import simulate
@@ -179,7 +179,7 @@ if not TYPE_CHECKING:  # a type checker would take it for an answer to every nam
             "lumos.trace": ("read",),
             "lumos.trace.table": ("Job", "Trace"),
             "lumos.changes.answer": ("Answer",),
-            "lumos.changes.facade": ("whatif",),
+            "lumos.scripted.facade": ("whatif",),
             "lumos.changes.grid": ("Cell",),
         },
         modules=("chakra", "collect", "cost", "proxy"),

@@ -1,4 +1,4 @@
-"""`lumos.whatif`: a job, or its files, and changes as keyword arguments with the words of the command line.
+"""`lumos.whatif` without commands: a job, or its files, and changes as keyword arguments with the words of the command line.
 
     lumos.whatif("traces/", tp=2, layers=16)
     lumos.whatif(job, scale={"*nccl*": 0.5}, drop="aten::dropout")
@@ -75,7 +75,7 @@ class ChangeWords(SettingWords, total=False):
 
 
 @overload
-def whatif(
+def whatif_by_settings(
     job: Source,
     *,
     graph: Graph | None = None,
@@ -87,7 +87,7 @@ def whatif(
 
 
 @overload
-def whatif(
+def whatif_by_settings(
     job: Source,
     *,
     graph: Graph | None = None,
@@ -98,7 +98,7 @@ def whatif(
 ) -> Rows[Cell]: ...
 
 
-def whatif(
+def whatif_by_settings(
     job: Source,
     *,
     graph: Graph | None = None,

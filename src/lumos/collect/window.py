@@ -20,6 +20,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumos.collect import provenance
 from lumos.collect.execution_trace import ExecutionTraceFile
 from lumos.collect.pace import Pace
 from lumos.collect.torch_features import experimental_config
@@ -168,8 +169,7 @@ class Recording:
     def _write_provenance(self) -> None:
         """Write into the trace how it was recorded. torch accepts such entries only during the window."""
         if self._done == self._wait + self._warmup:
-            provenance = json.dumps(_provenance(self._torch, self._steps, self._warmup))
-            self._advance("add_metadata_json", "lumos_collect", provenance)
+            self._advance("add_metadata_json", "lumos_collect", json.dumps(_provenance(self._torch, self._steps, self._warmup)))
 
     def _advance(self, action: str, *arguments: str | None) -> None:
         if self._profiler is None:
@@ -256,7 +256,7 @@ def _import_torch() -> Any:
 
 
 def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
-    """How the trace was recorded, as far as its rows do not show it. It contains no host names, paths or environment."""
+    """How the trace was recorded, as far as its rows do not show it. Of names and paths it contains those of the command alone."""
     distributed = torch.distributed
     has_group = distributed.is_available() and distributed.is_initialized()
     return {
@@ -270,5 +270,7 @@ def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
         "backend": distributed.get_backend() if has_group else None,
         "steps": steps,
         "warmup": warmup,
+        "command": provenance.command(),
+        "variables": provenance.variables(),
         "malloc": {name: os.environ[name] for name in _MALLOC if os.environ.get(name, "").isdigit()},
     }

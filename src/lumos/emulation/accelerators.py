@@ -6,7 +6,8 @@ from lumos.cost.cluster import load_cluster
 from lumos.emulation.process.settings import Device
 from lumos.errors import UsageError
 
-_CPU = "cpu"
+#: Stands for the processors of the host, where a job has no accelerators.
+ON_CPUS = "cpu"
 
 #: Names of torch.cuda.get_device_name, and CUDA compute capabilities (developer.nvidia.com/cuda-gpus).
 _DRIVER = {
@@ -32,12 +33,12 @@ def compute_capability(name: str) -> tuple[int, int] | None:
 def emulated_device(cluster: str) -> Device:
     """The accelerator of a cluster, or the host's processors for "cpu". Raises LumosError for an unknown cluster and UsageError for one
     whose accelerator is not NVIDIA's, which torch would drive otherwise."""
-    if cluster == _CPU:
-        return Device(_CPU, "", 0, 0, (0, 0), 8)
+    if cluster == ON_CPUS:
+        return Device(ON_CPUS, "", 0, 0, (0, 0), 8)
     found = load_cluster(cluster)
     accelerator = found.accelerator
     known = next((_DRIVER[name] for name in _DRIVER if accelerator.name.startswith(name) or found.name.startswith(name)), None)
     if known is None:
-        raise UsageError(f"--emulate {cluster}: only NVIDIA's accelerators can be emulated ({', '.join(_DRIVER)}), and {_CPU}")
+        raise UsageError(f"--emulate {cluster}: only NVIDIA's accelerators can be emulated ({', '.join(_DRIVER)}), and {ON_CPUS}")
     memory, processors = accelerator.require("memory_bytes") / 1e9 * (1 << 30) * _SHOWN, accelerator.require("cores")
     return Device(found.name, known[0], int(memory), int(processors), known[1], found.node.devices, _OUTSIDE)

@@ -188,7 +188,8 @@ class Assumption(msgspec.Struct, frozen=True):
 class Process(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one process. accelerator: the name of a cluster, or "cpu". threads: their names, the main thread first.
     copies: other ranks that do the same work, with the groups of the same `made` that they are members of. schemas: of the operators, as
-    torch writes them, by `signature`. owners: of the storages that were allocated. room: bytes of the device that PyTorch may reserve, 0
+    torch writes them, by `signature`. owners: of the storages that were allocated. modules: the path in its model of each module that a
+    mark names. room: bytes of the device that PyTorch may reserve, 0
     without a limit."""
 
     rank: int
@@ -202,6 +203,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     exchanges: list[Exchange] = []
     allocations: list[Allocation] = []
     owners: list[Owner] = []
+    modules: dict[str, str] = {}
     room: int = 0
     groups: list[Group] = []
     copies: list[int] = []

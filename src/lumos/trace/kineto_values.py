@@ -38,7 +38,13 @@ DEVICE_FIELDS: dict[str, Any] = {
 #: The fields of an element of `distributedInfo.pg_config`, one process group. Ranks are written as a list or as its text.
 GROUP_FIELDS: dict[str, Any] = {"pg_name": str | int, "pg_desc": str, "ranks": list[Index] | str}
 #: What `lumos.collect` writes.
-COLLECT_FIELDS: dict[str, Any] = {"threads": Index, "malloc": dict[str, str]}
+COLLECT_FIELDS: dict[str, Any] = {
+    "torch": str,
+    "threads": Index,
+    "malloc": dict[str, str],
+    "command": list[str],
+    "variables": dict[str, str],
+}
 
 #: Keys of `Trace.metadata` that only other readers set, by which a trace's builder is chosen.
 RESERVED = frozenset({"format", "operations", "chakra", "chakraVersion", "chakraAttributes"})

@@ -24,8 +24,8 @@ from lumos.emulation.execution_trace.nodes import Meeting, NodeSheet, execution_
 from lumos.errors import LumosError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.output_files import check_only_own, new_folder
-from lumos.reports.export.kineto_rows import footer, header
 from lumos.simulation import simulate
+from lumos.trace.kineto_rows import WrittenDevice, footer, header
 
 if TYPE_CHECKING:
     import os
@@ -103,10 +103,11 @@ def _write(folder: Path, job: Ranks, program: int, ranks: Sequence[int], timelin
         if times != (start, end) or not shared:
             start, end = times
             shared = ",\n".join(sheet.common(start, end)).encode()
-        device = rank % cluster.node.devices
+        device, a = rank % cluster.node.devices, cluster.accelerator
+        described = WrittenDevice(device, a.name, int(a.memory_bytes or 0), a.cores or 0)
         groups = [(group.name, group.description, group.ranks) for group in process.groups if rank in group.ranks]
         with igzip.open(folder / _name(rank), "wb", compresslevel=_LEVEL) as file:  # type: ignore[no-untyped-call]
-            file.write(header(EMULATED, rank, process.world, groups, cluster.accelerator, device))
+            file.write(header(EMULATED, rank, process.world, groups, described))
             file.write(shared.replace(DEVICE.encode(), str(device).encode()))
             for row in sheet.exchanges(start, end, job.facts[rank], device):
                 file.write(b",\n" + row.encode())

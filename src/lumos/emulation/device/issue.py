@@ -22,6 +22,7 @@ from lumos.emulation.device.launch import DeviceEngine, width
 from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
 from lumos.emulation.record import CallKind, DeviceCall, Exchange
 from lumos.errors import LumosError
+from lumos.graph.steps import MARK
 from lumos.graph.table import Kind
 from lumos.vocabulary import CollectiveKind
 
@@ -65,10 +66,10 @@ class Moment(NamedTuple):
 
 def issued(process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> DeviceProgram:
     """The program of a process on `cluster`. host: ns of each class. Raises LumosError for a record that contradicts itself."""
-    return _Walk(process, kernels, host, cluster).run()
+    return Walk(process, kernels, host, cluster).run()
 
 
-class _Walk:
+class Walk:
     """The state of a process between two moments."""
 
     def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
@@ -95,6 +96,7 @@ class _Walk:
         for moment in sorted(moments(self.process)):
             if moment.thread >= len(self.process.threads):
                 raise LumosError(f"record of rank {self.process.rank}: thread {moment.thread} is not among its threads; emulate again")
+            self.threads.position = moment.position
             if moment.thread >= 0:
                 self.threads.go_on(moment.thread)
             steps[moment.what](moment.place)
@@ -104,6 +106,8 @@ class _Walk:
     # ---------------------------------------------------------------- rows
 
     def _mark_begins(self, i: int) -> None:
+        if self.process.marks[i].name.startswith(MARK):
+            self.threads.flush()  # no task belongs to two steps
         self.begun[What.MARK_BEGINS, i] = self.threads.here()
 
     def _allocation(self, i: int) -> None:
@@ -117,15 +121,15 @@ class _Walk:
         inner = self.threads.operators[thread]
         fused, launches = i in self.regions, self.launches[i]
         if not inner and not fused:
-            self.threads.spend(self.host[HostClass.ENGINE if operator.name.startswith(_ENGINE) else self._python(i, thread)])
+            self._spend(HostClass.ENGINE if operator.name.startswith(_ENGINE) else self._python(i, thread), i)
         if not inner:
             self.outermost[thread] = i
         inner.append(i)
         self.begun[What.OPERATOR_BEGINS, i] = self.threads.here()
         if fused:  # compiled code calls one operator or kernel for each launch, and nothing around it
-            self.threads.spend(len(launches) * self.host[HostClass.LEAF])
+            self._spend(HostClass.LEAF, i, len(launches))
         else:
-            self.threads.spend(self.host[class_of(i, operator.name, self.tree)])
+            self._spend(class_of(i, operator.name, self.tree), i)
         self.fetched.pop(thread, None)
         for launch in launches:
             self.threads.flush(operator.name)
@@ -134,6 +138,9 @@ class _Walk:
             task = self.threads.issue(call, self.threads.stream(operator.stream), _KINDS[launch.engine], launch.name, launch.work)
             if "DtoH" in launch.name:
                 self.fetched[thread] = task
+
+    def _spend(self, kind: HostClass, operator: int, times: int = 1) -> None:
+        self.threads.spend(kind, operator, times * self.host[kind])
 
     def _python(self, i: int, thread: int) -> HostClass:
         """The class of the time before an operator that no other called: a framework's own code lies around launches."""
@@ -149,7 +156,7 @@ class _Walk:
     def _exchange_begins(self, i: int) -> None:
         exchange = self.process.exchanges[i]
         self.begun[What.EXCHANGE_BEGINS, i] = self.threads.here()
-        self.threads.spend(self.host[HostClass.LEAF])
+        self._spend(HostClass.LEAF, (self.threads.operators[self.threads.current] or [-1])[-1])
         if exchange.host:
             return
         name = stream_of(exchange)

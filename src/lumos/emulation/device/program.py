@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable
 
     from lumos.blocks.work import Work
+    from lumos.emulation.device.host import HostClass
     from lumos.emulation.record import Process
 
 class MarkedEvent(NamedTuple):
@@ -81,6 +82,14 @@ class Span(NamedTuple):
     end: HostPlace
 
 
+class Spent(NamedTuple):
+    """Host time that a task consists of: what kind of stretch it is, the operator whose own time it is or before which it lies, ns."""
+
+    kind: HostClass
+    operator: int
+    ns: int
+
+
 class Task(NamedTuple):
     """One task. lane: index of its thread, or of its stream. ns: of host work; device work has `work` instead, and `launch`, the task that
     launched it (-1 for host work). exchange: index of the exchange that a collective is, -1 for others. operator: the innermost operator
@@ -103,7 +112,8 @@ class DeviceProgram:
     """Tasks in order of issue, and edges between them (before, after, kind) besides the order on each thread and stream.
 
     by_thread: the tasks of each thread. stream_names: what each stream is, by its index. spans: where the operators, marks and exchanges of
-    the record lie, by their index there, and allocations: where each was made. waits: what the streams were told.
+    the record lie, by their index there, and allocations: where each was made. waits: what the streams were told. spent: what the host time
+    of a task consists of. at: of each task the reading of the record's counter at which it was issued.
     """
 
     process: Process
@@ -116,6 +126,8 @@ class DeviceProgram:
     exchanges: dict[int, Span] = field(default_factory=dict)
     allocations: dict[int, HostPlace] = field(default_factory=dict)
     streams: StreamOrder = field(default_factory=StreamOrder)
+    spent: dict[int, list[Spent]] = field(default_factory=dict)
+    at: list[int] = field(default_factory=list)
 
 
 class Threads:
@@ -129,8 +141,10 @@ class Threads:
     def __init__(self, program: DeviceProgram) -> None:
         self.program = program
         self.current = 0
+        self.position = 0  # of the record's counter
         self.operators: list[list[int]] = [[] for _ in program.process.threads]  # that are open, of each thread
         self._pending = [0] * len(program.process.threads)
+        self._spent: list[list[Spent]] = [[] for _ in program.process.threads]  # of which that time consists
         self._handed = [-1] * len(program.process.threads)
         self._streams: dict[Hashable, int] = {}
         program.by_thread.extend([] for _ in program.process.threads)
@@ -144,9 +158,10 @@ class Threads:
         self._handed[thread] = own[-1] if own else -1
         self.current = thread
 
-    def spend(self, ns: int) -> None:
-        """Host time of the current thread."""
+    def spend(self, kind: HostClass, operator: int, ns: int) -> None:
+        """Host time of the current thread: an operator's own, or before it."""
         self._pending[self.current] += ns
+        self._spent[self.current].append(Spent(kind, operator, ns))
 
     def here(self) -> HostPlace:
         """The place that the current thread has come to."""
@@ -156,6 +171,8 @@ class Threads:
         """End the host time so far with a task of its own, called `name`."""
         ns, self._pending[self.current] = self._pending[self.current], 0
         if ns:
+            self.program.spent[len(self.program.tasks)] = self._spent[self.current]
+            self._spent[self.current] = []
             self._add(Task(False, self.current, Kind.OPERATOR, name, ns))
 
     def call(self, name: str, kind: Kind, ns: int, after: Iterable[int] = (), awaited: int = -1) -> int:
@@ -174,11 +191,19 @@ class Threads:
 
     def issue(self, launch: int, stream: int, kind: Kind, name: str, work: Work, exchange: int = -1) -> int:
         """Work that the call `launch` enqueues on a stream; returns its task."""
-        p = self.program
-        task = len(p.tasks)
-        p.tasks.append(Task(True, stream, kind, name, 0, work, launch, exchange, self._operator))
-        p.edges.append((launch, task, Dependency.LAUNCH))
+        p, task = self.program, self._beside(launch, stream, kind, name, work, exchange, Dependency.LAUNCH)
         p.edges.extend((before, task, Dependency.STREAM_WAIT) for before in p.streams.issue(stream, task))
+        return task
+
+    def hand_over(self, call: int, lane: int, name: str, work: Work, exchange: int) -> int:
+        """An exchange that the call leaves to another thread of the process, which stands where a device's streams do; returns its task."""
+        return self._beside(call, lane, Kind.COLLECTIVE, name, work, exchange, Dependency.HAND_OFF)
+
+    def _beside(self, call: int, lane: int, kind: Kind, name: str, work: Work, exchange: int, by: Dependency) -> int:
+        p, task = self.program, len(self.program.tasks)
+        p.at.append(self.position)
+        p.tasks.append(Task(True, lane, kind, name, 0, work, call, exchange, self._operator))
+        p.edges.append((call, task, by))
         return task
 
     @property
@@ -189,6 +214,7 @@ class Threads:
     def _add(self, task: Task) -> int:
         p, number = self.program, len(self.program.tasks)
         p.tasks.append(task)
+        p.at.append(self.position)
         p.by_thread[task.lane].append(number)
         if self._handed[task.lane] >= 0:
             p.edges.append((self._handed[task.lane], number, Dependency.HAND_OFF))

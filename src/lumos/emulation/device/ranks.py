@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.emulation.accelerators import ON_CPUS
 from lumos.emulation.device.launch import width
 from lumos.emulation.distinct import PeersOfCopies
 from lumos.errors import LumosError
@@ -148,7 +149,10 @@ def _processors(programs: Sequence[DeviceProgram], of: Sequence[int], pricer: Pr
         shift.append(len(out))
         out += [Processor(rank, False, f"thread {name}") for name in programs[i].process.threads]
         numbers = stream_numbers(programs[i])
-        out += [Processor(rank, True, f"stream {number}", device=rank % devices, stream=number) for number in numbers]
+        if programs[i].process.accelerator == ON_CPUS:
+            out += [Processor(rank, False, f"thread of exchanges {number}") for number in numbers]
+        else:
+            out += [Processor(rank, True, f"stream {number}", device=rank % devices, stream=number) for number in numbers]
     return tuple(out), shift
 
 

@@ -12,7 +12,7 @@ from lumos.emulation.device.ranks import stream_numbers
 from lumos.emulation.execution_trace.nodes import record_ids
 from lumos.emulation.execution_trace.values import operator_arguments, type_word
 from lumos.graph.table import Kind
-from lumos.reports.export.kineto_rows import (
+from lumos.trace.kineto_rows import (
     ORIGIN,
     PROCESS,
     THREAD,

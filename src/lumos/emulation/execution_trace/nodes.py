@@ -16,7 +16,7 @@ from isal import igzip
 from lumos.emulation.execution_trace.values import TensorIds, type_word
 from lumos.emulation.record import Exchange, Mark, Operator, signature
 from lumos.graph.joined.one_job import EMULATED
-from lumos.reports.export.kineto_rows import PROCESS
+from lumos.trace.kineto_rows import PROCESS
 from lumos.vocabulary import MODULE_PREFIX, CollectiveKind
 
 if TYPE_CHECKING:

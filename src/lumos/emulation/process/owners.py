@@ -42,6 +42,7 @@ class Owners:
         self._young: set[int] = set()  # made by a forward pass and not needed by a backward pass yet
         self._parameters: WeakValueDictionary[int, Any] = WeakValueDictionary()
         self._paths: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+        self.marked: dict[str, str] = {}  # the path of each module that a range of the record is named after
         self._holders: dict[int, str] = {}  # by the identity of a parameter or buffer: the module that has it
         self._calls = threading.local()
         self._forward: list[_Module] = []
@@ -51,8 +52,8 @@ class Owners:
 
     # ---------------------------------------------------------------- what runs
 
-    def enter(self, module: Any) -> None:
-        """A call of a module begins on this thread."""
+    def enter(self, module: Any, name: str) -> None:
+        """A call of a module begins on this thread. name: of its range."""
         stack = self._stack()
         if module not in self._paths:
             for path, each in module.named_modules():
@@ -61,6 +62,7 @@ class Owners:
                 self._holders.setdefault(id(each), path.rpartition(".")[0])
                 self._know_all(each, MemoryKind.PARAMETER, self._holders[id(each)])
         stack.append(self._paths[module])
+        self.marked.setdefault(name, stack[-1])
         self._note_module(stack)
 
     def leave(self) -> None:
@@ -215,7 +217,7 @@ def watch_modules(journal: Journal, owners: Owners) -> None:
 
     def named(module: Any, *args: Any, **kwargs: Any) -> Any:
         name = name_of(module)
-        owners.enter(module)
+        owners.enter(module, name)
         try:
             if not journal.recording:
                 return call(module, *args, **kwargs)

@@ -145,7 +145,7 @@ class _Emulation:
         self._recorded = record.Process(
             rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
             groups=self._groups.made, notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators),
-            owners=list(self._owners.all()), room=settings.device.room, **lists._asdict(),
+            owners=list(self._owners.all()), modules=self._owners.marked, room=settings.device.room, **lists._asdict(),
         )  # fmt: skip
         if not says(CAPTURES):
             self._leave_record(self._recorded)

@@ -25,10 +25,12 @@ from lumos.errors import UsageError
 from lumos.graph.table import Dependency, Graph
 from lumos.output_files import check_only_own, new_folder
 from lumos.prediction.ranks import World, group_of, whole
-from lumos.reports.export.kineto_rows import (
+from lumos.simulation import simulate
+from lumos.trace.kineto_rows import (
     ORIGIN,
     PROCESS,
     THREAD,
+    WrittenDevice,
     complete,
     event_sync,
     flow,
@@ -39,7 +41,6 @@ from lumos.reports.export.kineto_rows import (
     stream_sync,
     stream_wait,
 )
-from lumos.simulation import simulate
 from lumos.trace.table import Origin
 from lumos.vocabulary import CollectiveKind, Direction, DType
 
@@ -131,8 +132,9 @@ class _Writer:
         events = list(self._events())
         groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
         accelerator = self.prediction.job.cluster.accelerator
+        device = WrittenDevice(self.device, accelerator.name, int(accelerator.memory_bytes or 0), accelerator.cores or 0)
         origin = Origin("predicted", sizes=self._sizes())
-        self.file.write(header(origin, self.rank, self.plan.devices, groups, accelerator, self.device))
+        self.file.write(header(origin, self.rank, self.plan.devices, groups, device))
         self.file.write(",\n".join(events).encode())
         self.file.write(footer(self.rank))
 

@@ -22,7 +22,7 @@ from lumos.graph.table import Dependency, Graph, Kind
 from lumos.output_files import check_only_own, new_folder
 from lumos.reports.export.kineto import CALL
 from lumos.reports.export.kineto_nested import NestedRow, Nesting, OpenOperators
-from lumos.reports.export.kineto_rows import (
+from lumos.trace.kineto_rows import (
     BASE,
     ORIGIN,
     PROCESS,

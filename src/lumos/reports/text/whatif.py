@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
-from lumos.units import duration
+from lumos.units import duration, quantity, with_unit
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lumos.analyze.trust import Trust
     from lumos.changes.answer import Answer, Outcome
     from lumos.changes.grid import Cell
+    from lumos.scripted.templates import ScriptCell
 
 PARTS_IN_SECONDS = {
     "exposed_compute_s": "compute alone",
@@ -102,3 +103,21 @@ def print_grid(console: Console, cells: Sequence[Cell], trust: Trust) -> None:
         if cell.refused or cell.impossible:
             words = ", ".join(f"{k}={v}" for k, v in cell.settings.items())
             paragraph(console, (words, "yellow"), f": {cell.refused or cell.impossible}")
+
+
+def print_script_grid(console: Console, cells: Sequence[ScriptCell]) -> None:
+    """Print every combination of a changed script, in their order, and why some were refused."""
+    keys = tuple(cells[0].values) if cells else ()
+    rows = [(*cell.values.values(), *_script_figures(cell)) for cell in cells if cell.step_time_s is not None]
+    if rows:
+        table(console, (*keys, "step", "80 % interval", "memory", "fits"), rows, left=range(len(keys)))
+    for cell in cells:
+        if cell.refused:
+            paragraph(console, (", ".join(f"{key}={value}" for key, value in cell.values.items()), "yellow"), f": {cell.refused}")
+
+
+def _script_figures(cell: ScriptCell) -> tuple[str, ...]:
+    low, high = cell.step_time_low_s or 0.0, cell.step_time_high_s or 0.0
+    memory = "–" if cell.peak_bytes is None else with_unit(cell.peak_bytes, quantity("_bytes"))
+    fits = {None: "–", True: "yes", False: "no"}[cell.fits]
+    return seconds(cell.step_time_s or 0.0), f"{seconds(low)} to {seconds(high)}", memory, fits

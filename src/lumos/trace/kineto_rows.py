@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -16,7 +16,6 @@ from lumos.vocabulary import CollectiveKind, DType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.cost.cluster import Accelerator
     from lumos.trace.table import Origin
 
 #: Start of the recording, ns after the base of its clock; and that base, a multiple of Kineto's window.
@@ -109,8 +108,17 @@ def event_sync(source: int, record: int, start: int, end: int, correlation: int,
     return complete("cuda_sync", "Event Sync", start, end, args, device, -1)
 
 
+class WrittenDevice(NamedTuple):
+    """A device as the header of a file describes it. memory: bytes. processors: SMs."""
+
+    id: int
+    name: str
+    memory: int
+    processors: int
+
+
 def header(
-    origin: Origin, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], accelerator: Accelerator, device: int
+    origin: Origin, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], device: WrittenDevice
 ) -> bytes:
     """The file up to its rows, which a comma separates and `footer` follows.
 
@@ -127,11 +135,10 @@ def header(
         ],
         "nccl_version": "2.21.5",
     }
-    memory, cores = int(accelerator.memory_bytes or 0), accelerator.cores or 0
     out: dict[str, Any] = {
         "schemaVersion": 1,
         "lumos": origin.said,
-        "deviceProperties": [{"id": device, "name": accelerator.name, "totalGlobalMem": memory, "numSms": cores}],
+        "deviceProperties": [{"id": device.id, "name": device.name, "totalGlobalMem": device.memory, "numSms": device.processors}],
         "distributedInfo": info,
         "baseTimeNanoseconds": BASE,
         "displayTimeUnit": "ms",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from lumos.reports.export.kineto_rows import complete
+from lumos.trace.kineto_rows import complete
 
 
 def test_a_name_with_half_a_surrogate_pair_is_written_as_it_was_read():

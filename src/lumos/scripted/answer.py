@@ -1,0 +1,210 @@
+"""From a recording and two commands to the answer of a what-if, with how far the scripts explain the recording.
+
+The base is the emulated script as it was recorded, at the recording's prices; its difference from what was measured says how well that
+script, on its exact dependencies, stands for the recording.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.analyze.loop.identity import NEAR, SAME
+from lumos.analyze.loop.steps import members
+from lumos.analyze.trust import Trust, check_sound, grade, together
+from lumos.analyze.trust import trust as trust_in
+from lumos.changes.answer import Answer, Changed, LoopFigures, Outcome, PeakMemory, StepWork, contributions, outcome
+from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
+from lumos.changes.certainty.trusted import widened
+from lumos.changes.machine import has_device, recorded_cluster
+from lumos.diagnostics import Diagnostic
+from lumos.emulation.accelerators import ON_CPUS
+from lumos.emulation.record import MemoryKind
+from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Evidence
+from lumos.scripted.carry import MeasuredPrices
+from lumos.scripted.match import match_script
+from lumos.scripted.priced import at_prices
+from lumos.scripted.recorded import RecordedCosts
+from lumos.scripted.script import emulated
+from lumos.units import count, duration
+from lumos.vocabulary import Grade
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from lumos.analyze.loop.steps import StepTimes
+    from lumos.emulation.peak import Peak
+    from lumos.graph.table import Graph
+    from lumos.scripted.carry import Carried
+    from lumos.scripted.command import Command
+    from lumos.scripted.match import Coverage
+    from lumos.scripted.priced import PricedJob
+    from lumos.scripted.script import Script
+    from lumos.trace.table import Job
+
+#: The most steps that are emulated: those of a longer recording repeat themselves.
+MOST_STEPS = 8
+#: Shares of the recorded time that have a partner in the script: from the first an answer may be sound, below the second there is none.
+ENOUGH, LEAST = 0.9, 0.7
+#: The share of the changed step's critical path that may be modelled in a sound answer.
+MOST_MODELLED = 0.1
+#: Kinds of memory that a step does not make anew.
+_STATES = (MemoryKind.PARAMETER, MemoryKind.GRADIENT, MemoryKind.OPTIMIZER_STATE)
+#: How many operators are named in a message.
+_NAMED = 3
+
+
+class Asked(NamedTuple):
+    """How two scripts are emulated. ranks: of the changed one, where its launcher does not say. cluster: where it is to run, where that is
+    another than the recorded one; base_cluster: that one, where the trace does not say. limit_s: for each process."""
+
+    ranks: int | None = None
+    cluster: str | None = None
+    base_cluster: str | None = None
+    limit_s: float = 1800.0
+    force: bool = False
+
+
+class Base:
+    """A recording matched with its script, for any number of changed ones. Raises LumosError where the script is not that of the recording,
+    or cannot be emulated."""
+
+    def __init__(self, job: Job, graph: Graph, before: Command, asked: Asked) -> None:
+        self.graph, self.asked = graph, asked
+        self.trust = trust_in(graph)
+        check_sound(self.trust, "whatif", force=asked.force)
+        owners = members(graph)
+        self.times: StepTimes = step_times_of(graph, owners)
+        self.recording = RecordedCosts(job, owners, MOST_STEPS)
+        self.world = max((max((trace.world_size or 1 for trace in job.traces)), *(rank + 1 for rank in graph.ranks)))
+        if before.ranks not in (None, self.world):
+            raise LumosError(
+                f"--before starts {count(before.ranks or 0, 'rank')}, and the recording is of a job of {self.world}: give the command that"
+                " made this recording"
+            )
+        self.on_device = has_device(graph)
+        self.cluster = recorded_cluster(job, graph, asked.base_cluster).name if self.on_device else ON_CPUS
+        self.script = emulated(before, self.cluster, self.world, len(self.recording.names), asked.limit_s)
+        self.matched = match_script(self.recording, self.script)
+        self._check()
+        self.measured = MeasuredPrices(self.script, self.matched)
+        self.carried = self.measured.carried(self.script)
+        self.repeat = True if owners.has_period else None
+        self.job = at_prices(self.script, self.carried, self.recording.calls, repeat=self.repeat)
+
+    @property
+    def share(self) -> Coverage:
+        """The recorded time that decides, and how much of it has a partner: the devices', or the threads' of a job on CPUs."""
+        return self.matched.device if self.on_device else self.matched.host
+
+    def _check(self) -> None:
+        if self.share.part < LEAST and not self.asked.force:
+            first = f"; first: {self.matched.first}" if self.matched.first else ""
+            lone = ", ".join(f"{each.what} ({duration(each.ns)} a step)" for each in self.matched.only_recorded[:_NAMED])
+            raise LumosError(
+                f"--before {self.script.command.text}: this script explains {self.share.part:.0%} of the recorded time, less than"
+                f" {LEAST:.0%}, so it is not the one that was recorded{first}; only in the recording: {lone or 'nothing'}; give the command"
+                " and the checkout that made this recording, or --force"
+            )
+
+    def answer(self, after: Command) -> Answer:
+        """What the changed script takes for a step."""
+        ranks = _ranks(after, self.asked.ranks, self.world)
+        cluster = self.asked.cluster or self.cluster
+        same = (after.words, ranks, cluster) == (self.script.command.words, self.world, self.cluster)
+        script = self.script if same else emulated(after, cluster, ranks, self.script.steps, self.asked.limit_s)
+        carried = self.measured.carried(script)
+        job = self.job if same else at_prices(script, carried, self.recording.calls, repeat=self.repeat)
+        return self._compared(script, carried, job)
+
+    def _compared(self, script: Script, carried: Carried, job: PricedJob) -> Answer:
+        first, second = self.job.loop, job.loop
+        figures, changed_figures = LoopFigures(first), LoopFigures(second)
+        off = first.step_time_ns / self.times.mean_ns - 1 if self.times.mean_ns else 0.0
+        error = spread(self.times, off)
+        length = max(second.step_time_ns, 1)
+        interval = (job.low_ns / length * (1 - error), job.high_ns / length * (1 + error))
+        graph = script.ranks.graph
+        changed = Changed(graph, script.owners, graph.duration, graph.duration, job.scaled, job.modelled)
+        share = changed_figures.provenance(changed)
+        before, after = self.script.command.text, script.command.text
+        found = Answer(
+            _with_memory(outcome(changed_figures, interval, StepWork()), script.peaks),
+            _with_memory(outcome(figures, (1 - error, 1 + error), StepWork()), self.script.peaks),
+            measured_step(self.graph, self.times),
+            (f"after: {after}", f"before: {before}"),
+            contributions(figures.by_class, changed_figures.by_class),
+            share,
+            (*self._said(script, carried), *noise_unknown(self.times), *first.findings("the job"), *second.findings("the changed job")),
+            trust=Trust(Grade.SOUND),
+            job=second,
+            altered=second.step_time_ns != first.step_time_ns,
+        )
+        found = widened(found, together(self.trust, grade((*self._evidence(off), *_modelled(share.modelled), *second.evidence()))))
+        check_sound(found.trust, "whatif", force=self.asked.force)
+        return found
+
+    def _evidence(self, off: float) -> Iterator[Evidence]:
+        if abs(off) > SAME:
+            message = (
+                f"the script as recorded, at the recording's prices, takes {duration(self.job.loop.step_time_ns)} a step, and"
+                f" {duration(self.times.mean_ns)} were measured ({off:+.1%}): something sets the pace that the script does not show"
+            )
+            yield Evidence("base-off", message, Grade.LIMITED if abs(off) <= NEAR else Grade.UNSOUND)
+        if self.share.part < ENOUGH:
+            message = f"the script explains {self.share.part:.0%} of the recorded time; what is only in the recording is in neither step"
+            yield Evidence("script-explains-part", message, Grade.LIMITED, 1 - self.share.part)
+        absent = self.world - len(self.recording.ranks)
+        if absent > 0:
+            yield Evidence("ranks-alike", f"{count(absent, 'rank')} without a recording cost what the recorded ones do", Grade.LIMITED)
+
+    def _said(self, script: Script, carried: Carried) -> Iterator[Diagnostic]:
+        """What was matched, and what only one of the three has."""
+        matched = self.matched
+        shares = [f"{matched.host.part:.1%} of the CPU's"]
+        if matched.device.whole:
+            shares.insert(0, f"{matched.device.part:.1%} of the recorded time of devices")
+        yield Diagnostic("script-matched", f"the script explains {' and '.join(shares)} time")
+        if matched.only_recorded:
+            yield Diagnostic("only-recorded", _named("only in the recording", ((e.what, e.calls, e.ns) for e in matched.only_recorded)))
+        if carried.new:
+            yield Diagnostic("new-operators", _named("only in the changed script, and modelled", carried.new))
+        here = script.kinds[0].process.torch
+        if self.recording.torch and self.recording.torch != here:
+            yield Diagnostic("other-torch", f"recorded with torch {self.recording.torch}, and emulated with {here}: operators may differ")
+        yield Diagnostic("python-kept", "Python between operators, loading of data and threads beside the loop take what was recorded")
+        for each in {(note.code, note.where): note for kind in script.kinds for note in kind.process.notes}.values():
+            yield Diagnostic(each.code, f"{each.message}{f' ({each.where})' if each.where else ''}")
+
+
+def _named(what: str, lone: Iterable[tuple[str, float, float]]) -> str:
+    every = list(lone)
+    named = ", ".join(f"{name} ({calls:.0f} calls, {duration(ns)} a step)" for name, calls, ns in every[:_NAMED])
+    more = f" and {len(every) - _NAMED} more" if len(every) > _NAMED else ""
+    return f"{what}: {named}{more}"
+
+
+def _ranks(after: Command, asked: int | None, world: int) -> int:
+    if asked is not None and after.ranks not in (None, asked):
+        raise UsageError(f"--ranks {asked}: --after starts {count(after.ranks or 0, 'rank')}; leave out --ranks, or change the command")
+    return asked or after.ranks or world
+
+
+def _modelled(share: float) -> Iterator[Evidence]:
+    if share > MOST_MODELLED:
+        message = f"{share:.0%} of the changed step's critical path has prices of models, as the recording has nothing like it"
+        yield Evidence("mostly-modelled", message, Grade.LIMITED)
+
+
+def _with_memory(found: Outcome, peaks: Iterable[Peak]) -> Outcome:
+    """The figures with the memory of the kind of rank that holds most."""
+    most = max(peaks, key=lambda each: each.reserved_bytes, default=None)
+    if most is None:
+        return found
+    held = most.by_kind()
+    rest = most.allocated_bytes - sum(held.get(kind, 0) for kind in _STATES)
+    parameters, gradients, states = (held.get(kind, 0) for kind in _STATES)
+    fits = most.reserved_bytes <= most.room_bytes
+    memory = PeakMemory(parameters, gradients, states, rest, most.allocated_bytes, fits)
+    return replace(found, memory=memory)

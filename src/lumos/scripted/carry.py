@@ -1,0 +1,274 @@
+"""The second matching: what the operators of the emulated scripts cost, from the operators of the first that stand where they do.
+
+An operator of the changed script is looked for by its place (`places`), in its own layer and microbatch, then in any; then one of its name
+that was given the same, in the same phase. Where it was given the same, it keeps the measured time; where not, measured times
+model(after) / model(before). What is found nowhere costs the model times the recording's residual.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.changes.layout.rescale import WHOLE_INTERVAL
+from lumos.emulation.device.launch import width
+from lumos.scripted.match import given, in_two_rounds
+from lumos.scripted.on_cpu import HostSizes
+from lumos.scripted.residual import Residuals
+from lumos.scripted.script import Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from lumos.cost.estimate import Float64
+    from lumos.scripted.match import Matched
+    from lumos.scripted.script import Kindred, Script
+    from lumos.trace.table import Int64
+
+
+class PriceSource(IntEnum):
+    """Where a price comes from."""
+
+    MEASURED = 0
+    SCALED = 1
+    MODELLED = 2
+
+
+class RankPrices(NamedTuple):
+    """What the operators and exchanges of one rank cost, ns: each float64[slots, operators or exchanges], and `PriceSource` of each."""
+
+    best: Float64
+    low: Float64
+    high: Float64
+    source: Int64
+
+
+@dataclass(frozen=True, eq=False)
+class Carried:
+    """The prices of every rank of a job. new: operators that no other stands for, with their calls and ns of a step, the longest first."""
+
+    ranks: list[RankPrices]
+    new: list[tuple[str, float, float]]
+
+
+class MeasuredPrices:
+    """The measured prices of a job, ready to be carried over. before: the script that they are matched with."""
+
+    def __init__(self, before: Script, matched: Matched) -> None:
+        self.before = before
+        self.by_rank = {rank: (before.kinds[before.ranks.of[rank]], prices) for rank, prices in matched.prices.items()}
+        self.residuals = Residuals(self.by_rank.values())
+        self.sizes = HostSizes(self.by_rank.values()) if before.on_host else None
+        self._indexes: dict[int, _Index] = {}
+        self._sources: dict[tuple[int, int], _Sources] = {}
+
+    def carried(self, script: Script) -> Carried:
+        """What a script costs, which may be `before` itself: there a recorded rank keeps what was measured."""
+        ranks, new = [], dict[str, list[float]]()
+        made: dict[tuple[int, tuple[int, ...]], RankPrices] = {}
+        for rank, kind in enumerate(script.ranks.of):
+            likes = self._likes(script, rank)
+            key = (kind, likes)
+            if key not in made:
+                of_each = [self._from(script.kinds[kind], like) for like in likes]
+                made[key] = _mean(of_each)
+                _note_new(script, script.kinds[kind], made[key], new)
+            ranks.append(made[key])
+        longest = sorted(((name, count, ns) for name, (count, ns) in new.items()), key=lambda each: -each[2])
+        return Carried(ranks, longest)
+
+    def _likes(self, script: Script, rank: int) -> tuple[int, ...]:
+        """The recorded ranks whose prices a rank takes: its own, else all of its kind, else all."""
+        if rank in self.by_rank:
+            return (rank,)
+        if script is self.before:
+            kin = tuple(each for each in self.by_rank if script.ranks.of[each] == script.ranks.of[rank])
+            if kin:
+                return kin
+        return tuple(self.by_rank)
+
+    def _from(self, kindred: Kindred, rank: int) -> RankPrices:
+        """The prices of a process by those of a recorded rank."""
+        source, measured = self.by_rank[rank]
+        if kindred is source:
+            return self._as_measured(kindred, measured)
+        key = (id(kindred), id(source))
+        if key not in self._sources:
+            index = self._indexes.setdefault(id(source), _Index(source))
+            self._sources[key] = _Sources(kindred, source, index, self.sizes)
+        own = self._as_measured(source, measured)
+        return self._sources[key].prices(own, self._modelled(kindred))
+
+    def _as_measured(self, kindred: Kindred, measured: Float64) -> RankPrices:
+        unknown = np.isnan(measured)
+        model = self._modelled(kindred)
+        source = np.where(unknown, PriceSource.MODELLED, PriceSource.MEASURED)
+        best, low, high = (np.where(unknown, each, measured) for each in model[:3])
+        return RankPrices(best, low, high, source)
+
+    def _modelled(self, kindred: Kindred) -> RankPrices:
+        """What the model and the residual say of a process."""
+        ratio = np.stack([self.residuals.columns(kindred, slot) for slot in Slot], axis=1)
+        best, low, high = kindred.modelled * ratio
+        if self.sizes is not None:
+            n = len(kindred.process.operators)
+            for end in (best, low, high):
+                spread = np.divide(end[Slot.OWN, :n], best[Slot.OWN, :n], out=np.ones(n), where=best[Slot.OWN, :n] > 0)
+                end[Slot.OWN, :n] = [self.sizes.new(each) for each in kindred.process.operators] * spread
+        return RankPrices(best, low, high, np.full(best.shape, PriceSource.MODELLED))
+
+
+def _mean(of_each: list[RankPrices]) -> RankPrices:
+    if len(of_each) == 1:
+        return of_each[0]
+    best, low, high = (np.mean([prices[i] for prices in of_each], axis=0) for i in range(3))
+    return RankPrices(best, low, high, np.max([prices.source for prices in of_each], axis=0))
+
+
+def _note_new(script: Script, kindred: Kindred, prices: RankPrices, new: dict[str, list[float]]) -> None:
+    for i, operator in enumerate(kindred.process.operators):
+        if operator.leaf and prices.source[Slot.OWN, i] == PriceSource.MODELLED:
+            entry = new.setdefault(operator.name, [0.0, 0.0])
+            entry[0] += 1 / script.steps
+            entry[1] += float(prices.best[: Slot.EXCHANGE, i].sum()) / script.steps
+
+
+class _Index:
+    """The operators of a process by where they stand."""
+
+    def __init__(self, kindred: Kindred) -> None:
+        self.by_place: dict[Hashable, list[int]] = {}
+        self.by_given: dict[Hashable, list[int]] = {}
+        self.given = [given(each) for each in kindred.process.operators]
+        placed = kindred.placed
+        for i, operator in enumerate(kindred.process.operators):
+            self.by_place.setdefault((placed.step[i], placed.place[i], placed.instance[i]), []).append(i)
+            self.by_place.setdefault((placed.step[i], placed.place[i]), []).append(i)
+            self.by_given.setdefault((placed.step[i], placed.place[i].phase, operator.name, self.given[i]), []).append(i)
+
+
+class _Sources:
+    """For each operator of one process those of another that it takes its prices from, as pairs, and by what they are multiplied."""
+
+    def __init__(self, after: Kindred, before: Kindred, index: _Index, sizes: HostSizes | None) -> None:
+        self.after, self.before = after, before
+        pairs: list[tuple[int, int, bool]] = []
+        placed = after.placed
+        for i, operator in enumerate(after.process.operators):
+            mine, step, place = given(operator), placed.step[i], placed.place[i]
+            found = index.by_place.get((step, place, placed.instance[i]))
+            if found is None:
+                found = index.by_place.get((step, place), [])
+                same = [each for each in found if index.given[each] == mine]
+                found = same or found
+            found = found or index.by_given.get((step, place.phase, operator.name, mine), [])
+            pairs += [(i, each, index.given[each] == mine) for each in found]
+        columns = np.array(pairs, np.int64).reshape(-1, 3).T
+        self.mine, self.theirs, same = columns[0], columns[1], columns[2].astype(bool)
+        self.same = same
+        self.count = np.bincount(self.mine, minlength=after.modelled.shape[1])
+        self.host = self._host(sizes)
+        self.exchanges = _exchanges(after, before)
+
+    def _host(self, sizes: HostSizes | None) -> Float64:
+        """By pair the factor of the time beyond the fixed one, its two ends, and the fixed time, ns; of an operator on a CPU."""
+        out = np.ones((4, len(self.mine)))
+        out[3] = 0.0
+        if sizes is None:
+            return out
+        ours, theirs = self.after.process.operators, self.before.process.operators
+        known: dict[Hashable, tuple[float, float, float, float]] = {}
+        for at in np.flatnonzero(~self.same).tolist():
+            new, old = ours[self.mine[at]], theirs[self.theirs[at]]
+            key = (new.name, given(new), given(old))
+            if key not in known:
+                factor = sizes.factor(old, new)
+                known[key] = (factor.ratio, factor.low, factor.high, factor.fixed)
+            out[:, at] = known[key]
+        return out
+
+    def prices(self, before: RankPrices, model: RankPrices) -> RankPrices:
+        """The prices of the process. before: of the other. model: of this one where it takes none from the other."""
+        best, low, high, source = model.best.copy(), model.low.copy(), model.high.copy(), model.source.copy()
+        ours, theirs = self.after.modelled, self.before.modelled
+        has = self.count > 0
+        for slot in (Slot.OWN, Slot.BEFORE, Slot.CALLS, Slot.DEVICE):
+            mine, other = ours[slot, self.mine], theirs[slot, self.theirs]
+            ratio = np.divide(mine, other, out=np.zeros(len(mine)), where=other > 0)
+            ends = [each[slot, self.theirs] for each in (before.best, before.low, before.high)]
+            if slot is Slot.OWN:
+                fixed = np.minimum(self.host[3], ends[0])
+                times = [(fixed + (end - fixed) * self.host[i]) * ratio for i, end in enumerate(ends)]
+                changed = ~np.isclose(self.host[0] * ratio, 1.0)
+            else:
+                far = np.minimum(1.0, np.abs(np.log(np.where(ratio > 0, ratio, 1.0))) / WHOLE_INTERVAL)
+                spread = far * _spread(self.after, slot, self.mine)
+                times = [ends[0] * ratio, ends[1] * ratio / (1 + spread), ends[2] * ratio * (1 + spread)]
+                changed = ~np.isclose(ratio, 1.0)
+            usable = (other > 0) | (mine == 0)
+            number = np.bincount(self.mine[usable], minlength=len(has))
+            whole = has & (number > 0)
+            for end, time in zip((best, low, high), times, strict=True):
+                total = np.bincount(self.mine[usable], time[usable], minlength=len(has))
+                end[slot, whole] = total[whole] / number[whole]
+            of_pair = np.maximum(before.source[slot, self.theirs], np.where(changed, PriceSource.SCALED, PriceSource.MEASURED))
+            worst = np.zeros(len(has), np.int64)
+            np.maximum.at(worst, self.mine[usable], of_pair[usable])
+            source[slot, whole] = worst[whole]
+        self._of_exchanges(before, (best, low, high), source)
+        return RankPrices(best, low, high, source)
+
+    def _of_exchanges(self, before: RankPrices, ends: tuple[Float64, Float64, Float64], source: Int64) -> None:
+        slot = Slot.EXCHANGE
+        for i, other in self.exchanges:
+            ratio = self.after.modelled[slot, i] / max(self.before.modelled[slot, other], 1.0)
+            for end, theirs in zip(ends, before[:3], strict=True):
+                end[slot, i] = theirs[slot, other] * ratio
+            source[slot, i] = max(before.source[slot, other], PriceSource.MEASURED if np.isclose(ratio, 1.0) else PriceSource.SCALED)
+
+
+def _spread(after: Kindred, slot: Slot, of: Int64) -> Float64:
+    """How far above the best guess the model's interval reaches, by operator, as a share."""
+    parts = after.parts
+    chosen = (parts.slot == slot) & (parts.of >= 0)
+    size = after.modelled.shape[1]
+    high = np.bincount(parts.of[chosen], (parts.ns * after.high)[chosen], minlength=size)
+    best = after.modelled[slot]
+    above: Float64 = np.divide(high, best, out=np.ones(size), where=best > 0)[of] - 1
+    return above
+
+
+def _exchanges(after: Kindred, before: Kindred) -> list[tuple[int, int]]:
+    """Exchanges of one process and those of the other that they are, by group, kind and bytes in the order of each step."""
+    out: list[tuple[int, int]] = []
+    ours, theirs = _by_step(after), _by_step(before)
+    for step, mine in ours.items():
+        other = theirs.get(step, [])
+        numbers: dict[Hashable, int] = {}
+        exact = tuple(_numbers([_key(kindred, i) for i in which], numbers) for kindred, which in ((after, mine), (before, other)))
+        rough = tuple(_numbers([_key(kindred, i)[0] for i in which], numbers) for kindred, which in ((after, mine), (before, other)))
+        partner = in_two_rounds((exact[0], exact[1]), (rough[0], rough[1]))
+        out += [(i, other[j]) for i, j in zip(mine, partner.tolist(), strict=True) if j >= 0]
+    return out
+
+
+def _numbers(values: list[Hashable], known: dict[Hashable, int]) -> Int64:
+    return np.array([known.setdefault(each, len(known)) for each in values], np.int64)
+
+
+def _by_step(kindred: Kindred) -> dict[int, list[int]]:
+    """The exchanges of each step, in the order of their tasks."""
+    out: dict[int, list[int]] = {}
+    for number, task in enumerate(kindred.program.tasks):
+        if task.exchange >= 0:
+            out.setdefault(int(kindred.step[number]), []).append(task.exchange)
+    return out
+
+
+def _key(kindred: Kindred, i: int) -> tuple[Hashable, ...]:
+    each = kindred.process.exchanges[i]
+    size = next((len(group.ranks) for group in kindred.process.groups if group.name == each.group), 0)
+    return (each.kind, each.input_elements * width(each.dtype), size)

@@ -1,0 +1,152 @@
+"""`lumos.whatif`: also with the commands of two scripts, of which the first made the recording.
+
+    lumos.whatif("traces/", before="torchrun --nproc-per-node 8 train.py", after="torchrun --nproc-per-node 8 train.py --compile")
+    lumos.whatif("traces/", before=["python", "train.py"], after="python train.py --batch {batch}", grid={"batch": (4, 8, 16)})
+
+Everything else is as in `changes.facade`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Unpack, overload
+
+from lumos.changes import facade
+from lumos.choices import as_mapping
+from lumos.errors import UsageError
+from lumos.graph.build import build
+from lumos.result import Rows
+from lumos.scripted.answer import Asked, Base
+from lumos.scripted.command import parse
+from lumos.scripted.stored import RECORDED, before_missing, recorded_words
+from lumos.scripted.templates import ScriptCell, evaluate_scripts
+from lumos.trace.source import as_job
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.changes.answer import Answer
+    from lumos.changes.facade import ChangeWords
+    from lumos.changes.grid import Cell
+    from lumos.graph.table import Graph
+    from lumos.trace.source import Source
+    from lumos.trace.table import Job
+
+#: The changes that go together with a changed script.
+_BESIDE = ("cluster", "base_cluster")
+
+
+@overload
+def whatif(
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: None = None,
+    before: str | Sequence[str] | None = None,
+    after: str | Sequence[str] | None = None,
+    ranks: int | None = None,
+    **changes: Unpack[ChangeWords],
+) -> Answer: ...
+
+
+@overload
+def whatif(
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: Mapping[str, Sequence[object]],
+    before: None = None,
+    after: None = None,
+    **changes: Unpack[ChangeWords],
+) -> Rows[Cell]: ...
+
+
+@overload
+def whatif(
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: Mapping[str, Sequence[object]],
+    before: str | Sequence[str] | None = None,
+    after: str | Sequence[str],
+    ranks: int | None = None,
+    **changes: Unpack[ChangeWords],
+) -> Rows[ScriptCell]: ...
+
+
+def whatif(
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    grid: Mapping[str, Sequence[object]] | None = None,
+    before: str | Sequence[str] | None = None,
+    after: str | Sequence[str] | None = None,
+    ranks: int | None = None,
+    **changes: Unpack[ChangeWords],
+) -> Answer | Rows[Cell] | Rows[ScriptCell]:
+    """The step of the job under `changes`, compared with that of the job as it is.
+
+    job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again.
+    force: answer also where the recording cannot give a sound answer. changes: see `ChangeWords` and `SettingWords`. grid: values by
+    setting, or by "scale:GLOB"; every combination of them is evaluated on top of the changes and becomes a row.
+
+    before, after: the command that made the recording and a changed one, as one text or as words; both are run without devices, the
+    structure is that of the second and the prices are the recording's. before="recorded" runs the command that the recording names. ranks:
+    of `after`, where its launcher does not say. With them, the only changes are `cluster` (where `after` runs) and `base_cluster`, and grid
+    has the values of the {placeholders} in `after`.
+
+    Raises UsageError for an unknown setting (it names the nearest) or a wrong value, LumosError where the trace does not support the
+    change, cannot give a sound answer, or is not of `before`, TraceError as `lumos.read` does.
+    """
+    if before is None and after is None:
+        if ranks is not None:
+            raise UsageError("ranks says how many ranks `after` has: give `after` and `before` too")
+        if grid is None:
+            return facade.whatif_by_settings(job, graph=graph, repair=repair, force=force, **changes)
+        return facade.whatif_by_settings(job, graph=graph, repair=repair, force=force, grid=grid, **changes)
+    if other := sorted(set(changes) - set(_BESIDE)):
+        raise UsageError(f"{', '.join(other)}: a changed script is the whole change; leave out {other[0]}, or write it into `after`")
+    read = as_job(job, repair=repair)
+    asked = Asked(ranks, changes.get("cluster"), changes.get("base_cluster"), force=force)
+    if grid is None:
+        return by_script(read, graph, before, after, asked)
+    values = {key: tuple(map(str, several)) for key, several in as_mapping(grid, "grid", "{'batch': (4, 8)}").items()}
+    return Rows(by_scripts(read, graph, before, after, values, asked))
+
+
+def by_script(job: Job, graph: Graph | None, before: str | Sequence[str] | None, after: str | Sequence[str] | None, asked: Asked) -> Answer:
+    """The answer for one changed script."""
+    second = parse(_asked_for(after), "--after")
+    return _base(job, graph, before, asked).answer(second)
+
+
+def by_scripts(
+    job: Job,
+    graph: Graph | None,
+    before: str | Sequence[str] | None,
+    after: str | Sequence[str] | None,
+    values: Mapping[str, tuple[str, ...]],
+    asked: Asked,
+) -> tuple[ScriptCell, ...]:
+    """The answers for every combination of the values of the placeholders in `after`."""
+    return evaluate_scripts(lambda: _base(job, graph, before, asked), _asked_for(after), values)
+
+
+def _asked_for(after: str | Sequence[str] | None) -> str | Sequence[str]:
+    if after is None:
+        raise UsageError("--before is the command that made the recording; give the changed one with --after")
+    return after
+
+
+def _base(job: Job, graph: Graph | None, before: str | Sequence[str] | None, asked: Asked) -> Base:
+    if before is None:
+        raise before_missing(job)
+    first = parse(recorded_words(job) if before == RECORDED else before, "--before")
+    return Base(job, build(job) if graph is None else graph, first, asked)

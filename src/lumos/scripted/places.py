@@ -1,0 +1,151 @@
+"""Where each operator of an emulated process stands in its script, so that the same one is found in another run of it.
+
+A place is the module's path, with the numbers in it set aside, the phase of the step, the operator, and which of that name it is in that
+call of the module. The numbers and the microbatch say which of several alike. An operator of the backward pass is the module's whose
+operator of the forward pass it belongs to; what accumulates a gradient, the module's whose gradient was made just before.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import Counter
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.graph.steps import MARK
+from lumos.vocabulary import MODULE_PREFIX, Phase
+
+if TYPE_CHECKING:
+    from lumos.emulation.record import Process
+
+#: How torch names the ranges of an optimizer's methods (torch/optim/optimizer.py).
+_OPTIMIZER = "Optimizer."
+#: And the rows of the backward pass' engine.
+_ENGINE = "autograd::engine"
+
+
+class ScriptPlace(NamedTuple):
+    """Equal for operators that do the same in layers and microbatches that do the same. phase: forward is also what a script does outside
+    of its modules."""
+
+    phase: Phase
+    module: str
+    operator: str
+    occurrence: int
+
+
+class ScriptInstance(NamedTuple):
+    """Which of those with one place. numbers: in the path of its module."""
+
+    microbatch: int
+    numbers: tuple[int, ...]
+
+
+class ScriptPlaces(NamedTuple):
+    """By operator of a process: its step (index of the mark, -1 outside), the operator around it (-1 without), its place and instance."""
+
+    step: list[int]
+    parent: list[int]
+    place: list[ScriptPlace]
+    instance: list[ScriptInstance]
+
+
+class _Call(NamedTuple):
+    """A call of a module, or what is outside of all."""
+
+    number: int
+    module: str
+    microbatch: int
+
+
+def step_bounds(process: Process) -> list[tuple[int, int]]:
+    """Begin and end of each recorded step."""
+    return sorted((mark.begin, mark.end) for mark in process.marks if mark.name.startswith(MARK))
+
+
+def step_holding(bounds: list[tuple[int, int]], position: int) -> int:
+    """The step that a reading of the counter lies in; what follows one belongs to it, and what precedes all to the first."""
+    return max(bisect_right(bounds, (position, 1 << 62)) - 1, 0)
+
+
+def placed(process: Process) -> ScriptPlaces:
+    """The places of all operators of a process."""
+    return _Placing(process).found
+
+
+class _Placing:
+    def __init__(self, process: Process) -> None:
+        self.process, self.bounds = process, step_bounds(process)
+        n = len(process.operators)
+        self.found = ScriptPlaces([0] * n, [-1] * n, [ScriptPlace(Phase.FORWARD, "", "", 0)] * n, [ScriptInstance(0, ())] * n)
+        self.calls: list[_Call] = [_Call(0, "", 0)] * n
+        self.phase = [Phase.FORWARD] * n
+        self._nest()
+        self._backward()
+        self._count()
+
+    def _nest(self) -> None:
+        """Parents, steps, the modules around operators, and what is inside an optimizer."""
+        p = self.process
+        rows = [(each.thread, each.begin, -each.end, i, False) for i, each in enumerate(p.operators)]
+        rows += [
+            (each.thread, each.begin, -each.end, i, True)
+            for i, each in enumerate(p.marks)
+            if each.name.startswith((MODULE_PREFIX, _OPTIMIZER))
+        ]
+        outermost = Counter[int]()
+        stack: list[tuple[int, int, int, _Call | None, bool]] = []  # thread, end, operator, call of a module, of an optimizer
+        for thread, begin, end, i, is_mark in sorted(rows):
+            while stack and (stack[-1][0] != thread or stack[-1][1] < begin):
+                stack.pop()
+            _, _, parent, call, updating = stack[-1] if stack else (thread, 0, -1, None, False)
+            step = step_holding(self.bounds, begin)
+            if is_mark:
+                name = p.marks[i].name
+                if name.startswith(_OPTIMIZER):
+                    updating = True
+                else:
+                    if call is None and parent < 0:
+                        outermost[step] += 1
+                    call = _Call(i + 1, p.modules.get(name, name), max(outermost[step] - 1, 0))
+                stack.append((thread, -end, parent, call, updating))
+                continue
+            self.found.step[i], self.found.parent[i] = step, parent
+            self.calls[i] = call or _Call(0, "", 0 if updating else max(outermost[step] - 1, 0))
+            self.phase[i] = Phase.OPTIMIZER if updating else Phase.FORWARD
+            stack.append((thread, -end, i, call, updating))
+
+    def _backward(self) -> None:
+        """The modules of the backward pass. What a checkpoint runs again there lies in calls of modules of its own."""
+        operators, parents = self.process.operators, self.found.parent
+        forward = {(each.thread, each.sequence): i for i, each in enumerate(operators) if each.sequence >= 0 and each.forward_thread < 0}
+        before: dict[int, _Call] = {}
+        for i, each in enumerate(operators):
+            parent = parents[i]
+            if each.forward_thread >= 0 or each.name.startswith(_ENGINE):
+                source = forward.get((each.forward_thread, each.sequence), -1)
+                call = self.calls[source] if source >= 0 else before.get(each.thread, _Call(0, "", 0))
+                before[each.thread] = call
+            elif parent >= 0 and self.phase[parent] is Phase.BACKWARD:
+                call = self.calls[i] if self.calls[i].number else self.calls[parent]
+            else:
+                continue
+            self.calls[i], self.phase[i] = call, Phase.BACKWARD
+
+    def _count(self) -> None:
+        """Which of its name each operator is in its call of a module."""
+        counted = Counter[tuple[object, ...]]()
+        for i, each in enumerate(self.process.operators):
+            call, phase = self.calls[i], self.phase[i]
+            key = (self.found.step[i], call.number, call.microbatch, phase, each.name)
+            path, numbers = _without_numbers(call.module)
+            self.found.place[i] = ScriptPlace(phase, path, each.name, counted[key])
+            self.found.instance[i] = ScriptInstance(call.microbatch, numbers)
+            counted[key] += 1
+
+
+@cache
+def _without_numbers(path: str) -> tuple[str, tuple[int, ...]]:
+    """A path with a star for each number in it, and the numbers."""
+    parts = path.split(".")
+    return ".".join("*" if part.isdigit() else part for part in parts), tuple(int(part) for part in parts if part.isdigit())

@@ -1,0 +1,78 @@
+"""What a recording says of a model's prices: how many times as long its operators took, by their name.
+
+An operator that only the changed script has is priced by the model times this, of its own name where the recording has any, else of all
+work of its slot; the spread of the ratio is the interval.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.scripted.script import Slot
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from lumos.cost.estimate import Float64
+    from lumos.scripted.script import Kindred
+
+#: The ends of an 80 % interval, as shares of what was seen.
+_LOW, _HIGH = 0.1, 0.9
+
+
+class Residual(NamedTuple):
+    """MeasuredPrices / modelled: over all together, and the ends of the interval of single calls."""
+
+    best: float
+    low: float
+    high: float
+
+
+#: Of what the recording says nothing: the model, with the interval that it has where a device was never measured.
+UNSEEN = Residual(1.0, 0.5, 2.0)
+
+
+class Residuals:
+    """The ratios of a job. measured: of each recorded rank its kind and prices, NaN where nothing was measured."""
+
+    def __init__(self, measured: Iterable[tuple[Kindred, Float64]]) -> None:
+        seen: dict[tuple[int, str], list[tuple[float, float]]] = {}
+        for kindred, prices in measured:
+            model = kindred.modelled
+            for slot in Slot:
+                names = _names(kindred, slot)
+                known = np.flatnonzero(~np.isnan(prices[slot]) & (model[slot] > 0))
+                for i in known[known < len(names)].tolist():
+                    pair = (float(prices[slot, i]), float(model[slot, i]))
+                    seen.setdefault((slot, names[i]), []).append(pair)
+                    seen.setdefault((slot, ""), []).append(pair)
+        self._ratios: Mapping[tuple[int, str], Residual] = {key: _ratio(np.array(pairs)) for key, pairs in seen.items()}
+
+    def of(self, slot: Slot, name: str) -> Residual:
+        """The ratio of an operator's slot."""
+        return self._ratios.get((slot, name)) or self._ratios.get((slot, ""), UNSEEN)
+
+    def columns(self, kindred: Kindred, slot: Slot) -> Float64:
+        """The ratios of all operators, or exchanges, of a process: float64[3, n], best, low and high."""
+        names = _names(kindred, slot)
+        out = np.ones((3, kindred.modelled.shape[1]))
+        for i, name in enumerate(names):
+            out[:, i] = self.of(slot, name)
+        return out
+
+
+def _names(kindred: Kindred, slot: Slot) -> list[str]:
+    process = kindred.process
+    return [each.kind for each in process.exchanges] if slot is Slot.EXCHANGE else [each.name for each in process.operators]
+
+
+def _ratio(pairs: Float64) -> Residual:
+    measured, modelled = pairs.T
+    best = float(measured.sum() / modelled.sum())
+    each = measured / modelled
+    order = np.argsort(each)
+    share = np.cumsum(modelled[order]) / modelled.sum()
+    low, high = (float(each[order][min(int(np.searchsorted(share, at)), len(order) - 1)]) for at in (_LOW, _HIGH))
+    return Residual(best, min(low, best), max(high, best))

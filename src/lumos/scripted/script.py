@@ -1,0 +1,210 @@
+"""A command run without its devices, as a value: what each kind of rank does, in what order, and what the models say that it costs.
+
+Every task of the emulated job has its cost in parts, and each part says what it is the cost of: an operator's own time on its thread, the
+time before it, its launch calls, its work on the device, or an exchange. So a price for an operator is a price for its tasks, whatever
+tasks it has.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.loop.steps import assigned
+from lumos.blocks.coefficients import kernel_by_kernel
+from lumos.blocks.price import Pricer
+from lumos.cost.cluster import load_cluster
+from lumos.emulation.accelerators import ON_CPUS, emulated_device
+from lumos.emulation.device.host import HostClass, host_ns
+from lumos.emulation.device.issue import issued
+from lumos.emulation.device.kernels import Kernels
+from lumos.emulation.device.on_host import issued_on_host
+from lumos.emulation.device.ranks import all_ranks
+from lumos.emulation.peak import peak
+from lumos.emulation.run import Launched, leaving_when_told, records
+from lumos.graph.table import Kind, Step
+from lumos.scripted.places import placed, step_bounds, step_holding
+from lumos.simulation.durations import with_durations
+from lumos.stages import stage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from lumos.analyze.loop.steps import Members
+    from lumos.blocks.work import Work
+    from lumos.cost.cluster import Cluster
+    from lumos.cost.estimate import Float64
+    from lumos.emulation.device.program import DeviceProgram
+    from lumos.emulation.device.ranks import Ranks
+    from lumos.emulation.peak import Peak
+    from lumos.emulation.record import Process
+    from lumos.graph.table import Graph
+    from lumos.scripted.command import Command
+    from lumos.scripted.places import ScriptPlaces
+    from lumos.trace.table import Int64
+
+#: Stretches of host time that lie before an operator.
+_BEFORE = (HostClass.ENGINE, HostClass.PYTHON, HostClass.QUIET_PYTHON)
+
+
+#: Calls of the runtime that order work or wait for it, which cost the host the same whatever operator makes them.
+AWAITING = frozenset(
+    ("cudaEventRecord", "cudaStreamWaitEvent", "cudaEventSynchronize", "cudaStreamSynchronize", "cudaDeviceSynchronize")
+)
+
+
+class Slot(IntEnum):
+    """What a part of a task's cost is the cost of. Of each but the last there is one for every operator; of the last for every exchange."""
+
+    OWN = 0  # the operator's own time on its thread
+    BEFORE = 1  # the time before it
+    CALLS = 2  # its calls that launch
+    DEVICE = 3  # its work on the device
+    EXCHANGE = 4
+
+
+class TaskCosts(NamedTuple):
+    """What a program's tasks cost, part by part, as columns: the task, the slot, the operator or exchange (-1 for none), the model's ns."""
+
+    task: Int64
+    slot: Int64
+    of: Int64
+    ns: Float64
+
+
+@dataclass(frozen=True, eq=False)
+class Kindred:
+    """What one process of an emulated job did, which stands for every rank that does the same. work: of each part, None for the host's."""
+
+    process: Process
+    program: DeviceProgram
+    parts: TaskCosts
+    work: tuple[Work | None, ...]
+    low: Float64
+    high: Float64
+
+    @cached_property
+    def placed(self) -> ScriptPlaces:
+        """Where its operators stand in the script."""
+        return placed(self.process)
+
+    @cached_property
+    def modelled(self) -> Float64:
+        """The model's price of each operator or exchange, ns, float64[slots, operators or exchanges]."""
+        size = max(len(self.process.operators), len(self.process.exchanges), 1)
+        out = np.zeros((len(Slot), size))
+        known = self.parts.of >= 0
+        np.add.at(out, (self.parts.slot[known], self.parts.of[known]), self.parts.ns[known])
+        return out
+
+    @cached_property
+    def step(self) -> Int64:
+        """The step of each task, its index."""
+        bounds = step_bounds(self.process)
+        return np.array([step_holding(bounds, at) for at in self.program.at], np.int64)
+
+    def durations(self, prices: Float64, calls: Mapping[str, float] | None) -> Float64:
+        """The tasks at these prices, ns. prices: as `modelled`. calls: of the calls that order work, by name; None leaves out what no price
+        is for."""
+        parts, model = self.parts, self.modelled
+        factor = np.full(len(parts.ns), float(calls is not None))
+        known = parts.of >= 0
+        whole = model[parts.slot[known], parts.of[known]]
+        factor[known] = np.divide(prices[parts.slot[known], parts.of[known]], whole, out=np.zeros(len(whole)), where=whole > 0)
+        fixed = np.zeros(len(self.program.tasks))
+        if calls is not None:
+            fixed[:] = [calls.get(task.name, task.ns) if task.work is None and task.ns else 0 for task in self.program.tasks]
+        fixed[parts.task] = 0.0
+        return fixed + np.bincount(parts.task, parts.ns * factor, minlength=len(fixed))
+
+
+@dataclass(frozen=True, eq=False)
+class Script:
+    """A command as emulated. kinds: the processes that ran. ranks: the job of all ranks, with the models' prices. peaks: the most memory
+    that each kind holds; empty on CPUs."""
+
+    command: Command
+    cluster: Cluster
+    on_host: bool
+    kinds: tuple[Kindred, ...]
+    ranks: Ranks
+    peaks: tuple[Peak, ...]
+
+    @cached_property
+    def owners(self) -> Members:
+        """The steps of the job."""
+        graph, names = self.ranks.graph, [f"ProfilerStep#{i}" for i in range(self.steps)]
+        steps = tuple(Step(rank, name, 0, 0) for rank in graph.ranks for name in names)
+        of_task = np.concatenate([self.kinds[kind].step + self.steps * rank for rank, kind in enumerate(self.ranks.of)])
+        return assigned(graph, steps, of_task.astype(np.int32))
+
+    @property
+    def steps(self) -> int:
+        """How many steps were emulated."""
+        return len(step_bounds(self.kinds[0].process))
+
+    def priced(self, durations: Int64) -> Graph:
+        """The job's graph with other durations, int64 of all its tasks, ns."""
+        return with_durations(self.ranks.graph, durations)
+
+
+@stage("emulating the script")
+def emulated(command: Command, cluster: str, ranks: int, steps: int, limit_s: float) -> Script:
+    """Run a command without its devices. cluster: whose devices it is shown, or "cpu". steps: recorded, after a first one.
+
+    Raises LumosError where the script cannot be emulated, with the first line of it that cannot.
+    """
+    device = emulated_device(cluster)
+    known = load_cluster("host" if device.is_cpu else cluster)
+    if not device.is_cpu:
+        known.check_size(ranks)
+    with leaving_when_told(), tempfile.TemporaryDirectory(prefix="lumos-script-") as work:
+        found = records(Launched(command.words, device, ranks, steps, 1, Path(work), limit_s))
+    return script(command, found, known)
+
+
+def script(command: Command, processes: list[Process], cluster: Cluster) -> Script:
+    """The value for the records of a job's processes."""
+    on_host = processes[0].accelerator == ON_CPUS
+    host, kernels, pricer = host_ns(cluster.accelerator), Kernels(cluster.accelerator), Pricer(cluster, kernel_by_kernel())
+    programs = [
+        issued_on_host(each, host, cluster) if on_host else issued(each, kernels, host, cluster) for each in processes
+    ]
+    kinds = tuple(_kindred(program, pricer) for program in programs)
+    peaks = () if on_host else tuple(map(peak, processes))
+    return Script(command, cluster, on_host, kinds, all_ranks(programs, pricer), peaks)
+
+
+def _kindred(program: DeviceProgram, pricer: Pricer) -> Kindred:
+    """The parts of a program's tasks."""
+    rows: list[tuple[int, int, int, float]] = []
+    works: list[Work | None] = []
+    distinct = list(dict.fromkeys(task.work for task in program.tasks if task.work is not None))
+    prices = dict(zip(distinct, pricer(distinct), strict=True))
+    low, high = [], []
+    for number, task in enumerate(program.tasks):
+        if task.work is not None:
+            times = prices[task.work].times
+            slot, of = (Slot.EXCHANGE, task.exchange) if task.exchange >= 0 else (Slot.DEVICE, task.operator)
+            rows.append((number, slot, of, times.best))
+            works.append(task.work)
+            low.append(times.low / max(times.best, 1))
+            high.append(times.high / max(times.best, 1))
+            continue
+        spent = [(Slot.BEFORE if each.kind in _BEFORE else Slot.OWN, each.operator, each.ns) for each in program.spent.get(number, ())]
+        if task.kind == Kind.LAUNCH:
+            spent = [(Slot.CALLS, task.operator, task.ns)]
+        for slot, operator, ns in spent:
+            rows.append((number, slot, operator, ns))
+            works.append(None)
+            low.append(1.0)
+            high.append(1.0)
+    columns = np.array(rows, float).reshape(-1, 4).T
+    parts = TaskCosts(columns[0].astype(np.int64), columns[1].astype(np.int64), columns[2].astype(np.int64), columns[3])
+    return Kindred(program.process, program, parts, tuple(works), np.array(low), np.array(high))
