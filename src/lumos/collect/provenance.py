@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 COMMAND = "LUMOS_COMMAND"
 
 _KEPT = re.compile(r"(CUDA_|NCCL_|TORCH(?!ELASTIC_)|PYTORCH_|OMP_)")  # what torch's launcher says of one run is of no other
-_SECRET = re.compile(r"(^|[-_.])(api)?(key|token|secret|password)s?($|[-_.])", re.IGNORECASE)
+_SECRET = re.compile(r"(^|[-_.])(api)?(key|token|secret|password)$", re.IGNORECASE)
 
 
 def command() -> list[str]:

@@ -7,7 +7,7 @@ script, on its exact dependencies, stands for the recording.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lumos.analyze.loop.identity import NEAR, SAME
 from lumos.analyze.loop.steps import members
@@ -31,7 +31,7 @@ from lumos.units import count, duration
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from lumos.analyze.loop.steps import StepTimes
     from lumos.emulation.peak import Peak
@@ -55,6 +55,10 @@ _STATES = (MemoryKind.PARAMETER, MemoryKind.GRADIENT, MemoryKind.OPTIMIZER_STATE
 _NAMED = 3
 
 
+#: Runs a command without its devices: the command, the cluster, ranks, steps, and the seconds that each process may take.
+Emulate: TypeAlias = "Callable[[Command, str, int, int, float], Script]"
+
+
 class Asked(NamedTuple):
     """How two scripts are emulated. ranks: of the changed one, where its launcher does not say. cluster: where it is to run, where that is
     another than the recorded one; base_cluster: that one, where the trace does not say. limit_s: for each process."""
@@ -67,11 +71,11 @@ class Asked(NamedTuple):
 
 
 class Base:
-    """A recording matched with its script, for any number of changed ones. Raises LumosError where the script is not that of the recording,
+    """A recording matched with its script, for any number of changed ones. emulate: runs a command without its devices. Raises LumosError where the script is not that of the recording,
     or cannot be emulated."""
 
-    def __init__(self, job: Job, graph: Graph, before: Command, asked: Asked) -> None:
-        self.graph, self.asked = graph, asked
+    def __init__(self, job: Job, graph: Graph, before: Command, asked: Asked, emulate: Emulate = emulated) -> None:
+        self.graph, self.asked, self.emulate = graph, asked, emulate
         self.trust = trust_in(graph)
         check_sound(self.trust, "whatif", force=asked.force)
         owners = members(graph)
@@ -85,7 +89,7 @@ class Base:
             )
         self.on_device = has_device(graph)
         self.cluster = recorded_cluster(job, graph, asked.base_cluster).name if self.on_device else ON_CPUS
-        self.script = emulated(before, self.cluster, self.world, len(self.recording.names), asked.limit_s)
+        self.script = emulate(before, self.cluster, self.world, len(self.recording.names), asked.limit_s)
         self.matched = match_script(self.recording, self.script)
         self._check()
         self.measured = MeasuredPrices(self.script, self.matched)
@@ -113,7 +117,7 @@ class Base:
         ranks = _ranks(after, self.asked.ranks, self.world)
         cluster = self.asked.cluster or self.cluster
         same = (after.words, ranks, cluster) == (self.script.command.words, self.world, self.cluster)
-        script = self.script if same else emulated(after, cluster, ranks, self.script.steps, self.asked.limit_s)
+        script = self.script if same else self.emulate(after, cluster, ranks, self.script.steps, self.asked.limit_s)
         carried = self.measured.carried(script)
         job = self.job if same else at_prices(script, carried, self.recording.calls, repeat=self.repeat)
         return self._compared(script, carried, job)

@@ -25,16 +25,18 @@ from lumos.errors import LumosError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.output_files import check_only_own, new_folder
 from lumos.simulation import simulate
+from lumos.simulation.durations import with_durations
 from lumos.trace.kineto_rows import WrittenDevice, footer, header
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lumos.cost.cluster import Cluster
     from lumos.emulation.device.ranks import Ranks
     from lumos.emulation.record import Process
     from lumos.simulation import Timeline
+    from lumos.trace.table import Int64
 
 #: A job gets a file for each rank while its files hold at most so many rows together (some 2 GB of text, 200 MB compressed).
 _MOST_ROWS = 20_000_000
@@ -54,10 +56,13 @@ class WrittenTraces(NamedTuple):
     diagnostics: tuple[Diagnostic, ...]
 
 
-def write_traces(folder: str | os.PathLike[str], processes: Sequence[Process], cluster: Cluster) -> WrittenTraces:
+def write_traces(
+    folder: str | os.PathLike[str], processes: Sequence[Process], cluster: Cluster, times: Callable[[Ranks], Int64] | None = None
+) -> WrittenTraces:
     """Write the traces of the job of `processes`, as it would run on `cluster`, to a folder, which is created if it is absent.
 
-    processes: the records of the distinct processes of one job. Raises LumosError for records that contradict each other, an accelerator
+    processes: the records of the distinct processes of one job. times: gives the durations of the job's tasks, ns, in place of those that
+    the models say. Raises LumosError for records that contradict each other, an accelerator
     whose data lack a number, or a folder that cannot be written, UsageError where the folder holds other traces.
     """
     if not processes:
@@ -67,7 +72,7 @@ def write_traces(folder: str | os.PathLike[str], processes: Sequence[Process], c
     host = host_ns(cluster.accelerator)
     programs = [issued(process, kernels, host, cluster) for process in processes]
     job = all_ranks(programs, pricer)
-    timeline = simulate(job.graph)
+    timeline = simulate(job.graph if times is None else with_durations(job.graph, times(job)))
     chosen, left_out = _chosen(job)
     names = [_name(rank) for rank in chosen]
     check_only_own(folder, "*.json*", [*names, *map(execution_trace_name, chosen)])

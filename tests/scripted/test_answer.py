@@ -1,0 +1,77 @@
+"""The answers for changed scripts, against recordings of these whose kernels take times that no model says."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import lumos
+from lumos.analyze.loop.steps import members
+from lumos.changes.certainty.noise import step_times_of
+from lumos.errors import LumosError
+from lumos.scripted.answer import Asked, Base
+from lumos.scripted.command import parse
+from lumos.vocabulary import Grade
+
+#: Multiplications and activations take other times than the models say, so that a step is as long as its device works.
+FACTORS = {"addmm": 50.0, "mm": 30.0, "threshold_backward": 90.0, "relu": 20.0, "tanh": 40.0}
+
+
+def measured_s(job):
+    graph = lumos.build(job)
+    return step_times_of(graph, members(graph)).mean_ns * 1e-9
+
+
+def test_the_script_as_recorded_takes_the_recorded_step(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(**FACTORS), 3, 4096)
+    base = scripts.base(job, 3, 4096)
+    assert base.matched.device.part == pytest.approx(1.0) and not base.matched.only_recorded
+    found = base.answer(scripts.command(3, 4096))
+    assert found.base.step_time_s == pytest.approx(measured_s(job), rel=1e-3) == found.outcome.step_time_s
+    assert not found.altered
+    assert found.trust.grade is Grade.LIMITED  # no device ran this recording
+
+
+def test_more_layers_cost_what_the_recorded_ones_do(scripts, slower, tmp_path):
+    job, truth = (scripts.job(tmp_path / str(layers), slower(**FACTORS), layers, 4096) for layers in (3, 5))
+    found = scripts.base(job, 3, 4096).answer(scripts.command(5, 4096))
+    assert found.outcome.step_time_s == pytest.approx(measured_s(truth), rel=5e-3)
+    assert found.share.measured > 0.9
+    assert found.outcome.memory.fits and found.outcome.memory.parameters_bytes > found.base.memory.parameters_bytes
+
+
+def test_another_batch_is_measured_times_the_models_ratio(scripts, slower, tmp_path):
+    job, truth = (scripts.job(tmp_path / str(batch), slower(**FACTORS), 3, batch) for batch in (4096, 8192))
+    found = scripts.base(job, 3, 4096).answer(scripts.command(3, 8192))
+    assert found.outcome.step_time_s == pytest.approx(measured_s(truth), rel=5e-3)
+    assert found.share.scaled > 0.5 and found.outcome.step_time_low_s < measured_s(truth) < found.outcome.step_time_high_s
+
+
+def test_what_only_the_changed_script_does_is_modelled_and_named(scripts, slower, tmp_path):
+    job, truth = scripts.job(tmp_path / "a", slower(**FACTORS), 3, 4096), scripts.job(tmp_path / "b", slower(**FACTORS), 3, 4096, "tanh")
+    found = scripts.base(job, 3, 4096).answer(scripts.command(3, 4096, "tanh"))
+    (new,) = (each.message for each in found.diagnostics if each.code == "new-operators")
+    assert "aten::tanh (3 calls" in new and "aten::tanh_backward (3 calls" in new
+    assert found.outcome.step_time_low_s < measured_s(truth) < found.outcome.step_time_high_s
+
+
+def test_a_value_that_is_read_no_more_is_waited_for_no_more(scripts, slower, tmp_path):
+    job, truth = scripts.job(tmp_path / "a", slower(), 3, 64, "item"), scripts.job(tmp_path / "b", slower(), 3, 64)
+    found = scripts.base(job, 3, 64, "item").answer(scripts.command(3, 64))
+    assert found.outcome.step_time_s < found.base.step_time_s
+    assert found.outcome.step_time_s == pytest.approx(measured_s(truth), rel=5e-3)
+
+
+def test_a_script_that_is_not_the_recorded_one_is_refused_with_the_first_difference(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(**FACTORS), 6, 4096, "tanh")
+    with pytest.raises(LumosError, match=r"explains \d\d% of the recorded time.*first: .*only in the recording: .*--force"):
+        scripts.base(job, 1, 4096)
+    assert scripts.base(job, 1, 4096, force=True).share.part < 0.7
+
+
+def test_a_launcher_of_another_number_of_ranks_is_not_that_of_the_recording(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(), 3, 64)
+    before = parse(f"{sys.executable} -m torch.distributed.run --nproc-per-node 4 train.py", "--before")
+    with pytest.raises(LumosError, match="--before starts 4 ranks, and the recording is of a job of 1"):
+        Base(job, lumos.build(job), before, Asked())

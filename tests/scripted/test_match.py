@@ -1,0 +1,23 @@
+"""The first matching: operators by order, name and shapes, and the sharing out of what was measured."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lumos.scripted.match import in_two_rounds
+
+
+def numbers(text):
+    return np.array([ord(letter) for letter in text], np.int64)
+
+
+def test_what_lies_between_exact_partners_is_aligned_by_name_alone():
+    exact = numbers("abXcd"), numbers("abYcd")
+    rough = numbers("abxcd"), numbers("abxcd")
+    assert in_two_rounds(exact, rough).tolist() == [0, 1, 2, 3, 4]
+    assert in_two_rounds(exact, (numbers("abxcd"), numbers("abzcd"))).tolist() == [0, 1, -1, 3, 4]
+
+
+def test_nothing_has_no_partner():
+    assert in_two_rounds((numbers(""), numbers("a")), (numbers(""), numbers("a"))).tolist() == []
+    assert in_two_rounds((numbers("ab"), numbers("")), (numbers("ab"), numbers(""))).tolist() == [-1, -1]
