@@ -71,8 +71,8 @@ class Asked(NamedTuple):
 
 
 class Base:
-    """A recording matched with its script, for any number of changed ones. emulate: runs a command without its devices. Raises LumosError where the script is not that of the recording,
-    or cannot be emulated."""
+    """A recording matched with its script, for any number of changed ones. emulate: runs a command without its devices. Raises LumosError
+    where the script is not that of the recording, or cannot be emulated."""
 
     def __init__(self, job: Job, graph: Graph, before: Command, asked: Asked, emulate: Emulate = emulated) -> None:
         self.graph, self.asked, self.emulate = graph, asked, emulate

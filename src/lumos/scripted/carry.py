@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.changes.layout.rescale import WHOLE_INTERVAL
+from lumos.changes.layout.prices import WHOLE_INTERVAL
 from lumos.emulation.device.launch import width
 from lumos.scripted.match import given, in_two_rounds
 from lumos.scripted.on_cpu import HostSizes
@@ -186,7 +186,7 @@ class _Sources:
             key = (new.name, given(new), given(old))
             if key not in known:
                 factor = sizes.factor(old, new)
-                known[key] = (factor.ratio, factor.low, factor.high, factor.fixed)
+                known[key] = factor[:4]
             out[:, at] = known[key]
         return out
 

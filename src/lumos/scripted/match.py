@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.emulation.device.launch import tensors_of, width
+from lumos.operators.sequences import align_names
 from lumos.scripted.recorded import type_name
 from lumos.scripted.script import Slot
-from lumos.sequences import align_names
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence

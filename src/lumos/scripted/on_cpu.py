@@ -6,16 +6,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.rescale import CPU_INTERVAL, VIEWS, Core, factor_within, operator_work, touched
+from lumos.changes.layout.prices import growing
+from lumos.changes.layout.rescale import CPU_INTERVAL, Core, operator_work, touched
 from lumos.emulation.device.launch import tensors_of
+from lumos.operators.shaped import ShapedOperator, product
+from lumos.operators.table import without_work
 from lumos.scripted.recorded import type_name
 from lumos.scripted.script import Slot
-from lumos.segment.products import ShapedOperator, product
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumos.changes.layout.rescale import Factor
+    from lumos.changes.layout.prices import Ratio
     from lumos.cost.estimate import Float64
     from lumos.emulation.record import Operator
     from lumos.scripted.script import Kindred
@@ -47,16 +49,16 @@ class HostSizes:
         self.core = Core(fixed, fixed, sum(work for work, _ in products) / spent if spent else 0.0, typical)
         self._rates = _rates(typical, fixed)
 
-    def factor(self, before: Operator, after: Operator) -> Factor:
+    def factor(self, before: Operator, after: Operator) -> Ratio:
         """The factor of the time beyond the fixed one."""
         old, new = shaped(before), shaped(after)
-        return factor_within(self.core.ratio(old, new) if old != new else 1.0, CPU_INTERVAL, self.core.fixed)
+        return growing(self.core.ratio(old, new) if old != new else 1.0, CPU_INTERVAL, self.core.fixed)
 
     def new(self, operator: Operator) -> float:
         """What an operator takes that the recording does not have, ns: its fixed time, and its work at the rate of those of its name, of
         multiplications, or of all others."""
         each = shaped(operator)
-        if not operator.leaf or each.name in VIEWS:
+        if not operator.leaf or without_work(each.name):
             return self.core.fixed
         rate = self._rates.get(each.name) or self._rates.get("product" if product(each) is not None else "")
         return self.core.fixed + (operator_work(each) / rate if rate else 0.0)
@@ -66,7 +68,7 @@ def _rates(typical: dict[ShapedOperator, float], fixed: float) -> dict[str, floa
     """Work per ns beyond the fixed time, by name, of all multiplications ("product") and of all other operators ("")."""
     work: dict[str, list[float]] = {}
     for each, time in typical.items():
-        if each.name in VIEWS or time <= fixed:
+        if without_work(each.name) or time <= fixed:
             continue
         for name in (each.name, "product" if product(each) is not None else ""):
             entry = work.setdefault(name, [0.0, 0.0])
