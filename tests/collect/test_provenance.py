@@ -8,8 +8,8 @@ from lumos.collect.provenance import COMMAND, command, masked, variables
 
 
 def test_values_that_are_named_like_secrets_are_masked():
-    words = "train.py --api-key K --token=T --lr 1 HF_TOKEN=x --password --verbose --monkey banana --tokens-per-batch 4".split()
-    expected = "train.py --api-key *** --token=*** --lr 1 HF_TOKEN=*** --password --verbose --monkey banana --tokens-per-batch 4".split()
+    words = ["train.py", "--api-key", "K", "--token=T", "--lr", "1", "HF_TOKEN=x", "--password", "--verbose", "--monkey", "banana", "--tokens-per-batch", "4"]
+    expected = ["train.py", "--api-key", "***", "--token=***", "--lr", "1", "HF_TOKEN=***", "--password", "--verbose", "--monkey", "banana", "--tokens-per-batch", "4"]
     assert masked(words) == expected
 
 

@@ -20,7 +20,7 @@ from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.durations import number
 from lumos.changes.layout.precision import at_lower_rate, computing
-from lumos.changes.layout.prices import Prices, Ratio, around, exactly
+from lumos.changes.layout.prices import Ratio, TaskPrices, around, exactly
 from lumos.changes.layout.rescale import model_ratio, operator_rows
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -141,7 +141,7 @@ def host_work(graph: Graph) -> Mask:
     return work
 
 
-def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, prices: Prices) -> None:
+def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator, prices: TaskPrices) -> None:
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = segmentation.owners
     done = np.zeros(len(graph), bool)
@@ -178,7 +178,7 @@ def _convolutions(
     rows: Int64,
     usual: DType | None,
     old: Accelerator,
-    prices: Prices,
+    prices: TaskPrices,
 ) -> None:
     """Let the convolutions of a rank keep a part only of what they took beyond their arithmetic, where the rate falls (`at_lower_rate`), in
     place. tasks: kernels that multiply; rows: the operator of each. usual: the type in which the job multiplies."""
@@ -221,7 +221,7 @@ def _by_rate(dtype: DType | None, old: Accelerator, new: Accelerator) -> tuple[f
     return min(ratios), max(ratios)
 
 
-def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, prices: Prices) -> list[Diagnostic]:
+def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, prices: TaskPrices) -> list[Diagnostic]:
     graph = layout.segmentation.graph
     facts = graph.collectives
     if facts is None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.changes.layout.averaged import average
-from lumos.changes.layout.prices import Prices
+from lumos.changes.layout.prices import TaskPrices
 
 ONES = np.ones(4)
 #: Four tasks of 100 ns become twice as long, and may be a tenth longer or shorter than that: half-widths of 20 ns each.
@@ -15,8 +15,8 @@ DURATION = np.full(4, 100, np.int64)
 
 
 def averaged(source, columns=TWICE, before=(ONES, ONES, ONES)):
-    out = Prices(DURATION, *columns).copy()
-    average(out, Prices(DURATION, *before), np.arange(4), np.array(source))
+    out = TaskPrices(DURATION, *columns).copy()
+    average(out, TaskPrices(DURATION, *before), np.arange(4), np.array(source))
     return out.columns
 
 

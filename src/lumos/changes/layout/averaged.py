@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from lumos.changes.layout.prices import Prices
+    from lumos.changes.layout.prices import TaskPrices
     from lumos.trace.table import Int64
 
 
-def average(prices: Prices, before: Prices, tasks: Int64, source: Int64) -> None:
+def average(prices: TaskPrices, before: TaskPrices, tasks: Int64, source: Int64) -> None:
     """Narrow the intervals of tasks in place, so that their sum has that of a sum of independent errors.
 
     prices, before: of every task of the measured graph, after and before the change that errs. source: of each of `tasks` a number, equal

@@ -19,7 +19,7 @@ from lumos.changes.layout.accumulate import accumulation
 from lumos.changes.layout.activations import in_forward
 from lumos.changes.layout.measured_layout import NOTHING, Extra
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
-from lumos.changes.layout.prices import Prices, exactly
+from lumos.changes.layout.prices import TaskPrices, exactly
 from lumos.changes.ranges import inside
 from lumos.changes.settings import SETTINGS, Way
 from lumos.errors import LumosError, UsageError
@@ -92,7 +92,7 @@ def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
     return layout.segmentation.layers // (len(stacks) if len(set(stacks)) == 1 else 1) * stages * chunks
 
 
-def _more_updates(prices: Prices, layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
+def _more_updates(prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
     """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
     proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
     trace shows it. layers_of: the new layers, by their measured numbers."""

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.changes.layout.prices import Prices
+from lumos.changes.layout.prices import TaskPrices
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +78,7 @@ class MeasuredLayout:
 
     segmentation: Segmentation
     ranks: tuple[tuple[Instance, ...], ...]
-    prices: Prices
+    prices: TaskPrices
     modelled: frozenset[int] = frozenset()
     awaited: tuple[tuple[int, int], ...] = ()
     assumed: tuple[Assumed, ...] = ()
@@ -104,7 +104,7 @@ def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
     ranks: list[list[Instance]] = [[] for _ in segmentation.graph.ranks]
     for i, piece in enumerate(segmentation.pieces):
         ranks[piece.rank].append(Instance(i))
-    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), Prices.measured(segmentation.graph.duration))
+    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), TaskPrices.measured(segmentation.graph.duration))
 
 
 def by_repetition(numbered: Iterable[tuple[int, Instance]]) -> Iterator[list[tuple[int, Instance]]]:

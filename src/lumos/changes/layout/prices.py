@@ -69,7 +69,7 @@ def growing(times: float, spread: float, fixed: float) -> Ratio:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Prices:
+class TaskPrices:
     """duration: int64[n], the measured time of every task, ns. best, low, high: float64[n], by what it is multiplied, and the ends of the
     80 % interval. A change works on a copy of its own (`copy`), by the methods below."""
 
@@ -79,7 +79,7 @@ class Prices:
     high: Factors
 
     @classmethod
-    def measured(cls, duration: Int64) -> Prices:
+    def measured(cls, duration: Int64) -> TaskPrices:
         """Every task takes what was measured."""
         ones = np.ones(len(duration))
         return cls(duration, ones, ones, ones)
@@ -93,13 +93,13 @@ class Prices:
         """What every task takes, float64[n] ns."""
         return self.duration * self.best
 
-    def copy(self) -> Prices:
+    def copy(self) -> TaskPrices:
         """The same prices, to be changed."""
-        return Prices(self.duration, *(column.copy() for column in self.columns))
+        return TaskPrices(self.duration, *(column.copy() for column in self.columns))
 
-    def of(self, tasks: Int64) -> Prices:
+    def of(self, tasks: Int64) -> TaskPrices:
         """The prices of some tasks, or of copies of them."""
-        return Prices(self.duration[tasks], *(column[tasks] for column in self.columns))
+        return TaskPrices(self.duration[tasks], *(column[tasks] for column in self.columns))
 
     def multiply(self, tasks: Int64 | Mask | int | list[int], ratio: Ratio) -> None:
         """Let tasks take `ratio` times as long, but for the part of their measured time that is fixed."""
@@ -117,7 +117,7 @@ class Prices:
         for column in self.columns:
             column[tasks] = 0.0
 
-    def start_again(self, before: Prices, tasks: Int64 | list[int], ratio: Ratio) -> None:
+    def start_again(self, before: TaskPrices, tasks: Int64 | list[int], ratio: Ratio) -> None:
         """Let tasks take `ratio` times what they take in `before`, whatever changed since."""
         for column, was, times in zip(self.columns, before.columns, ratio[:3], strict=True):
             column[tasks] = was[tasks] * times

@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.changes.layout.prices import Prices
+    from lumos.changes.layout.prices import TaskPrices
     from lumos.trace.table import Int64
 
 #: Share of the work of the passes from which it is said that a change could not reach it.
 WORTH_SAYING = 0.02
 
 
-def unchanged_work(layout: MeasuredLayout, position: int, prices: Prices, same: Int64) -> Int64:
+def unchanged_work(layout: MeasuredLayout, position: int, prices: TaskPrices, same: Int64) -> Int64:
     """The work in the passes of a rank that a change left as it was, apart from the tasks `same`, which it rightly leaves so.
 
     prices: those after the change. On a device its kernels count, on a CPU its operators; and exchanges of activations between

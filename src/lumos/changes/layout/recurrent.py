@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.task_class import bound_by_arithmetic
-from lumos.changes.layout.prices import Prices, Ratio, exactly, growing
+from lumos.changes.layout.prices import Ratio, TaskPrices, exactly, growing
 from lumos.changes.layout.rescale import CPU_INTERVAL, FULL_RATE, KERNEL_FLOOR, dtype_on, operator_work, recurrent_ns, recurrent_product
 from lumos.graph.table import Dependency, Kind
 from lumos.operators.shaped import Recurrence, recurrence
@@ -87,7 +87,7 @@ def once_a_step(names: Int64, calls: Int64, steps: Int64) -> Mask:
 
 
 def resize_recurrent(
-    prices: Prices,
+    prices: TaskPrices,
     graph: Graph,
     owners: Members,
     tasks: Int64,
@@ -125,7 +125,7 @@ def resize_recurrent(
     return done
 
 
-def _repeat(prices: Prices, graph: Graph, owners: Members, kernels: Int64, calls: Int64, times: float) -> None:
+def _repeat(prices: TaskPrices, graph: Graph, owners: Members, kernels: Int64, calls: Int64, times: float) -> None:
     """Let kernels last `times` as long, and the gaps after them; and so the calls that launch them and the operators' own time. calls:
     rows of the operators."""
     if not len(kernels):

@@ -15,7 +15,7 @@ import numpy as np
 from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.changes.layout.averaged import average
 from lumos.changes.layout.misfit import Usual, usual
-from lumos.changes.layout.prices import Prices, Ratio, exactly
+from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.reach import not_reached, unchanged_work
 from lumos.changes.layout.recurrent import resize_recurrent
 from lumos.changes.layout.rescale import Rescale, attention_blocks, core_of, largest_inside, operator_rows
@@ -243,7 +243,7 @@ def unknown_size(key: str, trace: Trace) -> str:
 
 
 def _rescaled(
-    prices: Prices,
+    prices: TaskPrices,
     graph: Graph,
     tasks: Int64,
     shapes: Shapes,

@@ -1,4 +1,4 @@
-"""Prices of work that are corrected by a measured job: model(new) × measured / model(old).
+"""TaskPrices of work that are corrected by a measured job: model(new) × measured / model(old).
 
 Work that the measured job did too is multiplied by the ratio measured / modelled of exactly that work; other work by the ratio
 of its class (multiplications, attention by direction, element-wise, collectives by kind). The same holds for host times. So
@@ -34,7 +34,7 @@ _SMALL = 1 << 20
 
 
 class CalibratedPricer(Pricer):
-    """Prices on `cluster`, corrected by the ratios of a measured job. own: the ratio by signature of work that it did. by_class: the
+    """TaskPrices on `cluster`, corrected by the ratios of a measured job. own: the ratio by signature of work that it did. by_class: the
     ratio by class, for other work. host: the ratio of host times."""
 
     def __init__(self, cluster: Cluster, own: dict[Signature, float], by_class: dict[Signature, float], host: float) -> None:

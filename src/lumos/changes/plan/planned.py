@@ -1,7 +1,7 @@
 """What-ifs of the plan: the identified job with other settings, assembled as `predict` assembles a job.
 
 Process groups are placed on the fabric again, new ranks do the same work as their peers, and the schedule decides the order.
-Prices are those of the measured job (`calibrated`). The step is measured · predicted(new) / predicted(old), so effects that a
+TaskPrices are those of the measured job (`calibrated`). The step is measured · predicted(new) / predicted(old), so effects that a
 layout does not show (jitter, stragglers) keep their proportion of the step.
 """
 

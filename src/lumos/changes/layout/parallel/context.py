@@ -24,7 +24,7 @@ import numpy as np
 
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
-from lumos.changes.layout.prices import Prices, exactly
+from lumos.changes.layout.prices import TaskPrices, exactly
 from lumos.changes.layout.rescale import UNKNOWN, holding, modelled, operator_rows
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.cost.collective_model import collective
@@ -189,7 +189,7 @@ def _exchanges(layout: MeasuredLayout, position: int, calls: Sequence[_Call], ra
 
 
 def _rerouted(
-    prices: Prices,
+    prices: TaskPrices,
     layout: MeasuredLayout,
     position: int,
     trace: Trace,
@@ -222,7 +222,7 @@ def _rerouted(
 
 
 def _attending(
-    prices: Prices, layout: MeasuredLayout, calls: Sequence[_Call], accelerator: Accelerator, change: tuple[Sizes, Sizes]
+    prices: TaskPrices, layout: MeasuredLayout, calls: Sequence[_Call], accelerator: Accelerator, change: tuple[Sizes, Sizes]
 ) -> None:
     """Let every call of attention be that to a part of the new length, in place: of a whole part or, as causal attention is shared
     equally, of half of one. change: the sizes of a rank as recorded and now."""

@@ -26,7 +26,7 @@ from lumos.changes.layout.activations import stream_ratio
 from lumos.changes.layout.change import whole_updates
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
-from lumos.changes.layout.prices import Prices, Ratio, exactly
+from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.replicated import backward_ends
 from lumos.changes.layout.rescale import dtype_on, operator_rows
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
@@ -199,7 +199,7 @@ def _replicas(layout: MeasuredLayout, found: Sequence[Exchanged]) -> int:
     return int(facts.size[rows].max(initial=1))
 
 
-def _regrouped(prices: Prices, experts: _Experts, part: float, tokens: float, accelerator: Accelerator) -> None:
+def _regrouped(prices: TaskPrices, experts: _Experts, part: float, tokens: float, accelerator: Accelerator) -> None:
     """Let a rank's experts be `part` times as many, of as many tokens together, in place. tokens: by which these were made more before."""
     known: dict[ShapedOperator, float] = {}
     for each in experts.grouped:
@@ -229,14 +229,14 @@ def _with_experts(before: int, after: int, _: ShapedOperator, o: ShapedOperator)
     return o._replace(shapes=tuple((after, *s[1:]) if part else s for s, part in zip(o.shapes, parts, strict=True)))
 
 
-def _fewer_weights(prices: Prices, layout: MeasuredLayout, position: int, experts: _Experts, part: float) -> None:
+def _fewer_weights(prices: TaskPrices, layout: MeasuredLayout, position: int, experts: _Experts, part: float) -> None:
     """Let the optimizer update `part` times as many weights of experts, in place."""
     rest, tasks = experts.others + experts.outside, whole_updates(layout, position)
     if experts.nbytes:
         prices.multiply(tasks, exactly((experts.nbytes * part + rest) / (experts.nbytes + rest)))
 
 
-def _uncopied(prices: Prices, layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
+def _uncopied(prices: TaskPrices, layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
     """Let no gradient of experts be copied into a bucket and back, in place, since they are exchanged apart; at the high end, the part that
     is left. copies: the kernels that copy gradients."""
     segmentation, shapes = layout.segmentation, shapes_of(trace)
@@ -265,7 +265,7 @@ def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured:
 
 
 def _own_gradients(
-    prices: Prices,
+    prices: TaskPrices,
     layout: MeasuredLayout,
     exchanges: Int64,
     experts: _Experts,
@@ -292,7 +292,7 @@ def _own_gradients(
         prices.multiply(task, exactly(after / max(before, 1)))
 
 
-def _resent(prices: Prices, layout: MeasuredLayout, rows: Int64, change: tuple[int, int], cluster: Cluster) -> None:
+def _resent(prices: TaskPrices, layout: MeasuredLayout, rows: Int64, change: tuple[int, int], cluster: Cluster) -> None:
     """Let the recorded exchanges of tokens be among other ranks, in place."""
     facts, (measured, count) = layout.segmentation.graph.collectives, change
     for row in rows[facts.size[rows] == measured].tolist() if facts is not None and facts.size is not None else ():

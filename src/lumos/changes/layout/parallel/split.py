@@ -25,7 +25,7 @@ import numpy as np
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.parallel.split_weights import share_weights
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor, times_of
-from lumos.changes.layout.prices import Prices, Ratio
+from lumos.changes.layout.prices import Ratio, TaskPrices
 from lumos.changes.layout.rescale import CPU_INTERVAL, operator_rows
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.cost.collective_model import collective
@@ -191,7 +191,7 @@ def _time(site: _Site, times: _Times) -> AddedTimes:
 
 
 def _share(
-    prices: Prices,
+    prices: TaskPrices,
     before: MeasuredLayout,
     places: Sequence[_Place],
     shown: Sizes,
@@ -238,7 +238,7 @@ def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> Sh
     return o._replace(shapes=tuple(out))
 
 
-def _share_loss(prices: Prices, before: MeasuredLayout, position: int, trace: Trace, could: int, ranks: int) -> None:
+def _share_loss(prices: TaskPrices, before: MeasuredLayout, position: int, trace: Trace, could: int, ranks: int) -> None:
     """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
     the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`). could: the vocabulary that ranks
     could share; 0 for none."""

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.prices import Prices, Ratio, exactly
+from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.rescale import operator_rows
 from lumos.changes.layout.sharding.exchanged import within_rows
 from lumos.cost.collective_model import collective
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def share_weights(
-    prices: Prices,
+    prices: TaskPrices,
     before: MeasuredLayout,
     exchanged: Exchanged,
     position: int,
@@ -58,7 +58,7 @@ def share_weights(
     prices.start_again(before.prices, tables, Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
 
 
-def _share_exchanges(prices: Prices, before: MeasuredLayout, exchanged: Exchanged, share: Ratio, cluster: Cluster) -> None:
+def _share_exchanges(prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, share: Ratio, cluster: Cluster) -> None:
     """Let replicas exchange a rank's part of weights and gradients, in place."""
     facts = before.segmentation.graph.collectives
     if facts is None or facts.size is None:

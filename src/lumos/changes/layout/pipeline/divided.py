@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.prices import Prices, Ratio
+from lumos.changes.layout.prices import Ratio, TaskPrices
 from lumos.changes.layout.rescale import operator_rows
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients
@@ -43,7 +43,7 @@ def _of_rank(layout: MeasuredLayout, position: int, trace: Trace) -> Int64:
     return out
 
 
-def without_divisions(prices: Prices, tasks: Int64) -> Prices:
+def without_divisions(prices: TaskPrices, tasks: Int64) -> TaskPrices:
     """The prices of all tasks with the divisions left out, and at the high end kept."""
     out = prices.copy()
     out.multiply(tasks, Ratio(0.0, 0.0, 1.0))

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.placed import AddedTimes, Addition, added_work
-from lumos.changes.layout.prices import Prices, Ratio
+from lumos.changes.layout.prices import Ratio, TaskPrices
 from lumos.changes.layout.replicated import buckets_of, ready_bytes
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.layout.sharding.gathers import Added, gathers, units_of
@@ -117,7 +117,7 @@ def _gone(found: Exchanged, measured: int, stage: int) -> Int64:
     return np.concatenate((found.gathers, found.gradients, found.copies, found.updated))
 
 
-def _share(prices: Prices, updates: Int64, stages: tuple[int, int], part: float, replicas: int) -> None:
+def _share(prices: TaskPrices, updates: Int64, stages: tuple[int, int], part: float, replicas: int) -> None:
     """Let the updates of a rank take their share of the time, in place. stages: measured and wanted. part: that of the largest part where
     parameters are not cut."""
     best, equal = ({0: 1.0, 1: each, 2: 1 / replicas, 3: 1 / replicas} for each in (part, 1 / replicas))
