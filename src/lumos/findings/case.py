@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -99,9 +99,13 @@ class Case:
             self.beyond.extend(worth_bound(self.base.step_time_ns - after.step_time_ns, self.base.step_time_ns))
         return self.base.step_time_ns - after.step_time_ns
 
+    def without(self, tasks: NDArray[np.bool_]) -> Graph:
+        """The job where `tasks`, bool[n], take no time."""
+        return with_durations(self.graph, np.where(tasks, 0, self.graph.duration))
+
     def saved_without_ns(self, tasks: NDArray[np.bool_]) -> float:
         """How much shorter the loop's step is where `tasks`, bool[n], take no time, ns."""
-        return self.saved_ns(with_durations(self.graph, np.where(tasks, 0, self.graph.duration))) if tasks.any() else 0.0
+        return self.saved_ns(self.without(tasks)) if tasks.any() else 0.0
 
     def matters(self, worth_ns: float, *, mean: bool = False) -> bool:
         """Whether that much of a step is worth a finding: more than LEAST_WORTH of it, and than steps differ anyhow.
@@ -143,23 +147,59 @@ class Case:
         command: str,
         range_ns: tuple[float, float] | None = None,
         mean: bool = False,
-    ) -> Finding:
-        """A finding of that worth. range_ns: between which worths it lies before the noise of the job, where more than one is possible.
+        fixed: Graph | None = None,
+    ) -> Priced:
+        """A finding of that worth. fixed: the job without it, None where its worth follows from no changed job. range_ns: between which
+        worths it lies before the noise of the job, where more than one is possible.
         mean: as in `matters`. command: the verb and its options, without `lumos` and the paths."""
         low, high = range_ns or (worth_ns, worth_ns)
         margin = (self._noise(mean) + self.trust.unknown) * self.step_ns
         verb, _, options = command.partition(" ")
-        return Finding(
+        found = Finding(
             code=code,
             title=title,
             where=where,
             worth_s=worth_ns * 1e-9,
             worth_low_s=max(low - margin, 0.0) * 1e-9,
             worth_high_s=min(high + margin, max(self.step_ns, worth_ns)) * 1e-9,
+            worth_after_s=worth_ns * 1e-9,
             evidence=evidence,
             fix=fix,
             command=" ".join(filter(None, ("lumos", verb, self.paths, options))),
         )
+        return Priced(found, fixed)
+
+    def one_after_another(self, found: Sequence[Priced]) -> tuple[Finding, ...]:
+        """The findings with what each is worth once those above it are fixed, the largest such worth first.
+
+        They are fixed in the order of what each is worth alone, and what follows from a changed job is simulated with all before it. No
+        more than the step can be saved in all.
+        """
+        left, saved, so_far, out = self.base.step_time_ns, 0.0, self.graph, []
+        for finding, fixed in sorted(found, key=lambda each: -each.finding.worth_s):
+            after = 1e9 * finding.worth_s
+            if fixed is not None:
+                so_far = self._with(so_far, fixed)
+                total = self.saved_ns(so_far)
+                after, saved = total - saved, max(total, saved)
+            after = min(max(after, 0.0), left)
+            left -= after
+            out.append(replace(finding, worth_after_s=after * 1e-9))
+        return tuple(sorted(out, key=lambda finding: -finding.worth_after_s))
+
+
+    def _with(self, one: Graph, other: Graph) -> Graph:
+        """The job with two changes: of durations, what each adds or takes away; work left out and waits ignored by either."""
+        masks = [graph.left_out for graph in (one, other) if graph.left_out is not None]
+        both = with_durations(one, np.maximum(one.duration + other.duration - self.graph.duration, 0))
+        return replace(both, ignored=one.ignored | other.ignored, left_out=np.logical_or.reduce(masks) if masks else None)
+
+
+class Priced(NamedTuple):
+    """A finding, and the job without what it finds; None where its worth follows from no changed job."""
+
+    finding: Finding
+    fixed: Graph | None
 
 
 def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:

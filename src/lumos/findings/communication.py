@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.collectives import CollectiveRow
-    from lumos.findings.case import Case
-    from lumos.findings.finding import Finding
+    from lumos.findings.case import Case, Priced
+    from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 
 #: How many groups of collectives are priced, those with most time first.
@@ -50,7 +50,7 @@ class _Group(NamedTuple):
     tasks: Int64
 
 
-def communication_findings(case: Case) -> Iterator[Finding]:
+def communication_findings(case: Case) -> Iterator[Priced]:
     """Exposed communication, then what communication costs the kernels beside it."""
     every = collective_times(case.truth, case.owners)
     for group in _groups(case)[:MOST_PRICED]:
@@ -58,9 +58,10 @@ def communication_findings(case: Case) -> Iterator[Finding]:
         merge = _merge(case, rows)
         without = np.zeros(len(case.graph), bool)
         without[group.tasks] = True
-        worth = case.saved_without_ns(without | _calls(case, group) if merge else without)
+        fixed = case.without(without | _calls(case, group) if merge else without)
+        worth = case.saved_ns(fixed)
         if case.matters(worth):
-            yield _exposed(case, group, rows, worth, merge=merge)
+            yield _exposed(case, group, rows, worth, fixed, merge=merge)
     yield from _slowed(case)
 
 
@@ -88,7 +89,7 @@ def _calls(case: Case, group: _Group) -> NDArray[np.bool_]:
     return inside(case.graph, case.job, lambda name: name.startswith("c10d::") and CollectiveKind.in_name(name) is group.kind)
 
 
-def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], worth: float, *, merge: bool) -> Finding:
+def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], worth: float, fixed: Graph, *, merge: bool) -> Priced:
     calls = round(sum(row.calls for row in rows) / case.steps / max(len(case.graph.ranks), 1))
     lone = bool(np.isin(group.tasks, case.graph.waiting_unknown).any())
     whose = f" of group {group.name.partition(' [')[0]}" if group.name else ""
@@ -108,6 +109,7 @@ def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], worth: float,
         fix=_advice(group.kind, merge),
         command=f"whatif {_free(case, group)}",
         range_ns=(0.0, worth) if lone else None,
+        fixed=fixed,
     )
 
 
@@ -140,14 +142,15 @@ def _free(case: Case, group: _Group) -> str:
     return " ".join(f"--scale {shlex.quote(f'{name}*=0')}" for name in list(names)[:3])
 
 
-def _slowed(case: Case) -> Iterator[Finding]:
+def _slowed(case: Case) -> Iterator[Priced]:
     """Kernels that run slower beside collectives than alone."""
     rows = interference(case.job.traces)
     if not rows or rows[0].slowdown < SLOWED:
         return
     beside = _beside_collectives(case)
-    faster = np.where(beside, np.rint(case.graph.duration / rows[0].slowdown), case.graph.duration).astype(np.int64)
-    worth = case.saved_ns(with_durations(case.graph, faster)) if beside.any() else 0.0
+    times = np.where(beside, np.rint(case.graph.duration / rows[0].slowdown), case.graph.duration).astype(np.int64)
+    faster = with_durations(case.graph, times)
+    worth = case.saved_ns(faster) if beside.any() else 0.0
     if not case.matters(worth):
         return
     yield case.finding(
@@ -158,6 +161,7 @@ def _slowed(case: Case) -> Iterator[Finding]:
         evidence=f"{rows[0].kernels:,} kernels that also ran alone took {rows[0].slowdown:.2f} times as long beside collectives",
         fix="give collectives fewer SMs (NCCL_MAX_NCHANNELS), or move bytes with copy engines",
         command="inspect",
+        fixed=faster,
     )
 
 

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 
 def diagnose(job: Source, *, graph: Graph | None = None, repair: bool = False, force: bool = False) -> Diagnosis:
-    """What to fix first in a recorded job: findings with their worth, place and evidence, the largest worth first.
+    """What to fix first in a recorded job: findings with their worth, place and evidence. The one comes first that
+    is worth most when those above it are fixed.
 
     job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again. force:
     answer also where the recording cannot give a sound answer. Raises TraceError as `lumos.read` does, GraphError where no step owns any
@@ -63,7 +64,7 @@ def diagnose_paths(
     check_sound(case.trust, "diagnose", force=force)
     loading = loads(case)
     of_ranks = tuple(rank_findings(case, loading, compared))
-    uneven_ns = 1e9 * sum(finding.worth_s for finding in of_ranks if finding.code is FindingCode.UNEVEN_STAGES)
+    uneven_ns = 1e9 * sum(each.finding.worth_s for each in of_ranks if each.finding.code is FindingCode.UNEVEN_STAGES)
     found = [
         *of_ranks,
         *slow_step_findings(case),
@@ -74,7 +75,8 @@ def diagnose_paths(
         *plan_findings(case, uneven_ns),
     ]
     headline = case.times.headline
-    worths = (evidence for finding in found for evidence in worth_bound(1e9 * finding.worth_s, case.step_ns))
+    worths = [evidence for each in found for evidence in worth_bound(1e9 * each.finding.worth_s, case.step_ns)]
+    ordered = case.one_after_another(found)
     grounds = with_evidence(case.trust, (*case.beyond, *worths))
     check_sound(grounds, "diagnose", force=force)
     return Diagnosis(
@@ -83,7 +85,7 @@ def diagnose_paths(
         latency_s=headline.latency_ns * 1e-9,
         basis=headline.basis,
         trust=grounds,
-        findings=tuple(sorted(found, key=lambda finding: -finding.worth_s)),
+        findings=ordered,
         lacks=lacks(case),
         diagnostics=(*built.diagnostics, *case.times.findings(), *case.base.findings("the job")),
     )

@@ -60,7 +60,8 @@ def where_words(task: str) -> str:
 class Finding:
     """One thing to fix.
 
-    worth_s: how much shorter the step would be without it; low, high: the ends of an 80 % interval. evidence: what shows it, with figures.
+    worth_s: how much shorter the step would be without it; low, high: the ends of an 80 % interval. worth_after_s: how much shorter it
+    would still become without it once all findings above are fixed; they sum to the step at most. evidence: what shows it, with figures.
     fix: what to do. command: what shows it at the command line.
     """
 
@@ -70,6 +71,7 @@ class Finding:
     worth_s: float
     worth_low_s: float
     worth_high_s: float
+    worth_after_s: float
     evidence: str
     fix: str
     command: str
@@ -79,8 +81,8 @@ class Finding:
 class Diagnosis(Shown):
     """What to fix first in a job; field names are those of `lumos diagnose --json`.
 
-    step_time_s, latency_s, basis: of the job's step as measured. findings: the largest worth first; the same time may be in several of
-    them, so their worths do not add up. lacks: what the recording does not show, and what cannot be found because of it. trust: how far
+    step_time_s, latency_s, basis: of the job's step as measured. findings: the one first that is worth most when those above it are
+    fixed. lacks: what the recording does not show, and what cannot be found because of it. trust: how far
     answers about the job hold.
     """
 

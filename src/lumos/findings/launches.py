@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.findings.case import Case
-    from lumos.findings.finding import Finding
+    from lumos.findings.case import Case, Priced
 
 #: Kernels that a compiler can fuse with their neighbours.
 ELEMENTWISE = "device:*elementwise*"
@@ -34,7 +33,7 @@ ELEMENTWISE = "device:*elementwise*"
 _HOST = (Kind.OPERATOR, Kind.HOST, Kind.LAUNCH, Kind.RUNTIME)
 
 
-def launch_findings(case: Case) -> Iterator[Finding]:
+def launch_findings(case: Case) -> Iterator[Priced]:
     """The finding that the CPU sets the pace, and that kernels could be one."""
     if not case.has_device:
         return
@@ -59,7 +58,7 @@ class _Price(NamedTuple):
     graphs: bool
 
 
-def _launch_bound(case: Case) -> Iterator[Finding]:
+def _launch_bound(case: Case) -> Iterator[Priced]:
     python, calls, loading = (case.mean_part_ns(part) for part in ("host_between_operators", "host", "data_loading"))
     if not case.matters(python + calls):
         return
@@ -93,6 +92,7 @@ def _launch_bound(case: Case) -> Iterator[Finding]:
         ),
         command=price.command,
         range_ns=(price.least, price.most),
+        fixed=None if price.graphs else case.without(_on_host(case)),
     )
 
 
@@ -101,7 +101,7 @@ def _on_host(case: Case) -> NDArray[np.bool_]:
     return ~case.owners.on_device & np.isin(case.graph.kind, _HOST)
 
 
-def _long_call(case: Case) -> Finding | None:
+def _long_call(case: Case) -> Priced | None:
     """The finding that one piece of CPU work is most of what the devices wait for, where a single step counts: such as the first call of a
     process, which sets the device up. Of several steps, one that holds such a piece takes much longer (`slow_steps`)."""
     if case.steps > 1:
@@ -125,6 +125,7 @@ def _long_call(case: Case) -> Finding | None:
         fix="if it only happens at the start (set-up of the device, compilation), record later steps, as lumos collect does; if it recurs, "
         "move it out of the step",
         command="critical-path",
+        fixed=case.without(longest),
     )
 
 
@@ -143,7 +144,7 @@ def _price(case: Case) -> _Price:
     return _Price(saved.worth, saved.least, saved.most, "whatif --set cuda_graphs=on", True)
 
 
-def _fusible(case: Case) -> Iterator[Finding]:
+def _fusible(case: Case) -> Iterator[Priced]:
     """What fusing neighbouring elementwise kernels is worth."""
     try:
         tasks = matching(case.graph, case.job, ELEMENTWISE)
@@ -170,4 +171,5 @@ def _fusible(case: Case) -> Iterator[Finding]:
         fix="fuse them: torch.compile, or kernels that do several of these operators (fused optimizers, norms, activations)",
         command=f"whatif --fuse '{ELEMENTWISE.removeprefix('device:')}'",
         range_ns=(0.0, worth),
+        fixed=with_durations(case.graph, fused.duration),
     )

@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.findings.case import Case
-    from lumos.findings.finding import Finding
+    from lumos.findings.case import Case, Priced
 
 
 def loads(case: Case) -> NDArray[np.bool_]:
@@ -30,12 +29,13 @@ def loads(case: Case) -> NDArray[np.bool_]:
     return inside(case.graph, case.job, LOADING.search) & ~case.owners.on_device
 
 
-def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Finding]:
+def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
     """The finding that the loop waits for data. loading: what `loads` gives."""
     of_steps = loading & case.counted
     if not of_steps.any():
         return
-    worth = case.saved_ns(drop(case.graph, loading))
+    fixed = drop(case.graph, loading)
+    worth = case.saved_ns(fixed)
     if not case.matters(worth):
         return
     by_rank = np.bincount(case.owners.rank[of_steps], case.graph.duration[of_steps], len(case.graph.ranks)) / case.steps
@@ -58,6 +58,7 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Finding]
             else "load in worker processes (num_workers of DataLoader), which work while the step runs"
         ),
         command="whatif --drop 'operator:enumerate(DataLoader)*'",
+        fixed=fixed,
     )
 
 

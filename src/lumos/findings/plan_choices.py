@@ -24,14 +24,13 @@ from lumos.units import duration
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.findings.case import Case
-    from lumos.findings.finding import Finding
+    from lumos.findings.case import Case, Priced
 
 #: Operators that only a backward pass with activation checkpointing has.
 _CHECKPOINTS = re.compile(r"Checkpoint\w*Backward|checkpoint_without_reentrant|CheckpointFunction")
 
 
-def plan_findings(case: Case, uneven_ns: float) -> Iterator[Finding]:
+def plan_findings(case: Case, uneven_ns: float) -> Iterator[Priced]:
     """The bubble of the pipeline, and recomputed passes. uneven_ns: what of the step is due to stages of unequal work, which is no part of
     the bubble."""
     yield from _bubble(case, uneven_ns)
@@ -47,7 +46,7 @@ def _interleaved_ns(case: Case) -> float | None:
     return 1e9 * (found.base.step_time_s - found.outcome.step_time_s)
 
 
-def _bubble(case: Case, uneven_ns: float) -> Iterator[Finding]:
+def _bubble(case: Case, uneven_ns: float) -> Iterator[Priced]:
     facts = case.graph.collectives
     bubble = case.mean_part_ns("pipeline_bubble")
     if facts is None or not case.matters(bubble):
@@ -75,7 +74,7 @@ def _bubble(case: Case, uneven_ns: float) -> Iterator[Finding]:
     )
 
 
-def _recomputed(case: Case) -> Iterator[Finding]:
+def _recomputed(case: Case) -> Iterator[Priced]:
     graph = case.graph
     marks = [i for i, name in enumerate(graph.names) if _CHECKPOINTS.search(str(name))]
     if not marks:

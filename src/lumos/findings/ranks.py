@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.ranks.straggler_causes import StragglerFinding
     from lumos.analyze.ranks.stragglers import Stragglers
-    from lumos.findings.case import Case
-    from lumos.findings.finding import Finding
+    from lumos.findings.case import Case, Priced
 
 #: Ranks are not compared where ranks × tasks exceed this, as every rank is simulated twice (5 ns a task).
 MOST_TRIED = 4_000_000_000
@@ -47,7 +46,7 @@ _FIXES = {
 }
 
 
-def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers | None = None) -> Iterator[Finding]:
+def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers | None = None) -> Iterator[Priced]:
     """What slow ranks cost. loading: the tasks that load data, bool[n]; a stall in one of them is the loader's, and no finding here.
     compared: what `stragglers` gives for the job, where it is known already."""
     if len(case.graph.ranks) < 2 or len(case.graph.ranks) * len(case.graph) > MOST_TRIED:
@@ -80,7 +79,7 @@ def _task(case: Case, found: StragglerFinding) -> int | None:
     return int(at[np.argmax(case.graph.duration[at])]) if len(at) else None
 
 
-def _of_rank(case: Case, found: StragglerFinding, worth: tuple[float, float]) -> Finding:
+def _of_rank(case: Case, found: StragglerFinding, worth: tuple[float, float]) -> Priced:
     """A finding about one rank. worth: what the step would be shorter by, and what this alone would add to the ideal step, ns."""
     rank, more = found.where.rank, duration(found.excess_ns)
     exchange = found.cause is StragglerCause.SLOW_EXCHANGE
@@ -177,7 +176,7 @@ def _shapes(case: Case, position: int) -> dict[str, tuple[str, ...]]:
     return {name: tuple(shapes[name]) for name in sorted(total, key=lambda n: -total[n])}
 
 
-def _stages(case: Case, result: Stragglers) -> Iterator[Finding]:
+def _stages(case: Case, result: Stragglers) -> Iterator[Priced]:
     """The pipeline stage whose work takes longer than that of the others."""
     worst = result.by_stage[0]
     if not case.matters(worst.worth_ns, mean=True):
@@ -198,7 +197,7 @@ def _stages(case: Case, result: Stragglers) -> Iterator[Finding]:
     )
 
 
-def _together(case: Case, result: Stragglers, worth: int) -> Finding:
+def _together(case: Case, result: Stragglers, worth: int) -> Priced:
     slow = sorted((rank for rank in result.by_rank if rank.work_ns > rank.ideal_work_ns), key=lambda r: r.ideal_work_ns - r.work_ns)
     ranks = tuple(rank.rank for rank in slow[:8]) or case.graph.ranks
     own = np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks]) & case.counted & (case.graph.kind != Kind.COLLECTIVE)

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from lumos.analyze.loop.steps import StepTime
-    from lumos.findings.case import Case
-    from lumos.findings.finding import Finding
+    from lumos.findings.case import Case, Priced
 
 #: A step is much longer than the others where it takes so many times the median step.
 MUCH_LONGER = 1.5
@@ -28,7 +27,7 @@ MUCH_LONGER = 1.5
 _COMPILES = ("dynamo", "inductor", "torch.compile", "compile_fx", "aot_")
 
 
-def slow_step_findings(case: Case) -> Iterator[Finding]:
+def slow_step_findings(case: Case) -> Iterator[Priced]:
     """The finding that some steps are longer than the others."""
     times, counted = case.times.job, case.owners.counted
     usual = times[case.at]

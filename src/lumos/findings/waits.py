@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.findings.case import Case
-    from lumos.findings.finding import Finding
+    from lumos.findings.case import Case, Priced
     from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 
@@ -34,7 +33,7 @@ _ON_DEVICE = frozenset({Dependency.SYNC, Dependency.COPY})
 ALMOST_ALL = 0.995
 
 
-def blocking_findings(case: Case) -> Iterator[Finding]:
+def blocking_findings(case: Case) -> Iterator[Priced]:
     """The finding that the CPU waits for the device in the middle of a step."""
     if not case.has_device:
         return
@@ -42,7 +41,8 @@ def blocking_findings(case: Case) -> Iterator[Finding]:
     returns = np.flatnonzero(_of_device(graph) & case.counted)
     if not len(returns):
         return
-    worth = case.saved_ns(replace(graph, ignored=graph.ignored | _ON_DEVICE))
+    fixed = replace(graph, ignored=graph.ignored | _ON_DEVICE)
+    worth = case.saved_ns(fixed)
     if not case.matters(worth):
         return
     calls, waited = _waits(case, returns)
@@ -60,6 +60,7 @@ def blocking_findings(case: Case) -> Iterator[Finding]:
         evidence=f"calls that wait take {time} a step and rank: {of_top}; without waiting the CPU would launch ahead",
         fix="leave out .item(), .cpu() and synchronisations inside the step; copy from pinned memory with non_blocking=True",
         command="replay --ignore sync",
+        fixed=fixed,
     )
 
 

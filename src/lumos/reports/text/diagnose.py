@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
     from lumos.findings.finding import Diagnosis, Finding
 
+#: Two worths that differ by less than this share of the step are one.
+SAME = 0.005
 #: The most ranks that are named.
 MOST_NAMED = 8
 
@@ -27,9 +29,6 @@ def print_diagnosis(console: Console, result: Diagnosis) -> None:
         _print_finding(console, number, found, result.step_time_s)
     if len(result.findings) > MOST_FINDINGS:
         paragraph(console, f"and {len(result.findings) - MOST_FINDINGS} more; --json lists all")
-    if len(result.findings) > 1:
-        console.print()
-        paragraph(console, "The same time may be in several findings, so their worths do not add up.")
     if result.lacks:
         heading(console, "What the recording does not show")
         for lack in result.lacks:
@@ -57,6 +56,8 @@ def _print_finding(console: Console, number: int, found: Finding, step_s: float)
     sentence(console, f"{number}. {_shortened(found.title)}")
     low, high = duration(1e9 * found.worth_low_s), duration(1e9 * found.worth_high_s)
     worth = f"{duration(1e9 * found.worth_s)} a step ({percent(found.worth_s / step_s, decimals=1)}; 80 % interval {low} to {high})"
+    if abs(found.worth_after_s - found.worth_s) > SAME * step_s:
+        worth += f"; {duration(1e9 * found.worth_after_s)} once those above are fixed"
     where = found.where
     at = f"{where.step} at {duration(where.start_ns)}" if where.start_ns >= 0 else f"{duration(-where.start_ns)} before {where.step}"
     task = f"{at}, {_ranks(where.ranks)}: {_task(where.task)}"

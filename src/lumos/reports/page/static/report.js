@@ -7,7 +7,7 @@ import { timelines } from "lumos/timelines.js";
 
 // [name, heading, what it shows, the function that draws it, whether a document has it]
 const PARTS = [
-  ["findings", "What to fix first", "What makes the step longer than it needs to be. Each finding is priced by simulating the job without it; the same time may be in several, so their worths do not add up.", parts.findings, (doc) => doc.diagnosis],
+  ["findings", "What to fix first", "What makes the step longer than it needs to be. Each finding is priced by simulating the job without it; the one that saves most once those above it are fixed comes first.", parts.findings, (doc) => doc.diagnosis],
   ["changed", "What if", "The changed job against the replayed one. Both are simulated, so the replay's error cancels in the difference.", parts.whatif, (doc) => doc.whatif],
   ["breakdown", "Where the time goes", "The time of each step of the job four ways, as measured and as replayed: on its ranks ran device work (or, without a device, operators) alone, together with communication, communication alone, or neither.", parts.breakdown],
   ["timeline", "Timeline", "What every thread and stream does in the time of one step. Zoomed out, a cell shows the class of work that took most of it, as high as the share that was busy.", null],
