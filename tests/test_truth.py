@@ -26,6 +26,7 @@ from validation.program import (
     Take,
     Wait,
     WaitEvent,
+    without_synchronising,
 )
 from validation.programs_by_hand import BY_HAND, device_bound
 from validation.programs_drawn import drawn
@@ -73,7 +74,8 @@ def test_the_machine_takes_what_was_worked_out_by_hand(case):
 @pytest.mark.parametrize("name", QUICK)
 def test_lumos_answers_what_the_machine_takes(name, tmp_path):
     lines = answered(CASE[name], tmp_path, optional=False)
-    assert len(lines) == 1 + len(CASE[name].changes)
+    program = CASE[name].program()
+    assert len(lines) == 1 + len(CASE[name].changes) + (without_synchronising(program) != program)
     assert [line for line in lines if not line.right] == []
 
 
@@ -115,7 +117,7 @@ def test_the_section_counts_what_was_not_answered(tmp_path):
     right = answered(CASE["phases"], tmp_path)
     refused = [replace(line, program="other", lumos=None, reason="no reason") for line in right[1:]]
     text = section([*right, *refused])
-    assert "| answered | ≥ 92% | 50.0% of 6 |" in text
+    assert "| answered | ≥ 92% | 50.0% of 8 |" in text
     assert "- other: no reason" in text
 
 
@@ -146,6 +148,13 @@ def test_a_kernel_waits_for_its_launch_for_the_one_before_and_for_other_streams(
 def test_a_synchronisation_returns_after_the_work_it_waits_for():
     rank = one(Operator("a", 3, K, 2), Synchronise(), Operator("b", 1))
     assert [(row.name, row.start) for row in rank.rows][-1] == ("b", 20_000 + 8_000)
+
+
+def test_a_program_without_synchronisations_waits_for_events_alone():
+    synchronises = (Operator("aten::_local_scalar_dense", 5, K, 8, blocking=True), Synchronise(7), SynchroniseEvent("e"))
+    program = Program((Rank(((Operator("aten::mm", 5), InTurn((synchronises, ())), Synchronise(None, "hipFree")),)),))
+    left = (Operator("aten::mm", 5), InTurn(((SynchroniseEvent("e"),), ())), Synchronise(None, "hipFree"))
+    assert without_synchronising(program) == Program((Rank((left,)),))
 
 
 def test_a_full_queue_holds_the_launch_back():

@@ -212,3 +212,25 @@ def scaled(program: Program, glob: str, factor: float) -> Program:
     return Program(
         tuple(replace(rank, threads=tuple(map(of_thread, rank.threads)), between=of_thread(rank.between)) for rank in program.ranks)
     )
+
+
+#: What reads a value of the device, and what waits for the device to end, as patterns of names in a recording.
+READS, WAITS = "operator:aten::_local_scalar_dense", ("cpu:cudaStreamSynchronize", "cpu:cudaDeviceSynchronize")
+
+
+def without_synchronising(program: Program) -> Program:
+    """The program that reads no value of a device and waits for no stream or device to end; waits for events stay."""
+
+    def of_thread(thread: Thread) -> Thread:
+        left = (action for action in thread if not _synchronises(action))
+        return tuple(InTurn(tuple(map(of_thread, action.parts))) if isinstance(action, InTurn) else action for action in left)
+
+    return Program(
+        tuple(replace(rank, threads=tuple(map(of_thread, rank.threads)), between=of_thread(rank.between)) for rank in program.ranks)
+    )
+
+
+def _synchronises(action: Action) -> bool:
+    if isinstance(action, Operator):
+        return action.name == READS.partition(":")[2]
+    return isinstance(action, Synchronise) and not action.call

@@ -23,7 +23,7 @@ from pathlib import Path
 from tools.document import markdown_table, write_section
 from validation.machine import run
 from validation.machine_trace import write_trace
-from validation.program import Program, scaled
+from validation.program import READS, WAITS, Program, scaled, without_synchronising
 from validation.programs_by_hand import BY_HAND, Case
 from validation.programs_differing import DIFFERING
 from validation.programs_drawn import drawn
@@ -115,18 +115,32 @@ def truths(case: Case) -> list[float]:
     return [truth_ms(case, program), *(truth_ms(case, scaled(program, change.glob, change.factor)) for change in case.changes)]
 
 
+def synchronisations(names: Iterable[str]) -> tuple[str, ...]:
+    """The patterns of a recording's names with which `lumos whatif --drop` takes out what `without_synchronising` does."""
+    present = set(names)
+    return tuple(glob for glob in (READS, *WAITS) if glob.partition(":")[2] in present)
+
+
 def answered(case: Case, folder: Path, *, optional: bool = True) -> list[Answered]:
     """The lines of one program: unchanged, and every change. folder: where its recording is written."""
-    ran = run(case.program(), case.warm_up + case.recorded + AFTER)
+    program = case.program()
+    ran = run(program, case.warm_up + case.recorded + AFTER)
     job = read(*write_trace(ran, folder, case.recorded, optional=optional, after=AFTER))
     graph = build(job)
     grounds = trust(graph)
     expected = truths(case)
     lines: list[Answered] = []
-    for change, after in zip(case.changes, expected[1:], strict=True):
-        name = f"`{change.glob}` × {change.factor:g}"
+    questions = [
+        (f"`{change.glob}` × {change.factor:g}", Durations(scales=(Scale(change.glob, change.factor),)), after)
+        for change, after in zip(case.changes, expected[1:], strict=True)
+    ]
+    ahead = without_synchronising(program)
+    if ahead != program:
+        dropped = Durations(drops=synchronisations(graph.names))
+        questions.append(("no synchronisation", dropped, truth_ms(case, ahead)))
+    for name, durations, after in questions:
         try:
-            answer = answer_changes(job, graph, Changes(durations=Durations(scales=(Scale(change.glob, change.factor),))), trust=grounds)
+            answer = answer_changes(job, graph, Changes(durations=durations), trust=grounds)
         except LumosError as error:
             lines.append(Answered(case.name, name, optional, after, None, grounds.grade, grounds.why or str(error)))
             continue
