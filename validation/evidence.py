@@ -105,6 +105,23 @@ def lose(share: float, *categories: str) -> Callable[[Documents], Documents]:
     return each(change)
 
 
+def lose_pairs(share: float) -> Callable[[Documents], Documents]:
+    """Lose so many of the kernels together with the calls that launched them, drawn by lot."""
+
+    def change(rows: Rows) -> Rows:
+        every = sorted({number_of(row) for row in rows if category(row) in KERNEL})
+        lost = set(random.Random(1).sample(every, max(1, round(share * len(every)))))
+        return [row for row in rows if category(row) not in (*KERNEL, *RUNTIME) or number_of(row) not in lost]
+
+    return each(change)
+
+
+def number_of(row: dict[str, Any]) -> int:
+    """The correlation id of a row, 0 without one."""
+    args = row.get("args", {})
+    return int(args.get("correlation", args.get("Correlation", 0)))
+
+
 def lose_stretch(first: float, last: float) -> Callable[[Documents], Documents]:
     """Lose all device rows between two moments of the recording, as when the profiler drops a buffer."""
 
@@ -171,20 +188,33 @@ def shift_ids(rows: Rows) -> Rows:
     return rows
 
 
-def move_device(us: float) -> Callable[[Documents], Documents]:
-    """Move the device's clock."""
+def move(us: float, *categories: str) -> Callable[[Documents], Documents]:
+    """Move the rows of some categories in time, as where their clock is another one."""
 
     def change(rows: Rows) -> Rows:
         for row in rows:
-            if category(row) in DEVICE:
+            if category(row) in categories:
                 row["ts"] = float(row["ts"]) + us
         return rows
 
     return each(change)
 
 
+def faster_clock(factor: float, *categories: str) -> Callable[[Documents], Documents]:
+    """Let the clock of some categories run at another rate, from the first of their rows on."""
+
+    def change(rows: Rows) -> Rows:
+        first = min(float(row["ts"]) for row in rows if category(row) in categories)
+        for row in rows:
+            if category(row) in categories and "dur" in row:
+                row["ts"], row["dur"] = first + factor * (float(row["ts"]) - first), factor * float(row["dur"])
+        return rows
+
+    return each(change)
+
+
 def stretch(factor: float, *categories: str) -> Callable[[Documents], Documents]:
-    """Make rows last longer than they did, so that they overlap."""
+    """Make rows last longer than they did, so that they overlap, or shorter."""
 
     def change(rows: Rows) -> Rows:
         for row in rows:
@@ -318,11 +348,18 @@ def as_two_ranks(job: Documents) -> Documents:
 
 
 LOST, IDS, CLOCK, OVERLAP = ("kernels-lost",), ("ids-shared",), ("work-before-launch",), ("stream-overlap",)
-UNMET = ("ranks-do-not-meet",)
+UNMET, EARLY, UNEQUAL = ("ranks-do-not-meet",), ("returns-early",), ("repetitions-unequal",)
+#: The shares of the kernels that are lost together with their launches.
+PAIRS = (0.001, 0.003, 0.01)
 
 CORRUPTIONS = (
     Corruption("30 % of the kernels lost", ONE, lose(0.3, *KERNEL), LOST),
     Corruption("3 % of the kernels lost", ONE, lose(0.03, *KERNEL), LOST),
+    *(
+        Corruption(f"{100 * share:g} % of the kernels lost with their launches, {what}", job, lose_pairs(share), UNEQUAL)
+        for what, job, shares in (("5 steps", ONE, PAIRS), ("6 steps, oldest format", DDP, PAIRS), ("one step", VGG, PAIRS[-1:]))
+        for share in shares
+    ),
     Corruption("30 % of the kernels lost, oldest format", DDP, lose(0.3, *KERNEL), LOST),
     Corruption("30 % of the kernels lost on every rank", EIGHT, lose(0.3, *KERNEL), LOST),
     Corruption("a tenth of the device rows lost in one stretch", ONE, lose_stretch(0.5, 0.6), LOST),
@@ -340,9 +377,18 @@ CORRUPTIONS = (
     Corruption("every second correlation id doubled", ONE, set_id(lambda value: value // 2), IDS),
     Corruption("device rows written twice", ONE, repeat_rows(2, *DEVICE), (*IDS, *OVERLAP)),
     Corruption("kernels with the id of the next launch", ONE, each(shift_ids), ("ids-disagree",)),
-    Corruption("the device's clock 200 ms behind", ONE, move_device(-200_000), CLOCK),
-    Corruption("the device's clock 1 ms behind", DDP, move_device(-1_000), CLOCK),
-    Corruption("the device's clock 10 ms behind", VGG, move_device(-10_000), CLOCK),
+    Corruption("the device's clock 200 ms behind", ONE, move(-200_000, *DEVICE), CLOCK),
+    Corruption("the device's clock 1 ms behind", DDP, move(-1_000, *DEVICE), CLOCK),
+    Corruption("the device's clock 10 ms behind", VGG, move(-10_000, *DEVICE), CLOCK),
+    Corruption("the device's clock 0.1 ms ahead", DDP, move(100, *DEVICE), EARLY),
+    Corruption("the device's clock 1 ms ahead", ONE, move(1_000, *DEVICE), EARLY),
+    Corruption("the device's clock 10 ms ahead", EIGHT, move(10_000, *DEVICE), EARLY),
+    Corruption("the device's clock a tenth slower", ONE, faster_clock(1.1, *DEVICE), EARLY),
+    Corruption("the CPU's clock a tenth faster", ONE, faster_clock(0.9, *OPERATOR, *RUNTIME), EARLY),
+    Corruption("runtime calls 1 ms later than the rest", ONE, move(1_000, *RUNTIME), ("thread-overlap",)),
+    Corruption("operators 1 ms earlier than the rest", ONE, move(-1_000, *OPERATOR), ("thread-overlap",)),
+    Corruption("runtime calls half as long", DDP, stretch(0.5, *RUNTIME), EARLY),
+    Corruption("device work half as long", ONE, stretch(0.5, *DEVICE), ("unexplained-idle",)),
     Corruption("one kernel lasts a day", ONE, each(one_of_a_day), ("duration-implausible",)),
     Corruption("kernels threefold as long", ONE, stretch(3, *KERNEL), OVERLAP),
     Corruption("kernels threefold as long, 8 ranks", EIGHT, stretch(3, *KERNEL), OVERLAP),

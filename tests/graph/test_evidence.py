@@ -126,6 +126,40 @@ def test_a_device_clock_that_is_behind(draw, trace, behind, named):
     assert codes(trace, drawing) == ({"work-before-launch": Grade.UNSOUND} if named else {})
 
 
+# The last kernel ends at 1,990 and the wait for the device at 2,000; the copy, which the CPU waits for, at 2,060 and its call at 2,070.
+@pytest.mark.parametrize(("ahead", "named"), [(1, False), (10, False), (14, True), (100, True), (10_000, True)])
+def test_a_device_clock_that_is_ahead(draw, trace, ahead, named):
+    drawing = loop(draw).call("cudaDeviceSynchronize", 1996, 4)
+    drawing.copy((2030, 40), (2050, 10), "Memcpy DtoH (Device -> Pageable)", 4)
+    for row in (*rows(drawing, "kernel"), *rows(drawing, "gpu_memcpy")):
+        row["ts"] += ahead
+    assert codes(trace, drawing).get("returns-early") is (Grade.UNSOUND if named else None)
+
+
+def marked_loop(draw):
+    """The loop in four steps of five operators."""
+    drawing = loop(draw)
+    for number in range(4):
+        drawing.step(number, 500 * number, 499)
+    return drawing
+
+
+def test_kernels_that_are_lost_with_their_launches(draw, trace):
+    drawing = marked_loop(draw)
+    assert codes(trace, drawing) == {}
+    for lost in (rows(drawing, "kernel")[7], rows(drawing, "cuda_runtime")[7]):
+        drawing.rows.remove(lost)
+    (found,) = build(Job((trace(drawing),))).evidence
+    assert (found.code, found.grade, found.share) == ("repetitions-unequal", Grade.LIMITED, 1 / 19)
+    assert "launch 1 of 19 pieces" in found.message
+
+
+def test_a_step_with_other_operators_repeats_nothing(draw, trace):
+    """The third step has a kernel more, of one operator more."""
+    drawing = marked_loop(draw).op("aten::mul", 1496, 2).launch((1496.5, 1), (1498, 1))
+    assert codes(trace, drawing) == {}
+
+
 def test_kernels_that_name_the_operator_of_another_launch(draw, trace):
     drawing = loop(draw)
     kernels = rows(drawing, "kernel")

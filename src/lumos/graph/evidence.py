@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.calls import Call
+from lumos.graph.enclosing import Ranges
+from lumos.graph.hand_offs.places import places_in_code
 from lumos.graph.hand_offs.slices import ROUNDING
+from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Evidence
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 from lumos.units import count
@@ -26,9 +29,11 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from lumos.graph.hand_offs.places import Places
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
+    from lumos.graph.waits.syncs import BlockingCopies
     from lumos.graph.waits.unsaid import Polls
 
 #: A recording of which a larger share of the rows breaks a rule is not what the device and the threads did.
@@ -60,7 +65,7 @@ NEVER_MEASURED = "never-measured"
 
 
 def row_evidence(
-    polled: Polls, calls: Int8, slices: HostSlices, waiting: float, work: DeviceWork, waits: StreamWaits
+    polled: Polls, calls: Int8, slices: HostSlices, waiting: float, work: DeviceWork, waits: StreamWaits, copies: BlockingCopies
 ) -> tuple[Evidence, ...]:
     """The findings in the rows of one rank. calls: the `Call` of every row. waiting: the share of time that waits for loaders. The others
     are what was read from the rows."""
@@ -70,8 +75,10 @@ def row_evidence(
     where = f"rank {trace.rank}"
     found += _kernels_lost(where, work, launches, len(trace))
     found += _launches_lost(where, work)
+    found += _repetitions_unequal(where, trace, work)
     found += _ids_shared(where, trace, calls, work, launches)
     found += _work_before_launch(where, trace, work)
+    found += _returns_early(where, trace, calls, work, copies)
     found += _operators_disagree(where, trace, work)
     found += _overlaps_on_streams(where, work)
     found += _overlaps_on_threads(where, trace, slices.crossing)
@@ -114,6 +121,37 @@ def _launches_lost(where: str, work: DeviceWork) -> Iterator[Evidence]:
     yield from _broken("launches-lost", message, lost, len(work))
 
 
+def _repetitions_unequal(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:
+    """Operators that launch more or less in one step than at the same place of the others. Kernels that the recording lacks together with
+    their launches show in nothing else."""
+    calls = work.call[work.call >= 0]
+    operators = np.flatnonzero((trace.category == Category.OPERATOR) & ~is_step_mark(trace))
+    by = Ranges(trace, operators).last(trace.lane[calls], trace.start[calls])
+    pieces = np.bincount(by[by >= 0], minlength=len(trace))
+    launches = operators[np.isin(trace.name[operators], trace.name[operators[pieces[operators] > 0]])]
+    threads = [launches[trace.lane[launches] == lane] for lane in np.unique(trace.lane[launches])]
+    unequal = sum(_unequal(places_in_code(trace, of_thread), pieces) for of_thread in threads)
+    if unequal:
+        message = (
+            f"{where}: operators launch {unequal:,} of {len(calls):,} pieces of device work more or less than at the same place of other"
+            " steps: rows are lost, or the program does not do the same in every step"
+        )
+        yield Evidence("repetitions-unequal", message, Grade.LIMITED, min(unequal / len(calls), 1.0))
+
+
+def _unequal(at: Places, pieces: Int64) -> int:
+    """How many pieces of work operators of one thread launch more or less than is usual at their place. pieces: by every row of the trace.
+    Steps that begin more or fewer operators of a name than most are left out: the window cut them, or they differ."""
+    out = 0
+    for name in np.unique(at.name[at.step > 0]).tolist():
+        here = np.flatnonzero((at.name == name) & (at.step > 0))
+        steps, times = np.unique(at.step[here], return_counts=True)
+        alike = steps[times == np.bincount(times).argmax()]
+        launched = pieces[at.row[here[np.isin(at.step[here], alike)]]].reshape(len(alike), -1)
+        out += int(np.abs(launched - np.floor(np.median(launched, axis=0))).sum())
+    return out
+
+
 def _ids_shared(where: str, trace: Trace, calls: Int8, work: DeviceWork, launches: Int64) -> Iterator[Evidence]:
     """Launches that have the id of another launch, and kernels that have the id of another kernel although no graph launched them."""
     ids = trace.correlation[launches]
@@ -138,6 +176,23 @@ def _work_before_launch(where: str, trace: Trace, work: DeviceWork) -> Iterator[
     early = int((work.start[launched] < trace.start[work.call[launched]]).sum())
     message = f"{where}: {early:,} of {int(launched.sum()):,} pieces of device work start before their launch: clocks or ids are wrong"
     return _broken("work-before-launch", message, early, int(launched.sum()))
+
+
+def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork, copies: BlockingCopies) -> Iterator[Evidence]:
+    """Synchronisations of a device, and blocking copies from it, that return before what they wait for has ended."""
+    waits = np.flatnonzero(calls == Call.DEVICE_SYNC)
+    awaited = np.full(len(waits), np.iinfo(np.int64).max)
+    device = np.array([device for device, _ in work.streams], np.int64)
+    for own in np.unique(device).tolist():  # a call waits for one device, and which that is it does not say
+        issued = np.flatnonzero((device[work.stream] == own) & (work.call >= 0))
+        order = issued[np.argsort(work.issued[issued])]
+        last = np.append(0, np.maximum.accumulate(work.end[order]))
+        awaited = np.minimum(awaited, last[np.searchsorted(work.issued[order], trace.start[waits])])
+    copied = copies.work[copies.returns]
+    waits, awaited = np.append(waits, work.call[copied]), np.append(awaited, work.end[copied])
+    early = int((trace.start[waits] + trace.duration[waits] < awaited - ROUNDING).sum())
+    message = f"{where}: {early:,} of {count(len(waits), 'wait')} return before what they wait for has ended: clocks or times are wrong"
+    return _broken("returns-early", message, early, len(waits))
 
 
 def _operators_disagree(where: str, trace: Trace, work: DeviceWork) -> Iterator[Evidence]:

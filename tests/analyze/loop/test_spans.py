@@ -116,6 +116,14 @@ def test_a_thread_beside_the_loop_completes_nothing(loop, name):
     assert completions(graph) == [30, 130]
 
 
+@pytest.mark.parametrize(("awaits", "expected"), [(1, [95, 170]), (2, [30, 130])], ids=["its own step", "the next step"])
+def test_a_thread_that_only_later_steps_wait_for_completes_nothing(loop, awaits, expected):
+    """Each step hands it work, from 20 to 95 and from 120 to 170. The end of a recording cuts what a loader does ahead of the loop."""
+    rows = [(2, Kind.OPERATOR, "load", 20, 95), (2, Kind.OPERATOR, "load", 120, 170)]
+    edges = [(0, 6, Dependency.HAND_OFF), (2, 7, Dependency.HAND_OFF), (6, awaits, Dependency.HAND_OFF)]
+    assert completions(loop(*rows, others=[Processor(0, False, "thread 2", lane=2)], edges=edges)) == expected
+
+
 def test_a_data_loading_thread_stays_beside_the_loop_though_it_copies_to_the_device(loop):
     """A pin-memory thread launches a copy that ends at 99, and that the next step waits for; an equal thread of another name is part of
     the loop."""

@@ -73,19 +73,20 @@ def task_spans(graph: Graph, measured_start: Int64, by_rank: Lists, on_device: N
     return span
 
 
-def beside_the_loop(graph: Graph, steps: Sequence[Step], launch: Int32) -> NDArray[np.bool_]:
+def beside_the_loop(graph: Graph, steps: Sequence[Step], step: Int32, launch: Int32) -> NDArray[np.bool_]:
     """Tasks of threads beside the loop (data loading, checkpoints, timers), and the device work that they launch, bool[n].
 
     Of a rank with a marked thread, a thread that is not marked is beside the loop where its name says so, or where it launches nothing,
-    communicates with nobody, is handed no work and hands none on. Timers are decided before hand-offs are looked for, because no thread
-    waits for one (`graph.hand_offs.timers`); a thread that is beside the loop may still be waited for. steps: the marked steps.
+    communicates with nobody, and nothing else waits for it in the step that it works for. Timers are decided before hand-offs are looked
+    for, because no thread waits for one (`graph.hand_offs.timers`); other steps may wait for a thread that is beside the loop. steps: the
+    marked steps. step: int32[n], index into them of every task.
     """
     marked = {(step.rank, step.lane) for step in steps if step.lane >= 0}
     ranks = {rank for rank, _ in marked}
     linked = np.zeros(len(graph.processors), bool)
-    handed = graph.pred_kind == Dependency.HAND_OFF
-    linked[graph.processor[graph.pred[handed]]] = True
-    linked[graph.processor[list_of(graph.pred_offset)[handed]]] = True
+    handed = np.flatnonzero(graph.pred_kind == Dependency.HAND_OFF)
+    before, after = graph.pred[handed], list_of(graph.pred_offset)[handed]
+    linked[graph.processor[before[step[before] == step[after]]]] = True
     linked[graph.processor[launch[launch >= 0]]] = True
     linked[graph.processor[graph.kind == Kind.COLLECTIVE]] = True
     beside = np.array(

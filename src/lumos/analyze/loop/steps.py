@@ -184,7 +184,7 @@ def _members(
     the steps that count, and completing: the processors that complete steps, where they are known."""
     rank, by_rank, on_device, launch, early = facts
     step[early | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
-    works = (graph.kind != Kind.HOST) & ~beside_the_loop(graph, marked, launch)
+    works = (graph.kind != Kind.HOST) & ~beside_the_loop(graph, marked, step, launch)
     owning = np.unique(step[(step >= 0) & works])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))
