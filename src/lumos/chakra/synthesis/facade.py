@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from lumos.analyze.loop.steps import members, step_times
-from lumos.chakra.build import graph_of, timed
+from lumos.chakra.build import graph_of
 from lumos.chakra.exporting import Exported, export_graph
-from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
 from lumos.chakra.synthesis.every_rank import ASSUMED, COPIED, with_every_rank
@@ -18,7 +17,7 @@ from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.likeness import Likeness, distances, likeness
 from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.sample import sample
-from lumos.chakra.system_files import network_of
+from lumos.chakra.work.of_job import amounts_of
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -123,11 +122,12 @@ def synthesize(
 
 
 def learned_from(source: Source) -> Workload:
-    """The nodes of a set, played where its files say no times; or those of all ranks of another job, of which one may be recorded."""
+    """The nodes of all ranks of a job, of which one may be recorded, with their times and what a set says of their work. A set without
+    times is played first."""
     job = as_job(source)
-    if job.traces[0].metadata.get("format") == FORMAT:
-        return timed(gather(job), network_of(folder_of(job)))
-    return lower(with_every_rank(build(job), job))
+    graph = build(job)
+    of_set = job.traces[0].metadata.get("format") == FORMAT
+    return lower(graph, amounts_of(graph, job)) if of_set else lower(with_every_rank(graph, job))
 
 
 class _Compared(TypedDict, total=False):
