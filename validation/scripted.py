@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import shlex
+import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+from tools.document import markdown_table, write_section
 
 import lumos
 from lumos.analyze.loop.steps import members
@@ -36,7 +38,7 @@ from lumos.scripted.command import parse
 from lumos.scripted.script import script
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lumos.blocks.work import Work
     from lumos.emulation.device.ranks import Ranks
@@ -86,6 +88,68 @@ PAIRS = (
     Pair("sharded", f"{_GPT} --layers 6", f"{_GPT} --layers 6 --fsdp", 4),
     Pair("sharded, larger batch", f"{_GPT} --fsdp", f"{_GPT} --fsdp --batch 24", 4),
 )
+
+
+_SMALL = "--model gpt --layers 2 --width 256 --heads 4 --length 128 --vocab 1024 --batch 4"
+_LSTM = "--model lstm --layers 2 --width 128 --vocab 256"
+
+#: Pairs that are run for real, one process on one core each.
+REAL = (
+    Pair("larger batch", _SMALL, f"{_SMALL} --batch 8"),
+    Pair("more layers", _SMALL, f"{_SMALL} --layers 4"),
+    Pair("wider", "--model mlp --width 512 --batch 256 --vocab 64", "--model mlp --width 768 --batch 256 --vocab 64"),
+    Pair("attention fused", f"{_SMALL} --materialised", _SMALL),
+    Pair("recomputation on", _SMALL, f"{_SMALL} --recompute"),
+    Pair("optimizer in loops", _SMALL, f"{_SMALL} --optimizer sgd"),
+    Pair("accumulation", _SMALL, f"{_SMALL} --accumulate 2"),
+    Pair("images, larger batch", "--model cnn --width 32 --batch 4 --vocab 64", "--model cnn --width 32 --batch 8 --vocab 64"),
+    Pair("recurrent, longer", f"{_LSTM} --length 64", f"{_LSTM} --length 96"),
+    Pair("more tables", "--model dlrm --width 64 --batch 512 --vocab 64", "--model dlrm --width 64 --batch 512 --vocab 64 --layers 6"),
+    Pair("clipped gradients", "--model mlp --width 512 --batch 256 --vocab 64", "--model mlp --width 512 --batch 256 --vocab 64 --clip"),
+)
+#: Rounds in which both sides of a real pair are run in turn.
+ROUNDS = 3
+
+
+class RealScore(NamedTuple):
+    """A pair that was run. truth: by what the processor time of a step was multiplied, the median of the rounds; noise: half the range of
+    the rounds, as a share. answer: by what the step was said to be; None where it was refused."""
+
+    pair: Pair
+    truth: float
+    noise: float
+    answer: float | None
+    base_off: float
+    matched: str
+    refused: str
+
+    @property
+    def error(self) -> float | None:
+        """(predicted - true) / true."""
+        return None if self.answer is None else self.answer / self.truth - 1
+
+
+def really(pair: Pair) -> RealScore:
+    """Run both sides of a pair in turn, record the first, and answer for the second."""
+    before, after = (command(f"{each} --steps 16", 1) for each in (pair.before, pair.after))
+    ratios = []
+    for _ in range(ROUNDS):
+        first, second = (float(_said(f"{each} --time")) for each in (before, after))
+        ratios.append(second / first)
+    with tempfile.TemporaryDirectory() as folder:
+        lumos.collect.run(shlex.split(before), folder, steps=5, warmup=1, wait=3)
+        try:
+            found = lumos.whatif(folder, before=before, after=after)
+        except LumosError as error:
+            return RealScore(pair, float(np.median(ratios)), np.ptp(ratios) / 2, None, 0.0, "", str(error))
+    matched = next(each.message for each in found.diagnostics if each.code == "script-matched")
+    off = found.base.step_time_s / (found.measured_step_s or 1.0) - 1
+    answer = found.outcome.step_time_s / found.base.step_time_s
+    return RealScore(pair, float(np.median(ratios)), float(np.ptp(ratios) / 2 / np.median(ratios)), answer, off, matched, "")
+
+
+def _said(text: str) -> str:
+    return subprocess.run(shlex.split(text), capture_output=True, text=True, check=True).stdout
 
 
 class Scored(NamedTuple):
@@ -183,16 +247,67 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, nargs="*", default=[37])
     parser.add_argument("--only", default="")
+    parser.add_argument("--real", action="store_true", help="run pairs on the CPU instead")
+    parser.add_argument("--write", action="store_true", help="write the section of docs/accuracy.md")
     asked = parser.parse_args()
+    if asked.real:
+        real = []
+        for pair in REAL:
+            if asked.only in pair.name:
+                real.append(really(pair))
+                print(real[-1], flush=True)
+        if asked.write:
+            write_section("docs/accuracy.md", "scripted-real", _real_section(real))
+        return
     rows = []
     for seed in asked.seed:
         for pair in PAIRS:
             if asked.only in pair.name:
                 rows.append(scored(pair, seed))
                 print(_line(rows[-1]), flush=True)
-    errors = [abs(row.error) for row in rows if row.error is not None]
-    if errors:
-        print(f"{len(errors)} of {len(rows)} answered, median {np.median(errors):.2%}, worst {max(errors):.2%}")
+    print(_figures([row.error for row in rows]))
+    if asked.write:
+        write_section("docs/accuracy.md", "scripted", _section(rows))
+
+
+def _figures(errors: Sequence[float | None]) -> str:
+    known = [abs(error) for error in errors if error is not None]
+    if not known:
+        return f"none of {len(errors)} answered"
+    return f"{len(known)} of {len(errors)} answered; median error {np.median(known):.2%}, worst {max(known):.2%}"
+
+
+def _section(rows: Sequence[Scored]) -> str:
+    table = [
+        (
+            row.pair.name, str(row.pair.ranks), f"{1e3 * row.base_s:.1f}", f"{row.base_off:+.2%}", f"{1e3 * row.truth_s:.1f}",
+            "refused" if row.error is None else f"{row.error:+.2%}", "yes" if row.inside else "no",
+        )
+        for row in rows
+    ]  # fmt: skip
+    head = ("change", "ranks", "recorded, ms", "base off", "changed, ms", "error", "in the interval")
+    return (
+        "### Changed scripts, kernels of hidden times\n\nWritten by `python -m validation.scripted --write`. The two scripts of each pair"
+        f" are emulated on {CLUSTER}, and every kernel's time is multiplied by a hidden factor between one half and two of its operator and"
+        " the class of its shapes. The first recording and the two commands answer for the second recording."
+        f" {_figures([row.error for row in rows])}.\n\n{markdown_table(head, table)}"
+    )
+
+
+def _real_section(rows: Sequence[RealScore]) -> str:
+    table = [
+        (
+            row.pair.name, f"{row.base_off:+.2%}", f"x {row.truth:.3f}", f"{row.noise:.1%}",
+            "refused" if row.error is None else f"{row.error:+.1%}",
+        )
+        for row in rows
+    ]  # fmt: skip
+    head = ("change", "base off", "processor time of a step", "noise of the rounds", "error")
+    return (
+        "### Changed scripts, run on a CPU\n\nWritten by `python -m validation.scripted --real --write`. One process on one core; the"
+        f" processor time of a step of both sides, in {ROUNDS} rounds in turn, against the answer from a recording of the first."
+        f" {_figures([row.error for row in rows])}.\n\n{markdown_table(head, table)}"
+    )
 
 
 def _line(row: Scored) -> str:

@@ -2,31 +2,32 @@
 
 from __future__ import annotations
 
-import json
-
-from lumos.collect.provenance import COMMAND, command, masked, variables
+from lumos.collect.provenance import STARTED, how_started, masked, told
 
 
 def test_values_that_are_named_like_secrets_are_masked():
-    words = ["train.py", "--api-key", "K", "--token=T", "--lr", "1", "HF_TOKEN=x", "--password", "--verbose", "--monkey", "banana", "--tokens-per-batch", "4"]
-    expected = ["train.py", "--api-key", "***", "--token=***", "--lr", "1", "HF_TOKEN=***", "--password", "--verbose", "--monkey", "banana", "--tokens-per-batch", "4"]
-    assert masked(words) == expected
+    words = ["--api-key", "K", "--token=T", "--lr", "1", "HF_TOKEN=x", "--password", "--verbose", "--max-tokens", "4"]
+    assert masked(words) == ["--api-key", "***", "--token=***", "--lr", "1", "HF_TOKEN=***", "--password", "--verbose", "--max-tokens", "4"]
 
 
-def test_the_command_of_lumos_collect_stands_for_that_of_the_process(monkeypatch):
-    monkeypatch.setenv(COMMAND, json.dumps(["torchrun", "train.py"]))
-    assert command() == ["torchrun", "train.py"]
-    monkeypatch.delenv(COMMAND)
+def test_what_lumos_collect_started_stands_for_the_process(monkeypatch):
+    monkeypatch.delenv(STARTED, raising=False)
     monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python3", "-u", "train.py", "--token", "T"])
-    assert command() == ["python", "-u", "train.py", "--token", "***"]
-    monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python3", "-c", "from multiprocessing.spawn import spawn_main", "--multiprocessing-fork"])
+    assert how_started()["command"] == ["python", "-u", "train.py", "--token", "***"]
+    monkeypatch.setattr("sys.orig_argv", ["/usr/bin/python3", "-c", "spawn_main()", "--multiprocessing-fork"])
     monkeypatch.setattr("sys.argv", ["train.py", "--steps", "3"])
-    assert command() == ["python", "train.py", "--steps", "3"]
+    assert how_started()["command"] == ["python", "train.py", "--steps", "3"]
+    monkeypatch.setenv("NCCL_DEBUG", "INFO")
+    monkeypatch.setenv(STARTED, told(["torchrun", "train.py"])[STARTED])
+    monkeypatch.setenv("NCCL_DEBUG", "WARN")
+    found = how_started()
+    assert (found["command"], found["variables"]["NCCL_DEBUG"]) == (["torchrun", "train.py"], "INFO")
 
 
 def test_only_variables_of_torch_and_its_devices_are_stored(monkeypatch):
+    monkeypatch.delenv(STARTED, raising=False)
     for name in ("OMP_NUM_THREADS", "NCCL_DEBUG", "TORCH_LOGS", "TORCHELASTIC_RUN_ID", "PYTORCH_API_KEY", "HOME_OF_MINE"):
         monkeypatch.setenv(name, "7")
-    found = variables()
+    found = how_started()["variables"]
     assert (found["OMP_NUM_THREADS"], found["NCCL_DEBUG"], found["TORCH_LOGS"], found["PYTORCH_API_KEY"]) == ("7", "7", "7", "***")
     assert not {"TORCHELASTIC_RUN_ID", "HOME_OF_MINE", "PATH"} & set(found)

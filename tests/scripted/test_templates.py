@@ -31,7 +31,9 @@ def test_every_combination_is_a_row_also_one_that_is_refused():
     assert "OutOfMemoryError" in cells[1].refused
 
 
-@pytest.mark.parametrize(("words", "why"), [(["mbs=4"], "seq has no values"), (["mbs=4", "seq=1", "x=1"], "x is no placeholder"), (["mbs"], "write")])
+@pytest.mark.parametrize(
+    ("words", "why"), [(["mbs=4"], "seq has no values"), (["mbs=4", "seq=1", "x=1"], "x is no placeholder"), (["mbs"], "write")]
+)
 def test_names_that_do_not_fit_are_refused_before_anything_runs(words, why):
     def never():
         raise AssertionError

@@ -9,6 +9,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import statistics
+import time
+from itertools import pairwise
 
 import torch
 import torch.distributed as dist
@@ -74,7 +77,7 @@ class Convolutions(nn.Module):
         super().__init__()
         sizes = [3, *(a.width // 4 * 2 ** min(i, 2) for i in range(a.layers))]
         self.blocks = nn.ModuleList(
-            nn.Sequential(nn.Conv2d(m, n, 3, padding=1), nn.BatchNorm2d(n), nn.ReLU()) for m, n in zip(sizes, sizes[1:], strict=False)
+            nn.Sequential(nn.Conv2d(m, n, 3, padding=1), nn.BatchNorm2d(n), nn.ReLU()) for m, n in pairwise(sizes)
         )
         self.head = nn.Linear(sizes[-1], a.vocab)
 
@@ -169,6 +172,7 @@ def train(a: argparse.Namespace) -> None:
         model = torch.compile(model)
     optimizer = optimizer_of(a, model)
     autocast = torch.autocast(device.type, torch.bfloat16) if a.bf16 else contextlib.nullcontext()
+    spent = [time.process_time()]
     for _ in range(a.steps):
         for _ in range(a.accumulate):
             inputs, targets = batch_of(a, device)
@@ -181,6 +185,9 @@ def train(a: argparse.Namespace) -> None:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        spent.append(time.process_time())
+    if a.time:
+        print(statistics.median(after - before for before, after in pairwise(spent[3:])))
     if world > 1:
         dist.destroy_process_group()
 
@@ -193,7 +200,7 @@ def main() -> None:
         p.add_argument(f"--{name}", type=int, default=default)
     for name, default in (("accumulate", 1), ("threads", 1)):
         p.add_argument(f"--{name}", type=int, default=default)
-    for name in ("materialised", "recompute", "compile", "bf16", "item", "clip", "fsdp"):
+    for name in ("materialised", "recompute", "compile", "bf16", "item", "clip", "fsdp", "time"):
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--bucket-mb", type=float, default=25.0)
     p.add_argument("--dropout", type=float, default=0.0)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.collect.hook import VARIABLE
-from lumos.collect.provenance import COMMAND, masked
+from lumos.collect.provenance import told
 from lumos.errors import INTERRUPTED, LumosError, UsageError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(
         raise UsageError(f"{command[0] if command else ''!r}: no such command; write it after --, as you would start it")
     target = Path(folder).absolute()
     before = _files(target)
-    status = _ended(command, {**environment(target, settings), COMMAND: json.dumps(masked(command))})
+    status = _ended(command, {**environment(target, settings), **told(command)})
     written = sorted(str(path) for path, when in _files(target).items() if before.get(path) != when)
     if not written and status == 0:
         needed = wait + warmup + steps + 1

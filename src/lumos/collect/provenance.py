@@ -9,32 +9,38 @@ import json
 import os
 import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumos.vocabulary import MASKED
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-#: The environment variable in which `lumos collect` tells its processes the command that it started.
-COMMAND = "LUMOS_COMMAND"
+#: The environment variable in which `lumos collect` tells its processes how they were started.
+STARTED = "LUMOS_STARTED"
 
 _KEPT = re.compile(r"(CUDA_|NCCL_|TORCH(?!ELASTIC_)|PYTORCH_|OMP_)")  # what torch's launcher says of one run is of no other
 _SECRET = re.compile(r"(^|[-_.])(api)?(key|token|secret|password)$", re.IGNORECASE)
 
 
-def command() -> list[str]:
-    """The words of the command that started the training, with secrets masked: as `lumos collect` was given it, else of this process."""
-    if COMMAND in os.environ:
-        return [str(word) for word in json.loads(os.environ[COMMAND])]
+def told(command: Iterable[str]) -> dict[str, str]:
+    """The variable with which `lumos collect` tells its processes the command that it starts and the variables as they are now."""
+    return {STARTED: json.dumps({"command": masked(command), "variables": _variables()})}
+
+
+def how_started() -> dict[str, Any]:
+    """The command that started the training, in words, and the variables that change how torch runs: as `lumos collect` found them, else
+    those of this process."""
+    if STARTED in os.environ:
+        found: dict[str, Any] = json.loads(os.environ[STARTED])
+        return found
     words = sys.orig_argv[1:]
     if words[:1] == ["-c"] or "--multiprocessing-fork" in words:  # a process that the script started; it has the arguments of the first
         words = sys.argv
-    return masked(["python", *words])
+    return {"command": masked(["python", *words]), "variables": _variables()}
 
 
-def variables() -> dict[str, str]:
-    """The variables of this process that change how torch runs, with secrets masked."""
+def _variables() -> dict[str, str]:
     return {name: MASKED if _SECRET.search(name) else value for name, value in sorted(os.environ.items()) if _KEPT.match(name)}
 
 

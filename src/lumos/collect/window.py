@@ -20,9 +20,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumos.collect import provenance
 from lumos.collect.execution_trace import ExecutionTraceFile
 from lumos.collect.pace import Pace
+from lumos.collect.provenance import how_started
 from lumos.collect.torch_features import experimental_config
 from lumos.errors import LumosError, UsageError
 from lumos.extras import install
@@ -270,7 +270,6 @@ def _provenance(torch: Any, steps: int, warmup: int) -> dict[str, Any]:
         "backend": distributed.get_backend() if has_group else None,
         "steps": steps,
         "warmup": warmup,
-        "command": provenance.command(),
-        "variables": provenance.variables(),
+        **how_started(),
         "malloc": {name: os.environ[name] for name in _MALLOC if os.environ.get(name, "").isdigit()},
     }
