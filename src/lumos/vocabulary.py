@@ -346,6 +346,3 @@ class Loss(StrEnum):
 
 #: How the profiler names the rows of modules (with_stack or with_modules).
 MODULE_PREFIX = "nn.Module: "
-
-#: Stands in a stored command or variable for a value that is a secret.
-MASKED = "***"

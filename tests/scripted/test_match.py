@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from lumos.scripted.match import in_two_rounds
+from lumos.scripted.match import in_two_rounds, shortest
+from lumos.scripted.recorded import RecordedExchange, RecordedStep
+from lumos.vocabulary import CollectiveKind
 
 
 def numbers(text):
@@ -21,3 +23,12 @@ def test_what_lies_between_exact_partners_is_aligned_by_name_alone():
 def test_nothing_has_no_partner():
     assert in_two_rounds((numbers(""), numbers("a")), (numbers(""), numbers("a"))).tolist() == []
     assert in_two_rounds((numbers("ab"), numbers("")), (numbers("ab"), numbers(""))).tolist() == [-1, -1]
+
+
+def test_an_exchange_whose_peers_are_absent_costs_what_the_shortest_of_its_size_does():
+    def step(*times):
+        exchanges = [RecordedExchange(CollectiveKind.ALL_REDUCE, nbytes, ns, False) for nbytes, ns in times]
+        return RecordedStep([], exchanges, {})
+
+    found = shortest([step((8, 50.0), (16, 9.0)), step((8, 20.0))])
+    assert found == {(CollectiveKind.ALL_REDUCE, 8): 20.0, (CollectiveKind.ALL_REDUCE, 16): 9.0}

@@ -11,10 +11,11 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from lumos.vocabulary import MASKED
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+#: Stands in a stored command or variable for a value that is a secret.
+MASKED = "***"
 
 #: The environment variable in which `lumos collect` tells its processes how they were started.
 STARTED = "LUMOS_STARTED"

@@ -93,12 +93,14 @@ class _Matching:
         self.emulated_alone: dict[str, list[float]] = {}
         self.aligned: dict[tuple[bytes, bytes], Int64] = {}
         self.sides: dict[int, _Emulated] = {}
+        self.least: dict[tuple[Hashable, ...], float] = {}  # of the rank that is being matched
 
     def rank(self, rank: int, steps: list[RecordedStep]) -> None:
         """Match one rank."""
         kind = self.before.ranks.of[rank] if rank < len(self.before.ranks.of) else 0
         side = self.sides.setdefault(kind, _Emulated(self.before.kinds[kind], self.numbers))
         prices = np.full(side.kindred.modelled.shape, np.nan)
+        self.least = shortest(steps)
         for number, step in enumerate(steps):
             self._step(side, step, min(number, self.before.steps - 1), prices)
         self.found.prices[rank] = prices
@@ -180,10 +182,11 @@ class _Matching:
         rough = self.numbers([each.kind for each in step.exchanges]), self.numbers([side.exchange_key(i)[0] for i in theirs])
         partner = in_two_rounds(exact, rough)
         for each, other in zip(step.exchanges, partner.tolist(), strict=True):
+            ns = each.ns if each.whole else self.least[exchange_key(each)]
             self.whole[Slot.EXCHANGE] += each.ns
             if other >= 0:
                 self.partnered[Slot.EXCHANGE] += each.ns
-                prices[Slot.EXCHANGE, theirs[other]] = each.ns
+                prices[Slot.EXCHANGE, theirs[other]] = ns
 
 
 class _Emulated:
@@ -268,6 +271,16 @@ def _outermost(thread: Sequence[RecordedCall], i: int) -> str:
     while thread[i].parent >= 0:
         i = thread[i].parent
     return thread[i].name
+
+
+def shortest(steps: Sequence[RecordedStep]) -> dict[tuple[Hashable, ...], float]:
+    """The shortest time of the exchanges of each kind and size, ns: it holds least of the waiting for ranks that were not recorded."""
+    out: dict[tuple[Hashable, ...], float] = {}
+    for step in steps:
+        for each in step.exchanges:
+            key = exchange_key(each)
+            out[key] = min(each.ns, out.get(key, each.ns))
+    return out
 
 
 def exchange_key(each: RecordedExchange) -> tuple[Hashable, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from typing import TYPE_CHECKING
 
+from lumos.collect.provenance import MASKED
 from lumos.errors import LumosError
-from lumos.vocabulary import MASKED
 
 if TYPE_CHECKING:
     from lumos.trace.table import Job
