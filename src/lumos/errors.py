@@ -6,6 +6,8 @@ reads the message alone: the command line prints it without a traceback and exit
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 #: The exit status that a shell gives to a command that SIGINT ended.
 INTERRUPTED = 130
 
@@ -24,6 +26,23 @@ class GraphError(LumosError):
 
 class UnknownDeviceError(LumosError):
     """A trace does not say on which device it was recorded, or names one that Lumos does not know; the user can say it."""
+
+
+class Candidate(NamedTuple):
+    """One meaning of a question about a recording. name: what an option takes for it. value: what was recorded of it. operators: some that
+    show it."""
+
+    name: str
+    value: int
+    operators: tuple[str, ...]
+
+
+class QuestionError(LumosError):
+    """A recording can be read in several ways, and the user can say which is meant. candidates: the ways."""
+
+    def __init__(self, message: str, candidates: tuple[Candidate, ...]) -> None:
+        super().__init__(message)
+        self.candidates = candidates
 
 
 class InterruptedSearchError(LumosError):

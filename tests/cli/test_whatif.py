@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from tests.segment.test_readings import two_lengths
 
 EXAMPLE = str(Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu")
 
@@ -112,3 +113,12 @@ def test_other_links_of_a_job_that_exchanges_nothing_are_no_answer(lumos, trace)
 def test_a_host_factor_needs_a_cluster_and_is_above_zero(lumos, words):
     done = lumos("whatif", "/nowhere", *words)
     assert (done.status, done.out) == (2, "") and "--host-factor" in done.err
+
+
+def test_a_question_lists_its_candidates_and_base_settles_it(lumos, tmp_path):
+    two_lengths(tmp_path)
+    asked = lumos("whatif", tmp_path, "--set", "seq=96", "--force", "--json")
+    assert asked.status == 1 and "--base seq=48@attention.0" in asked.err
+    assert [(each["name"], each["value"]) for each in asked.json["candidates"]] == [("48@attention.0", 48), ("32@attention.0", 32)]
+    settled = lumos("whatif", tmp_path, "--set", "seq=96", "--base", "seq=32", "--force", "--json")
+    assert settled.status == 0 and settled.json["changes"] == ["seq = 96 (measured: 32)"]

@@ -60,12 +60,12 @@ def test_the_equivalent_python_names_every_change():
     from lumos.serve.session import python_code
 
     durations = Durations((Scale("a'b", 0.5),), ("x",), ("y", "z"), ((3, 1.5),))
-    changes = Changes({"tp": "2", "cuda_graphs": "on"}, durations, "a100", "h100", ("bandwidth=x2,latency=0.5",))
+    changes = Changes({"tp": "2", "cuda_graphs": "on"}, durations, "a100", "h100", ("bandwidth=x2,latency=0.5",), base={"seq": "8@mm.0", "tp": "1"})
     call = ast.parse(python_code(["a", "b"], changes)).body[1].value.args[0].value.value
     assert ast.unparse(call.func) == "lumos.whatif"
     assert ast.literal_eval(call.args[0]) == ["a", "b"]
     again = changes_of({word.arg: ast.literal_eval(word.value) for word in call.keywords})
-    assert again.network == ("bandwidth=x2.0", "latency=x0.5")
+    assert again.network == ("bandwidth=x2.0", "latency=x0.5") and again.base == changes.base
     assert (again.settings, again.durations, again.base_cluster, again.cluster) == (changes.settings, durations, "a100", "h100")
 
 
@@ -245,7 +245,7 @@ WRONG = ("\ud83d", "\u202e", "²", "9" * 5000, "1_0", "", -1, 1e308, 2**70, None
 @pytest.mark.parametrize("value", WRONG, ids=lambda value: str(value)[:8].encode("ascii", "backslashreplace").decode())
 def test_every_field_takes_any_value_and_answers_in_json(explorer, value):
     rows = {"glob": value, "factor": value, "rank": value}
-    for field in ("settings", "base_cluster", "cluster", "network", "scale", "drop", "fuse", "rank_slowdown", "step"):
+    for field in ("settings", "base", "base_cluster", "cluster", "network", "scale", "drop", "fuse", "rank_slowdown", "step"):
         for body in ({field: value}, {field: [value]}, {field: {"layers": value}}, {field: [rows]}):
             answer = explorer.ask("/api/whatif", body)
             assert answer.status in (200, 400) and isinstance(answer.json, dict), body

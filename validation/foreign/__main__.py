@@ -5,6 +5,7 @@ python -m validation.foreign --record DIR [WORD…]        record the jobs (need
 python -m validation.foreign DIR [WORD…]                 score the pairs that are not held out
 python -m validation.foreign DIR --held-out              score all of them; of those held out only sums are shown
 python -m validation.foreign DIR [--record] --drawn [--seed N]  the same with pairs that a generator draws: only sums are shown
+python -m validation.foreign DIR [--record] --odd [--seed N]    the same with pairs of odd families: recommenders, loops over time, …
 python -m validation.foreign DIR --shuffle               give every pair the truth of another one, to see the score fall
 python -m validation.foreign DIR --calibrate             the part of an interval that was observed, and how it does for jobs left out
 python -m validation.foreign DIR [--held-out] --write    write the score into docs/accuracy.md
@@ -30,6 +31,7 @@ def main() -> int:
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--held-out", action="store_true")
     parser.add_argument("--drawn", action="store_true")
+    parser.add_argument("--odd", action="store_true")
     parser.add_argument("--seed", type=int, default=SEED, help="of the draw; that of the first one without")
     parser.add_argument("--shuffle", action="store_true")
     parser.add_argument("--calibrate", action="store_true")
@@ -38,7 +40,7 @@ def main() -> int:
     if args.record:
         from validation.foreign.record import record
 
-        record(args.folder, args.words, drawn_pairs(args.seed) if args.drawn else PAIRS)
+        record(args.folder, args.words, drawn_pairs(args.seed, odd=args.odd) if args.drawn or args.odd else PAIRS)
         return 0
     if args.calibrate:
         print(calibration(score(args.folder, args.words)))

@@ -14,6 +14,8 @@ from validation.foreign.job import Job
 
 #: The seed of the first draw; the jobs of a draw, and the changes of each.
 SEED, JOBS, CHANGES_EACH = 20_251_123, 14, 3
+#: Families that an odd draw holds a second time.
+ODD_TWICE = 4
 FIRST = ("opt", "qwen2", "gemma", "roberta", "bart", "deit", "llama", "gpt2")
 #: The families written later, with the names of their sizes.
 LATER = {
@@ -27,6 +29,18 @@ LATER = {
     "convnext": "micro_batch",
     "unet": "hidden micro_batch",
     "dlrm": "tables width width_of_towers micro_batch",
+}
+#: The families of the odd draws, with the names of their sizes: recommenders, loops over time, arrays of latents, two lengths, low-rank
+#: parts with recomputed layers, preferences against a frozen reference, and experts of a fixed capacity.
+ODD = {
+    "dlrm": "tables width width_of_towers micro_batch",
+    "bags": "tables width width_of_towers micro_batch",
+    "time_loop": "hidden micro_batch seq",
+    "latents": "layers hidden heads ffn latents micro_batch seq",
+    "two_lengths": "layers hidden heads ffn source micro_batch seq",
+    "lora": "layers hidden heads kv_heads ffn rank micro_batch seq",
+    "preferences": "layers hidden heads kv_heads ffn micro_batch seq",
+    "capacity": "layers hidden heads ffn experts micro_batch seq",
 }
 DECODERS, GATED = ("opt", "qwen2", "gemma"), ("qwen2", "gemma")
 #: Families whose scripts can recompute their layers, share them among tensor-parallel ranks, have their experts on several ranks, and run
@@ -48,6 +62,55 @@ def drawn(seed: int = SEED) -> dict[str, tuple[Job, tuple[str, ...]]]:
         keys = random.sample(sorted(changes), CHANGES_EACH)
         out[f"{named} {number + 1}, {family}"] = job, tuple(random.choice(changes[key]) for key in keys)
     return out
+
+
+@cache
+def drawn_odd(seed: int) -> dict[str, tuple[Job, tuple[str, ...]]]:
+    """The jobs of an odd draw by name: every family of ODD once, and some a second time."""
+    random = Random(seed)
+    out: dict[str, tuple[Job, tuple[str, ...]]] = {}
+    for number, family in enumerate(random.sample([*ODD], len(ODD)) + random.sample([*ODD], ODD_TWICE)):
+        job = _odd_job(random, family)
+        changes = _odd_changes(random, job)
+        keys = random.sample(sorted(changes), CHANGES_EACH)
+        out[f"odd draw of {seed}, {number + 1}, {family}"] = job, tuple(random.choice(changes[key]) for key in keys)
+    return out
+
+
+def _odd_job(random: Random, family: str) -> Job:
+    heads = random.choice((8, 12, 16))
+    rows = {"dlrm": (2048, 4096), "bags": (2048, 4096), "time_loop": (64, 128, 256)}.get(family, (2, 4, 6))
+    sizes = {
+        "layers": random.choice((3, 4, 6)),
+        "hidden": random.choice((256, 512)) if family == "time_loop" else 64 * heads,
+        "heads": heads,
+        "kv_heads": heads // 2,
+        "ffn": 64 * heads * random.choice((2, 4)),
+        "experts": random.choice((8, 16)),
+        "rank": random.choice((8, 16)),
+        "latents": random.choice((128, 256, 512)),
+        "source": random.choice((768, 1024)),
+        "seq": random.choice((16, 24, 32) if family == "time_loop" else (256, 384, 512)),
+        "tables": random.choice((8, 16, 26)),
+        "width": random.choice((64, 128)),
+        "width_of_towers": random.choice((1024, 2048)),
+        "micro_batch": random.choice(rows),
+    }
+    ways: list[dict[str, int]] = [{}, {"microbatches": 2}, {} if family in ("lora", "preferences") else {"dp": 2}]
+    precision = random.choice(("bf16", "tf32") if family in ("lora", "capacity") else ("bf16", "tf32", "amp"))
+    return _spread(random, Job(family, {key: sizes[key] for key in ODD[family].split()}, precision=precision), ways)
+
+
+def _odd_changes(random: Random, job: Job) -> dict[str, list[str]]:
+    """What may be asked of a job of an odd draw, by key."""
+    sizes = job.sizes
+    keys = [key for key in ("layers", "seq", "micro_batch", "ffn") if key in sizes]
+    keys += ["hidden"] if job.family == "time_loop" else []
+    out = {key: [f"{key}={sizes[key] * n}" for n in (2, 3)] for key in keys}
+    out["microbatches"] = [f"microbatches={job.microbatches * n}" for n in (2, 3)]
+    if job.precision == "tf32":
+        out["precision"] = ["precision=bf16"]
+    return out | ({"dp": [f"dp={2 * job.dp}"]} if job.dp > 1 or job.family in ("dlrm", "bags") else {})
 
 
 def _first_job(random: Random, family: str) -> Job:

@@ -16,6 +16,7 @@ from validation.foreign.handwritten import decoder, pictures
 from validation.foreign.later_models import convnext, falcon, gpt_neox, mamba2, qwen3_moe, unet, whisper
 from validation.foreign.megatron_core import megatron_gpt
 from validation.foreign.model import Model, language_model, tokens
+from validation.foreign.odd_models import bags, capacity, latents, lora, preferences, time_loop, two_lengths
 from validation.foreign.torchtitan_models import torchtitan_llama
 
 
@@ -214,6 +215,13 @@ MODELS: dict[str, Callable[..., Model]] = {
     "pictures": pictures,
     "megatron": megatron_gpt,
     "torchtitan": torchtitan_llama,
+    "bags": bags,
+    "time_loop": time_loop,
+    "latents": latents,
+    "two_lengths": two_lengths,
+    "lora": lora,
+    "preferences": preferences,
+    "capacity": capacity,
 }
 #: Families whose own package shares their layers among tensor-parallel ranks.
 SPREAD_BY_PACKAGE = ("megatron",)

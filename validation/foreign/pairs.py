@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from hashlib import sha256
 
-from validation.foreign.drawn import drawn
+from validation.foreign.drawn import drawn, drawn_odd
 from validation.foreign.job import Job
 from validation.foreign.mixed import MIXED
 from validation.foreign.packages import PACKAGES
@@ -26,12 +26,13 @@ MEANS: dict[str, dict[str, tuple[str, str | bool]]] = {
 class Pair:
     """A job, by its name, and a change of it, as the words KEY=VALUE,… of `lumos whatif --set`.
 
-    draw: the seed of the draw that the job is of; None for one of BASES.
+    draw: the seed of the draw that the job is of; None for one of BASES. odd: it is one of the odd families.
     """
 
     base: str
     change: str
     draw: int | None = None
+    odd: bool = False
 
     @property
     def name(self) -> str:
@@ -49,7 +50,9 @@ class Pair:
     @property
     def job(self) -> Job:
         """The job before the change."""
-        return BASES[self.base] if self.draw is None else drawn(self.draw)[self.base][0]
+        if self.draw is None:
+            return BASES[self.base]
+        return (drawn_odd if self.odd else drawn)(self.draw)[self.base][0]
 
     @property
     def target(self) -> Job:
@@ -367,9 +370,10 @@ CHANGES: dict[str, tuple[str, ...]] = {
 PAIRS = tuple(Pair(base, change) for base, changes in CHANGES.items() for change in changes)
 
 
-def drawn_pairs(seed: int) -> tuple[Pair, ...]:
-    """The pairs of a draw, in its order."""
-    return tuple(Pair(base, change, seed) for base, (_, changes) in drawn(seed).items() for change in changes)
+def drawn_pairs(seed: int, *, odd: bool = False) -> tuple[Pair, ...]:
+    """The pairs of a draw, in its order. odd: of the odd families."""
+    of = (drawn_odd if odd else drawn)(seed)
+    return tuple(Pair(base, change, seed, odd) for base, (_, changes) in of.items() for change in changes)
 
 
 def folder_of(base: str) -> str:

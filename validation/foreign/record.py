@@ -124,8 +124,8 @@ def _timed(action: Action, times: Sequence[float]) -> Action:
 
 
 @lru_cache(maxsize=2)
-def _recorded(base: str, draw: int | None) -> tuple[list[Recorded], Run]:
-    ranks = ranks_of(Pair(base, "", draw).job)
+def _recorded(base: str, draw: int | None, odd: bool) -> tuple[list[Recorded], Run]:
+    ranks = ranks_of(Pair(base, "", draw, odd).job)
     return ranks, ran(ranks)
 
 
@@ -159,7 +159,7 @@ def _jobs(text: str) -> list[Job]:
 
 
 def _pair(pair: Pair, folder: Path) -> dict[str, float]:
-    base, of_base = _recorded(pair.base, pair.draw)
+    base, of_base = _recorded(pair.base, pair.draw, pair.odd)
     recording = folder / folder_of(pair.base)
     if not recording.exists():
         write(of_base, base, recording, RECORDED, [place.groups for place in places(pair.job.mesh)])

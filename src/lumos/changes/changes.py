@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What to change. settings: of --set. base_cluster: where the trace was recorded, for traces that do not say. cluster:
-    where the job is to run. network: factors on its links (`hardware.network`). repeat: compare what a loop of the step takes, also
-    where the recording has one step only. host_factor: how much longer the CPU's work takes on `cluster`; None where nobody said.
+    """What to change. settings: of --set. base: of --base, what was recorded of settings where that is in question. base_cluster: where the
+    trace was recorded, for traces that do not say. cluster: where the job is to run. network: factors on its links (`hardware.network`).
+    repeat: compare what a loop of the step takes, also where the recording has one step only. host_factor: how much longer the CPU's work
+    takes on `cluster`; None where nobody said.
 
     Raises UsageError for a setting that does not exist, a value that no job could take, or a host factor without a cluster.
     """
@@ -35,6 +36,7 @@ class Changes:
     network: tuple[str, ...] = ()
     repeat: bool = False
     host_factor: float | None = None
+    base: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_settings(self.settings)

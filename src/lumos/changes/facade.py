@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
 from lumos.changes.grid import Cell, evaluate, parse_grid
-from lumos.changes.settings import parse_settings
+from lumos.changes.settings import parse_base, parse_settings
 from lumos.changes.whatif import answer_changes as answer_of
 from lumos.choices import as_mapping, as_number
 from lumos.errors import UsageError
@@ -60,7 +60,8 @@ class ChangeWords(SettingWords, total=False):
     scale: factors on the time of tasks, by a glob of their names. drop: globs of tasks to leave out. fuse: globs of neighbouring
     kernels that become one. rank_slowdown: factors on all work of a rank. cluster: where to run the job instead. base_cluster: where
     it was recorded, if the trace does not say. Both are a cluster's name or a .toml file. network: factors on "bandwidth" and "latency".
-    host_factor: how much longer the CPU's work takes on `cluster`.
+    host_factor: how much longer the CPU's work takes on `cluster`. base: what was recorded of settings, where that is in question: a
+    number, or a candidate's name (`QuestionError`).
     """
 
     scale: Mapping[str, float]
@@ -72,6 +73,7 @@ class ChangeWords(SettingWords, total=False):
     network: Mapping[Literal["bandwidth", "latency"], float]
     repeat: bool
     host_factor: float
+    base: Mapping[str, int | str]
 
 
 @overload
@@ -136,9 +138,17 @@ def changes_of(words: ChangeWords) -> Changes:
         (f"{rank}={factor}" for rank, factor in _factors(words.get("rank_slowdown", {}), "rank_slowdown", "{3: 1.2}")),
     )
     settings = parse_settings(f"{key}={_text(value)}" for key, value in rest.items())
+    base = parse_base(f"{key}={value}" for key, value in as_mapping(words.get("base", {}), "base", "{'seq': 512}").items())
     network = tuple(f"{key}=x{factor}" for key, factor in _factors(words.get("network", {}), "network", "{'bandwidth': 2}"))
     return Changes(
-        settings, durations, words.get("base_cluster"), words.get("cluster"), network, words.get("repeat", False), words.get("host_factor")
+        settings,
+        durations,
+        words.get("base_cluster"),
+        words.get("cluster"),
+        network,
+        words.get("repeat", False),
+        words.get("host_factor"),
+        base,
     )
 
 

@@ -30,14 +30,15 @@ if TYPE_CHECKING:
 def absolute(changes: Changes, recorded: Callable[[str], int]) -> Changes:
     """The changes with whole numbers in place of factors. recorded: the number of a setting in the recording, 0 where it does not show it.
 
-    Raises LumosError for a setting that the recording does not show, UsageError for a factor that gives no whole number.
+    Raises LumosError for a setting that the recording does not show and nobody stated, and where what was stated is not what was recorded,
+    UsageError for a factor that gives no whole number.
     """
-    out = dict(changes.settings)
+    out, stated = dict(changes.settings), {key: _checked(key, text, recorded) for key, text in changes.base.items()}
     for key, text in changes.settings.items():
         factor = RELATIVE.fullmatch(text)
         if factor is None:
             continue
-        base = recorded(key)
+        base = stated[key] if key in stated else recorded(key)
         if not base:
             raise LumosError(f"--set {key}={text}: the recording does not show {key}, so {text} of it is unknown; give the number")
         number = base * Fraction(factor[1])
@@ -45,6 +46,18 @@ def absolute(changes: Changes, recorded: Callable[[str], int]) -> Changes:
             raise UsageError(f"--set {key}={text}: {factor[1]} times the recorded {base} is no whole number")
         out[key] = str(number)
     return replace(changes, settings=out) if out != changes.settings else changes
+
+
+def _checked(key: str, text: str, recorded: Callable[[str], int]) -> int:
+    """The number that was stated of a setting. Raises LumosError where the recording shows another."""
+    try:
+        shown = recorded(key)
+    except LumosError:
+        shown = 0
+    numbers = [int(part.partition("@")[0]) for part in text.split("+")]
+    if shown and shown not in numbers and not ("@" in text and key == "layers"):
+        raise LumosError(f"--base {key}={text}: the recording shows {key} {shown}; correct --base, or leave it out")
+    return shown or numbers[0]
 
 
 def of_plan(job: PlannedJob) -> Callable[[str], int]:

@@ -39,6 +39,8 @@ ON, OFF = "on", "off"
 
 #: A whole number as people write it. `int` takes more: digits of other scripts, underscores, and as many as fill the memory.
 _WHOLE = re.compile("[+-]?[0-9]{1,18}")
+#: The name of an axis of a recording (`segment.readings`), which can be set as a size can.
+AXIS = re.compile(r"[1-9][0-9]{0,17}@[a-z_0-9]{1,80}\.[0-9]{1,9}")
 #: So many times what was recorded (`changes.relative`).
 RELATIVE = re.compile(r"x([0-9]{1,9}(?:\.[0-9]{1,9})?)")
 
@@ -166,6 +168,21 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
     return out
 
 
+def parse_base(words: Iterable[str]) -> dict[str, str]:
+    """Parse words KEY=VALUE that say what was recorded: a whole number, or names of axes joined by +. Raises UsageError as `parse_settings`
+    does."""
+    out: dict[str, str] = {}
+    for word in words:
+        key, equals, value = (part.strip() for part in word.partition("="))
+        setting = known(key.replace("-", "_"))
+        parts = [part.strip() for part in value.split("+")]
+        if not equals or setting.kind is not SettingKind.COUNT or not all(AXIS.fullmatch(part) or _WHOLE.fullmatch(part) for part in parts):
+            raise UsageError(f"--base {word}: write KEY=NUMBER, or KEY=NAME with the name of an axis that a question gave")
+        if out.setdefault(setting.key, "+".join(parts)) != "+".join(parts):
+            raise UsageError(f"--base {setting.key}: given twice, as {out[setting.key]} and as {value}; give it once")
+    return out
+
+
 def check_settings(settings: Mapping[str, str]) -> None:
     """Raise UsageError, with the nearest, for an unknown key or a value that no job could take."""
     for key, text in settings.items():
@@ -174,6 +191,8 @@ def check_settings(settings: Mapping[str, str]) -> None:
 
 def known(key: str) -> Setting:
     """The setting of that key. Raises UsageError, with the nearest and all valid keys, where there is none."""
+    if AXIS.fullmatch(key):
+        return _count(key, "positions of an axis", Way.BLOCKS, most=MOST_TOKENS)
     if key not in SETTINGS:
         near = get_close_matches(key, SETTINGS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

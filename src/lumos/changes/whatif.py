@@ -45,6 +45,7 @@ from lumos.changes.plan.passes import rearranged
 from lumos.changes.plan.planned import Planned, between, planned
 from lumos.changes.relative import absolute, of_blocks, of_plan
 from lumos.changes.settings import counts, needs_plan
+from lumos.changes.stated import check_layers, named_by_setting, with_stated_sizes
 from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
 from lumos.diagnostics import Diagnostic
@@ -120,10 +121,13 @@ def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Ev
 def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
     """The same without a look at the evidence. Where the change needs to know a device that is not known, but is refused whatever that is,
     the error is the refusal and not the question for the device."""
+    changes = named_by_setting(job, changes)
+    stated = with_stated_sizes(job, changes)
+    plan = None if stated is not job else plan
     try:
-        return _changed_job(job, graph, changes, plan)
+        return _changed_job(stated, graph, changes, plan)
     except UnknownDeviceError:
-        _changed_job(job, graph, replace(changes, base_cluster=_ANY), plan)
+        _changed_job(stated, graph, replace(changes, base_cluster=_ANY), plan)
         raise
 
 
@@ -140,6 +144,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification 
         return _passes(job, graph, changes)
     graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
     plan = plan or Identification(job, graph)
+    check_layers(job, plan.segmentation, changes)
     identified = _identified(job, graph, changes, plan)
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
         changes = absolute(changes, of_plan(identified.job))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from lumos.changes.settings import in_words, parse_settings
+from lumos.changes.settings import in_words, parse_base, parse_settings
 from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, Repair, console, write_json
 from lumos.cli.progress import progress
 
@@ -21,6 +21,10 @@ def command(
     settings: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP),
+    ] = None,
+    base: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Say what was recorded, where Lumos asks or cannot see it; repeatable."),
     ] = None,
     scale: Annotated[
         list[str] | None, typer.Option(metavar="GLOB=F", help="Multiply the time of tasks whose name matches; repeatable.")
@@ -79,14 +83,15 @@ def command(
     from lumos.changes.durations import Durations
     from lumos.changes.grid import evaluate, parse_grid
     from lumos.changes.whatif import answer_changes
-    from lumos.errors import UsageError
+    from lumos.errors import QuestionError, UsageError
     from lumos.graph.build import build
     from lumos.output_files import check_places
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
-    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()), repeat, host_factor)
+    wanted, recorded, links = parse_settings(settings or ()), parse_base(base or ()), tuple(network or ())
+    changes = Changes(wanted, durations, base_cluster, cluster, links, repeat, host_factor, recorded)
     asked = parse_grid(grid or ())
     files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
     if asked and any(files.values()):
@@ -105,7 +110,12 @@ def command(
 
         print_grid(console(), cells, grounds)
         return
-    found = answer_changes(job, graph, changes, force=force)
+    try:
+        found = answer_changes(job, graph, changes, force=force)
+    except QuestionError as question:
+        if json:
+            write_json({"question": str(question), "candidates": [each._asdict() for each in question.candidates]})
+        raise
     if any(files.values()):
         from lumos.reports.export.job import export
 

@@ -41,8 +41,8 @@ _JUST_NOW = 6
 
 @dataclass(eq=False, slots=True)
 class _Tensor:
-    """A tensor of the program. made: when. given: it comes from outside, as data or a weight. data: it is
-    data, or was made of data."""
+    """A tensor of the program. made: when. maker: the call that made it, -1 for none. given: it comes from outside, as data or a weight.
+    data: it is data, or was made of data."""
 
     shape: Shape
     axes: tuple[Axis, ...]
@@ -52,6 +52,7 @@ class _Tensor:
     gradient: bool = False
     alive: bool = True
     data: bool = False
+    maker: int = -1
 
 
 @dataclass(eq=False, slots=True)
@@ -83,11 +84,13 @@ class Given(NamedTuple):
 
 
 class Axes(NamedTuple):
-    """What was inferred. of: by call and argument, the axes of each tensor in it. given: the tensors that come from outside."""
+    """What was inferred. of: by call and argument, the axes of each tensor in it. given: the tensors that come from outside. makers: by
+    call, the calls that made its inputs."""
 
     symbols: Symbols
     of: Mapping[tuple[int, int], tuple[tuple[Axis, ...], ...]]
     given: tuple[Given, ...]
+    makers: Mapping[int, tuple[int, ...]]
 
 
 def infer(calls: Sequence[OperatorCall]) -> Axes:
@@ -96,7 +99,7 @@ def infer(calls: Sequence[OperatorCall]) -> Axes:
     for number, call in enumerate(calls):
         if call.parent < 0:
             inference.visit(number)
-    return Axes(inference.symbols, inference.axes, tuple(inference.given))
+    return Axes(inference.symbols, inference.axes, tuple(inference.given), inference.makers)
 
 
 class _Inference:
@@ -105,6 +108,7 @@ class _Inference:
         self.symbols = Symbols()
         self.axes: dict[tuple[int, int], tuple[tuple[Axis, ...], ...]] = {}
         self.given: list[Given] = []
+        self.makers: dict[int, tuple[int, ...]] = {}
         self._inside: list[list[int]] = [[] for _ in calls]
         for number, call in enumerate(calls):
             if call.parent >= 0:
@@ -252,6 +256,9 @@ class _Inference:
 
     def _keep(self, number: int, used: list[_Tensor], results: list[_Tensor]) -> None:
         self._used[number], self._results[number] = used, results
+        self.makers[number] = tuple(t.maker for t in used if t.maker >= 0)
+        for tensor in results:
+            tensor.maker = number if tensor.maker < 0 else tensor.maker
         of_data = any(t.data for t in used)
         for tensor in results:
             tensor.data |= of_data
@@ -419,7 +426,7 @@ class _Inference:
         return None
 
     def _like(self, source: _Tensor, shape: Shape, axes: Sequence[Axis]) -> _Tensor:
-        return _Tensor(shape, tuple(axes), self._clock, source.differentiable, data=source.data)
+        return _Tensor(shape, tuple(axes), self._clock, source.differentiable, data=source.data, maker=source.maker)
 
     def _listed(self, number: int, place: int) -> list[_Tensor]:
         """The tensors of an argument that is a list: of each shape the latest ones that have the same axes, in the order in which they

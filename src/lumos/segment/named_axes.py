@@ -27,9 +27,18 @@ Named = dict[str, tuple[Axis, ...]]
 
 @once_a_trace
 def named_axes(trace: Trace) -> Named:
-    """The axes that have a name; several where the model has the same size in places that nothing joins."""
+    """The axes that have a name; several where the model has the same size in places that nothing joins. What a user stated of the
+    recording goes before what was found."""
     axes = axes_of(trace)
-    return names_of(axes.inferred, axes.program.calls)
+    return names_of(axes.inferred, axes.program.calls) | dict(trace.stated)
+
+
+@once_a_trace
+def positions(trace: Trace) -> dict[tuple[Axis, ...], tuple[int, ...]]:
+    """The axes along which a sequence may lie, each with the calls of `segment.program` that show it: the positions that attention relates
+    to each other, and the steps of a recurrent layer. As many queries as keys of one attention are positions of one sequence."""
+    axes = axes_of(trace)
+    return _Names(axes.inferred, axes.program.calls).positions()
 
 
 def names_of(axes: Axes, calls: Sequence[OperatorCall]) -> Named:
@@ -124,6 +133,38 @@ class _Names:
             width = self._width_of_heads(tokens[at])
             out |= {"heads": (heads,), "kv_heads": (heads,)} if heads is not None else {}
             out |= {"head_dim": (width,)} if width is not None else {}
+
+    def positions(self) -> dict[tuple[Axis, ...], tuple[int, ...]]:
+        """See the function of that name."""
+        axes: dict[tuple[int, tuple[int, ...]], Axis] = {}
+        shown: dict[tuple[int, tuple[int, ...]], list[int]] = {}
+        same: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
+        for number, several in self._places():
+            keys = [self.key(axis) for axis in several if self.symbols.size(axis) > 1]
+            axes.update(zip(map(self.key, several), map(self.symbols.normal, several), strict=True))
+            for key in keys:
+                first = keys[0] if self.symbols.size(axes[key]) == self.symbols.size(axes[keys[0]]) else key
+                same.setdefault(key, same.get(first, first))
+                shown.setdefault(same[key], []).append(number)
+        return {tuple(axes[key] for key in same if same[key] == first): tuple(numbers) for first, numbers in shown.items()}
+
+    def _places(self) -> Iterator[tuple[int, tuple[Axis, ...]]]:
+        """The axes of attention, of scores and of recurrent layers that are positions, by call."""
+        for number, call, base in self._forward():
+            rule = axis_rules().get(base)
+            if rule is not None and "attention" in base and len(rule.inputs) > 2:
+                if call.parent >= 0 and "attention" in self.calls[call.parent].name:
+                    continue
+                found = ((rule.inputs[place], letter, self.of.get((number, place), ((),))[0]) for place, letter in ((0, "q"), (1, "k")))
+                yield number, tuple(
+                    axes[pattern.letters(len(axes)).index(letter)]
+                    for pattern, letter, axes in found
+                    if pattern is not None and axes and pattern.fits(len(axes))
+                )
+            elif "softmax" in base and len(call.shapes[0]) == 4 and (number, 0) in self.of:
+                yield number, self.of[number, 0][0][-2:]
+            elif views().get(base) == "recurrent" and len(call.shapes[0]) == 3 and (steps := self._recurrent("t")) is not None:
+                yield number, (steps,)
 
     def _scores(self, tokens: list[tuple[int, tuple[int, ...]]]) -> tuple[Axis, ...] | None:
         """The axes of what a softmax over positions of the sequence works on."""

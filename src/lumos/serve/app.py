@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations, Scale
-from lumos.changes.settings import SETTINGS, Setting, SettingKind, parse_settings
+from lumos.changes.settings import SETTINGS, Setting, SettingKind, parse_base, parse_settings
 from lumos.cost.cluster import cluster_names
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError, QuestionError, UsageError
 from lumos.reports.page.html import MODULES, json_text, page, plotly_source, static
 from lumos.result import plain
 from lumos.serve.guard import App, Guard
@@ -80,6 +80,9 @@ class ChangesAsked(BaseModel):
         description="by key, with values as text",
         json_schema_extra={"properties": {s.key: _schema(s) for s in SETTINGS.values()}, "additionalProperties": False},
     )
+    base: dict[str, Annotated[str, Field(max_length=200)]] = Field(
+        default={}, max_length=64, description="what was recorded of a setting, by key: a number, or the name of a candidate"
+    )
     base_cluster: str | None = Field(default=None, max_length=100, description="where the job was recorded: a name of lumos clusters")
     cluster: str | None = Field(default=None, max_length=100, description="run it there instead: a name of lumos clusters")
     network: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=8, description="bandwidth=x2, latency=x0.5")
@@ -97,7 +100,8 @@ class ChangesAsked(BaseModel):
         slow = tuple((s.rank, s.factor) for s in self.rank_slowdown)
         settings = parse_settings(f"{key}={value}" for key, value in self.settings.items())
         durations = Durations(scales, tuple(self.drop), tuple(self.fuse), slow)
-        return Changes(settings, durations, self.base_cluster, self.cluster, tuple(self.network))
+        base = parse_base(f"{key}={value}" for key, value in self.base.items())
+        return Changes(settings, durations, self.base_cluster, self.cluster, tuple(self.network), base=base)
 
 
 class WhatIf(ChangesAsked):
@@ -140,7 +144,8 @@ def application(session: Session, port: int, token: str) -> App:
 def _errors(app: FastAPI) -> None:
     @app.exception_handler(LumosError)
     def cannot_answer(_: Request, error: LumosError) -> Response:
-        return _json({"error": f"{error}"}, 400)
+        asked = {"candidates": [each._asdict() for each in error.candidates]} if isinstance(error, QuestionError) else {}
+        return _json({"error": f"{error}", **asked}, 400)
 
     @app.exception_handler(Exception)
     def unforeseen(_: Request, error: Exception) -> Response:
@@ -270,6 +275,7 @@ def _as_request(changes: Changes) -> dict[str, Any]:
     durations = changes.durations
     return {
         "settings": dict(changes.settings),
+        "base": dict(changes.base),
         "base_cluster": changes.base_cluster,
         "cluster": changes.cluster,
         "network": changes.network,

@@ -189,6 +189,7 @@ def command_line(paths: Sequence[str], changes: Changes, *, force: bool = False)
     durations = changes.durations
     words = ["lumos", "whatif", *paths]
     words += [w for key, value in changes.settings.items() for w in ("--set", f"{key}={value}")]
+    words += [w for key, value in changes.base.items() for w in ("--base", f"{key}={value}")]
     words += [w for s in durations.scales for w in ("--scale", f"{s.glob}={s.factor:g}")]
     words += [w for glob in durations.drops for w in ("--drop", glob)]
     words += [w for glob in durations.fused for w in ("--fuse", glob)]
@@ -206,6 +207,7 @@ def python_code(paths: Sequence[str], changes: Changes, *, force: bool = False) 
     network = [word.partition("=") for words in changes.network for word in words.split(",")]
     words = {
         **{key: repr(int(value) if is_whole(value) else value) for key, value in changes.settings.items()},
+        "base": repr(dict(changes.base)) if changes.base else "",
         "scale": _mapping((repr(s.glob), f"{s.factor:g}") for s in durations.scales),
         "drop": repr(list(durations.drops)) if durations.drops else "",
         "fuse": repr(list(durations.fused)) if durations.fused else "",

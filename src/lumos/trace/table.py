@@ -118,6 +118,8 @@ class Trace(Described):
     #: header objects as parsed: deviceProperties, distributedInfo, versions, traceName, …
     metadata: Mapping[str, Any] = field(default_factory=dict)
     diagnostics: tuple[Diagnostic, ...] = ()
+    #: by size, the axes that a user said it means (`segment.named_axes`)
+    stated: Mapping[str, Any] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.start)

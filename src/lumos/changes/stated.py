@@ -1,0 +1,107 @@
+"""What a change of settings rests on: a reading of the recording, which must be unique, or stated by the user (`--base`).
+
+Where a name can mean several things in a recording, such as `seq` beside two lengths, or where what repeats need not be layers, the answer
+is a question (`QuestionError`) that lists them by names of their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lumos.changes.settings import AXIS, SETTINGS
+from lumos.errors import Candidate, LumosError, QuestionError
+from lumos.segment.readings import reading_of_layers, readings_of_sizes
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from lumos.changes.changes import Changes
+    from lumos.segment.readings import Reading
+    from lumos.segment.segment import Segmentation
+    from lumos.trace.table import Job, Trace
+
+#: The settings that are sizes.
+SIZES = tuple(key for key in ("seq", "micro_batch", "hidden", "heads", "ffn", "vocab") if key in SETTINGS)
+#: Joins the names of readings that a setting means together.
+TOGETHER = "+"
+
+
+def named_by_setting(job: Job, changes: Changes) -> Changes:
+    """The changes with settings in place of axes: what is set of `512@attention.0` is the setting that can mean that axis, stated to mean
+    it.
+
+    Raises LumosError where the recording has no such axis, or a setting is given twice so.
+    """
+    own = [key for key in changes.settings if AXIS.fullmatch(key)]
+    if not own:
+        return changes
+    settings, base = dict(changes.settings), dict(changes.base)
+    for name in own:
+        meant = next((key for key, found in readings_of_sizes(job.traces[0]).items() if any(r.name == name for r in found)), None)
+        if meant is None:
+            known = [r.name for found in readings_of_sizes(job.traces[0]).values() for r in found]
+            raise LumosError(f"--set {name}: {job.traces[0].path} has no axis of that name; it has {', '.join(known) or 'none'}")
+        if meant in settings or base.get(meant, name) != name:
+            raise LumosError(f"--set {name}={settings[name]}: {meant} is said otherwise as well; give one of them")
+        settings[meant], base[meant] = settings.pop(name), name
+    return replace(changes, settings=settings, base=base)
+
+
+def with_stated_sizes(job: Job, changes: Changes) -> Job:
+    """The job whose traces say which axes the changed sizes mean. It is the same job where that is certain.
+
+    Raises QuestionError where a changed size can mean several axes and nothing was stated, LumosError where what was stated is none of
+    them.
+    """
+    if job.origin is not None and job.origin.sizes:
+        return job
+    known = readings_of_sizes(job.traces[0]) if {*changes.settings, *changes.base} & set(SIZES) else {}
+    said: dict[str, list[str]] = {}
+    for key, readings in known.items():
+        if key in changes.base and len(readings) > 1:
+            said[key] = [reading.name for reading in _meant(key, readings, changes.base[key])]
+        elif key in changes.settings and len(readings) > 1:
+            raise _question(key, readings, f"--set {key}={changes.settings[key]}: {key} can be {_listed(readings)}")
+    return replace(job, traces=tuple(_stating(trace, said) for trace in job.traces)) if said else job
+
+
+def _stating(trace: Trace, said: Mapping[str, Sequence[str]]) -> Trace:
+    """The trace that says which axes sizes mean, by the names of their readings. Where it has none of those, it says nothing."""
+    known = readings_of_sizes(trace)
+    found = {key: tuple(a for r in known.get(key, ()) if r.name in names for a in r.axes) for key, names in said.items()}
+    return replace(trace, stated={key: axes for key, axes in found.items() if axes})
+
+
+def check_layers(job: Job, segmentation: Segmentation, changes: Changes) -> None:
+    """Raise QuestionError where a number of layers is to change, or they are to be recomputed, and what repeats need not be layers."""
+    asked = [key for key in ("layers", "recompute", "pp", "vpp") if key in changes.settings]
+    reading = reading_of_layers(segmentation, 0, job.traces[0]) if asked and "layers" not in changes.base else None
+    if reading is not None and reading.why:
+        text = (
+            f"--set {asked[0]}={changes.settings[asked[0]]}: what repeats {reading.value} times in a forward pass may be no layers, since"
+            f" {reading.why} ({reading.operators[0]})"
+        )
+        raise _question("layers", (reading,), text)
+
+
+def _meant(key: str, readings: Sequence[Reading], text: str) -> list[Reading]:
+    """The readings that a statement means: by their names, or by a number that only one has."""
+    out = []
+    for word in text.split(TOGETHER):
+        found = [reading for reading in readings if word.strip() in (reading.name, str(reading.value))]
+        if not found:
+            raise LumosError(f"--base {key}={text}: the recording shows {key} as {_listed(readings)}; say one of them, or leave --base out")
+        if len(found) > 1:
+            raise _question(key, found, f"--base {key}={text}: {len(found)} axes are {text} long, {_listed(found)}")
+        out += found
+    return out
+
+
+def _question(key: str, readings: Sequence[Reading], text: str) -> QuestionError:
+    candidates = tuple(Candidate(reading.name, reading.value, reading.operators) for reading in readings)
+    return QuestionError(f"{text}; say which with --base {key}={candidates[0].name}", candidates)
+
+
+def _listed(readings: Sequence[Reading]) -> str:
+    return ", or ".join(f"{reading.name} ({'; '.join(reading.operators)})" for reading in readings)

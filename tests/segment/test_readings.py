@@ -1,0 +1,147 @@
+"""What a name can mean in a recording, from drawn rows: two lengths, tables beside each other, steps of a loop over time."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from lumos.changes.changes import Changes
+from lumos.changes.settings import parse_base, parse_settings
+from lumos.changes.stated import TOGETHER
+from lumos.changes.whatif import answer_changes
+from lumos.errors import LumosError, QuestionError
+from lumos.graph.build import build
+from lumos.segment.readings import reading_of_layers, readings_of_sizes
+from lumos.segment.segment import segment
+from lumos.trace import read
+
+NODE = "autograd::engine::evaluate_function: "
+GATHER = "torch::autograd::AccumulateGrad"
+ATTENTION = "aten::_scaled_dot_product_flash_attention"
+
+
+def recording(folder, *operators):
+    """Operators of 10 us (name, shapes, sequence number), each with a kernel of 100 us."""
+    events, free = [], 1000
+    for i, (name, dims, number) in enumerate(operators, 1):
+        at, thread = 1000 + 20 * i, 2 if name.startswith((NODE, GATHER)) else 1
+        known = {"Input Dims": dims, "Input type": ["float"] * len(dims)} if dims else {}
+        known |= {"Sequence number": number, "Fwd thread id": thread - 1} if number >= 0 else {}
+        free = max(free, at + 9)
+        for cat, event, lane, start, length, args in (
+            ("cpu_op", name, thread, at, 10, {"External id": i, **known}),
+            ("cuda_runtime", "cudaLaunchKernel", thread, at + 2, 5, {"correlation": i, "External id": i}),
+            ("kernel", f"kernel of {name}", 7, free, 100, {"correlation": i, "External id": i, "device": 0, "stream": 7}),
+        ):
+            row = {"ph": "X", "cat": cat, "name": event, "pid": lane // 7, "tid": lane, "ts": start, "dur": length, "args": args}
+            events.append(row)
+        free += 100
+    path = folder / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": events}))
+    job = read(str(path))
+    return job, build(job)
+
+
+def heads(length):
+    return [2, 4, length, 64]
+
+
+def two_lengths(folder):
+    """Attention within 48 positions, and within 32."""
+    return recording(folder, *((ATTENTION, [heads(length)] * 3, -1) for length in (48, 32)))
+
+
+def ask(found, *words, base=()):
+    return answer_changes(*found, Changes(parse_settings(words), base=parse_base(base)), force=True)
+
+
+def test_a_sequence_of_two_lengths_is_a_question_and_a_statement_settles_it(tmp_path):
+    found = two_lengths(tmp_path)
+    with pytest.raises(QuestionError, match=r"seq can be 48@attention\.0 .* or 32@attention\.0") as asked:
+        ask(found, "seq=96")
+    assert [(each.name, each.value) for each in asked.value.candidates] == [("48@attention.0", 48), ("32@attention.0", 32)]
+    assert asked.value.candidates[1].operators[0] == f"{ATTENTION} [2, 4, 32, 64] [2, 4, 32, 64] [2, 4, 32, 64]"
+    longer, shorter = (ask(found, f"seq={2 * n}", base=[f"seq={n}"]).outcome.step_time_s for n in (48, 32))
+    assert longer > shorter > ask(found, "seq=32", base=["seq=32"]).outcome.step_time_s
+    assert ask(found, "seq=x2", base=["seq=48@attention.0"]).outcome.step_time_s == longer
+    assert ask(found, "48@attention.0=96").outcome.step_time_s == longer
+
+
+def test_each_reading_at_its_recorded_value_is_the_identity(tmp_path):
+    found = two_lengths(tmp_path)
+    for size in (48, 32):
+        answer = ask(found, f"seq={size}", base=[f"seq={size}"])
+        assert answer.outcome == answer.base
+
+
+def test_a_statement_that_contradicts_the_recording_is_refused_with_both(tmp_path):
+    found = two_lengths(tmp_path)
+    with pytest.raises(LumosError, match=r"--base seq=40: the recording shows seq as 48@attention\.0 .*32@attention\.0"):
+        ask(found, "seq=96", base=["seq=40"])
+    with pytest.raises(LumosError, match="--base heads=8: the recording shows heads 4;"):
+        ask(found, "heads=8", base=["heads=8"])
+    with pytest.raises(LumosError, match=r"no axis of that name; it has .*48@attention\.0"):
+        ask(found, "50@attention.0=96")
+
+
+def test_a_bare_number_of_two_axes_is_a_question_and_names_join(tmp_path):
+    crossed = recording(tmp_path, *two_of_one_length())
+    names = [reading.name for reading in readings_of_sizes(crossed[0].traces[0])["seq"]]
+    assert names == ["48@attention.0", "48@attention.1"]
+    with pytest.raises(QuestionError, match="2 axes are 48 long"):
+        ask(crossed, "seq=96", base=["seq=48"])
+    one, other, both = (
+        ask(crossed, "seq=96", base=[f"seq={name}"]).outcome.step_time_s for name in (*names, TOGETHER.join(names))
+    )
+    assert both > max(one, other)
+
+
+def two_of_one_length():
+    """Two attentions within 48 positions each that nothing joins: one has other heads."""
+    yield ATTENTION, [heads(48)] * 3, -1
+    yield ATTENTION, [[2, 8, 48, 32]] * 3, -1
+
+
+def tables(folder, count=6):
+    """Tables beside each other, each read by numbers of its own, under two layers that all of them feed."""
+    look_ups = [("aten::embedding", [[1000, 64], [256]], 10 + i) for i in range(count)]
+    return recording(folder, *look_ups, ("aten::cat", [[]], -1), ("aten::linear", [[256, 64 * count], [8, 64 * count], [8]], 40))
+
+
+def test_tables_beside_each_other_are_no_layers_until_the_user_says_so(tmp_path):
+    found = tables(tmp_path)
+    with pytest.raises(QuestionError, match="repeats 6 times in a forward pass may be no layers, since none of them reads") as asked:
+        ask(found, "layers=12")
+    (only,) = asked.value.candidates
+    assert (only.name, only.value) == ("6@embedding.0", 6) and only.operators[0] == "aten::embedding [1000, 64] [256]"
+    assert ask(found, "layers=12", base=["layers=6"]) == ask(found, "layers=x2", base=["layers=6@embedding.0"])
+    with pytest.raises(LumosError, match="--base layers=5: the recording shows layers 6"):
+        ask(found, "layers=12", base=["layers=5"])
+
+
+def stack(folder, *, shared):
+    """Four linear layers one after the other, which gather the gradients of their weights in the backward pass: of each, or of one."""
+    forward = [("aten::linear", [[16, 64], [64, 64], [64]], 10 + i) for i in range(4)]
+    backward = []
+    for i in reversed(range(4)):
+        backward.append((NODE + "AddmmBackward0", [], 10 + i))
+        backward += [(GATHER, [[64, 64]], -1)] if i == 0 or not shared else []
+    return recording(folder, *forward, *backward)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_parts_that_share_their_weights_may_be_steps_of_time(tmp_path, shared):
+    job, graph = stack(tmp_path, shared=shared)
+    reading = reading_of_layers(segment(graph, job), 0, job.traces[0])
+    assert reading is not None and reading.value == 4
+    assert reading.why == ("they all multiply by the same weights" if shared else "")
+
+
+def test_words_of_a_statement_are_checked():
+    assert parse_base(["micro-batch=4", "seq=48@attention.0 + 32@mm.1"]) == {"micro_batch": "4", "seq": "48@attention.0+32@mm.1"}
+    for word in ("seq", "seq=", "seq=x2", "precision=bf16", "seq=1@Attention"):
+        with pytest.raises(LumosError, match=r"--base .*write KEY=NUMBER"):
+            parse_base([word])
+    with pytest.raises(LumosError, match="given twice"):
+        parse_base(["seq=1", "seq=2"])
