@@ -38,11 +38,12 @@ class Candidate(NamedTuple):
 
 
 class QuestionError(LumosError):
-    """A recording can be read in several ways, and the user can say which is meant. candidates: the ways."""
+    """A recording can be read in several ways, and the user can say which is meant. key: the setting whose recorded value is in question.
+    candidates: the ways."""
 
-    def __init__(self, message: str, candidates: tuple[Candidate, ...]) -> None:
+    def __init__(self, message: str, key: str, candidates: tuple[Candidate, ...]) -> None:
         super().__init__(message)
-        self.candidates = candidates
+        self.key, self.candidates = key, candidates
 
 
 class InterruptedSearchError(LumosError):

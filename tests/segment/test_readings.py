@@ -145,3 +145,30 @@ def test_words_of_a_statement_are_checked():
             parse_base([word])
     with pytest.raises(LumosError, match="given twice"):
         parse_base(["seq=1", "seq=2"])
+
+
+def test_a_sequence_without_an_axis_is_the_loop_over_time(tmp_path):
+    found = stack(tmp_path, shared=True)
+    answer = ask(found, "seq=8")
+    assert answer.changes == ("seq = 8 (measured: 4)",)
+    assert answer.outcome == ask(found, "layers=8", base=["layers=4"]).outcome != answer.base
+    assert ask(found, "seq=4").outcome == answer.base
+    with pytest.raises(LumosError, match="does not show|do not show"):
+        ask(stack(tmp_path, shared=False), "seq=8")
+
+
+def test_the_batch_of_data_with_two_leading_axes_is_a_question(tmp_path):
+    found = recording(tmp_path, ("aten::linear", [[240, 160, 512], [512, 512], [512]], -1))
+    with pytest.raises(QuestionError, match=r"micro_batch can be 240@linear\.0 .* or 160@linear\.0"):
+        ask(found, "micro_batch=320")
+    assert ask(found, "micro_batch=320", base=["micro_batch=160"]).changes == ("micro_batch = 320 (measured: 160)",)
+
+
+def test_two_widths_that_matrices_lead_into_and_out_of_are_a_question(tmp_path):
+    """A part of a low rank beside the feed-forward part."""
+    stream = [[32, 64]]
+    pairs = [("aten::linear", [[32, a], [b, a], [b]], -1) for inner in (8, 256) for a, b in ((64, inner), (inner, 64))]
+    added = ("aten::add", [*stream, *stream, []], -1)
+    found = recording(tmp_path, *pairs[:2], added, *pairs[2:], added, *pairs[:2], added, *pairs[2:], added)
+    with pytest.raises(QuestionError, match=r"ffn can be (8@linear\.\d .* or 256@linear\.\d|256@linear\.\d .* or 8@linear\.\d)"):
+        ask(found, "ffn=512")

@@ -60,7 +60,8 @@ def test_the_equivalent_python_names_every_change():
     from lumos.serve.session import python_code
 
     durations = Durations((Scale("a'b", 0.5),), ("x",), ("y", "z"), ((3, 1.5),))
-    changes = Changes({"tp": "2", "cuda_graphs": "on"}, durations, "a100", "h100", ("bandwidth=x2,latency=0.5",), base={"seq": "8@mm.0", "tp": "1"})
+    base = {"seq": "8@mm.0", "tp": "1"}
+    changes = Changes({"tp": "2", "cuda_graphs": "on"}, durations, "a100", "h100", ("bandwidth=x2,latency=0.5",), base=base)
     call = ast.parse(python_code(["a", "b"], changes)).body[1].value.args[0].value.value
     assert ast.unparse(call.func) == "lumos.whatif"
     assert ast.literal_eval(call.args[0]) == ["a", "b"]

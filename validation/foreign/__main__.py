@@ -45,9 +45,11 @@ def main() -> int:
     if args.calibrate:
         print(calibration(score(args.folder, args.words)))
         return 0
-    if args.drawn:
-        scores = score(args.folder, args.words, held_out=True, shuffle=args.shuffle, among=drawn_pairs(args.seed))
-        name, text = "whatif-drawn" if args.seed == SEED else f"whatif-drawn-{args.seed}", drawn_section(scores, args.seed)
+    if args.drawn or args.odd:
+        scores = score(args.folder, args.words, held_out=True, shuffle=args.shuffle, among=drawn_pairs(args.seed, odd=args.odd))
+        kind = "odd" if args.odd else "drawn"
+        name = "whatif-drawn" if args.seed == SEED and args.drawn else f"whatif-{kind}-{args.seed}"
+        text = drawn_section(scores, args.seed, odd=args.odd)
     else:
         scores = score(args.folder, args.words, held_out=args.held_out, shuffle=args.shuffle)
         name, text = "whatif-foreign", section(scores)

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from lumos.changes.settings import AXIS, SETTINGS
 from lumos.errors import Candidate, LumosError, QuestionError
-from lumos.segment.readings import reading_of_layers, readings_of_sizes
+from lumos.segment.readings import SHARED, reading_of_layers, readings_of_sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumos.changes.changes import Changes
     from lumos.segment.readings import Reading
@@ -73,6 +73,18 @@ def _stating(trace: Trace, said: Mapping[str, Sequence[str]]) -> Trace:
     return replace(trace, stated={key: axes for key, axes in found.items() if axes})
 
 
+def by_steps_of_time(job: Job, segmentation: Callable[[], Segmentation], changes: Changes) -> Changes:
+    """The changes with layers in place of a sequence, where no axis is one and what repeats with one set of weights is a loop over time: as
+    many more steps of it are as many more of what repeats."""
+    if "seq" not in changes.settings or "layers" in changes.settings or "seq" in readings_of_sizes(job.traces[0]):
+        return changes
+    reading = reading_of_layers(segmentation(), 0, job.traces[0])
+    if reading is None or reading.why != SHARED:
+        return changes
+    settings = {"layers" if key == "seq" else key: value for key, value in changes.settings.items()}
+    return replace(changes, settings=settings, base={**changes.base, "layers": changes.base.get("seq", reading.name)})
+
+
 def check_layers(job: Job, segmentation: Segmentation, changes: Changes) -> None:
     """Raise QuestionError where a number of layers is to change, or they are to be recomputed, and what repeats need not be layers."""
     asked = [key for key in ("layers", "recompute", "pp", "vpp") if key in changes.settings]
@@ -100,7 +112,7 @@ def _meant(key: str, readings: Sequence[Reading], text: str) -> list[Reading]:
 
 def _question(key: str, readings: Sequence[Reading], text: str) -> QuestionError:
     candidates = tuple(Candidate(reading.name, reading.value, reading.operators) for reading in readings)
-    return QuestionError(f"{text}; say which with --base {key}={candidates[0].name}", candidates)
+    return QuestionError(f"{text}; say which with --base {key}={candidates[0].name}", key, candidates)
 
 
 def _listed(readings: Sequence[Reading]) -> str:

@@ -6,6 +6,7 @@ durations then apply to the result.
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -45,7 +46,7 @@ from lumos.changes.plan.passes import rearranged
 from lumos.changes.plan.planned import Planned, between, planned
 from lumos.changes.relative import absolute, of_blocks, of_plan
 from lumos.changes.settings import counts, needs_plan
-from lumos.changes.stated import check_layers, named_by_setting, with_stated_sizes
+from lumos.changes.stated import by_steps_of_time, check_layers, named_by_setting, with_stated_sizes
 from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
 from lumos.diagnostics import Diagnostic
@@ -123,15 +124,17 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identificat
     the error is the refusal and not the question for the device."""
     changes = named_by_setting(job, changes)
     stated = with_stated_sizes(job, changes)
-    plan = None if stated is not job else plan
+    plan = Identification(stated, graph) if plan is None or stated is not job else plan
+    done = by_steps_of_time(stated, lambda: plan.segmentation, changes)
     try:
-        return _changed_job(stated, graph, changes, plan)
+        found = _changed_job(stated, graph, done, plan)
     except UnknownDeviceError:
-        _changed_job(stated, graph, replace(changes, base_cluster=_ANY), plan)
+        _changed_job(stated, graph, replace(done, base_cluster=_ANY), plan)
         raise
+    return found if done is changes else replace(found, changes=tuple(re.sub("^layers =", "seq =", each) for each in found.changes))
 
 
-def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification | None) -> Answer:
+def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Answer:
     """The answer for one set of changes."""
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
@@ -143,7 +146,6 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification 
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
-    plan = plan or Identification(job, graph)
     check_layers(job, plan.segmentation, changes)
     identified = _identified(job, graph, changes, plan)
     if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):

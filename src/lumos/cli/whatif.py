@@ -114,7 +114,7 @@ def command(
         found = answer_changes(job, graph, changes, force=force)
     except QuestionError as question:
         if json:
-            write_json({"question": str(question), "candidates": [each._asdict() for each in question.candidates]})
+            write_json({"question": str(question), "key": question.key, "candidates": [each._asdict() for each in question.candidates]})
         raise
     if any(files.values()):
         from lumos.reports.export.job import export

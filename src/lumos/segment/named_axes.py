@@ -7,6 +7,7 @@ and their width; the table of tokens its vocabulary and the model's width; the w
 from __future__ import annotations
 
 from collections import Counter
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from lumos.operators.symbols import Axis
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 Named = dict[str, tuple[Axis, ...]]
 
+#: How many calls are kept that show what a name means.
+_FIRST_CALLS = 32
+
 
 @once_a_trace
 def named_axes(trace: Trace) -> Named:
@@ -33,12 +37,17 @@ def named_axes(trace: Trace) -> Named:
     return names_of(axes.inferred, axes.program.calls) | dict(trace.stated)
 
 
+#: The axes that a name can mean together, each of them with calls of the program that show it.
+Meanings = dict[tuple[Axis, ...], tuple[int, ...]]
+
+
 @once_a_trace
-def positions(trace: Trace) -> dict[tuple[Axis, ...], tuple[int, ...]]:
-    """The axes along which a sequence may lie, each with the calls of `segment.program` that show it: the positions that attention relates
-    to each other, and the steps of a recurrent layer. As many queries as keys of one attention are positions of one sequence."""
+def meanings(trace: Trace) -> dict[str, Meanings]:
+    """What each name can mean in a recording. A sequence may be the positions that attention relates to each other, of which as many queries
+    as keys of one attention are the same, or the steps of a recurrent layer; a batch any leading axis of data without tokens and attention;
+    a feed-forward width any width that two matrices lead into and out of."""
     axes = axes_of(trace)
-    return _Names(axes.inferred, axes.program.calls).positions()
+    return _Names(axes.inferred, axes.program.calls).meanings()
 
 
 def names_of(axes: Axes, calls: Sequence[OperatorCall]) -> Named:
@@ -52,6 +61,8 @@ class _Names:
     def __init__(self, axes: Axes, calls: Sequence[OperatorCall]) -> None:
         self.given, self.symbols, self.calls, self.of = axes.given, axes.symbols, calls, axes.of
         self.key = self.symbols.key
+        self.batches: tuple[Axis, ...] = ()
+        self.inner: tuple[Axis, ...] = ()
 
     def all(self) -> Named:
         out: Named = {}
@@ -64,7 +75,7 @@ class _Names:
         if tokens is not None:
             self._by_tokens(tokens, out, attention)
         if "micro_batch" not in out:
-            batch = self._recurrent("b") or self._first_axis()
+            batch = self._recurrent("b") or next(iter(self._leading_axes()), None)
             out |= {"micro_batch": (batch,)} if batch is not None else {}
         if "seq" not in out and (steps := self._recurrent("t")) is not None:
             out["seq"] = (steps,)
@@ -134,8 +145,31 @@ class _Names:
             out |= {"heads": (heads,), "kv_heads": (heads,)} if heads is not None else {}
             out |= {"head_dim": (width,)} if width is not None else {}
 
-    def positions(self) -> dict[tuple[Axis, ...], tuple[int, ...]]:
+    def meanings(self) -> dict[str, Meanings]:
         """See the function of that name."""
+        named = self.all()
+        out: dict[str, Meanings] = {name: {axes: self._shown_by(axes)} for name, axes in named.items()}
+        positions = self._positions()
+        if len(positions) > 1 or "seq" not in named:
+            out |= {"seq": positions} if positions else {}
+        if named.get("micro_batch") == self.batches[:1] and len(self.batches) > 1:
+            out["micro_batch"] = {(axis,): self._shown_by((axis,)) for axis in self.batches}
+        sizes = dict.fromkeys(map(self.symbols.size, self.inner))
+        inner = [tuple(axis for axis in self.inner if self.symbols.size(axis) == size) for size in sizes]
+        return out | ({"ffn": {axes: self._shown_by(axes) for axes in inner}} if len(inner) > 1 else {})
+
+    def _shown_by(self, axes: tuple[Axis, ...]) -> tuple[int, ...]:
+        """The first calls of the forward pass of which an input has one of the axes."""
+        keys = {self.key(axis) for axis in axes}
+        having = (
+            number
+            for number, call, _ in self._forward()
+            if any(self.key(axis) in keys for place in range(len(call.inputs)) for of in self.of.get((number, place), ()) for axis in of)
+        )
+        return tuple(islice(having, _FIRST_CALLS))
+
+    def _positions(self) -> Meanings:
+        """The axes along which a sequence may lie."""
         axes: dict[tuple[int, tuple[int, ...]], Axis] = {}
         shown: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         same: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
@@ -200,18 +234,20 @@ class _Names:
                 return axes[batch if letter == "b" else 1 - batch]
         return None
 
-    def _first_axis(self) -> Axis | None:
-        """The first axis of the first data that layers with weights, or tables, work on."""
+    def _leading_axes(self) -> tuple[Axis, ...]:
+        """The axes that may be the batch in the first data that layers with weights work on: all but the features, of pictures the first."""
         free = {s for given in self.given if not given.weight for axis in given.axes[:1] for s in self.symbols.inside(axis)}
         for number, call, base in self._forward():
             layer = base in ("linear", "addmm", "mm", "mkldnn_linear") or "conv" in base
             if layer and call.shapes:
                 place = 1 if base == "addmm" else 0
                 axes = self.of.get((number, place), ((),))[0]
-                for s in self.symbols.normal(axes[0]).symbols if axes else ():
-                    if s in free:
-                        return Axis(1, (s,))
-        return None
+                own = [s for axis in (axes[:-1] if "conv" not in base else axes[:1]) for s in self.symbols.normal(axis).symbols]
+                if any(s in free for s in own):
+                    first = next(i for i, s in enumerate(own) if s in free)
+                    self.batches = tuple(Axis(1, (s,)) for s in dict.fromkeys(own[first:]) if self.symbols.size(Axis(1, (s,))) > 1)
+                    return self.batches or (Axis(1, (own[first],)),)
+        return ()
 
     # ------------------------------------------------------------ widths
 
@@ -252,6 +288,7 @@ class _Names:
         both = into & out_of  # a gate makes the width inside so many times as wide on one side
         inner = [axis for axis, _ in widths.most_common() if axis.symbols in both and not self._of_heads(axis, out)]
         inner.sort(key=lambda axis: axis.factor)
+        self.inner = tuple(inner)
         if inner:
             size = self.symbols.size(inner[0])
             out["ffn"] = tuple(axis for axis in inner if self.symbols.size(axis) == size)

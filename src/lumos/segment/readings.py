@@ -14,7 +14,7 @@ import numpy as np
 
 from lumos.cost.operators import Shape
 from lumos.operators.table import own_name
-from lumos.segment.named_axes import named_axes, positions
+from lumos.segment.named_axes import meanings
 from lumos.segment.pass_layers import REPETITION
 from lumos.segment.program import axes_of
 from lumos.segment.weights import gradients, weight_shapes
@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Trace
 
+#: What speaks against layers that all multiply by the same weights.
+SHARED = "they all multiply by the same weights"
 #: How many operators show a reading.
 _SHOWN = 3
 
@@ -51,10 +53,7 @@ def readings_of_sizes(trace: Trace) -> dict[str, tuple[Reading, ...]]:
     symbols, calls = axes.symbols, axes.program.calls
     number: dict[tuple[int, str], list[object]] = defaultdict(list)
     out: dict[str, tuple[Reading, ...]] = {}
-    of_sequence = positions(trace)
-    for key, found in named_axes(trace).items():
-        shown = next(iter(of_sequence.values()), ()) if key == "seq" else ()
-        several = of_sequence if key == "seq" and len(of_sequence) > 1 else {found: shown}
+    for key, several in meanings(trace).items():
         readings = []
         for meant, shown_by in several.items():
             size, operator = symbols.size(meant[0]), _short(calls[shown_by[0]].name) if shown_by else key
@@ -121,7 +120,7 @@ def _one_set_of_weights(segmentation: Segmentation, position: int, trace: Trace,
         o = axes[row]
         if o is not None:
             used.update(tuple(sorted(shape)) for shape in weight_shapes(o) if len(shape) > 1)
-    return "they all multiply by the same weights" if used and set(used) <= set(gathered[first]) else ""
+    return SHARED if used and set(used) <= set(gathered[first]) else ""
 
 
 def _described(calls: Sequence[OperatorCall], numbers: Sequence[int]) -> tuple[str, ...]:
