@@ -16,15 +16,18 @@ from lumos.operators.table import own_name
 
 TARGET = Path(__file__).parents[1] / "src/lumos/operators/data/torch.json"
 #: Arguments whose places are written: the values that decide how much an operator computes.
-SETTINGS = ("is_causal", "padding", "stride", "dilation", "transposed", "output_mask")
+SETTINGS = ("is_causal", "custom_mask_type", "padding", "stride", "dilation", "transposed", "output_mask")
 
-#: The keys of torch's dispatcher under which a function of processors and accelerators has a kernel of its own.
-OWN_KERNEL = {"CPU", "CUDA", "CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
+#: The keys of torch's dispatcher under which a function has a kernel for processors and accelerators.
+OF_DEVICES = {"CPU", "CUDA"}
+#: Those under which it has a function of its own, which may work by calling others.
+OWN_KERNEL = OF_DEVICES | {"CompositeExplicitAutograd", "CompositeExplicitAutogradNonFunctional"}
 
 
 def said_by_torch() -> dict[str, Any]:
-    """By what torch calls it: pointwise and reductions (its tags), views (results that are parts of inputs), composite (operators that only
-    call others), and for each operator with one of `SETTINGS` where that stands among its arguments."""
+    """By what torch calls it: pointwise (its tag; with the tensors that each is given) and reductions, views (results that are parts of
+    inputs), composite (operators that only call others), calling (also those that add something to what they call), and for each operator
+    with one of `SETTINGS` where that stands among its arguments."""
     import torch
 
     schemas: dict[str, list[Any]] = defaultdict(list)
@@ -35,10 +38,15 @@ def said_by_torch() -> dict[str, Any]:
     settings = {name: _settings(several[0]) for name, several in schemas.items()}
     return {
         "torch": torch.__version__.partition("+")[0],
-        "pointwise": sorted(name for name, several in tags.items() if "pointwise" in several and "reduction" not in several),
+        "pointwise": {
+            name: max(map(_tensors, schemas[name]))
+            for name, several in sorted(tags.items())
+            if "pointwise" in several and "reduction" not in several
+        },
         "reduction": sorted(name for name, several in tags.items() if "reduction" in several),
         "view": sorted(name for name, several in schemas.items() if any(map(_is_view, several))),
-        "composite": composite(),
+        "composite": without_kernel(OWN_KERNEL),
+        "calling": without_kernel(OF_DEVICES),
         "settings": {name: places for name, places in sorted(settings.items()) if places},
     }
 
@@ -61,8 +69,8 @@ def _is_view(schema: Any) -> bool:
     return bool(aliases) and all(alias is not None and not alias.is_write for alias in aliases)
 
 
-def composite() -> list[str]:
-    """The operators that have no kernel of their own on any device, by torch's own list of its functions."""
+def without_kernel(keys: set[str]) -> list[str]:
+    """The operators that have no kernel under any of the dispatcher's keys, by torch's own list of its functions."""
     import torchgen
     import yaml
 
@@ -74,8 +82,12 @@ def composite() -> list[str]:
             continue
         name = own_name(name)
         devices = {key for keys in function.get("dispatch", ()) for key in keys.split(", ")}
-        own[name] = own.get(name, False) or bool(devices & OWN_KERNEL) or "structured_delegate" in function
+        own[name] = own.get(name, False) or bool(devices & keys) or "structured_delegate" in function
     return sorted(name for name, has_kernel in own.items() if not has_kernel)
+
+
+def _tensors(schema: Any) -> int:
+    return sum("Tensor" in str(argument.type) for argument in schema.arguments)
 
 
 def _settings(schema: Any) -> dict[str, int]:

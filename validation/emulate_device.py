@@ -37,13 +37,13 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.emulation.accelerators import emulated_device
-from lumos.emulation.device.kernels import Kernels, base_name
+from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.device.products import BIAS_GRADIENT
-from lumos.emulation.device.touched import entries
 from lumos.emulation.peak import peak
 from lumos.emulation.process.allocator import CachingAllocator
 from lumos.emulation.run import Launched, records
 from lumos.errors import LumosError
+from lumos.operators.kernels import kernels_of
 from lumos.trace import read
 
 #: Recordings with shapes on devices whose attention, multiplications or memory-bound kernels were measured, one of each job.
@@ -103,8 +103,7 @@ def priced(name: str) -> Priced:
 
 
 def _known(one: Measured) -> bool:
-    rules = entries().get(base_name(one.operator.name), ())
-    return not any(entry.kernel in _BY_RESULT for entry in rules)
+    return not any(each.kernel in _BY_RESULT for each in kernels_of(one.operator.name) or ())
 
 
 def operators_section(found: list[Priced]) -> str:

@@ -80,8 +80,9 @@ def test_the_recorded_cpu_job_calibrates_the_host() -> None:
         ("aten::copy_", [[8, 4], [8, 4], []], ["float", "float", ""], "strided", 32 * 8),
         ("aten::fill_", [[8, 4], []], ["float", "Scalar"], "pointwise", 32 * 4),
         ("aten::sum", [[8, 4], [], [], []], ["float", "", "", ""], "reduction", 32 * 4),
-        ("aten::native_layer_norm", [[8, 4], [], [4], [4], []], ["float", "", "float", "float", ""], "normalisation", 2 * 32 * 4),
+        ("aten::native_layer_norm", [[8, 4], [], [4], [4], []], ["float", "", "float", "float", ""], "normalisation", 2 * (32 + 4 + 8) * 4),
         ("aten::cat", [[8, 4], [8, 4]], ["float", "float"], "strided", 2 * 64 * 4),
+        ("aten::index_select", [[100, 4], [], [8]], ["float", "Scalar", "long int"], "strided", 2 * 32 * 4 + 8 * 8),
     ],
 )
 def test_bytes_follow_from_shapes(name: str, shapes: list[list[int]], dtypes: list[str], kernel_class: str, moved: float) -> None:

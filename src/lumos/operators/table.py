@@ -141,12 +141,24 @@ def without_work(name: str) -> bool:
 @cache
 def only_calls(name: str) -> bool:
     """Whether an operator has no kernel of its own on any device, but calls other operators."""
-    return own_name(name) in _composite()
+    return own_name(name) in _said("composite")
 
 
 @cache
-def _composite() -> frozenset[str]:
-    return frozenset(said_by_torch()["composite"])
+def calls_others(name: str) -> bool:
+    """Whether an operator works by calling others: it has no kernel for processors and accelerators."""
+    return own_name(name) in _said("calling")
+
+
+@cache
+def _said(what: str) -> frozenset[str]:
+    return frozenset(said_by_torch()[what])
+
+
+def operands(name: str) -> int | None:
+    """How many tensors a pointwise operator is given; further ones are where it writes. None where torch does not say it."""
+    found: int | None = said_by_torch()["pointwise"].get(own_name(name))
+    return found
 
 
 def settings_of(name: str) -> dict[str, int]:

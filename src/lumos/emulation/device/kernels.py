@@ -14,7 +14,8 @@ from lumos.emulation.device.launch import tensors_of
 from lumos.emulation.device.products import product_kernels
 from lumos.emulation.device.recurrent import recurrent_kernels
 from lumos.emulation.device.tensor_lists import of_lists
-from lumos.emulation.device.touched import entries, table_kernels, unlisted
+from lumos.emulation.device.touched import table_kernels, unlisted
+from lumos.operators.table import own_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,7 @@ class Kernels:
         calls others."""
         if not operator.leaf or operator.name.startswith(_COMMUNICATION) or not on_device(operator):
             return []
-        name = base_name(operator.name)
+        name = own_name(operator.name)
         for priced in (product_kernels, fused_attention, recurrent_kernels):
             if (found := priced(name, operator, self.accelerator)) is not None:
                 return found
@@ -54,15 +55,6 @@ class Kernels:
         if found:
             self._unknown[operator.name] = self._unknown.get(operator.name, 0) + 1
         return found
-
-
-def base_name(name: str) -> str:
-    """The name without its namespace, and without the underscore of the form that works in place: "aten::add_" is "add".
-
-    Operators whose table entry has the underscore keep it.
-    """
-    last = name.rpartition("::")[2]
-    return last if last in entries() or not last.endswith("_") else last.rstrip("_")
 
 
 def on_device(operator: Operator) -> bool:

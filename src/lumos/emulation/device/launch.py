@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.emulation.record import Tensor
+from lumos.operators.shaped import ShapedOperator
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -39,6 +40,14 @@ class Launch(NamedTuple):
     name: str
     work: Work
     engine: DeviceEngine = DeviceEngine.KERNEL
+
+
+def shaped(operator: Operator) -> ShapedOperator:
+    """The operator with the shape of each argument that is one tensor."""
+    tensors = [argument if isinstance(argument, Tensor) else None for argument in operator.inputs]
+    return ShapedOperator(
+        operator.name, tuple(() if t is None else tuple(t.shape) for t in tensors), tuple("" if t is None else t.dtype for t in tensors)
+    )
 
 
 def tensors_of(arguments: Sequence[Argument]) -> Iterator[Tensor]:

@@ -27,15 +27,17 @@ in memory that it clears first, and its kernels for them split k among cores for
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from lumos.blocks.work import Gemm, GroupedGemm, Traffic
 from lumos.cost.memory_bound_model import POINTWISE
 from lumos.emulation.accelerators import compute_capability
-from lumos.emulation.device.launch import DeviceEngine, Launch, has_channels_last, nbytes, tensors_of, width
+from lumos.emulation.device.launch import DeviceEngine, Launch, has_channels_last, nbytes, shaped, tensors_of, width
 from lumos.emulation.record import Tensor
+from lumos.operators.shaped import factors, grouped_product
+from lumos.operators.table import OperatorKind, convolution_windows, kind_of, settings_of
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -43,25 +45,6 @@ if TYPE_CHECKING:
     from lumos.emulation.record import Operator, Single
 
 
-class _Factors(NamedTuple):
-    """Where a product's factors stand among the inputs, and whether the second is transposed, as in a linear layer."""
-
-    first: int
-    second: int
-    transposed: bool = False
-
-
-_PRODUCTS = {
-    "mm": _Factors(0, 1), "bmm": _Factors(0, 1), "matmul": _Factors(0, 1), "_int_mm": _Factors(0, 1), "_scaled_mm": _Factors(0, 1),
-    "_grouped_mm": _Factors(0, 1), "_scaled_grouped_mm": _Factors(0, 1), "addmm": _Factors(1, 2), "_addmm_activation": _Factors(1, 2),
-    "baddbmm": _Factors(1, 2), "addbmm": _Factors(1, 2), "mv": _Factors(0, 1), "dot": _Factors(0, 1), "vdot": _Factors(0, 1),
-    "addmv": _Factors(1, 2), "linear": _Factors(0, 1, transposed=True),
-}  # fmt: skip
-_CONVOLUTIONS = (
-    "cudnn_convolution", "miopen_convolution", "convolution", "_convolution", "convolution_overrideable", "conv1d", "conv2d", "conv3d",
-    "cudnn_convolution_transpose", "miopen_convolution_transpose", "_conv_depthwise2d", "conv_depthwise3d", "miopen_depthwise_convolution",
-    "slow_conv_transpose2d",
-)  # fmt: skip
 #: Bytes of channels that a convolution multiplies in one step: the least of CUTLASS' tiles along k on matrix units, 32 elements of 16 bits
 #: or 16 of TF32 (NVIDIA, CUTLASS, Implicit GEMM Convolution, which says that a step stays within one tap).
 CHANNELS_AT_ONCE = 64
@@ -73,20 +56,18 @@ PERMUTED_TILE = 32
 BIAS_GRADIENT = "reduce_kernel [bias gradient]"
 #: The compute capability of Hopper.
 _HOPPER = (9, 0)
-#: Where operators say whether they are transposed.
-_TRANSPOSED_AT = {"convolution": 6, "_convolution": 6, "convolution_overrideable": 6, "convolution_backward": 7}
-_GROUPED = ("_grouped_mm", "_scaled_grouped_mm")
 
 
 def product_kernels(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
     """What the operator of this base name ("mm") launches; None where it is no multiplication or its shapes are not of one."""
-    if name in _PRODUCTS:
-        return _product(name, operator, accelerator)
-    if name in _CONVOLUTIONS:
-        return (_transposed if _is_transposed(name, operator) else _convolution)(operator, accelerator)
-    if name != "convolution_backward":
+    kind = kind_of(name)
+    if kind is OperatorKind.MULTIPLICATION:
+        return _product(operator, accelerator)
+    if kind is not OperatorKind.CONVOLUTION:
         return None
-    return (_transposed_backward if _is_transposed(name, operator) else _convolution_backward)(operator, accelerator)
+    if "backward" in name:
+        return (_transposed_backward if _is_transposed(name, operator) else _convolution_backward)(operator, accelerator)
+    return (_transposed if _is_transposed(name, operator) else _convolution)(operator, accelerator)
 
 
 def arithmetic(dtype: str, accelerator: Accelerator, tf32: bool | None = False) -> DType | None:
@@ -101,22 +82,16 @@ def arithmetic(dtype: str, accelerator: Accelerator, tf32: bool | None = False) 
     return wanted if wanted in accelerator.peak_flops else DType.FP32
 
 
-def _product(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
-    places = _PRODUCTS[name]
-    tensors = list(tensors_of(operator.inputs))
-    if places.second >= len(tensors):
+def _product(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    o = shaped(operator)
+    found, grouped = factors(o), grouped_product(o)
+    a, b = (operator.inputs[place] for place in (found.first, found.second)) if found is not None else (None, None)
+    dtype = arithmetic(a.dtype, accelerator, operator.tf32) if isinstance(a, Tensor) else None
+    if found is None or dtype is None or not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return None
-    a, b = tensors[places.first], tensors[places.second]
-    dtype = arithmetic(a.dtype, accelerator, operator.tf32)
-    if dtype is None or not a.shape or not b.shape:
-        return None
-    if name in _GROUPED and len(b.shape) == 3 and len(a.shape) == 2:
-        groups = b.shape[0]
-        return [Launch(f"grouped_gemm_{dtype}", GroupedGemm(a.shape[0] // groups, groups, b.shape[2], a.shape[1], dtype, cast=False))]
-    inner = a.shape[-1]
-    columns = (b.shape[-2] if places.transposed else b.shape[-1]) if len(b.shape) > 1 else 1
-    batch = math.prod(b.shape[:-2])
-    rows = math.prod(a.shape[:-1]) // max(1, batch)
+    if grouped is not None:
+        return [Launch(f"grouped_gemm_{dtype}", GroupedGemm(grouped.m, grouped.batch, grouped.n, grouped.k, dtype, cast=False))]
+    rows, columns, inner, batch = found.whole
     if not rows * columns * inner * batch:
         return []
     out = max(2, dtype.bytes)
@@ -182,7 +157,7 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
 
 
 def _is_transposed(name: str, operator: Operator) -> bool:
-    place = _TRANSPOSED_AT.get(name, len(operator.inputs))
+    place = settings_of(name).get("transposed", len(operator.inputs))
     return "transpose" in name or (place < len(operator.inputs) and operator.inputs[place] is True)
 
 
@@ -265,23 +240,11 @@ def _image_and_weight(operator: Operator) -> tuple[Tensor | None, Tensor | None]
 
 
 def _positions(operator: Operator, image: Tensor, weight: Tensor) -> tuple[int, ...]:
-    """The shape of a convolution's result, from its lists of padding, stride and dilation (of which `aten::convolution` has a bias, and
-    then stride, padding, dilation; the libraries' own operators padding, stride, dilation)."""
-    spatial = len(image.shape) - 2
-    lists = [
-        [int(x) for x in a if isinstance(x, int)]
-        for a in operator.inputs
-        if isinstance(a, list) and a and all(isinstance(x, int) for x in a)
-    ]
-    lists += [[0], [1], [1]][len(lists) :]
-    own = operator.name.removeprefix("aten::").startswith(("cudnn", "miopen"))
-    padding, stride = (lists[0], lists[1]) if own else (lists[1], lists[0])
-    dilation = lists[2]
-    sizes = []
-    for i in range(spatial):
-        p, s, d = (x[i] if i < len(x) else x[-1] for x in (padding, stride, dilation))
-        sizes.append((image.shape[2 + i] + 2 * p - d * (weight.shape[2 + i] - 1) - 1) // s + 1)
-    return (image.shape[0], weight.shape[0], *sizes)
+    """The shape of a convolution's result, by its settings."""
+    values = [str(argument) if isinstance(argument, list | bool) else "" for argument in operator.inputs]
+    windows = convolution_windows(operator.name, values, tuple(image.shape[2:]), tuple(weight.shape[2:]))
+    sides = image.shape[2:] if windows is None else [window.positions for window in windows]
+    return (image.shape[0], weight.shape[0], *sides)
 
 
 def _brought(tensors: list[Tensor], image: Tensor, padded: bool) -> list[Launch]:
