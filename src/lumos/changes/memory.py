@@ -17,8 +17,8 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.changes.answer import Answer, PeakMemory
-from lumos.cost.operators import Shape, elements
-from lumos.operators.table import axis_rules, own_name
+from lumos.operators.shaped import elements
+from lumos.operators.table import Shape, axis_rule, own_name
 from lumos.segment.program import axes_of
 from lumos.segment.weights import gradients, weights
 from lumos.trace.table import Category
@@ -142,7 +142,7 @@ def _larger(before: object, after: object) -> float:
 
 def _made(name: str, shapes: Sequence[Shape]) -> int:
     """How many elements an operator makes: by the letters of its table, else as many as its largest input has."""
-    rule = axis_rules().get(own_name(name))
+    rule = axis_rule(own_name(name), tuple(shapes))
     if rule is not None and rule.results and rule.results[0].like < 0 and not rule.results[0].stretch:
         size = {
             letter: n

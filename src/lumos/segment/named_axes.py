@@ -185,7 +185,7 @@ class _Names:
     def _places(self) -> Iterator[tuple[int, tuple[Axis, ...]]]:
         """The axes of attention, of scores and of recurrent layers that are positions, by call."""
         for number, call, base in self._forward():
-            rule = axis_rules().get(base)
+            rule = axis_rule(base, call.shapes)
             if rule is not None and "attention" in base and len(rule.inputs) > 2:
                 if call.parent >= 0 and "attention" in self.calls[call.parent].name:
                     continue

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.operators import Shape
-from lumos.operators.table import own_name
+from lumos.operators.table import Shape, own_name
 from lumos.segment.named_axes import meanings
 from lumos.segment.pass_layers import REPETITION
 from lumos.segment.program import axes_of
