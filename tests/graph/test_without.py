@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -53,3 +55,7 @@ def test_what_waited_for_work_that_goes_waits_for_the_work_before_it(draw, trace
         return (run.start[[of.names[i] == "after" for i in of.name]][0] - run.start.min()) // US
 
     assert (begins(graph), begins(left)) == (115, 65)
+    assert begins(replace(graph, left_out=gone)) == 65  # in the numbers of the whole graph
+    run = simulate(replace(graph, left_out=gone))
+    first = [graph.names[i] == "first" for i in graph.name]
+    assert run.start[gone] == run.end[gone] == run.end[first]
