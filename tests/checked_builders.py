@@ -1,4 +1,4 @@
-"""Check every graph that a test builds against its contract (`lumos.graph.check`), whichever builder made it.
+"""Check every graph that a test builds against its contract (`tests.graph_contract`), whichever builder made it.
 
 Builders are replaced where they are defined, before what uses them is imported: from the bottom up, as imports run.
 """
@@ -10,7 +10,8 @@ from functools import wraps
 from importlib import import_module
 from typing import Any
 
-from lumos.graph.check import check_graph
+from tests.graph_contract import check_graph
+
 from lumos.graph.table import Graph
 
 #: Module and functions that make graphs.

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.checked_builders import BUILDERS
+from tests.graph_contract import check_graph
 
 from lumos.errors import GraphError
-from lumos.graph.check import check_graph
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "lumos"

@@ -135,7 +135,7 @@ class Collectives:
     unknown). sequence: number within the group (ABSENT if unknown). peer: the other rank of a send or receive, else ABSENT.
     size: ranks in the group (ABSENT if unknown); None where no group's size is known. messages: of a recording, what its point-to-point
     tasks carry, of which one may carry several: row, whether it sends, the other rank, group, bytes; () once the ranks are joined.
-    `graph.check` checks this.
+    The tests hold every builder to it (`tests.graph_contract`).
     """
 
     task: Int32

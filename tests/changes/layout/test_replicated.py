@@ -6,6 +6,7 @@ import json
 
 import pytest
 from tests.changes import drawn_views
+from tests.graph_contract import check_graph
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
@@ -18,7 +19,6 @@ from lumos.cost.collective_model import collective
 from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.graph.check import check_graph
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import CollectiveKind

@@ -221,7 +221,7 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork, waits: StreamWa
     """
     copies = np.flatnonzero((trace.category[work.row] == Category.MEMCPY) & (work.call >= 0))
     if not len(copies):
-        return BlockingCopies(*np.empty((2, 0), np.int64), np.empty(0, bool))
+        return BlockingCopies(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool))
     row, call = work.row[copies], work.call[copies]
     size = trace.dense("bytes")[row]
     call_start, call_end = trace.start[call], trace.start[call] + trace.duration[call]

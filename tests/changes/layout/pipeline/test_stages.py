@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from tests.changes.layout.test_replicated import job_of
+from tests.graph_contract import check_graph
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
@@ -14,7 +15,6 @@ from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective_model import collective
 from lumos.errors import LumosError, UsageError
-from lumos.graph.check import check_graph
 from lumos.segment.segment import segment
 from lumos.vocabulary import CollectiveKind
 

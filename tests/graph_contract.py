@@ -1,6 +1,6 @@
 """Checks that a graph keeps what `Graph` promises, so that code that reads a graph need not know which builder made it.
 
-Meant for the tests of builders, Lumos' own and those of other packages. Whether a graph has a schedule is not checked here:
+Every builder is held to it (`tests.checked_builders`). Whether a graph has a schedule is not checked here:
 only a simulation shows that.
 """
 
