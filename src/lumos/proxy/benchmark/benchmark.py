@@ -18,6 +18,7 @@ This file is the same in every benchmark; everything that was recorded is in tra
 from __future__ import annotations
 
 import argparse
+import gc
 import importlib
 import json
 import math
@@ -59,6 +60,11 @@ class Ref(int):
     """A tensor among an operator's arguments, by its slot: its number in the rank's tensors."""
 
 
+def decoded(value: dict[str, Any]) -> Any:
+    """An object of trace.json: a `Ref`, a number that JSON cannot represent, or the object itself."""
+    return Ref(value["tensor"]) if value.keys() == {"tensor"} else float(value["float"]) if value.keys() == {"float"} else value
+
+
 class Call(NamedTuple):
     """An overload of an operator with its arguments."""
 
@@ -94,7 +100,17 @@ class Operator:
     compiled: str = ""
     number: int = 0
     inner: list[Operator] = field(default_factory=list)  # itself and all that it called
-    reason: str = ""  # why it does not run, if it does not
+    # What this program makes of it. role: "real", "transfer", "synchronize", "stand-in", or "left out" by the mode; reason: why it does not
+    # run. gap: ns to spin before it. waits, events: places of the items whose transfers, and whose device work on other streams, to wait
+    # for. release: slots that nobody needs after it. elapsed: ns over all measured steps.
+    role: str = ""
+    reason: str = ""
+    call: Call | None = None
+    gap: int = 0
+    waits: list[int] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    release: list[int] = field(default_factory=list)
+    elapsed: int = 0
 
     @property
     def on_device_ns(self) -> int:
@@ -116,13 +132,13 @@ def outermost(operators: list[Operator]) -> Iterator[Operator]:
         at += operators[at].size
 
 
-def slots(recorded: Any) -> Iterator[int]:
-    """The numbers of all tensors among recorded arguments."""
-    if isinstance(recorded, list):
-        for item in recorded:
-            yield from slots(item)
-    elif isinstance(recorded, dict) and "tensor" in recorded:
-        yield recorded["tensor"]
+def leaves(value: Any, kind: type) -> Iterator[Any]:
+    """Everything of one type in a value, a list, or lists of lists."""
+    if isinstance(value, kind):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from leaves(item, kind)
 
 
 # ------------------------------------------------------------------------------------------- operators from schemas
@@ -174,7 +190,7 @@ def matched(schema: Any, one: Operator, device: torch.device) -> Call:
     has_tensor = any("Tensor" in str(a.type) for a in arguments)
     call = Call(torch._C._get_operation_overload(one.name, schema.overload_name)[0], [], {})
     for argument, recorded in zip(arguments, inputs + [None] * (len(arguments) - len(inputs)), strict=True):
-        kind, value = str(argument.type), plain(recorded)
+        kind, value = str(argument.type), recorded
         if kind in ("Device", "Optional[Device]"):
             needed = isinstance(recorded, str) or kind == "Device" or not has_tensor
             value = torch.device("cpu") if recorded == "cpu" else device if needed else None
@@ -191,15 +207,6 @@ def matched(schema: Any, one: Operator, device: torch.device) -> Call:
         else:
             call.positional.append(value)
     return call
-
-
-def plain(value: Any) -> Any:
-    """A recorded argument: `Ref` for a tensor, or its value."""
-    if isinstance(value, list):
-        return [plain(item) for item in value]
-    if isinstance(value, dict):
-        return Ref(value["tensor"]) if "tensor" in value else float(value["float"])
-    return value
 
 
 # ----------------------------------------------------------------------------------------------------------- memory
@@ -272,14 +279,6 @@ def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.
     for begin in range(0, count, drawn):
         out[begin : begin + drawn] = sample[: count - begin]
     return out
-
-
-def tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from tensors(item)
 
 
 # -------------------------------------------------------------------------------------------------------- transfers
@@ -355,24 +354,6 @@ class Transfers:
 # --------------------------------------------------------------------------------------------------------- the step
 
 
-@dataclass
-class Item:
-    """One thing to run for an operator. role: "real", "transfer", "synchronize", "stand-in", or "left out" by the mode.
-
-    gap: ns to spin before it. waits, events: places of the items whose transfers, and whose device work on other streams, to wait for.
-    release: slots that nobody needs after it. elapsed: ns over all measured steps.
-    """
-
-    operator: Operator
-    role: str
-    call: Call | None = None
-    gap: int = 0
-    waits: list[int] = field(default_factory=list)
-    events: list[int] = field(default_factory=list)
-    release: list[int] = field(default_factory=list)
-    elapsed: int = 0
-
-
 class Step:
     """One rank's step: what runs for every recorded operator, in which order, with which memory."""
 
@@ -396,17 +377,17 @@ class Step:
             self.memory.clear(share=True)
             self.written.clear()
             items = self.rehearsed(self.operators)
-        self.items = [item for item in items if self.mode != "communication" or item.operator.collective is not None]
+        self.items = [item for item in items if self.mode != "communication" or item.collective is not None]
         for item in self.items if self.mode == "compute" else ():
-            if item.operator.collective is not None:
-                item.role, item.operator.reason = "left out", "not part of --mode compute"
+            if item.collective is not None:
+                item.role, item.reason = "left out", "not part of --mode compute"
         works = []
         for item in self.items:
             if item.role == "transfer" and item.call is not None:
                 try:
                     works.append(item.call.function())
                 except FAILURES as error:
-                    item.role, item.operator.reason = "stand-in", failure(error)
+                    item.role, item.reason = "stand-in", failure(error)
         for work in works:
             wait(work)
         self.memory.slots.clear()
@@ -414,8 +395,8 @@ class Step:
         self.prepared = [self.prepare(item) for item in self.items]
         self.synchronize()  # so that random values are complete before other streams read them
 
-    def rehearsed(self, operators: list[Operator], final: bool = True) -> list[Item]:
-        """The items that run for operators. final: whether what these leave is not needed for another try."""
+    def rehearsed(self, operators: list[Operator], final: bool = True) -> list[Operator]:
+        """The items: what runs for operators. final: whether what these leave is not needed for another try."""
         items = []
         for one in outermost(operators):
             items += self.rehearsed(one.inner[1:], final) if one.range else self.chosen(one)
@@ -423,29 +404,31 @@ class Step:
                 self.memory.slots.pop(slot, None)
         return items
 
-    def chosen(self, one: Operator) -> list[Item]:
-        """The items that run for an operator: itself, those for the operators that it called, or a stand-in."""
+    def chosen(self, one: Operator) -> list[Operator]:
+        """What runs for an operator: itself, what it called, or a stand-in."""
         gives_way = one.size > 1 and is_composite(one)
-        whole = None if gives_way else self.whole(one)
-        if whole is None:
-            parts = self.rehearsed(one.inner[1:], final=False) if one.collective is None else []
-            if gives_way and (not parts or any(part.role == "stand-in" for part in parts)):
-                whole = self.whole(one)
-            if whole is None and any(part.role in ("real", "transfer") for part in parts):
-                return parts
-        return [whole or Item(one, "stand-in")]
+        if not gives_way and self.runs(one):
+            return [one]
+        parts = self.rehearsed(one.inner[1:], final=False) if one.collective is None else []
+        if gives_way and (not parts or any(part.role == "stand-in" for part in parts)) and self.runs(one):
+            return [one]
+        if any(part.role in ("real", "transfer") for part in parts):
+            return parts
+        one.role = "stand-in"
+        return [one]
 
-    def whole(self, one: Operator) -> Item | None:
-        """What runs an operator itself; None, with the reason in `one.reason`, where it cannot run here."""
-        if one.synchronize:
-            return Item(one, "synchronize")
+    def runs(self, one: Operator) -> bool:
+        """Whether an operator itself runs here; else `one.reason` says why not."""
+        one.role, one.call = "synchronize" if one.synchronize else "real" if one.collective is None else "transfer", None
         try:
             if one.collective is not None:
                 if self.transfers is None:
                     raise NotRunnable("a transfer between ranks, run in one process")
-                return Item(one, "transfer", Call(self.transfers.bind(one.collective), [], {}))
-            self.memory.claim(sum(self.memory.nbytes(slot) for slot in one.outputs or ()))
-            return next((Item(one, "real", call) for call in self.calls(one) if self.works(one, call)), None)
+                one.call = Call(self.transfers.bind(one.collective), [], {})
+            elif not one.synchronize:
+                self.memory.claim(sum(self.memory.nbytes(slot) for slot in one.outputs or ()))
+                one.call = next((call for call in self.calls(one) if self.works(one, call)), None)
+            return one.synchronize or one.call is not None
         except NotRunnable as problem:
             one.reason = str(problem)
         except (MemoryError, torch.OutOfMemoryError) as error:
@@ -454,7 +437,7 @@ class Step:
             one.reason = "its tensors do not fit into memory"
         except FAILURES as error:  # of the source of a kernel
             one.reason = failure(error)
-        return None
+        return False
 
     def calls(self, one: Operator) -> list[Call]:
         """What may run an operator, the likeliest first. Raises NotRunnable."""
@@ -464,7 +447,7 @@ class Step:
             raise NotRunnable("a compiled kernel whose source was not taken along")
         if not one.inputs or None in one.inputs:
             raise NotRunnable("its arguments were not recorded")
-        return [Call(self.kernels.bind(one.compiled, one.name), plain(one.inputs), {})]
+        return [Call(self.kernels.bind(one.compiled, one.name), one.inputs, {})]
 
     def works(self, one: Operator, call: Call) -> bool:
         """Run a call once; whether it did not fail."""
@@ -482,40 +465,40 @@ class Step:
     def check(self, one: Operator, out: Any) -> None:
         """Ignore the recorded outputs where the result differs from them: its shape may depend on values, which are random here."""
         expected = [self.memory.tensors[slot][:2] for slot in one.outputs or ()]
-        if one.outputs is not None and [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in tensors(out)] != expected:
+        found = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in leaves(out, torch.Tensor)]
+        if one.outputs is not None and found != expected:
             one.outputs = []
 
     def arrange(self) -> None:
         """Set gaps, waits and releases for all items."""
         self.changing = self.written - self.memory.leaves
-        place = {inner.number: at for at, item in enumerate(self.items) for inner in item.operator.inner}
-        latest = self.items[0].operator.start_ns if self.items else 0
+        place = {inner.number: at for at, item in enumerate(self.items) for inner in item.inner}
+        latest = self.items[0].start_ns if self.items else 0
         done = 0
-        for at, item in enumerate(self.items):
-            one = item.operator
+        for at, one in enumerate(self.items):
             sources = [place[n] for inner in one.inner for n in inner.after if place.get(n, at) < at]
-            item.waits = [source for source in sources if self.items[source].operator.collective]
-            item.events = [source for source in sources if not self.items[source].operator.collective]
-            ended = [call["end_ns"] for source in item.waits if (call := self.items[source].operator.collective)]
-            item.gap = max(0, one.start_ns - max(latest, *ended, -1)) if one.start_ns >= 0 else 0
+            one.waits = [source for source in sources if self.items[source].collective]
+            one.events = [source for source in sources if not self.items[source].collective]
+            ended = [call["end_ns"] for source in one.waits if (call := self.items[source].collective)]
+            one.gap = max(0, one.start_ns - max(latest, *ended, -1)) if one.start_ns >= 0 else 0
             latest = max(latest, one.start_ns + one.duration_ns)
             gone = (slot for passed in self.operators[done : one.number + one.size] for slot in passed.last)
-            item.release = [slot for slot in gone if slot < 0 or slot in self.changing]
+            one.release = [slot for slot in gone if slot < 0 or slot in self.changing]
             done = one.number + one.size
         self.awaited = {source for item in self.items for source in item.events}
 
     # running
 
-    def prepare(self, item: Item) -> Callable[[], Any]:
+    def prepare(self, one: Operator) -> Callable[[], Any]:
         """A function without parameters for one item. Arguments that no operator of the step writes are looked up only once."""
-        one, call = item.operator, item.call
-        if item.role == "synchronize":
+        call = one.call
+        if one.role == "synchronize":
             return self.synchronize
-        if item.role == "left out":
+        if one.role == "left out":
             return lambda: None
-        if item.role == "stand-in" or call is None:
+        if one.role == "stand-in" or call is None:
             return self.stand_in(one)
-        if one.name.startswith("aten::empty") or not self.changing.isdisjoint(slots(one.inputs)):
+        if one.name.startswith("aten::empty") or not self.changing.isdisjoint(leaves(one.inputs, Ref)):
             return lambda: self.run_call(one, call)
         function, positional, named = self.with_tensors(call)
         return lambda: function(*positional, **named)
@@ -556,7 +539,7 @@ class Step:
         if one.outputs is None and one.backward > one.number and not self.memory.share:
             self.memory.slots[-1 - one.number] = out
         elif one.outputs and not self.memory.share:
-            for slot, tensor in zip(one.outputs, tensors(out), strict=False):
+            for slot, tensor in zip(one.outputs, leaves(out, torch.Tensor), strict=False):
                 if slot not in self.memory.leaves:
                     self.memory.slots[slot] = tensor
                     self.written.add(slot)
@@ -570,40 +553,39 @@ class Step:
         if gaps:
             spin_until(began + self.rank["before_ns"])
         end = clock()
-        for at, (item, call) in enumerate(zip(self.items, self.prepared, strict=True)):
-            one = item.operator
-            for source in item.waits:
+        for at, (one, call) in enumerate(zip(self.items, self.prepared, strict=True)):
+            for source in one.waits:
                 wait(works.pop(source, None))
                 end = clock()
-            if gaps and item.gap:
-                spin_until(end + item.gap)
+            if gaps and one.gap:
+                spin_until(end + one.gap)
             start = clock()
-            out = self.on_stream(at, item, call, events) if self.on_gpu else call()
+            out = self.on_stream(at, one, call, events) if self.on_gpu else call()
             end = clock()
-            item.elapsed += end - start
-            if item.role == "transfer":
+            one.elapsed += end - start
+            if one.role == "transfer":
                 works[at] = out
-            elif item.role == "stand-in" and one.collective is not None and one.collective["end_ns"] >= 0:
+            elif one.role == "stand-in" and one.collective is not None and one.collective["end_ns"] >= 0:
                 works[at] = start + one.collective["end_ns"] - one.start_ns
-            elif item.role == "real":
+            elif one.role == "real":
                 self.keep(one, out)
             out = None
-            for slot in item.release:
+            for slot in one.release:
                 kept.pop(slot, None)
         for work in works.values():
             wait(work)
         self.synchronize()
         return clock() - began
 
-    def on_stream(self, at: int, item: Item, call: Callable[[], Any], events: dict[int, Any]) -> Any:
+    def on_stream(self, at: int, one: Operator, call: Callable[[], Any], events: dict[int, Any]) -> Any:
         """Call an item on the stream of the first device work in it."""
-        number = next((inner.stream for inner in item.operator.inner if inner.stream >= 0), -1)
+        number = next((inner.stream for inner in one.inner if inner.stream >= 0), -1)
         if number < 0:
             return call()
         if number not in self.streams:
             self.streams[number] = cuda.Stream() if self.streams else cuda.current_stream()
         with cuda.stream(self.streams[number]):
-            for source in item.events:
+            for source in one.events:
                 if source in events:
                     cuda.current_stream().wait_event(events[source])
             out = call()
@@ -670,7 +652,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="folder for the result of every rank")
     options = parser.parse_args()
     path = Path(__file__).with_name("trace.json")
-    trace = json.loads(path.read_text())
+    trace = json.loads(path.read_text(), object_hook=decoded)
     if (trace.get("format"), trace.get("version")) != ("lumos-proxy", 2):
         sys.exit(f"benchmark: {path} is not a trace.json of this benchmark's version: generate it again")
     trace |= {"folder": str(path.parent), "own_ranks": options.rank is None}  # whether each process runs its own rank
@@ -708,6 +690,8 @@ def main() -> None:
             if reason:
                 print("  " + "".join(c if c.isprintable() else "?" for c in f"{role:9s} {count:5d} x {name[:80]}: {reason[:80]}"))
     if processes > 1:
+        del step  # operators refer to themselves and to process groups, whose threads must end before the process does
+        gc.collect()
         dist.destroy_process_group()
 
 
@@ -726,14 +710,13 @@ def measured(step: Step, warmup: int, repeat: int) -> dict[str, Any]:
     times = times[warmup:]
     cpu_share = (time.process_time_ns() - cpu) / sum(times)
     rows = []
-    for item in step.items:
-        one, spent = item.operator, item.elapsed // len(times)
+    for one in step.items:
         recorded = max(one.duration_ns, one.on_device_ns)
-        known = item.role == "stand-in" and (recorded or one.start_ns >= 0)  # of what is not known, there is nothing to do in its place
-        outcome = "real" if item.role in ("real", "transfer") else "stand_in" if known else "skipped"
-        row = {"name": one.name, "outcome": outcome, "reason": "" if outcome == "real" else one.reason, "role": item.role}
-        if item.role != "synchronize":
-            rows.append({**row, "recorded_ns": recorded, "replayed_ns": spent})
+        known = one.role == "stand-in" and (recorded or one.start_ns >= 0)  # of what is not known, there is nothing to do in its place
+        outcome = "real" if one.role in ("real", "transfer") else "stand_in" if known else "skipped"
+        row = {"name": one.name, "outcome": outcome, "reason": "" if outcome == "real" else one.reason, "role": one.role}
+        if one.role != "synchronize":
+            rows.append({**row, "recorded_ns": recorded, "replayed_ns": one.elapsed // len(times)})
     return {
         "rank": step.rank["rank"],
         "device": cuda.get_device_name() if step.on_gpu else "cpu",
