@@ -20,27 +20,20 @@ from typing import Any, NamedTuple
 
 from tools.document import markdown_table, write_section
 from validation.foreign.drawn import SEED
-from validation.foreign.nodes import AUTOGRAD, Node
+from validation.foreign.nodes import Node
 from validation.foreign.pairs import Pair, drawn_pairs
 
 from lumos.operators.calls import OperatorCall
 from lumos.operators.inference import infer
-from lumos.operators.table import own_name
+from lumos.operators.shaped import operations
+from lumos.operators.table import OperatorKind, kind_of, of_torch
 from lumos.segment.named_axes import Named, names_of
 from lumos.segment.sizes import Sizes, symbol_values
 
 #: Changes that are sizes, by the names that the scripts give them.
 KEYS = {"micro_batch", "seq", "hidden", "heads", "kv_heads", "ffn"}
-#: Operators that only describe a tensor, or memory.
-VIEWS = frozenset(
-    (
-        "view", "reshape", "_unsafe_view", "_reshape_alias", "t", "transpose", "permute", "unsqueeze", "squeeze", "expand",
-        "slice", "narrow", "select", "split", "split_with_sizes", "detach", "alias", "as_strided", "unbind", "chunk", "empty",
-        "empty_strided", "set", "empty_like", "lift_fresh",
-    )
-)
-#: What multiplies, with the place of its first factor; and how many times as long as an element moved takes one of its multiplications.
-PRODUCTS, MULTIPLICATION = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1}, 0.01
+#: How many times as long as an element moved takes one multiplication.
+MULTIPLICATION = 0.01
 
 
 class Score(NamedTuple):
@@ -79,14 +72,13 @@ def calls_of(job: Any) -> tuple[list[OperatorCall], list[bool]]:
 
 
 def _work(call: OperatorCall) -> float:
-    base = own_name(call.name)
-    if base in VIEWS or not call.name.startswith("aten::") or call.name.startswith(AUTOGRAD):
+    kind = kind_of(call.name)
+    if kind is OperatorKind.VIEW or not of_torch(call.name):
         return 0.0
     elements = float(sum(prod(shape) for several in call.inputs for shape in several))
-    if base in PRODUCTS:
-        first, second = call.shapes[PRODUCTS[base] : PRODUCTS[base] + 2]
-        return elements + MULTIPLICATION * prod(first) * second[-1]
-    return elements * (20 if "attention" in base or "convolution" in base else 1)
+    if kind is OperatorKind.MULTIPLICATION:
+        return elements + MULTIPLICATION * (operations(call.name, call.shapes, ()) or 0.0) / 2
+    return elements * (20 if kind in (OperatorKind.ATTENTION, OperatorKind.CONVOLUTION) else 1)
 
 
 def changed_sizes(pair: Pair, old: Sizes) -> tuple[Sizes, tuple[str, ...]]:

@@ -108,7 +108,8 @@ def _by_letters(name: str, shapes: tuple[Shape, ...]) -> Multiplication | None:
         whole = Product(rows, columns, prod(a[letter] for letter in depth), batch)
         chosen = [size for letter, size in (a | b).items() if letter not in result and letter not in depth]
         apart = [each[letter] for each in sizes.values() for letter in each if letter in result and letter not in a and letter not in b]
-        return Multiplication(first, second, list(b)[-1] in depth, whole, prod(chosen or apart) if chosen or apart else 0, not chosen)
+        groups = prod(chosen or apart) if chosen or apart else 0
+        return Multiplication(first, second, list(b)[-1] in depth, whole, groups, of_depth=groups > 0 and not chosen)
     return None
 
 

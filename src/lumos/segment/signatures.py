@@ -19,7 +19,7 @@ from lumos.blocks.work import Attention, Collective, Gemm, GroupedGemm, Traffic,
 from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 from lumos.graph.table import Graph, Kind
-from lumos.operators.shaped import ShapedOperator, elements, is_attention, product
+from lumos.operators.shaped import ShapedOperator, attention_of, elements, factors, product
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.units import units
 from lumos.trace.collectives import listed_ranks
@@ -133,18 +133,16 @@ def in_tf32(o: ShapedOperator) -> ShapedOperator:
 
 def of_operator(o: ShapedOperator) -> Signature:
     """The signature of an operator with shapes."""
-    if "grouped_mm" in o.name and len(o.shapes) > 1 and len(o.shapes[1]) == 3:
-        return ("grouped", o.shapes[0][0], *o.shapes[1])
+    multiplied = factors(o)
+    if multiplied is not None and multiplied.groups and not multiplied.of_depth:
+        m, n, k, _ = multiplied.whole
+        return ("grouped", m, multiplied.groups, k, n)
     found = product(o)
     if found is not None:
         return ("gemm", *found)
-    if is_attention(o.name):
-        backward = "backward" in o.name
-        tensors = [s for s in o.shapes if len(s) == 4]
-        if len(tensors) > 1:
-            first = 1 if backward and len(tensors) > 3 else 0
-            q, k = tensors[first], tensors[first + 1]
-            return ("attention", Direction.BACKWARD if backward else Direction.FORWARD, q[0], q[1], k[1], q[2], k[2], q[3])
+    attended = attention_of(o.name, o.shapes)
+    if attended is not None:
+        return ("attention", Direction.BACKWARD if "backward" in o.name else Direction.FORWARD, *attended[:-1])
     known = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
     if known is not None:
         return ("traffic", round(known[1]))
