@@ -159,8 +159,9 @@ LATER_FAMILIES = (
     "vision transformer by hand, DLRM), then from those of the first draw, recorded and scored as above.",
 )
 ODD_FAMILIES = (
-    "drawn by a seeded generator from odd families: recommenders with tables, a cell in a loop over time, an array of latents, an encoder and",
-    "a decoder of two lengths, low-rank parts with recomputed layers, preferences against a frozen reference, experts of a fixed capacity.",
+    "drawn by a seeded generator from odd families: recommenders with tables, a cell in a loop over time, an array of latents, an encoder",
+    "and a decoder of two lengths, low-rank parts with recomputed layers, preferences against a frozen reference, experts of a fixed",
+    "capacity.",
     "Where Lumos asks what was recorded, the first candidate with the script's own number is stated with `--base`, once.",
 )
 #: What the first score of a draw said, by its seed, made before anybody read the draw's rows. Later its rows were read, and causes found in
@@ -174,7 +175,7 @@ UNREAD = {
 
 def drawn_section(scores: Sequence[Score], seed: int = SEED, *, odd: bool = False) -> str:
     """The section of docs/accuracy.md on the pairs of a draw: sums alone."""
-    first = seed == SEED and not odd
+    first, kind = seed == SEED and not odd, "odd" if odd else "drawn"
     unread = (
         f"The first score was made with their rows unread ({UNREAD[seed]}). Then the rows were read, and causes found in them mended."
         if seed in UNREAD and not odd
@@ -183,7 +184,7 @@ def drawn_section(scores: Sequence[Score], seed: int = SEED, *, odd: bool = Fals
     lines = [
         f"### What-if, {'odd ' if odd else ''}scripts drawn {'anew' if first else f'by seed {seed}'}",
         "",
-        f"Written by `python -m validation.foreign DIR --{'odd' if odd else 'drawn'} {'' if first else f'--seed {seed} '}--write`; `--record` records.",
+        f"Written by `python -m validation.foreign DIR --{kind} {'' if first else f'--seed {seed} '}--write`; `--record` records.",
         "Jobs and changes are",
         *(ODD_FAMILIES if odd else FIRST_FAMILIES if first else LATER_FAMILIES),
         unread,

@@ -33,7 +33,7 @@ from lumos.prediction.step_time import PredictedStep
 from lumos.result import Shown, plain
 from lumos.simulation import Timeline, simulate
 from lumos.units import duration
-from lumos.vocabulary import Basis
+from lumos.vocabulary import Basis, Grade
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -61,7 +61,8 @@ class Parts(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PeakMemory:
-    """Peak memory of the stage that needs most, bytes; None where the job's model is not known."""
+    """Peak memory of the stage that needs most, bytes; None where neither the job's model nor its allocations are known, and for a change
+    of which the recorded allocations do not tell. grade: of what follows from recorded allocations (`changes.memory`)."""
 
     parameters_bytes: int | None = None
     gradients_bytes: int | None = None
@@ -69,12 +70,13 @@ class PeakMemory:
     activations_bytes: int | None = None
     peak_bytes: int | None = None
     fits: bool | None = None
+    grade: Grade | None = None
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Outcome(Shown):
     """The step of one job. basis: whether its time is a period or a latency. low, high: the ends of its 80 % interval. critical_path:
-    share of the step by class of work."""
+    share of the step by class of work. samples: entries of the batch, of a job that has no tokens as well."""
 
     basis: Basis
     step_time_s: float
@@ -85,6 +87,7 @@ class Outcome(Shown):
     model_flops_utilization: float | None
     memory: PeakMemory
     critical_path: dict[str, float]
+    samples_per_s_per_gpu: float | None = None
 
 
 class Contribution(NamedTuple):
@@ -180,11 +183,12 @@ class Changed:
 
 
 class StepWork(NamedTuple):
-    """The work of one step of a rank, None where the trace does not show it: tokens, model FLOPs, and the device's peak FLOP/s."""
+    """The work of one step of a rank, None where the trace does not show it: tokens, model FLOPs, the device's peak FLOP/s, and samples."""
 
     tokens: int | None = None
     flops: float | None = None
     peak_flops: float | None = None
+    samples: float | None = None
 
 
 def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: StepWork = StepWork(), *, repeat: bool = False) -> Answer:
@@ -316,6 +320,7 @@ def outcome(figures: LoopFigures, spread: tuple[float, float], work: StepWork) -
         model_flops_utilization=work.flops / seconds / work.peak_flops if work.flops and work.peak_flops and seconds else None,
         memory=PeakMemory(),
         critical_path={name: ns / length for name, ns in figures.by_class.items()} if length else {},
+        samples_per_s_per_gpu=work.samples / seconds if work.samples and seconds else None,
     )
 
 

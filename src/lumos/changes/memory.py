@@ -25,7 +25,7 @@ from lumos.trace.table import Category
 from lumos.vocabulary import Grade, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumos.segment.segment import Segmentation
     from lumos.segment.sizes import Resized
@@ -73,7 +73,12 @@ def at_peak(trace: Trace) -> AtPeak | None:
 
 
 def with_memory(
-    found: Answer, job: Job, segmentation: Segmentation, resized: Sequence[Resized | None], layers: float, *, known: bool = True
+    found: Answer,
+    job: Job,
+    segmented: Callable[[], Segmentation],
+    resized: Sequence[Resized | None],
+    layers: float = 1.0,
+    known: bool = True,
 ) -> Answer:
     """The answer with the memory of the rank that needs most, before and after the change. resized: by rank, the change of its sizes; None
     where they stay. layers: how many times as many layers. known: whether the change moves memory in no other way; else only that of the
@@ -82,7 +87,8 @@ def with_memory(
     for position, (trace, change) in enumerate(zip(job.traces, resized, strict=True)):
         peak = at_peak(trace)
         if peak is not None and (best is None or peak.total > sum(best[0])):
-            best = _parts(segmentation, position, trace, peak, None, 1.0), _parts(segmentation, position, trace, peak, change, layers)
+            of = segmented(), position, trace, peak
+            best = _parts(*of, None, 1.0), _parts(*of, change, layers)
     if best is None:
         return found
     before, after = map(_peak, best)
@@ -117,7 +123,8 @@ def _parts(segmentation: Segmentation, position: int, trace: Trace, peak: AtPeak
             by_role["gradients"] += count * grown
         else:
             times = layers if label is not None and label.layer >= 0 else 1.0
-            by_role["activations"] += count * times * (_larger(axes.operators[maker], change.operator(maker)) if change and maker >= 0 else 1.0)
+            larger = _larger(axes.operators[maker], change.operator(maker)) if change is not None and maker >= 0 else 1.0
+            by_role["activations"] += count * times * larger
     older = max(peak.total - int(peak.bytes.sum()), 0)
     parameters = min(were, older) if of_gradients else older
     return Parts(parameters * grown, by_role["gradients"], (older - parameters) * grown + by_role["optimizer"], by_role["activations"])

@@ -32,6 +32,7 @@ from lumos.changes.durations import Durations, check_altered, meant_operators
 from lumos.changes.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work
 from lumos.changes.layout.accumulate import accumulation_ns, operator_ns
 from lumos.changes.layout.capture import capture, wants_graphs
+from lumos.changes.layout.change import recorded_layers
 from lumos.changes.layout.measured_layout import MeasuredLayout, measured_layout
 from lumos.changes.layout.pipeline.recut import as_recorded_cut
 from lumos.changes.layout.place import assemble_pieces
@@ -40,6 +41,7 @@ from lumos.changes.layout.replicated import replicate
 from lumos.changes.layout.reshaped import reshaped
 from lumos.changes.layout.resize import SIZE_KEYS, sizes_of_rank
 from lumos.changes.machine import has_device, other_device
+from lumos.changes.memory import with_memory
 from lumos.changes.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
 from lumos.changes.plan.needs import refusal
 from lumos.changes.plan.passes import rearranged
@@ -52,7 +54,7 @@ from lumos.changes.work import work
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UnknownDeviceError
 from lumos.graph.table import Evidence
-from lumos.segment.sizes import sizes
+from lumos.segment.sizes import Resized, sizes
 from lumos.simulation.durations import scale
 from lumos.stages import stage
 from lumos.trace.operations import is_operations
@@ -142,6 +144,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification)
         found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
         known = changes.machine(job, graph).known
         impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, found.base.step_time_s)
+        found = with_memory(found, job, lambda: plan.segmentation, (None,) * len(job.traces))
         return replace(found, trust=with_evidence(found.trust, (*impossible, *sides_left_out(graph, altered))))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
@@ -205,6 +208,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification)
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
     found = replace(as_far_as_rebuilt(found) if changes.settings else found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
+    found = with_memory(found, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
     if same is not None:
         found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
     shown = {**sizes(job.traces[0])._asdict(), **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
@@ -214,6 +218,16 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification)
 def _with_shapes(found: Answer, job: Job, changes: Changes) -> Job | None:
     """The traces with the shapes that the changed job has; None where these are not known."""
     return found.recorded or (None if {*SIZE_KEYS, "tp", "cp", "ep", "precision"} & set(changes.settings) else job)
+
+
+def _allocating(
+    measured: MeasuredLayout, job: Job, layout: MeasuredLayout, changes: Changes
+) -> tuple[tuple[Resized | None, ...], float, bool]:
+    """What a change does to memory: the sizes of each rank, how many times as many layers, and whether it does nothing else."""
+    of_ranks = [(trace, sizes(trace), layout.sizes[i] if layout.sizes else sizes(trace)) for i, trace in enumerate(job.traces)]
+    resized = tuple(Resized(trace, old, new) if old != new else None for trace, old, new in of_ranks)
+    times = int(changes.settings["layers"]) / recorded_layers(measured, job) if "layers" in changes.settings else 1.0
+    return resized, times, set(changes.settings) <= {*SIZE_KEYS, "layers", "microbatches"}
 
 
 def _of_ranks(job: Job, layout: MeasuredLayout) -> tuple[Trace, ...]:

@@ -44,7 +44,7 @@ def work(measured: MeasuredLayout, job: Job, changes: Changes, resized: Mapping[
         tokens = round(s.micro_batch * s.seq * microbatch_count / ranks)
         parameters = outer + (inner * layer_count / count if count else 0)
         attended = 6.0 * layer_count * s.seq * s.heads * s.head_dim  # 12 · layers · seq · width for a token, half of it as causal
-        return StepWork(tokens, tokens * (6.0 * parameters + attended), peak)
+        return StepWork(tokens, tokens * (6.0 * parameters + attended), peak, s.micro_batch * microbatch_count / ranks)
 
     return work_of(old, count, measured_microbatches, 1, before), work_of(
         old._replace(**resized), settings.get("layers", count), settings.get("microbatches", measured_microbatches), shared, after

@@ -43,9 +43,9 @@ Meanings = dict[tuple[Axis, ...], tuple[int, ...]]
 
 @once_a_trace
 def meanings(trace: Trace) -> dict[str, Meanings]:
-    """What each name can mean in a recording. A sequence may be the positions that attention relates to each other, of which as many queries
-    as keys of one attention are the same, or the steps of a recurrent layer; a batch any leading axis of data without tokens and attention;
-    a feed-forward width any width that two matrices lead into and out of."""
+    """What each name can mean in a recording. A sequence may be the positions that attention relates to each other, of which as many
+    queries as keys of one attention are the same, or the steps of a recurrent layer; a batch any leading axis of data without tokens and
+    attention; a feed-forward width any width that two matrices lead into and out of."""
     axes = axes_of(trace)
     return _Names(axes.inferred, axes.program.calls).meanings()
 
@@ -235,7 +235,7 @@ class _Names:
         return None
 
     def _leading_axes(self) -> tuple[Axis, ...]:
-        """The axes that may be the batch in the first data that layers with weights work on: all but the features, of pictures the first."""
+        """The axes that may be the batch in the first data that layers with weights read: all but the features; of pictures the first."""
         free = {s for given in self.given if not given.weight for axis in given.axes[:1] for s in self.symbols.inside(axis)}
         for number, call, base in self._forward():
             layer = base in ("linear", "addmm", "mm", "mkldnn_linear") or "conv" in base

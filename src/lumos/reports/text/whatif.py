@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
+from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, size, table
 from lumos.units import duration, quantity, with_unit
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from rich.console import Console
 
@@ -39,7 +39,7 @@ def print_answer(console: Console, found: Answer) -> None:
     for change in found.changes:
         paragraph(console, f"• {change}")
     heading(console, "Step")
-    table(console, ("", "base", "changed", "difference"), [_step(found), *_parts(found.base, found.outcome)])
+    table(console, ("", "base", "changed", "difference"), [_step(found), *_parts(found.base, found.outcome), *_beside(found)])
     _print_interval(console, found)
     _print_moved(console, found)
     print_diagnostics(console, found.diagnostics)
@@ -60,6 +60,23 @@ def seconds(value: float) -> str:
 
 def _step(found: Answer) -> tuple[str, ...]:
     return _row("step", found.base.step_time_s, found.outcome.step_time_s)
+
+
+def _beside(found: Answer) -> Iterator[tuple[str, ...]]:
+    """What stands beside the time: tokens, or samples, per second and device, and the peak of memory."""
+    base, changed = found.base, found.outcome
+    for label, before, after in (
+        ("tokens/s per device", base.tokens_per_s_per_gpu, changed.tokens_per_s_per_gpu),
+        ("samples/s per device", base.samples_per_s_per_gpu, changed.samples_per_s_per_gpu),
+    ):
+        if before and after:
+            yield label, f"{before:,.0f}", f"{after:,.0f}", f"{after - before:+,.0f}"
+            break
+    was, now = base.memory.peak_bytes, changed.memory.peak_bytes
+    if was is not None:
+        more = "" if now is None else ("-" if now < was else "+") + size(abs(now - was))
+        grade = f" ({base.memory.grade})" if base.memory.grade else ""
+        yield f"peak memory{grade}", size(was), "unknown" if now is None else size(now), more
 
 
 def _parts(base: Outcome, changed: Outcome) -> list[tuple[str, ...]]:
