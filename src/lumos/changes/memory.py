@@ -100,7 +100,8 @@ def with_memory(
 
 
 def _peak(parts: Parts) -> PeakMemory:
-    return PeakMemory(*(round(part) for part in parts), peak_bytes=round(sum(parts)), grade=Grade.LIMITED)
+    of_weights, of_gradients, of_optimizer, of_activations = (round(part) for part in parts)
+    return PeakMemory(of_weights, of_gradients, of_optimizer, of_activations, round(sum(parts)), grade=Grade.LIMITED)
 
 
 def _parts(segmentation: Segmentation, position: int, trace: Trace, peak: AtPeak, change: Resized | None, layers: float) -> Parts:
