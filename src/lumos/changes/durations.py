@@ -24,7 +24,7 @@ from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.graph.without import waits_for_others
+from lumos.graph.without import waiting
 from lumos.simulation.durations import Mask, scale, slow_rank, with_durations
 from lumos.units import duration as in_words
 
@@ -146,12 +146,10 @@ def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | N
 
 
 def drop(graph: Graph, tasks: Mask) -> Graph:
-    """The graph that leaves out `tasks`, with the calls that launch nothing else. A launch call of work that stays only takes no time."""
-    launch = launches(graph)
-    needed = np.zeros(len(graph), bool)
-    needed[launch[(launch >= 0) & ~tasks]] = True
+    """The graph that leaves out `tasks`, with the calls that launch nothing else. Work of the CPU that waits for nothing, such as a launch
+    call of work that stays, only takes no time: so a step that ended with it still does."""
     taken = tasks | _only_launch(graph, tasks)
-    gone = taken & ~needed
+    gone = taken & (graph.on_device | waiting(graph))
     before = graph.left_out
     return replace(scale(graph, taken, 0.0), left_out=gone if before is None else gone | before)
 
@@ -213,7 +211,7 @@ def meant_operators(graph: Graph, job: Job, durations: Durations) -> tuple[Diagn
 def check_altered(graph: Graph, altered: Graph, job: Job, durations: Durations) -> None:
     """Raise LumosError where changes that ask for other durations left every task as it was, because those that match take no time and,
     where they are left out, wait for nothing."""
-    if altered.left_out is not None and waits_for_others(graph, altered.left_out):
+    if altered.left_out is not None and (altered.left_out & waiting(graph)).any():
         return
     asked = durations.drops or durations.fused or any(s.factor != 1 for s in durations.scales) or any(f != 1 for _, f in durations.slow)
     if not asked or not np.array_equal(graph.duration, altered.duration):

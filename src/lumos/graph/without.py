@@ -70,13 +70,13 @@ def left_of(graph: Graph, gone: NDArray[np.bool_]) -> Left:
     return Left(out, kept)
 
 
-def waits_for_others(graph: Graph, tasks: NDArray[np.bool_]) -> bool:
-    """Whether any of `tasks`, bool[n], waits for more than its turn on its thread or stream: for tasks elsewhere, queued work or ranks."""
-    awaits = np.diff(graph.pred_offset) > 0
+def waiting(graph: Graph) -> NDArray[np.bool_]:
+    """The tasks that wait for more than their turn on their thread or stream: for tasks elsewhere, queued work or ranks, bool[n]."""
+    awaits: NDArray[np.bool_] = np.diff(graph.pred_offset) > 0
     awaits[graph.rendezvous_task] = True
     if graph.waits is not None:
         awaits[graph.waits.task] = True
-    return bool((awaits & tasks).any())
+    return awaits
 
 
 def _nearest(graph: Graph, gone: NDArray[np.bool_], order: Int64) -> Int64:

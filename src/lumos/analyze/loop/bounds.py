@@ -220,12 +220,13 @@ def _shares(base: Steady, durations: Int64, released: Int64) -> tuple[NDArray[np
 
 def _since(base: Steady, left_out: NDArray[np.bool_]) -> Int64:
     """Since when each task of the base's loop holds its thread or stream, int64[n] ns: from its begin on; a collective, which waits before,
-    from its transfer on. A task that is left out takes its waiting with it: it holds them since the work before it has ended."""
+    from its transfer on. A task that is left out takes its waiting with it: it holds them since the work before it has ended, the first
+    since the loop began."""
     end = base.timeline.end
     since = end - base.loop.graph.duration
     order = np.lexsort((base.timeline.start, base.loop.graph.processor))
     follows = np.diff(base.loop.graph.processor[order], prepend=-1) == 0
-    before = np.where(follows, np.roll(end[order], 1), since[order])
+    before = np.where(follows, np.roll(end[order], 1), base.timeline.start.min(initial=0))
     since[order] = np.where(left_out[order], np.minimum(before, since[order]), since[order])
     return since
 
