@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 
 import pytest
-from tests.emulation.emulated_scripts import run
+from tests.emulation.emulated_scripts import STEPS, run
 
 from lumos.emulation.peak import holdings, peak
 from lumos.emulation.record import MemoryKind
@@ -95,3 +95,53 @@ assert torch.cuda.memory_reserved() == 20 << 20 and torch.cuda.mem_get_info() ==
     viewer = pytest.importorskip("torch.cuda._memory_viz")
     assert "segments: 2" in viewer.segsum(snapshot) and "alloc" in viewer.trace(snapshot)
     assert "kept.pickle" not in {each.name for each in tmp_path.iterdir()}
+
+
+def test_what_a_second_stream_uses_is_lent_again_once_the_host_knows_that_it_is_done(tmp_path):
+    """A piece of 4 MiB that the script gives back stays taken, so that the next is another one, until the host has waited for the stream
+    itself, for all, or for one that waits for it."""
+    body = """
+side = torch.cuda.Stream()
+figures = torch.cuda.memory_stats
+def used():
+    piece = torch.empty(1 << 20, device="cuda")
+    piece.record_stream(side)
+    return piece.untyped_storage().data_ptr()
+def awaited():
+    return figures()["active_bytes.all.current"] - figures()["allocated_bytes.all.current"]
+def waits(call):
+    torch.cuda.synchronize()
+    used()
+    assert awaited() == 4 << 20
+    call()
+    return awaited() == 0
+def joined():
+    torch.cuda.current_stream().wait_stream(side)
+    torch.cuda.current_stream().synchronize()
+for _ in range(2):
+    assert not waits(lambda: None)
+    assert not waits(torch.cuda.current_stream().synchronize)
+    assert waits(side.synchronize) and waits(torch.cuda.synchronize) and waits(joined) and waits(torch.cuda.empty_cache)
+    step()
+"""
+    run(tmp_path, STEPS + body)
+
+
+def test_an_event_says_nothing_of_what_was_given_back_after_it(tmp_path):
+    body = """
+side, event = torch.cuda.Stream(), torch.cuda.Event()
+active = lambda: torch.cuda.memory_stats()["active_bytes.all.current"]
+for _ in range(2):
+    before = active()
+    first, second = (torch.empty(1 << 20, device="cuda") for _ in range(2))
+    first.record_stream(side)
+    second.record_stream(side)
+    del first
+    event.record(side)
+    del second
+    event.synchronize()
+    assert active() == before + (4 << 20)
+    torch.cuda.synchronize()
+    step()
+"""
+    run(tmp_path, STEPS + body)

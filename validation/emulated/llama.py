@@ -183,6 +183,7 @@ def main() -> None:
     for name, size in SIZES.items():
         parser.add_argument(f"--{name}", type=int, default=size)
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--eager-loss", action="store_true")
     sizes = parser.parse_args()
     dist.init_process_group("nccl")
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -194,7 +195,7 @@ def main() -> None:
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
     for name, layer in model.layers.named_children():
         model.layers.register_module(name, checkpoint_wrapper(layer, context_fn=selective, preserve_rng_state=False))
-    loss_of = torch.compile(cross_entropy) if sizes.compile else cross_entropy
+    loss_of = torch.compile(cross_entropy) if sizes.compile and not sizes.eager_loss else cross_entropy
     for layer in model.layers.values():
         if sizes.compile:
             layer.compile()

@@ -137,8 +137,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Allocation(msgspec.Struct, frozen=True):
-    """Memory of the device taken (bytes > 0) or given back (bytes < 0, the same storage), in blocks of PyTorch's allocator. allocated,
-    reserved: bytes that the allocator has lent and holds afterwards."""
+    """Memory of the device taken (bytes > 0) or given back (bytes < 0, the same storage; 0 where compiled code never took any), in blocks
+    of PyTorch's allocator. allocated, reserved: bytes that the allocator has lent and holds afterwards."""
 
     position: int
     bytes: int

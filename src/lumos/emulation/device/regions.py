@@ -66,7 +66,7 @@ def _inside(process: Process, spans: Iterable[tuple[int, int, int, int]]) -> lis
 def gives_back(process: Process) -> Callable[[Region, int], bool]:
     """Whether the script has a storage still when a region is over: after the range of a forward pass, and at the end of the record for a
     backward pass, whose end has no mark."""
-    freed = {each.storage: each.position for each in process.allocations if each.bytes < 0}
+    freed = {each.storage: each.position for each in process.allocations if each.bytes <= 0}
 
     def given(region: Region, storage: int) -> bool:
         return storage not in freed or (not region.backward and freed[storage] > process.marks[region.mark].end)

@@ -136,6 +136,8 @@ class Sheet:
         process = self.program.process
         for i, place in self.program.allocations.items():
             allocation = process.allocations[i]
+            if not allocation.bytes:
+                continue
             args = (
                 f'"Total Reserved":{allocation.reserved},"Total Allocated":{allocation.allocated},"Bytes":{allocation.bytes},'
                 f'"Addr":{(allocation.storage + 1) * BLOCK},"Device Id":{DEVICE},"Device Type":1'

@@ -9,8 +9,8 @@ left, those that are free as a whole go back to it, and then the request fails.
     above             a segment of its own, a multiple of 2 MiB; a rest of more than 1 MiB is split off
 
 With expandable segments there is one for each stream and size class, of which pages of 2 or 20 MiB are taken and given back, and every
-rest is split off (c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13). Limits: memory that a second stream uses
-(`record_stream`) is free as soon as the script gives it back; pages go back from the end of such a segment only; no other option counts.
+rest is split off (c10/cuda/CUDACachingAllocator.cpp and c10/core/AllocatorConfig.h of torch 2.13). Limits: pages go back from the end of
+such a segment only; no other option counts.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ _COUNTED = (
     "allocated_bytes", "reserved_bytes", "active_bytes", "requested_bytes", "inactive_split_bytes", "allocation", "segment", "active",
     "inactive_split",
 )  # fmt: skip
+#: Of a block that the script has, and of one that is not free.
+_LENT, _ACTIVE = ("allocated_bytes", "allocation"), ("active_bytes", "active", "requested_bytes")
 _FIGURES = ("current", "peak", "allocated", "freed")
 
 
@@ -37,14 +39,16 @@ class NoRoomError(Exception):
 
 
 class MemoryBlock:
-    """A part of a segment. requested: bytes that were asked for; -1 where it is free. made: who asked, as the caller says."""
+    """A part of a segment. requested: bytes that were asked for; -1 where it is free. made: who asked, as the caller says. awaited: it was
+    given back while another stream uses it."""
 
-    __slots__ = ("address", "after", "before", "made", "requested", "segment", "size")
+    __slots__ = ("address", "after", "awaited", "before", "made", "requested", "segment", "size")
 
     def __init__(self, segment: Segment, address: int, size: int, before: MemoryBlock | None = None) -> None:
         self.segment, self.address, self.size, self.before = segment, address, size, before
         self.after: MemoryBlock | None = None
         self.requested, self.made = -1, None  # type: int, Any
+        self.awaited = False
 
     @property
     def is_split(self) -> bool:
@@ -90,13 +94,14 @@ class Segment:
 class CachingAllocator:
     """The allocator of one device. memory: bytes of the device; outside: of them, those that the process holds beside PyTorch's. variable:
     with torch's options, for the message. share: of the memory that the script lets PyTorch have. noted: called with what happens, as a
-    snapshot names it, the block and bytes."""
+    snapshot names it, the block and bytes. synchronise: called before memory goes back to the driver, so that all work is done."""
 
     def __init__(self, memory: int, outside: int, expandable: bool = False, variable: str = "PYTORCH_ALLOC_CONF") -> None:
         self.memory, self.outside, self.expandable, self._variable = memory, outside, expandable, variable
         self.share = 1.0
         self.segments: list[Segment] = []
         self.noted: Callable[[str, MemoryBlock, int], None] = lambda *_: None
+        self.synchronise: Callable[[], None] = lambda: None
         self._retries = self._failures = 0
         self._free: dict[tuple[int, bool], list[tuple[int, int, MemoryBlock]]] = {}
         self._counts = {name: {pool: [0, 0, 0, 0] for pool in ("all", "large_pool", "small_pool")} for name in _COUNTED}
@@ -134,16 +139,26 @@ class CachingAllocator:
         if rest >= _BLOCK if is_small or self.expandable else rest > _SMALL:
             self._enter(block.segment.cut(block, size))
         block.requested = requested
-        self._count(block, 1)
+        for count in (*_LENT, *_ACTIVE):
+            self._count(block, count, 1)
         self.noted("alloc", block, requested)
         return block
 
-    def give(self, block: MemoryBlock) -> None:
-        """Take a block back."""
-        self._count(block, -1)
-        for action in ("free_requested", "free_completed"):
-            self.noted(action, block, block.requested)
-        block.requested, block.made = -1, None
+    def give(self, block: MemoryBlock, awaited: bool = False) -> None:
+        """Take a block back. awaited: another stream uses it, so that it is lent again only after `reuse`."""
+        for count in _LENT:
+            self._count(block, count, -1)
+        self.noted("free_requested", block, block.requested)
+        block.awaited = awaited
+        if not awaited:
+            self.reuse(block)
+
+    def reuse(self, block: MemoryBlock) -> None:
+        """Let a block that was given back be lent again."""
+        for count in _ACTIVE:
+            self._count(block, count, -1)
+        self.noted("free_completed", block, block.requested)
+        block.requested, block.made, block.awaited = -1, None, False
         if block.after is not None and block.after.requested < 0:
             self._leave(block.after)
             block.segment.join(block)
@@ -155,6 +170,7 @@ class CachingAllocator:
 
     def empty(self) -> None:
         """Return what is free as a whole to the driver (`empty_cache`): segments, or the pages at the end of an expandable one."""
+        self.synchronise()
         for segment in list(self.segments):
             last = segment.last
             length = last.size if not last.is_split else last.size // segment.page * segment.page if self.expandable else 0
@@ -223,11 +239,9 @@ class CachingAllocator:
         del free[bisect.bisect_left(free, (block.size, block.address))]
         self._inactive(block, -1)
 
-    def _count(self, block: MemoryBlock, sign: int) -> None:
-        for name, change in (("allocated_bytes", block.size), ("active_bytes", block.size), ("requested_bytes", block.requested)):
-            self._add(name, block.segment, sign * change)
-        for name in ("allocation", "active"):
-            self._add(name, block.segment, sign)
+    def _count(self, block: MemoryBlock, name: str, sign: int) -> None:
+        size = block.requested if name == "requested_bytes" else block.size if name.endswith("bytes") else 1
+        self._add(name, block.segment, sign * size)
 
     def _inactive(self, block: MemoryBlock, sign: int) -> None:
         if block.is_split and not self.expandable:

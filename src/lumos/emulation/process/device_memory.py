@@ -94,7 +94,7 @@ class DeviceMemory:
             "segments": [
                 {
                     "device": 0, "address": segment.address, "total_size": segment.size, "stream": segment.stream,
-                    "allocated_size": sum(each.size for each in segment.blocks() if each.requested >= 0),
+                    "allocated_size": sum(each.size for each in segment.blocks() if each.requested >= 0 and not each.awaited),
                     "active_size": sum(each.size for each in segment.blocks() if each.requested >= 0),
                     "requested_size": sum(max(0, each.requested) for each in segment.blocks()),
                     "segment_type": "small" if segment.is_small else "large", "segment_pool_id": (0, 0),
@@ -102,7 +102,8 @@ class DeviceMemory:
                     "blocks": [
                         {
                             "address": each.address, "size": each.size, "requested_size": max(0, each.requested),
-                            "state": "inactive" if each.requested < 0 else "active_allocated", "frames": each.made or [],
+                            "state": "inactive" if each.requested < 0 else "active_awaiting_free" if each.awaited else "active_allocated",
+                            "frames": each.made or [],
                         }
                         for each in segment.blocks()
                     ],

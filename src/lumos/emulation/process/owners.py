@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
     from lumos.emulation.process.journal import Journal
 
+#: Where a compiled module has its own.
+COMPILED = "_orig_mod"
+
+
 class _Module(NamedTuple):
     """From this number of an operator on, operators of the forward pass are this module's."""
 
@@ -57,9 +61,9 @@ class Owners:
         stack = self._stack()
         if module not in self._paths:
             for path, each in module.named_modules():
-                self._paths.setdefault(each, path or type(module).__name__)
+                self._paths.setdefault(each, path.removeprefix(COMPILED).removeprefix(".") or type(module).__name__)
             for path, each in (*module.named_parameters(), *module.named_buffers()):
-                self._holders.setdefault(id(each), path.rpartition(".")[0])
+                self._holders.setdefault(id(each), path.removeprefix(f"{COMPILED}.").rpartition(".")[0])
                 self._know_all(each, MemoryKind.PARAMETER, self._holders[id(each)])
         stack.append(self._paths[module])
         self.marked.setdefault(name, stack[-1])
@@ -92,8 +96,8 @@ class Owners:
                 self._know_all(each, MemoryKind.OPTIMIZER_STATE, self._holders.get(id(parameter)))
         del self._forward[:-1]
 
-    def watch_backward(self) -> None:
-        """Ask for gradients whenever a backward pass is done, and do what waits for that."""
+    def watch_backward(self, done: Callable[[], None]) -> None:
+        """Ask for gradients whenever a backward pass is done, and do what waits for that. done: called first then."""
         run = torch.autograd._engine_run_backward
 
         def run_backward(*args: Any, **kwargs: Any) -> Any:
@@ -103,6 +107,7 @@ class Owners:
             finally:
                 self._backward -= 1
                 if torch._C._current_autograd_node() is None:
+                    done()
                     self._gradients(list(self._parameters.values()))
             if self._due is not None and not self._backward:
                 due, self._due = self._due, None

@@ -92,12 +92,15 @@ _REMEDIES = {
     "NestedTensor": "tensors of several lengths in one (torch.nested) cannot be emulated: pad them to one length",
     "CudaGraphError": "leave the capture out while emulating, and call in each step what it captures",
     "SeveralDevicesError": "use DistributedDataParallel, with a process for each device, or emulate one device with --ranks 1",
+    "ModuleNotFoundError": "install it in the environment of the script",
+    "Launcher": "a launcher sets that: write it before the script, as in `-- torchrun train.py`, or ask for several --ranks",
     "OutOfMemoryError": "it made tensors with data: make them on the device, or smaller",
     "DeviceMemory": "take smaller batches, recompute activations, share the model among more ranks, or name a device with more memory",
 }
 #: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.
 _WORDS = {
     "shape_env must not be None": "NestedTensor",
+    **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "environment variable RANK expected"), "Launcher"),
     "no fake impl": "UnsupportedOperatorException",
     "makes no connection": "ConnectionRefusedError",
 }

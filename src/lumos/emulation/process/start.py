@@ -98,7 +98,7 @@ class _Emulation:
             yield lambda: recurrent.call_cudnn(self._library, mode)
         yield lambda: tensors.teach_tensors(mode)
         yield lambda: higher_order.teach_functions(journal, mode)
-        yield self._storages.follow_sizes
+        yield self._storages.follow
         yield self._endings.watch
         yield lambda: enter_in_threads(mode)
         yield lambda: cuts.profilers(journal, lambda is_over: steps.profiled(settings.ended_by, is_over))
@@ -109,11 +109,11 @@ class _Emulation:
             yield lambda: self._groups.make_fakes(mode.exchanges)
         if settings.world > 1:
             yield lambda: pipelines.leave_messages(settings, journal)
-        yield lambda: higher_order.compile_ranges(journal)
+        yield mode.compiled.take_over
         yield lambda: watch_modules(journal, self._owners)
         yield lambda: groups.start_here(settings)
         yield lambda: steps.count_steps(self.step, settings.ended_by, self.ended_early, self._owners)
-        yield self._owners.watch_backward
+        yield lambda: self._owners.watch_backward(self._storages.use_all)
 
     def step(self) -> None:
         """A step has ended."""

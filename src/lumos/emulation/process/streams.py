@@ -1,8 +1,12 @@
-"""Streams and events of the emulated device: they order nothing here, and every use of them is noted."""
+"""Streams and events of the emulated device: every use of them is noted, and what they say of each other's work is known.
+
+Nothing runs, so that work counts as not done until the host waits for it, as where the host is far ahead of its device.
+"""
 
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -10,11 +14,15 @@ import torch
 from lumos.emulation.record import CallKind, DeviceCall
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from lumos.emulation.process.journal import Journal
 
 _CUDA = 1  # c10::DeviceType
+
+
+#: By stream, the number of the call until which its work is meant.
+Moment = dict[int, int]
 
 
 class Streams:
@@ -25,6 +33,10 @@ class Streams:
         self._current = threading.local()
         self._events = 0
         self.priorities: list[int] = [0]
+        self._calls = 0
+        self._after: defaultdict[int, Moment] = defaultdict(dict)  # of a stream: what is done before its next work begins
+        self._recorded: dict[int, Moment] = {}  # of an event: what is done once it is
+        self.done: Callable[[Moment], None] = lambda _: None  # called where the host knows that the work until a moment is done
 
     @property
     def current(self) -> int:
@@ -47,7 +59,28 @@ class Streams:
 
     def call(self, kind: CallKind, *, stream: int = 0, event: int = -1, exchange: int = -1, size: int = 0) -> None:
         """Note a call that orders work."""
+        self._order(kind, stream, self._recorded.get(event, {}), event)
         self._journal.add(DeviceCall(kind=kind, thread=0, position=0, stream=stream, event=event, exchange=exchange, bytes=size))
+
+
+    @property
+    def next(self) -> int:
+        """The number of the next call: what is on a stream now is done where that call's work is."""
+        return self._calls + 1
+
+    def _order(self, kind: CallKind, stream: int, recorded: Moment, event: int) -> None:
+        self._calls += 1
+        if kind is CallKind.RECORD_EVENT:
+            self._recorded[event] = self._after[stream] | {stream: self._calls}
+        elif kind is CallKind.STREAM_WAITS_EVENT:
+            before = self._after[stream]
+            self._after[stream] = before | {each: max(call, before.get(each, 0)) for each, call in recorded.items()}
+        elif kind is CallKind.SYNCHRONIZE_EVENT:
+            self.done(recorded)
+        elif kind is CallKind.SYNCHRONIZE_DEVICE:
+            self.done(dict.fromkeys(range(len(self.priorities)), self._calls))
+        elif kind in (CallKind.SYNCHRONIZE_STREAM, CallKind.READ_VALUE):
+            self.done(self._after[stream] | {stream: self._calls})
 
 
 def classes(streams: Streams) -> tuple[Any, Any, Any]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import ctypes
 import re
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,9 +101,6 @@ def _declare_kernels() -> None:
     for name in kernels_instead("CUDA"):
         if not torch._C._dispatch_has_kernel_for_dispatch_key(f"aten::{name}", "CUDA"):
             library.impl(name, never)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a build for CUDA says that its own is replaced
-        library.impl("record_stream", lambda *_: None)  # which FSDP calls on plain tensors too
     _KEPT.append(library)
 
 

@@ -1,20 +1,16 @@
-"""Functions of torch that take functions, are compiled, or work out shapes of whole distributed tensors, taught about the emulation.
+"""Functions of torch that take functions, or work out shapes of whole distributed tensors, taught about the emulation.
 
-`flex_attention` stands for attention by the kernel that torch would choose without a mask. What a script compiles runs operator by
-operator, inside ranges from which the kernels of the compiled code follow. What torch works out about a whole tensor, of which each rank
-holds a part, is no work of the device.
+`flex_attention` stands for attention by the kernel that torch would choose without a mask. What torch works out about a whole tensor, of
+which each rank holds a part, is no work of the device.
 """
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C._profiler import _RecordFunctionFast
 
 from lumos.collect.loading import when_loaded
-from lumos.emulation.record import REGION_PREFIX
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -62,37 +58,3 @@ def _flexible(module: Any, journal: Journal) -> None:
 def _sharded(module: Any, hidden: Callable[[Callable[[], Any]], Any]) -> None:
     shape_of_whole = module.ShardingPropagator._propagate_tensor_meta_non_cached
     module.ShardingPropagator._propagate_tensor_meta_non_cached = lambda *args, **kwargs: hidden(lambda: shape_of_whole(*args, **kwargs))
-
-
-def compile_ranges(journal: Journal) -> None:
-    """Put a range around every call of a function or module that the script compiles, while the journal records."""
-    count = 0
-
-    def ranged(function: Callable[..., Any]) -> Callable[..., Any]:
-        nonlocal count
-        name = f"{REGION_PREFIX}{count}/0"
-        count += 1
-        journal.assume("fused-by-rule", "what torch.compile fuses is known by rule: its compiler does not run here")
-
-        @functools.wraps(function)
-        def run(*args: Any, **kwargs: Any) -> Any:
-            if not journal.recording:
-                return function(*args, **kwargs)
-            with _RecordFunctionFast(name):
-                return function(*args, **kwargs)
-
-        return run
-
-    def compiled(model: Any = None, **options: Any) -> Any:
-        if model is None:
-            return lambda later: compiled(later, **options)
-        if isinstance(model, torch.nn.Module):
-            compiled_module(model)
-            return model
-        return ranged(model)
-
-    def compiled_module(module: Any, *_: Any, **__: Any) -> None:
-        module.forward = ranged(module.forward)
-
-    torch.compile = compiled
-    torch.nn.Module.compile = compiled_module

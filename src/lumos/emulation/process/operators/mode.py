@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_map_only
 from lumos.emulation.process import versions
 from lumos.emulation.process.journal import OperatorNote
 from lumos.emulation.process.operators import attention, recurrent, values
+from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
 from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
 from lumos.emulation.process.operators.known import KnownValues, tensors_in
 from lumos.emulation.process.ranks.exchanges import Exchanges
@@ -52,9 +53,6 @@ class SparseGradientError(RuntimeError):
     """An operator would make a sparse matrix, of which nothing says how many elements it has."""
 
 
-#: Operators that cuBLAS carries out.
-_WITH_WORKSPACE = frozenset(getattr(torch.ops.aten, name).default for name in ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot"))
-
 #: Takes the lengths of sequences from a tensor of the host, and gives one back.
 _PACK = torch.ops.aten._pack_padded_sequence.default
 
@@ -69,6 +67,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         super().__init__(allow_non_fake_inputs=True)
         self.journal, self.storages, self.streams, self.kind = journal, storages, streams, device
         self.workspace = workspace
+        self.compiled = Compiled(journal, storages)
         self.known = KnownValues(journal)
         self.exchanges = Exchanges(journal, storages, streams, self.known)
         self._largest: dict[tuple[Any, ...], int] = {}  # elements of the largest result, by operator and shapes: a mesh is made often
@@ -85,6 +84,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if self._inside or func.namespace == "prim" or not all(map(_is_plain, types)):
             return self.dispatch(func, types, args, kwargs)
         if func.namespace == "c10d":
+            self.storages.use(tensors_in((args, kwargs)))
             return self.exchanges.run(func, args, kwargs)
         if (self.kind != "cpu" or func.namespace == "profiler") and values.can_run_for_real(self, func, args, kwargs):
             note = self._note(func, args, kwargs)
@@ -94,10 +94,12 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             return self._with_data_of_host(func, args, kwargs)
         args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
         if not self.journal.recording:
-            return self._quietly(func, types, args, kwargs)
+            with self.compiled.place(func, args, kwargs):
+                return self._quietly(func, types, args, kwargs)
         if self._follows(func, args):
             return self._follow(func, types, args, kwargs)
-        return self._leaf(func, types, args, kwargs)
+        with self.compiled.place(func, args, kwargs):
+            return self._leaf(func, types, args, kwargs)
 
     def _with_data_of_host(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run an operator by those that it calls, which read its tensors of the host."""
@@ -179,7 +181,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         values.count_read(self, func)
         stand_in = values.STAND_INS.get(func)
-        if func in _WITH_WORKSPACE and self.workspace and _device_of(args, self.kind) == "cuda":
+        if func.overloadpacket in PRODUCTS and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)
         with self._closed():
             if func in values.BY_VALUES and (found := self.known.result(func, args, kwargs)) is not None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
+import warnings
 import weakref
 from collections import Counter, deque
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,9 +16,16 @@ from lumos.emulation.process.operators.known import address_of
 from lumos.emulation.record import Allocation, Argument, MemoryKind, Single, Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
     from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.owners import Owners
-    from lumos.emulation.process.streams import Streams
+    from lumos.emulation.process.streams import Moment, Streams
+
+
+#: Of a result that is so many times smaller than what it is made from, the partitioner keeps it rather than that (ban_recomputation of
+#: torch/_functorch/partitioners.py).
+_MADE_AGAIN = 4
 
 
 class _Described(NamedTuple):
@@ -24,6 +33,13 @@ class _Described(NamedTuple):
 
     number: int
     tensor: Tensor
+
+
+class _Fused(NamedTuple):
+    """A storage without memory yet. size: bytes that it would take; sources: the storages that it is made from, which stay until then."""
+
+    size: int
+    sources: list[Any]
 
 
 class Storages:
@@ -39,6 +55,13 @@ class Storages:
         self._described: dict[int, list[_Described]] = {}  # by the address of the tensor, which torch uses again
         self._busy, self._late = threading.Lock(), deque[int]()
         self._with_workspace: set[tuple[int, int]] = set()
+        self._fused: dict[int, _Fused] = {}  # by number
+        self._fusing = threading.local()
+        self._users: dict[int, set[int]] = {}  # by number: streams that use it beside the one that it was taken on
+        self._awaited: list[tuple[MemoryBlock, Moment]] = []  # given back, and until when other streams use it
+        streams.done = self._done
+        if allocator is not None:
+            allocator.synchronise = self._done
 
     def number_of(self, tensor: Any) -> int:
         """The number of a tensor's storage; a storage seen for the first time counts as allocated now. 0 where it has none.
@@ -57,17 +80,50 @@ class Storages:
         self._count += 1
         number = self._count
         if self.allocator is not None and device == "cuda":
-            self._take(self.allocator, int(storage.nbytes()), number)
+            size, sources = int(storage.nbytes()), getattr(self._fusing, "sources", None)
+            if sources is None or size * _MADE_AGAIN < sum(int(each.nbytes()) for each in sources):
+                self._take(self.allocator, size, number)
+            else:
+                self._fused[number] = _Fused(size, sources)
 
         def leave(_: Any) -> None:
             self._known.pop(address, None)
-            self._give(number)
+            if self._fused.pop(number, None) is None:
+                self._give(number)
+            elif self.allocator is not None:
+                self._journal.add(Allocation(0, 0, number, self.allocator.allocated, self.allocator.reserved))
 
         self._known[address] = number, weakref.ref(storage, leave)
         return number
 
-    def follow_sizes(self) -> None:
-        """Keep account of storages whose size changes, as FSDP's do when it gives parameters back and gathers them again."""
+    @contextlib.contextmanager
+    def fusing(self, tensors: Iterable[Any]) -> Iterator[None]:
+        """Within it, what is made of these tensors is part of a kernel of compiled code, and takes memory once it is used."""
+        before = getattr(self._fusing, "sources", None)
+        self._fusing.sources = list({address_of(each): each.untyped_storage() for each in tensors if self.find(each)}.values())
+        try:
+            yield
+        finally:
+            self._fusing.sources = before
+
+    def use(self, tensors: Iterable[Any]) -> None:
+        """Something uses these tensors as they lie in memory."""
+        for number in map(self.find, tensors) if self._fused else ():
+            self._place(number)
+
+    def use_all(self) -> None:
+        """A backward pass is done: what is still there, such as gradients, lies in memory."""
+        for number in list(self._fused):
+            self._place(number)
+
+    def _place(self, number: int) -> None:
+        fused = self._fused.pop(number, None)
+        if fused is not None and self.allocator is not None:
+            self._take(self.allocator, fused.size, number)
+
+    def follow(self) -> None:
+        """Keep account of storages whose size changes, as FSDP's do when it gives parameters back and gathers them again, and of those that
+        several streams use."""
         resize = torch.UntypedStorage.resize_
 
         def resized(storage: Any, size: int) -> Any:
@@ -82,6 +138,10 @@ class Storages:
             return out
 
         torch.UntypedStorage.resize_ = resized
+        self._library = torch.library.Library("aten", "IMPL", "CUDA")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # a build for CUDA says that its own is replaced
+            self._library.impl("record_stream", self.record_stream)  # FSDP calls it outside of the mode
 
     def workspace(self, size: int) -> None:
         """What cuBLAS keeps from the first multiplication of a thread on a stream on, which torch takes from its own allocator."""
@@ -126,10 +186,29 @@ class Storages:
 
     def _return(self, block: MemoryBlock, number: int) -> None:
         if self.allocator is not None:
-            size = block.size
-            self.allocator.give(block)
+            size, users = block.size, self._users.pop(number, None)
+            self.allocator.give(block, awaited=bool(users))
+            if users:
+                self._awaited.append((block, dict.fromkeys(users, self._streams.next)))
             self._journal.add(Allocation(0, -size, number, self.allocator.allocated, self.allocator.reserved))
             self.owners.gone(number)
+
+    def record_stream(self, tensor: Any, stream: Any) -> None:
+        """A stream uses a tensor, whose memory is lent again only once the host knows that it is done with it."""
+        number = self.find(tensor)
+        block = self._taken.get(number)
+        if block is not None and block.segment.stream != stream.stream_id:
+            self._users.setdefault(number, set()).add(int(stream.stream_id))
+
+    def _done(self, moment: Moment | None = None) -> None:
+        """Work is done until a moment, or all work."""
+        waiting, self._awaited = self._awaited, []
+        for block, until in waiting:
+            left = {each: call for each, call in until.items() if moment is not None and moment.get(each, -1) < call}
+            if left:
+                self._awaited.append((block, left))
+            elif self.allocator is not None:
+                self.allocator.reuse(block)
 
     def held(self) -> str:
         """What the device's memory holds, for people."""

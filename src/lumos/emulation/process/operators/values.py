@@ -205,7 +205,8 @@ STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = shapes.rules() | {
     aten.masked_select.default: _masked_select, aten.index.Tensor: _index, aten._unique2.default: _unique,
     aten.unique_dim.default: _unique, aten.unique_consecutive.default: _unique,
     aten.repeat_interleave.Tensor: _repeat_interleave, aten.bincount.default: _bincount,
-    aten._cudnn_rnn_backward.default: recurrent.backward, aten.record_stream.default: lambda *_: None,
+    aten._cudnn_rnn_backward.default: recurrent.backward,
+    aten.record_stream.default: lambda mode, _, args, __: mode.storages.record_stream(*args),
     aten._pin_memory.default: lambda _, __, args, ___: pin(args[0]),
     aten.is_pinned.default: lambda _, __, args, ___: getattr(args[0], "pinned", False),
 }  # fmt: skip
