@@ -22,7 +22,7 @@ COMPARED = 2000
 #: A fact that is counted over operators is one only from this many on.
 _FEWEST = 20
 #: The share of operators that must agree. Of one run all do; in files of two ranks of a recommendation model 1.7 % have other shapes.
-SAME = 0.995
+OF_ONE_RUN = 0.995
 
 
 class Vote(NamedTuple):
@@ -73,7 +73,7 @@ def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32, other_window:
     by, times = np.unique(numbers[rows] - observed.sequence[node[rows]], return_counts=True)
     agree, constant = int(times.max()), int(by[times.argmax()])
     reason = f"autograd's sequence numbers of {agree} of {len(rows)} operators differ by {constant}"
-    if agree < SAME * len(rows):
+    if agree < OF_ONE_RUN * len(rows):
         return Vote("sequence-numbers", False, reason)
     if constant and not other_window:
         reason += ": another window of the process, or another run; --other-window links it all the same"
@@ -86,7 +86,7 @@ def _shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
     compared, agree = same_shapes(observed, trace, node)
     if compared < _FEWEST:
         return Vote("shapes", None, f"{compared} linked operators have shapes in both files")
-    return Vote("shapes", agree >= SAME * compared, f"{compared - agree} of {compared} operators have other tensor shapes")
+    return Vote("shapes", agree >= OF_ONE_RUN * compared, f"{compared - agree} of {compared} operators have other tensor shapes")
 
 
 def same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[int, int]:
