@@ -122,3 +122,24 @@ def test_a_question_lists_its_candidates_and_base_settles_it(lumos, tmp_path):
     assert [(each["name"], each["value"]) for each in asked.json["candidates"]] == [("48@attention.0", 48), ("32@attention.0", 32)]
     settled = lumos("whatif", tmp_path, "--set", "seq=96", "--base", "seq=32", "--force", "--json")
     assert settled.status == 0 and settled.json["changes"] == ["seq = 96 (measured: 32)"]
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (["--after", "python train.py"], 1, "--after needs the command that made the recording"),
+        (["--before", "recorded", "--after", "python3 train.py"], 1, "does not say with which command"),
+        (["--before", "python3 train.py"], 2, "give the changed one with --after"),
+        (["--before", "python3 train.py", "--after", "python3 train.py", "--set", "tp=2"], 2, "--set: a changed script is"),
+        (["--ranks", "4"], 2, "--ranks says how many ranks --after has"),
+        (["--before", "python3 a.py", "--after", "python3 a.py {mbs}", "--grid", "seq=1"], 2, "has no values"),
+        (["--before", "python3 a.py", "--after", "no-such-program"], 2, "no such command"),
+    ],
+)
+def test_a_changed_script_without_what_it_needs_runs_nothing(lumos, monkeypatch, words, status, why):
+    def never(*_):
+        raise AssertionError
+
+    monkeypatch.setattr("lumos.scripted.script.records", never)
+    done = lumos("whatif", EXAMPLE, *words)
+    assert done.status == status and why in done.err and not done.out

@@ -10,7 +10,7 @@ import lumos
 from lumos.analyze.loop.steps import members
 from lumos.changes.certainty.noise import step_times_of
 from lumos.errors import LumosError
-from lumos.scripted.answer import Asked, Base
+from lumos.scripted.answer import Asked, Base, memory_scale
 from lumos.scripted.command import parse
 from lumos.vocabulary import Grade
 
@@ -75,3 +75,12 @@ def test_a_launcher_of_another_number_of_ranks_is_not_that_of_the_recording(scri
     before = parse(f"{sys.executable} -m torch.distributed.run --nproc-per-node 4 train.py", "--before")
     with pytest.raises(LumosError, match="--before starts 4 ranks, and the recording is of a job of 1"):
         Base(job, lumos.build(job), before, Asked())
+
+
+def test_memory_is_scaled_by_the_peak_that_the_recording_shows(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(), 3, 64)
+    base = scripts.base(job, 3, 64)
+    assert base.memory == pytest.approx(1.0)
+    (peak,) = base.script.peaks
+    assert memory_scale(job, [peak._replace(steps_bytes=peak.steps_bytes // 2)]) == pytest.approx(2.0, rel=1e-3)
+    assert memory_scale(lumos.read("examples/gpt-2rank-cpu"), [peak]) == 1.0

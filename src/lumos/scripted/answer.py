@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+from lumos.analyze.contents import memory_curves
 from lumos.analyze.loop.identity import NEAR, SAME
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, grade, together
@@ -92,6 +93,7 @@ class Base:
         self.script = emulate(before, self.cluster, self.world, len(self.recording.names), asked.limit_s)
         self.matched = match_script(self.recording, self.script)
         self._check()
+        self.memory = memory_scale(job, self.script.peaks)
         self.measured = MeasuredPrices(self.script, self.matched)
         self.carried = self.measured.carried(self.script)
         self.repeat = True if owners.has_period else None
@@ -134,8 +136,8 @@ class Base:
         share = changed_figures.provenance(changed)
         before, after = self.script.command.text, script.command.text
         found = Answer(
-            _with_memory(outcome(changed_figures, interval, StepWork()), script.peaks),
-            _with_memory(outcome(figures, (1 - error, 1 + error), StepWork()), self.script.peaks),
+            _with_memory(outcome(changed_figures, interval, StepWork()), script.peaks, self.memory),
+            _with_memory(outcome(figures, (1 - error, 1 + error), StepWork()), self.script.peaks, self.memory),
             measured_step(self.graph, self.times),
             (f"after: {after}", f"before: {before}"),
             contributions(figures.by_class, changed_figures.by_class),
@@ -175,6 +177,9 @@ class Base:
         if carried.new:
             yield Diagnostic("new-operators", _named("only in the changed script, and modelled", carried.new))
         here = script.kinds[0].process.torch
+        if abs(self.memory - 1) > SAME:
+            message = f"the recording's peak is {self.memory:.2f} times that of the emulated script: both memories are scaled so"
+            yield Diagnostic("memory-scaled", message)
         if self.recording.torch and self.recording.torch != here:
             yield Diagnostic("other-torch", f"recorded with torch {self.recording.torch}, and emulated with {here}: operators may differ")
         yield Diagnostic("python-kept", "Python between operators, loading of data and threads beside the loop take what was recorded")
@@ -201,14 +206,23 @@ def _modelled(share: float) -> Iterator[Evidence]:
         yield Evidence("mostly-modelled", message, Grade.LIMITED)
 
 
-def _with_memory(found: Outcome, peaks: Iterable[Peak]) -> Outcome:
-    """The figures with the memory of the kind of rank that holds most."""
+def memory_scale(job: Job, peaks: Iterable[Peak]) -> float:
+    """The most memory that a recording shows on a device in its steps, by the most that the emulated script holds in them; 1 where the
+    recording has no rows of memory. peaks: of the kinds of ranks."""
+    curves = [curve for trace in job.traces for curve in memory_curves(trace) if curve.name != "CPU"]
+    recorded, emulated_bytes = (max(each, default=0) for each in ((c.peak_bytes for c in curves), (peak.steps_bytes for peak in peaks)))
+    return recorded / emulated_bytes if recorded and emulated_bytes else 1.0
+
+
+def _with_memory(found: Outcome, peaks: Iterable[Peak], scale: float) -> Outcome:
+    """The figures with the memory of the kind of rank that holds most. scale: of `memory_scale`."""
     most = max(peaks, key=lambda each: each.reserved_bytes, default=None)
     if most is None:
         return found
     held = most.by_kind()
-    rest = most.allocated_bytes - sum(held.get(kind, 0) for kind in _STATES)
-    parameters, gradients, states = (held.get(kind, 0) for kind in _STATES)
-    fits = most.reserved_bytes <= most.room_bytes
-    memory = PeakMemory(parameters, gradients, states, rest, most.allocated_bytes, fits)
+    states = [held.get(kind, 0) for kind in _STATES]
+    parameters, gradients, optimizer, rest, whole = (
+        round(scale * each) for each in (*states, most.allocated_bytes - sum(states), most.allocated_bytes)
+    )
+    memory = PeakMemory(parameters, gradients, optimizer, rest, whole, scale * most.reserved_bytes <= most.room_bytes)
     return replace(found, memory=memory)
