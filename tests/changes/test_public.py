@@ -12,10 +12,11 @@ from lumos import export
 from lumos.analyze.trust import trust
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
-from lumos.changes.settings import parse_settings
-from lumos.changes.whatif import answer_changes
+from lumos.changes.settings import SETTINGS, parse_settings
+from lumos.changes.whatif import answer_changes, unchecked_answer
 from lumos.errors import LumosError
 from lumos.graph.build import build
+from lumos.segment.readings import readings_of_sizes
 from lumos.trace import read
 from lumos.vocabulary import Grade
 
@@ -61,6 +62,22 @@ def test_convolutions_in_fp32_take_their_arithmetic_at_least():
     found = answered("vgg13-h100/kineto.json.gz", "precision=fp32").outcome
     assert 34.3 / 66.9 + 0.194 < found.step_time_s < 1.4
     assert found.step_time_low_s < 34.3 / 66.9 + 0.194 < 1.4 < found.step_time_high_s
+
+
+@pytest.mark.parametrize("name", ["h100-inference/bert-small.json.gz", "h100-inference/vit-nsfw.json.gz", "vgg13-h100/kineto.json.gz"])
+def test_every_size_at_its_recorded_value_is_the_identity(name):
+    """Stated or not. A statement of another value is refused."""
+    job, graph = recording(name)
+    known = {key: of for key, of in readings_of_sizes(job.traces[0]).items() if key in SETTINGS}
+    assert known
+    for key, readings in known.items():
+        for reading in readings:
+            same = {key: str(reading.value)}
+            for base in ({key: reading.name}, *([{}, same] if len(readings) == 1 else [])):
+                found = unchecked_answer(job, graph, Changes(same, base=base))
+                assert found.outcome.step_time_s == found.base.step_time_s, (key, base)
+        with pytest.raises(LumosError, match=f"--base {key}={readings[0].value + 1}: the recording shows {key}"):
+            unchecked_answer(job, graph, Changes({key: str(readings[0].value)}, base={key: str(readings[0].value + 1)}))
 
 
 def test_captured_passes_as_profiler_files(tmp_path):
