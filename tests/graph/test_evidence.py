@@ -136,6 +136,13 @@ def test_a_device_clock_that_is_ahead(draw, trace, ahead, named):
     assert codes(trace, drawing).get("returns-early") is (Grade.UNSOUND if named else None)
 
 
+def test_a_copy_whose_call_returns_at_once_and_is_then_waited_for_returns_in_time(draw, trace):
+    """The call of the copy ends at 2,040, the copy at 2,060, and the wait for its stream at 2,065."""
+    drawing = loop(draw).call("cudaDeviceSynchronize", 1996, 4)
+    drawing.copy((2030, 10), (2050, 10), "Memcpy DtoH (Device -> Pageable)", 4).call("cudaStreamSynchronize", 2041, 24)
+    assert "returns-early" not in codes(trace, drawing)
+
+
 def marked_loop(draw):
     """The loop in four steps of five operators."""
     drawing = loop(draw)

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from lumos.graph.waits.syncs import BlockingCopies
     from lumos.graph.waits.unsaid import Polls
 
+#: Calls that wait for a device.
+_SYNCHRONISES = tuple(range(Call.DEVICE_SYNC, Call.EVENT_SYNC + 1))
 #: A recording of which a larger share of the rows breaks a rule is not what the device and the threads did.
 MOST_BROKEN = 0.01
 
@@ -179,7 +181,8 @@ def _work_before_launch(where: str, trace: Trace, work: DeviceWork) -> Iterator[
 
 
 def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork, copies: BlockingCopies) -> Iterator[Evidence]:
-    """Synchronisations of a device, and blocking copies from it, that return before what they wait for has ended."""
+    """Synchronisations of a device, and blocking copies from it, that return before what they wait for has ended. Where a synchronisation
+    follows the call of a copy, as where a value is read, the two together wait for it."""
     waits = np.flatnonzero(calls == Call.DEVICE_SYNC)
     awaited = np.full(len(waits), np.iinfo(np.int64).max)
     device = np.array([device for device, _ in work.streams], np.int64)
@@ -190,7 +193,12 @@ def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork, copi
         awaited = np.minimum(awaited, last[np.searchsorted(work.issued[order], trace.start[waits])])
     copied = copies.work[copies.returns]
     waits, awaited = np.append(waits, work.call[copied]), np.append(awaited, work.end[copied])
-    early = int((trace.start[waits] + trace.duration[waits] < awaited - ROUNDING).sum())
+    runtime = np.flatnonzero(trace.category == Category.RUNTIME)
+    runtime = runtime[np.lexsort((trace.start[runtime], trace.lane[runtime]))]
+    follows = np.arange(len(trace))
+    follows[runtime[:-1]] = np.where(np.diff(trace.lane[runtime]) == 0, runtime[1:], runtime[:-1])
+    last_call = np.where(np.isin(calls[follows[waits]], _SYNCHRONISES), follows[waits], waits)
+    early = int((trace.start[last_call] + trace.duration[last_call] < awaited - ROUNDING).sum())
     message = f"{where}: {early:,} of {count(len(waits), 'wait')} return before what they wait for has ended: clocks or times are wrong"
     return _broken("returns-early", message, early, len(waits))
 
