@@ -313,7 +313,7 @@ def outcome(figures: LoopFigures, spread: tuple[float, float], work: StepWork) -
     return Outcome(
         basis=figures.loop.basis,
         step_time_s=seconds,
-        step_time_low_s=seconds * spread[0],
+        step_time_low_s=seconds * max(spread[0], 0.0),
         step_time_high_s=seconds * spread[1],
         breakdown=figures.parts,
         tokens_per_s_per_gpu=work.tokens / seconds if work.tokens and seconds else None,

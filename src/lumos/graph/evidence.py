@@ -29,15 +29,14 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from lumos.graph.hand_offs.places import Places
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
-    from lumos.graph.waits.syncs import BlockingCopies
     from lumos.graph.waits.unsaid import Polls
 
-#: Calls that wait for a device.
-_SYNCHRONISES = tuple(range(Call.DEVICE_SYNC, Call.EVENT_SYNC + 1))
 #: A recording of which a larger share of the rows breaks a rule is not what the device and the threads did.
 MOST_BROKEN = 0.01
 
@@ -67,20 +66,21 @@ NEVER_MEASURED = "never-measured"
 
 
 def row_evidence(
-    polled: Polls, calls: Int8, slices: HostSlices, waiting: float, work: DeviceWork, waits: StreamWaits, copies: BlockingCopies
+    polled: Polls, calls: Int8, slices: HostSlices, waiting: float, work: DeviceWork, waits: StreamWaits
 ) -> tuple[Evidence, ...]:
     """The findings in the rows of one rank. calls: the `Call` of every row. waiting: the share of time that waits for loaders. The others
     are what was read from the rows."""
     trace = polled.trace
     found = [Evidence(d.code, d.message, Grade.LIMITED) for d in trace.diagnostics if d.code in UNREADABLE]
     launches = np.flatnonzero((calls == Call.LAUNCH) | (calls == Call.GRAPH_LAUNCH))
+    launches = launches[~_captured(trace, launches)]
     where = f"rank {trace.rank}"
     found += _kernels_lost(where, work, launches, len(trace))
     found += _launches_lost(where, work)
     found += _repetitions_unequal(where, trace, work)
     found += _ids_shared(where, trace, calls, work, launches)
     found += _work_before_launch(where, trace, work)
-    found += _returns_early(where, trace, calls, work, copies)
+    found += _returns_early(where, trace, calls, work)
     found += _operators_disagree(where, trace, work)
     found += _overlaps_on_streams(where, work)
     found += _overlaps_on_threads(where, trace, slices.crossing)
@@ -97,6 +97,17 @@ def _broken(code: str, message: str, broken: int, total: int) -> Iterator[Eviden
     """The finding that `broken` of `total` rows break a rule; none where they are few."""
     if broken > MOST_BROKEN * total:
         yield Evidence(code, f"{message} ({broken / total:.1%})", Grade.UNSOUND)
+
+
+def _captured(trace: Trace, launches: Int64) -> NDArray[np.bool_]:
+    """Which launches a thread makes while it captures a graph: they run nothing, so that no kernel of theirs is lost."""
+    last = []
+    for named in ("StreamBeginCapture", "StreamEndCapture"):
+        calls = np.flatnonzero((trace.category == Category.RUNTIME) & trace.named(lambda name, part=named: part in name))
+        row = Ranges(trace, calls).last(trace.lane[launches], trace.start[launches])
+        last.append(np.where(row == ABSENT, -1, trace.start[row]))
+    begun, ended = last
+    return np.asarray(begun > ended)
 
 
 def _kernels_lost(where: str, work: DeviceWork, launches: Int64, rows: int) -> Iterator[Evidence]:
@@ -180,9 +191,8 @@ def _work_before_launch(where: str, trace: Trace, work: DeviceWork) -> Iterator[
     return _broken("work-before-launch", message, early, int(launched.sum()))
 
 
-def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork, copies: BlockingCopies) -> Iterator[Evidence]:
-    """Synchronisations of a device, and blocking copies from it, that return before what they wait for has ended. Where a synchronisation
-    follows the call of a copy, as where a value is read, the two together wait for it."""
+def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork) -> Iterator[Evidence]:
+    """Synchronisations of a device that return before the work that was launched before them has ended."""
     waits = np.flatnonzero(calls == Call.DEVICE_SYNC)
     awaited = np.full(len(waits), np.iinfo(np.int64).max)
     device = np.array([device for device, _ in work.streams], np.int64)
@@ -191,15 +201,8 @@ def _returns_early(where: str, trace: Trace, calls: Int8, work: DeviceWork, copi
         order = issued[np.argsort(work.issued[issued])]
         last = np.append(0, np.maximum.accumulate(work.end[order]))
         awaited = np.minimum(awaited, last[np.searchsorted(work.issued[order], trace.start[waits])])
-    copied = copies.work[copies.returns]
-    waits, awaited = np.append(waits, work.call[copied]), np.append(awaited, work.end[copied])
-    runtime = np.flatnonzero(trace.category == Category.RUNTIME)
-    runtime = runtime[np.lexsort((trace.start[runtime], trace.lane[runtime]))]
-    follows = np.arange(len(trace))
-    follows[runtime[:-1]] = np.where(np.diff(trace.lane[runtime]) == 0, runtime[1:], runtime[:-1])
-    last_call = np.where(np.isin(calls[follows[waits]], _SYNCHRONISES), follows[waits], waits)
-    early = int((trace.start[last_call] + trace.duration[last_call] < awaited - ROUNDING).sum())
-    message = f"{where}: {early:,} of {count(len(waits), 'wait')} return before what they wait for has ended: clocks or times are wrong"
+    early = int((trace.start[waits] + trace.duration[waits] < awaited - ROUNDING).sum()) if len(work) else 0
+    message = f"{where}: {early:,} of {count(len(waits), 'wait')} for the device return before its work ends: clocks or times are wrong"
     return _broken("returns-early", message, early, len(waits))
 
 

@@ -121,7 +121,7 @@ def rank_graph(trace: Trace) -> Graph:
             *once_said,
             *inferred_waits(trace, work, syncs, device.waits, device.held_up, device.queue.depth),
         ),
-        evidence=row_evidence(polled, device.calls, host.slices, waiting, work, device.waits, device.copies),
+        evidence=row_evidence(polled, device.calls, host.slices, waiting, work, device.waits),
     )
 
 

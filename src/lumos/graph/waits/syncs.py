@@ -66,11 +66,10 @@ NONE = -2
 @dataclass(frozen=True, slots=True, eq=False)
 class BlockingCopies:
     """Copies whose call returns only when they have ended: work[i] indexes DeviceWork, own[i] is the ns of the call before the
-    copy may start, and returns[i] whether that it blocks is said by its kind alone, and not read from its times."""
+    copy may start."""
 
     work: Int64
     own: Int64
-    returns: NDArray[np.bool_]
 
 
 def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisations:
@@ -221,7 +220,7 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork, waits: StreamWa
     """
     copies = np.flatnonzero((trace.category[work.row] == Category.MEMCPY) & (work.call >= 0))
     if not len(copies):
-        return BlockingCopies(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, bool))
+        return BlockingCopies(np.empty(0, np.int64), np.empty(0, np.int64))
     row, call = work.row[copies], work.call[copies]
     size = trace.dense("bytes")[row]
     call_start, call_end = trace.start[call], trace.start[call] + trace.duration[call]
@@ -242,7 +241,7 @@ def blocking_copies(trace: Trace, calls: Int8, work: DeviceWork, waits: StreamWa
         alike = from_device[chosen] == direction
         usual = int(np.median(staging[alike & idle])) if (alike & idle).any() else 0
         own[alike & ~idle] = np.minimum(usual, staging[alike & ~idle])
-    return BlockingCopies(index, own, (pageable & from_device)[chosen])
+    return BlockingCopies(index, own)
 
 
 def _says(trace: Trace, rows: Int32, *words: str) -> NDArray[np.bool_]:
