@@ -285,12 +285,14 @@ def _section(rows: Sequence[Scored]) -> str:
         )
         for row in rows
     ]  # fmt: skip
+    lacking = [pair.name for pair in PAIRS if pair not in {row.pair for row in rows}]
+    left = f" Not run: {', '.join(lacking)}." if lacking else ""
     head = ("change", "ranks", "recorded, ms", "base off", "changed, ms", "error", "in the interval")
     return (
         "### Changed scripts, kernels of hidden times\n\nWritten by `python -m validation.scripted --write`. The two scripts of each pair"
         f" are emulated on {CLUSTER}, and every kernel's time is multiplied by a hidden factor between one half and two of its operator and"
         " the class of its shapes. The first recording and the two commands answer for the second recording."
-        f" {_figures([row.error for row in rows])}.\n\n{markdown_table(head, table)}"
+        f" {_figures([row.error for row in rows])}.{left}\n\n{markdown_table(head, table)}"
     )
 
 
