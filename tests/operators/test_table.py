@@ -15,21 +15,21 @@ from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 from lumos.operators import kernels, shaped, table
 from lumos.operators.kernels import kernels_of
-from lumos.operators.shaped import ShapedOperator, attention_of, elements, factors, operations, product, results_of
-from lumos.operators.table import OperatorKind, axis_rule, kind_of, own_name, read_table, said_by_torch, settings_of, without_work
+from lumos.operators.shaped import ShapedOperator, attention_of, elements, factors, operations, product, result_shapes
+from lumos.operators.table import OperatorKind, argument_places, axis_rule, kind_of, operator_table, own_name, said_by_torch, without_work
 
 #: The names of the operators of each part of the table.
 PARTS = {
-    "axes": [name for rules in read_table()["axes"].values() for name in rules],
-    "arguments": [name for ways in read_table()["arguments"].values() for names in ways.values() for name in names],
-    "elementwise": [name for names in read_table()["elementwise"].values() for name in names],
-    "kinds": [name for names in read_table()["kinds"].values() for name in names],
+    "axes": [name for rules in operator_table()["axes"].values() for name in rules],
+    "arguments": [name for ways in operator_table()["arguments"].values() for names in ways.values() for name in names],
+    "elementwise": [name for names in operator_table()["elementwise"].values() for name in names],
+    "kinds": [name for names in operator_table()["kinds"].values() for name in names],
 }
 SIZES = st.fixed_dictionaries({letter: st.integers(2, 9) for letter in "bcdehikmnopqtv"}).filter(lambda s: s["k"] != s["q"])
 
 
 def of_kind(kind):
-    return sorted(read_table()["axes"][kind])
+    return sorted(operator_table()["axes"][kind])
 
 
 def shapes_of(rule, sizes):
@@ -47,7 +47,7 @@ def test_an_operator_stands_in_one_place():
 
 def test_the_table_does_not_repeat_what_torch_says():
     said = said_by_torch()
-    for kind, names in read_table()["kinds"].items():
+    for kind, names in operator_table()["kinds"].items():
         if kind in said:
             assert sorted({*names} & {*said[kind]}) == []
 
@@ -94,7 +94,7 @@ def test_a_multiplication_is_what_its_letters_say(name, sizes):
         counted = prod(known[letter] for letter in (letters[0] | letters[1]) - groups)
         assert operations(call.name, call.shapes, []) == 2 * counted
         m, n, _, batch = found.whole
-        assert sum(map(elements, results_of(call.name, call.shapes) or ((),))) == m * n * batch * (found.groups if found.of_depth else 1)
+        assert sum(map(elements, result_shapes(call.name, call.shapes) or ((),))) == m * n * batch * (found.groups if found.of_depth else 1)
 
 
 @given(sizes=SIZES, name=st.sampled_from(of_kind("attention")))
@@ -107,7 +107,7 @@ def test_attention_is_what_its_letters_say(name, sizes):
     whole = 2 * prod(sizes[letter] for letter in "bhqk") * widths
     values = ["False"] * 20
     assert operations(f"aten::{name}", shapes, values) == whole
-    if (place := settings_of(name).get("is_causal")) is not None:
+    if (place := argument_places(name).get("is_causal")) is not None:
         values[place] = "True"
         assert operations(f"aten::{name}", shapes, values) == whole / 2
 
@@ -120,7 +120,7 @@ def test_bytes_are_those_of_inputs_and_results(name, sizes):
     moved = [traffic(OperatorTime(f"aten::{name}", shapes, (dtype,) * len(shapes), 0, 1)) for dtype in ("float", "c10::BFloat16")]
     if moved[0] is None:
         return  # its result does not follow from the shapes, or it calls others
-    given, results = sum(map(elements, shapes)), results_of(f"aten::{name}", shapes) or ()
+    given, results = sum(map(elements, shapes)), result_shapes(f"aten::{name}", shapes) or ()
     assert moved[0][1] == 2 * moved[1][1]
     if all((k.reads, k.writes) == (("in*",), ("out*",)) for k in kernels_of(name)) and kind_of(name) is not OperatorKind.REDUCTION:
         assert moved[0][1] == 4 * (given + sum(map(elements, results)))
@@ -144,16 +144,16 @@ def test_an_activation_behind_addmm_changes_nothing_of_what_it_multiplies():
 def test_a_new_operator_is_one_line(monkeypatch):
     """Its kind, its sizes, its results and its operations follow from the letters, and what a normalisation moves from its kind."""
     line = {"multiplication": {"my_product": "mk nk -> mn"}, "normalisation": {"my_norm": "*d !d -> *d"}}
-    axes = {kind: rules | line.get(kind, {}) for kind, rules in read_table()["axes"].items()}
+    axes = {kind: rules | line.get(kind, {}) for kind, rules in operator_table()["axes"].items()}
     cached = (table._kinds, table._axis_rules, table.kind_of, shaped._by_letters, kernels.kernels_of)
-    monkeypatch.setattr(table, "read_table", lambda known=read_table() | {"axes": axes}: known)
+    monkeypatch.setattr(table, "operator_table", lambda known=operator_table() | {"axes": axes}: known)
     for each in cached:
         each.cache_clear()
     try:
         call = ShapedOperator("aten::my_product", ((8, 4), (2, 4)), ("float", "float"))
         assert product(call) == (8, 2, 4, 1)
         assert operations(call.name, call.shapes, []) == 2 * 8 * 2 * 4
-        assert results_of(call.name, call.shapes) == ((8, 2),)
+        assert result_shapes(call.name, call.shapes) == ((8, 2),)
         assert traffic(OperatorTime("aten::my_norm", ((8, 4), (4,)), ("float", "float"), 0, 1)) == ("normalisation", 4 * (2 * 32 + 4))
     finally:
         for each in cached:

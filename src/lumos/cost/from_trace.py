@@ -24,7 +24,7 @@ from lumos.cost.memory_bound_model import moved
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError, UnknownDeviceError
-from lumos.operators.shaped import Attention, ShapedOperator, attention_of, factors, product
+from lumos.operators.shaped import AttentionSizes, ShapedOperator, attention_of, factors, product
 from lumos.operators.table import only_calls
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
@@ -151,7 +151,7 @@ def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> t
     return None if moves is None else ("memory_bound", moves[0], moved(moves[1], accelerator, moves[0], book=book))
 
 
-def _attention(o: OperatorTime, a: Attention, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
+def _attention(o: OperatorTime, a: AttentionSizes, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
     direction = Direction.BACKWARD if "backward" in o.name else Direction.FORWARD
     dtype = _dtype(o.dtypes[0], accelerator)
     if dtype is None or "efficient" in o.name:  # its kernels are others than those of the fitted sets

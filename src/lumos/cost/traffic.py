@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED
 from lumos.operators.kernels import has_own_kernels, kernels_of
-from lumos.operators.shaped import elements, results_of
+from lumos.operators.shaped import elements, result_shapes
 from lumos.operators.table import OperatorKind, calls_others, kind_of, of_torch, operands
 from lumos.vocabulary import DType
 
@@ -46,7 +46,7 @@ def _results(operator: OperatorTime, tensors: list[tuple[Shape, int]]) -> list[i
         return [elements(tensors[0][0]) * tensors[0][1]]
     in_order = kind_of(operator.name) is not OperatorKind.POINTWISE
     try:
-        shapes = results_of(operator.name, operator.shapes if in_order else tuple(shape for shape, _ in tensors))
+        shapes = result_shapes(operator.name, operator.shapes if in_order else tuple(shape for shape, _ in tensors))
     except ValueError:  # the shapes do not broadcast
         return None
     width = tensors[0][1] if in_order else max(size for _, size in tensors)

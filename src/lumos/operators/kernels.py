@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from lumos.operators.table import OperatorKind, kind_of, own_name, read_table
+from lumos.operators.table import OperatorKind, kind_of, operator_table, own_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,13 +40,13 @@ class LaunchedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, re
 
 @cache
 def _by_kind() -> dict[OperatorKind, LaunchedKernel]:
-    return msgspec.convert(read_table()["kernels"], dict[OperatorKind, LaunchedKernel])
+    return msgspec.convert(operator_table()["kernels"], dict[OperatorKind, LaunchedKernel])
 
 
 @cache
 def _by_name() -> dict[str, tuple[LaunchedKernel, ...]]:
     out: dict[str, tuple[LaunchedKernel, ...]] = {}
-    for entry in read_table()["launches"]:
+    for entry in operator_table()["launches"]:
         kernel = msgspec.convert({key: value for key, value in entry.items() if key != "operators"}, LaunchedKernel)
         out |= {name: (*out.get(name, ()), kernel) for name in entry["operators"]}
     return out

@@ -16,13 +16,13 @@ import numpy as np
 
 from lumos.operators.table import (
     OperatorKind,
+    argument_places,
     axis_rule,
     convolution_windows,
     elementwise_names,
     kind_of,
     of_torch,
     own_name,
-    settings_of,
     weights_of,
 )
 
@@ -64,7 +64,7 @@ class Multiplication(NamedTuple):
     of_depth: bool = False
 
 
-class Attention(NamedTuple):
+class AttentionSizes(NamedTuple):
     """The sizes of an attention. width, value_width: of each head of queries and keys, and of values."""
 
     batch: int
@@ -121,7 +121,7 @@ def _sizes(name: str, shapes: tuple[Shape, ...]) -> dict[int, dict[str, int]]:
     return {i: dict(zip(pattern.letters(len(shape)), shape, strict=True)) for i, pattern, shape in fitting}
 
 
-def results_of(name: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
+def result_shapes(name: str, shapes: tuple[Shape, ...]) -> tuple[Shape, ...] | None:
     """The shapes of what a call gives, by the letters of the table or since it has the axes of its inputs; None where they do not follow.
 
     Raises ValueError where the inputs of an operator element by element cannot be laid over each other."""
@@ -195,7 +195,7 @@ def is_attention(name: str) -> bool:
     return of_torch(name) and kind_of(name) is OperatorKind.ATTENTION
 
 
-def attention_of(name: str, shapes: tuple[Shape, ...]) -> Attention | None:
+def attention_of(name: str, shapes: tuple[Shape, ...]) -> AttentionSizes | None:
     """The sizes of an attention; None for another operator, and without its shapes."""
     if not is_attention(name):
         return None
@@ -204,7 +204,7 @@ def attention_of(name: str, shapes: tuple[Shape, ...]) -> Attention | None:
     if query is None or key is None:
         return None
     width = query["d"]
-    return Attention(query["b"], query["h"], key["h"], query["q"], key["k"], width, width if value is None else value["v"])
+    return AttentionSizes(query["b"], query["h"], key["h"], query["q"], key["k"], width, width if value is None else value["v"])
 
 
 def positions_first(name: str) -> bool:
@@ -241,7 +241,7 @@ def _of_attention(name: str, shapes: tuple[Shape, ...], values: Sequence[str]) -
         return None
     # Backward the scores are computed again; then the gradients of queries, keys, and of scores and values.
     widths = 3 * sizes.width + 2 * sizes.value_width if "backward" in name else sizes.width + sizes.value_width
-    half = 0.5 if _is_true(values, settings_of(name).get("is_causal", -1)) else 1.0
+    half = 0.5 if _is_true(values, argument_places(name).get("is_causal", -1)) else 1.0
     return 2.0 * sizes.batch * sizes.heads * sizes.queries * sizes.keys * widths * half
 
 
@@ -249,7 +249,7 @@ def _of_convolution(name: str, shapes: tuple[Shape, ...], values: Sequence[str])
     place = (weights_of(name) or (len(shapes),))[0]
     if place >= len(shapes) or min(len(shapes[0]), len(shapes[place])) < 3:
         return None
-    first, weight, settings = shapes[0], shapes[place], settings_of(name)
+    first, weight, settings = shapes[0], shapes[place], argument_places(name)
     mask = settings.get("output_mask", -1)
     if mask < 0:
         windows = convolution_windows(name, values, first[2:], weight[2:])

@@ -97,7 +97,7 @@ class Rule(NamedTuple):
 
 
 @cache
-def read_table() -> dict[str, Any]:
+def operator_table() -> dict[str, Any]:
     """The parts of the table, as the file has them."""
     return tomllib.loads((_DATA / "operators.toml").read_text(encoding="utf-8"))
 
@@ -111,7 +111,7 @@ def said_by_torch() -> dict[str, Any]:
 
 @cache
 def _kinds() -> dict[str, OperatorKind]:
-    table, torch = read_table(), said_by_torch()
+    table, torch = operator_table(), said_by_torch()
     out = {name: OperatorKind(kind) for kind in ("pointwise", "reduction", "view") for name in torch[kind]}
     for part in ("kinds", "elementwise"):
         out |= {name: OperatorKind(kind) for kind, names in table[part].items() for name in names}
@@ -161,7 +161,7 @@ def operands(name: str) -> int | None:
     return found
 
 
-def settings_of(name: str) -> dict[str, int]:
+def argument_places(name: str) -> dict[str, int]:
     """Where the settings of an attention or a convolution stand among its arguments, by their names in torch's schema."""
     found: dict[str, int] = said_by_torch()["settings"].get(own_name(name), {})
     return found
@@ -179,7 +179,7 @@ class ConvolutionWindow(NamedTuple):
 def convolution_windows(name: str, values: Sequence[str], image: Shape, taps: Shape) -> list[ConvolutionWindow] | None:
     """How a convolution goes along each side of its images; None where the recording does not have its settings, or it is transposed.
     values: of its arguments, as the profiler writes them. image, taps: the sides of the images and of the weights."""
-    places = settings_of(name)
+    places = argument_places(name)
     if "stride" not in places or len(values) <= max(places.values()) or ("transposed" in places and values[places["transposed"]] == "True"):
         return None
     settings = [_numbers(values[places[key]]) for key in ("stride", "padding", "dilation")]
@@ -197,7 +197,7 @@ def _numbers(text: str) -> list[int]:
 
 @cache
 def _axis_rules() -> dict[str, tuple[Rule, ...]]:
-    return {name: tuple(map(_rule, text.split("|"))) for rules in read_table()["axes"].values() for name, text in rules.items()}
+    return {name: tuple(map(_rule, text.split("|"))) for rules in operator_table()["axes"].values() for name, text in rules.items()}
 
 
 def axis_rule(name: str, shapes: tuple[Shape, ...]) -> Rule | None:
@@ -211,14 +211,14 @@ def axis_rule(name: str, shapes: tuple[Shape, ...]) -> Rule | None:
 @cache
 def views() -> dict[str, str]:
     """The operators whose result follows from the values of their arguments, each with the function that says how."""
-    return {name: how for ways in read_table()["arguments"].values() for how, names in ways.items() for name in names}
+    return {name: how for ways in operator_table()["arguments"].values() for how, names in ways.items() for name in names}
 
 
 @cache
 def elementwise_names() -> frozenset[str]:
     """The operators whose result has the axes of their inputs."""
     of_torch = {name for name in said_by_torch()["pointwise"] if _kinds()[name] is OperatorKind.POINTWISE}
-    return frozenset(name for names in read_table()["elementwise"].values() for name in names) | of_torch - _axis_rules().keys()
+    return frozenset(name for names in operator_table()["elementwise"].values() for name in names) | of_torch - _axis_rules().keys()
 
 
 @cache

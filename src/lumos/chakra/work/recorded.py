@@ -19,7 +19,7 @@ from lumos.analyze.flops import counted_operators, is_counted
 from lumos.chakra.work.amounts import Amounts, Details, main_type
 from lumos.cost.operators import OperatorTime, device_work_of
 from lumos.cost.traffic import traffic
-from lumos.operators.shaped import ShapedOperator, elements, factors, results_of
+from lumos.operators.shaped import ShapedOperator, elements, factors, result_shapes
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT, Category, Int64
 from lumos.vocabulary import DType
@@ -130,7 +130,7 @@ def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> _Call:
     multiplied, moved = factors(ShapedOperator(name, shapes, dtypes)), traffic(OperatorTime(name, shapes, dtypes, 0, 1))
     sizes = [(elements(s), d) for s, text in zip(shapes, dtypes, strict=True) if s and (d := DType.parse(text)) is not None]
     read = sum(count * d.bytes for count, d in sizes)
-    result = (results_of(name, shapes) or ())[:1] if multiplied is not None and sizes else ()
+    result = (result_shapes(name, shapes) or ())[:1] if multiplied is not None and sizes else ()
     written = sum(map(elements, result)) * (sizes[0][1].bytes if sizes else 0)
     outputs = IOInfo("[]", json.dumps(result), json.dumps(dtypes[multiplied.first :][:1])) if multiplied is not None and result else None
     detail = table.setdefault(Details(IOInfo(values, dims, kinds), outputs), len(table))

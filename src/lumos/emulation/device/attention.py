@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Attention, Gemm
 from lumos.cost.attention_model import HEAD_SIZES
-from lumos.emulation.device.launch import Launch, shaped, tensors_of
+from lumos.emulation.device.launch import Launch, shaped_operator, tensors_of
 from lumos.emulation.device.products import arithmetic
 from lumos.operators.shaped import attention_of
-from lumos.operators.table import settings_of
+from lumos.operators.table import argument_places
 from lumos.vocabulary import AttentionKernel, Direction
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _KERNELS = {"efficient": AttentionKernel.FA1, "cudnn": AttentionKernel.CUDNN}
 
 def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
     """What an attention operator of this base name launches; None where it is none or its shapes are not of one."""
-    sizes = attention_of(operator.name, shaped(operator).shapes)
+    sizes = attention_of(operator.name, shaped_operator(operator).shapes)
     given = next(iter(tensors_of(operator.inputs)), None)
     dtype = arithmetic(given.dtype, accelerator, operator.tf32) if given is not None else None
     if sizes is None or dtype is None:
@@ -47,6 +47,6 @@ def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> 
 
 def _causal(name: str, operator: Operator) -> bool:
     """Whether the mask is causal: as an operator's argument says, which some have as the number of a kind of mask, 0 for none."""
-    settings = settings_of(name)
+    settings = argument_places(name)
     place = settings.get("is_causal", settings.get("custom_mask_type", len(operator.inputs)))
     return place < len(operator.inputs) and bool(operator.inputs[place])

@@ -42,7 +42,7 @@ class Launch(NamedTuple):
     engine: DeviceEngine = DeviceEngine.KERNEL
 
 
-def shaped(operator: Operator) -> ShapedOperator:
+def shaped_operator(operator: Operator) -> ShapedOperator:
     """The operator with the shape of each argument that is one tensor."""
     tensors = [argument if isinstance(argument, Tensor) else None for argument in operator.inputs]
     return ShapedOperator(

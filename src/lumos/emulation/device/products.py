@@ -34,10 +34,10 @@ import msgspec
 from lumos.blocks.work import Gemm, GroupedGemm, Traffic
 from lumos.cost.memory_bound_model import POINTWISE
 from lumos.emulation.accelerators import compute_capability
-from lumos.emulation.device.launch import DeviceEngine, Launch, has_channels_last, nbytes, shaped, tensors_of, width
+from lumos.emulation.device.launch import DeviceEngine, Launch, has_channels_last, nbytes, shaped_operator, tensors_of, width
 from lumos.emulation.record import Tensor
 from lumos.operators.shaped import factors, grouped_product
-from lumos.operators.table import OperatorKind, convolution_windows, kind_of, settings_of
+from lumos.operators.table import OperatorKind, argument_places, convolution_windows, kind_of
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def arithmetic(dtype: str, accelerator: Accelerator, tf32: bool | None = False) 
 
 
 def _product(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
-    o = shaped(operator)
+    o = shaped_operator(operator)
     found, grouped = factors(o), grouped_product(o)
     a, b = (operator.inputs[place] for place in (found.first, found.second)) if found is not None else (None, None)
     dtype = arithmetic(a.dtype, accelerator, operator.tf32) if isinstance(a, Tensor) else None
@@ -157,7 +157,7 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
 
 
 def _is_transposed(name: str, operator: Operator) -> bool:
-    place = settings_of(name).get("transposed", len(operator.inputs))
+    place = argument_places(name).get("transposed", len(operator.inputs))
     return "transpose" in name or (place < len(operator.inputs) and operator.inputs[place] is True)
 
 
