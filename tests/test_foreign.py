@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from validation.foreign import prices
-from validation.foreign.drawn import LATER, SEED, drawn
+from validation.foreign.drawn import LATER, ODD, SEED, drawn, drawn_odd
 from validation.foreign.exchanges import transfer
 from validation.foreign.job import Job
 from validation.foreign.kernels import launched
@@ -230,6 +230,16 @@ def test_drawn_pairs_are_new_and_are_shown_in_sums_alone(seed: int) -> None:
     text = drawn_section([Score(pair, 1.0, 2.0, 2.0, 2.1, 1.9, 2.2) for pair in pairs], seed)
     assert f"{len(pairs)} of {len(pairs)}" in text
     assert "5.00%" in text
+    assert not any(pair.change in text or pair.base in text for pair in pairs)
+
+
+def test_an_odd_draw_holds_every_odd_family_and_counts_what_was_asked() -> None:
+    pairs = drawn_pairs(7, odd=True)
+    assert {pair.job.family for pair in pairs} == set(ODD)
+    assert drawn_odd.__wrapped__(7) == drawn_odd(7) and all(pair.hidden and pair.target != pair.job for pair in pairs)
+    scores = [Score(pair, 1.0, 2.0, 2.0, 2.1, 1.9, 2.2, asked=i % 4 == 0) for i, pair in enumerate(pairs)]
+    text = drawn_section(scores, 7, odd=True)
+    assert "odd scripts drawn by seed 7" in text and "| asked, of all" in text and f"25% of {len(pairs)}" in text
     assert not any(pair.change in text or pair.base in text for pair in pairs)
 
 
