@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 FAULTS = Path(__file__).resolve().parents[2] / "examples" / "faults"
-FINDING = {"code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "evidence", "fix", "command"}
+FINDING = {"code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "worth_after_s", "evidence", "fix", "command"}
 
 
 def test_the_keys_of_json(lumos, trace):

@@ -11,6 +11,7 @@ recording lacks together with its call leaves no sign here.
 
 from __future__ import annotations
 
+import re
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -103,7 +104,7 @@ def _captured(trace: Trace, launches: Int64) -> NDArray[np.bool_]:
     """Which launches a thread makes while it captures a graph: they run nothing, so that no kernel of theirs is lost."""
     last = []
     for named in ("StreamBeginCapture", "StreamEndCapture"):
-        calls = np.flatnonzero((trace.category == Category.RUNTIME) & trace.named(lambda name, part=named: part in name))
+        calls = np.flatnonzero((trace.category == Category.RUNTIME) & trace.named(re.compile(named).search))
         row = Ranges(trace, calls).last(trace.lane[launches], trace.start[launches])
         last.append(np.where(row == ABSENT, -1, trace.start[row]))
     begun, ended = last

@@ -61,19 +61,19 @@ def whole_cycles(periods: Int64, kinds: Callable[[], Sequence[int]]) -> int:
     """How many of the first steps begin no whole cycle; 0 where the periods, ns, do not come round.
 
     kinds: gives the kind of each step, which must come round as well. Of a cycle that the recording does not hold twice, a few periods
-    agree by chance: it counts where there are several kinds, or where next to nothing is left between the periods.
+    agree by chance: it counts where there are several kinds.
     """
     number, variance = len(periods), periods.var() if len(periods) else 0.0
     for cycle in range(2, number - 1):
         left = np.square((periods[cycle:] - periods[:-cycle]).astype(float)).mean() / 2
-        if left < LEFT_OF_CYCLE * variance and _come_round(kinds(), cycle, by_chance=left > LEFT_OF_CYCLE**3 * variance):
+        if left < LEFT_OF_CYCLE * variance and _come_round(kinds(), cycle):
             return number % cycle
     return 0
 
 
-def _come_round(kinds: Sequence[int], cycle: int, *, by_chance: bool) -> bool:
-    """Whether kinds of steps repeat after a cycle. by_chance: whether the cycle must be there twice where all are of one kind."""
-    several = 2 * cycle <= len(kinds) or len(set(kinds)) > 1 or not by_chance
+def _come_round(kinds: Sequence[int], cycle: int) -> bool:
+    """Whether kinds of steps repeat after a cycle, which must be there twice where all are of one kind."""
+    several = 2 * cycle <= len(kinds) or len(set(kinds)) > 1
     return several and all(kinds[i] == kinds[i - cycle] for i in range(cycle, len(kinds)))
 
 

@@ -355,7 +355,8 @@ def _shapes(work: Work | None) -> str:
         q = f"[{work.batch}, {work.heads}, {work.queries}, {work.head_dim}]"
         k = f"[{work.batch}, {work.kv_heads}, {work.keys}, {work.head_dim}]"
         v = f"[{work.batch}, {work.kv_heads}, {work.keys}, {work.value_dim}]"
-        dims, count = f"[{q}, {k}, {v}]", 3
+        result = f"[{work.batch}, {work.heads}, {work.queries}, {work.value_dim}], " if work.direction is Direction.BACKWARD else ""
+        dims, count = f"[{result}{q}, {k}, {v}]", 4 if result else 3
     elif isinstance(work, Traffic):
         dims, count = f"[[{max(1, work.bytes // 4)}]]", 1
     else:
