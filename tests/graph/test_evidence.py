@@ -72,6 +72,10 @@ def test_launches_of_a_capture_run_nothing(draw, trace, ends, lost):
     assert codes(trace, drawing) == ({"kernels-lost": Grade.UNSOUND} if lost else {})
 
 
+def test_a_wait_for_a_device_that_did_nothing_is_not_early(draw, trace):
+    assert codes(trace, draw().op("aten::mul", 0, 95).call("cudaDeviceSynchronize", 100, 5)) == {}
+
+
 def test_a_kernel_without_its_launch(draw, trace):
     drawing = loop(draw)
     drawing.rows.remove(rows(drawing, "cuda_runtime")[7])

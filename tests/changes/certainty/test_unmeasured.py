@@ -10,6 +10,7 @@ from tests.analyze.conftest import draw
 
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
+from lumos.changes.answer import LoopFigures, StepWork, outcome
 from lumos.changes.certainty.unmeasured import unmeasured
 from lumos.graph.table import Kind, Processor, Step
 
@@ -50,3 +51,9 @@ def test_a_thread_beside_the_loop_cannot_lag_behind_without_end(stacks, us, high
 
 def test_a_timer_goes_by_the_clock():
     assert unmeasured(with_work_of(beside((8, 8, 8, 8), timer=True), 5)).high_ns == 5 * US
+
+
+def test_a_step_takes_no_less_than_nothing_however_much_steps_differ():
+    figures = LoopFigures(with_work_of(beside((8, 8, 8, 8)), 10))
+    found = outcome(figures, (-0.5, 2.5), StepWork())
+    assert (found.step_time_low_s, found.step_time_high_s) == (0, 25e-6)
