@@ -130,7 +130,7 @@ def test_a_question_lists_its_candidates_and_base_settles_it(lumos, tmp_path):
         (["--after", "python train.py"], 1, "--after needs the command that made the recording"),
         (["--before", "recorded", "--after", "python3 train.py"], 1, "does not say with which command"),
         (["--before", "python3 train.py"], 2, "give the changed one with --after"),
-        (["--before", "python3 train.py", "--after", "python3 train.py", "--set", "tp=2"], 2, "--set: a changed script is"),
+        (["--before", "python3 train.py", "--after", "python3 train.py", "--base", "seq=8"], 2, "--base: a changed script is"),
         (["--ranks", "4"], 2, "--ranks says how many ranks --after has"),
         (["--before", "python3 a.py", "--after", "python3 a.py {mbs}", "--grid", "seq=1"], 2, "has no values"),
         (["--before", "python3 a.py", "--after", "no-such-program"], 2, "no such command"),

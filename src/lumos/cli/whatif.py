@@ -72,7 +72,7 @@ def command(
     if before is not None or after is not None or ranks is not None:
         given = {
             "--set": settings, "--scale": scale, "--drop": drop, "--fuse": fuse, "--rank-slowdown": rank_slowdown, "--network": network,
-            "--repeat": repeat, "--host-factor": host_factor,
+            "--repeat": repeat, "--host-factor": host_factor, "--base": base,
         }  # fmt: skip
         beside = [name for name, value in given.items() if value]
         files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
