@@ -28,7 +28,7 @@ class UnknownDeviceError(LumosError):
     """A trace does not say on which device it was recorded, or names one that Lumos does not know; the user can say it."""
 
 
-class Candidate(NamedTuple):
+class Meaning(NamedTuple):
     """One meaning of a question about a recording. name: what an option takes for it. value: what was recorded of it. operators: some that
     show it."""
 
@@ -41,7 +41,7 @@ class QuestionError(LumosError):
     """A recording can be read in several ways, and the user can say which is meant. key: the setting whose recorded value is in question.
     candidates: the ways."""
 
-    def __init__(self, message: str, key: str, candidates: tuple[Candidate, ...]) -> None:
+    def __init__(self, message: str, key: str, candidates: tuple[Meaning, ...]) -> None:
         super().__init__(message)
         self.key, self.candidates = key, candidates
 

@@ -8,7 +8,7 @@ import pytest
 
 from lumos.changes.changes import Changes
 from lumos.changes.settings import parse_base, parse_settings
-from lumos.changes.stated import TOGETHER
+from lumos.changes.stated import SEVERAL_AXES
 from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError, QuestionError
 from lumos.graph.build import build
@@ -92,7 +92,7 @@ def test_a_bare_number_of_two_axes_is_a_question_and_names_join(tmp_path):
     with pytest.raises(QuestionError, match="2 axes are 48 long"):
         ask(crossed, "seq=96", base=["seq=48"])
     one, other, both = (
-        ask(crossed, "seq=96", base=[f"seq={name}"]).outcome.step_time_s for name in (*names, TOGETHER.join(names))
+        ask(crossed, "seq=96", base=[f"seq={name}"]).outcome.step_time_s for name in (*names, SEVERAL_AXES.join(names))
     )
     assert both > max(one, other)
 

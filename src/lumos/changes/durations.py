@@ -24,7 +24,7 @@ from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.graph.without import waiting
+from lumos.graph.without import waits_elsewhere
 from lumos.simulation.durations import Mask, scale, slow_rank, with_durations
 from lumos.units import duration as in_words
 
@@ -149,7 +149,7 @@ def drop(graph: Graph, tasks: Mask) -> Graph:
     """The graph that leaves out `tasks`, with the calls that launch nothing else. Work of the CPU that waits for nothing, such as a launch
     call of work that stays, only takes no time: so a step that ended with it still does."""
     taken = tasks | _only_launch(graph, tasks)
-    gone = taken & (graph.on_device | waiting(graph))
+    gone = taken & (graph.on_device | waits_elsewhere(graph))
     before = graph.left_out
     return replace(scale(graph, taken, 0.0), left_out=gone if before is None else gone | before)
 
@@ -211,7 +211,7 @@ def meant_operators(graph: Graph, job: Job, durations: Durations) -> tuple[Diagn
 def check_altered(graph: Graph, altered: Graph, job: Job, durations: Durations) -> None:
     """Raise LumosError where changes that ask for other durations left every task as it was, because those that match take no time and,
     where they are left out, wait for nothing."""
-    if altered.left_out is not None and (altered.left_out & waiting(graph)).any():
+    if altered.left_out is not None and (altered.left_out & waits_elsewhere(graph)).any():
         return
     asked = durations.drops or durations.fused or any(s.factor != 1 for s in durations.scales) or any(f != 1 for _, f in durations.slow)
     if not asked or not np.array_equal(graph.duration, altered.duration):

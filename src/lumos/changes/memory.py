@@ -40,7 +40,7 @@ class AtPeak(NamedTuple):
     bytes: Int64
 
 
-class Parts(NamedTuple):
+class RoleBytes(NamedTuple):
     """Bytes by role."""
 
     parameters: float
@@ -83,7 +83,7 @@ def with_memory(
     """The answer with the memory of the rank that needs most, before and after the change. resized: by rank, the change of its sizes; None
     where they stay. layers: how many times as many layers. known: whether the change moves memory in no other way; else only that of the
     base is said."""
-    best: tuple[Parts, Parts] | None = None
+    best: tuple[RoleBytes, RoleBytes] | None = None
     for position, (trace, change) in enumerate(zip(job.traces, resized, strict=True)):
         peak = at_peak(trace)
         if peak is not None and (best is None or peak.total > sum(best[0])):
@@ -99,12 +99,12 @@ def with_memory(
     )
 
 
-def _peak(parts: Parts) -> PeakMemory:
+def _peak(parts: RoleBytes) -> PeakMemory:
     of_weights, of_gradients, of_optimizer, of_activations = (round(part) for part in parts)
     return PeakMemory(of_weights, of_gradients, of_optimizer, of_activations, round(sum(parts)), grade=Grade.LIMITED)
 
 
-def _parts(segmentation: Segmentation, position: int, trace: Trace, peak: AtPeak, change: Resized | None, layers: float) -> Parts:
+def _parts(segmentation: Segmentation, position: int, trace: Trace, peak: AtPeak, change: Resized | None, layers: float) -> RoleBytes:
     """What lives at the peak by role, after a change of sizes and with so many times the layers."""
     of_gradients = gradients(segmentation, position, trace)
     were = sum(elements(g.shape) * g.width for g in of_gradients)
@@ -128,7 +128,7 @@ def _parts(segmentation: Segmentation, position: int, trace: Trace, peak: AtPeak
             by_role["activations"] += count * times * larger
     older = max(peak.total - int(peak.bytes.sum()), 0)
     parameters = min(were, older) if of_gradients else older
-    return Parts(parameters * grown, by_role["gradients"], (older - parameters) * grown + by_role["optimizer"], by_role["activations"])
+    return RoleBytes(parameters * grown, by_role["gradients"], (older - parameters) * grown + by_role["optimizer"], by_role["activations"])
 
 
 def _weights_grown(before: Mapping[int, int], after: Mapping[int, int], layers: float) -> float:

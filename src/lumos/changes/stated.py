@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumos.changes.settings import AXIS, SETTINGS
-from lumos.errors import Candidate, LumosError, QuestionError
+from lumos.errors import LumosError, Meaning, QuestionError
 from lumos.segment.readings import SHARED, reading_of_layers, readings_of_sizes
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 #: The settings that are sizes.
 SIZES = tuple(key for key in ("seq", "micro_batch", "hidden", "heads", "ffn", "vocab") if key in SETTINGS)
 #: Joins the names of readings that a setting means together.
-TOGETHER = "+"
+SEVERAL_AXES = "+"
 
 
 def named_by_setting(job: Job, changes: Changes) -> Changes:
@@ -100,7 +100,7 @@ def check_layers(job: Job, segmentation: Segmentation, changes: Changes) -> None
 def _meant(key: str, readings: Sequence[Reading], text: str) -> list[Reading]:
     """The readings that a statement means: by their names, or by a number that only one has."""
     out = []
-    for word in text.split(TOGETHER):
+    for word in text.split(SEVERAL_AXES):
         found = [reading for reading in readings if word.strip() in (reading.name, str(reading.value))]
         if not found:
             raise LumosError(f"--base {key}={text}: the recording shows {key} as {_listed(readings)}; say one of them, or leave --base out")
@@ -111,7 +111,7 @@ def _meant(key: str, readings: Sequence[Reading], text: str) -> list[Reading]:
 
 
 def _question(key: str, readings: Sequence[Reading], text: str) -> QuestionError:
-    candidates = tuple(Candidate(reading.name, reading.value, reading.operators) for reading in readings)
+    candidates = tuple(Meaning(reading.name, reading.value, reading.operators) for reading in readings)
     return QuestionError(f"{text}; say which with --base {key}={candidates[0].name}", key, candidates)
 
 

@@ -70,7 +70,7 @@ def left_of(graph: Graph, gone: NDArray[np.bool_]) -> Left:
     return Left(out, kept)
 
 
-def waiting(graph: Graph) -> NDArray[np.bool_]:
+def waits_elsewhere(graph: Graph) -> NDArray[np.bool_]:
     """The tasks that wait for more than their turn on their thread or stream: for tasks elsewhere, queued work or ranks, bool[n]."""
     awaits: NDArray[np.bool_] = np.diff(graph.pred_offset) > 0
     awaits[graph.rendezvous_task] = True
