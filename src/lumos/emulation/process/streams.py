@@ -22,7 +22,7 @@ _CUDA = 1  # c10::DeviceType
 
 
 #: By stream, the number of the call until which its work is meant.
-Awaited = dict[int, int]
+StreamMoment = dict[int, int]
 
 
 class Streams:
@@ -34,9 +34,9 @@ class Streams:
         self._events = 0
         self.priorities: list[int] = [0]
         self._calls = 0
-        self._after: defaultdict[int, Awaited] = defaultdict(dict)  # of a stream: what is done before its next work begins
-        self._recorded: dict[int, Awaited] = {}  # of an event: what is done once it is
-        self.done: Callable[[Awaited], None] = lambda _: None  # called where the host knows that the work until a moment is done
+        self._after: defaultdict[int, StreamMoment] = defaultdict(dict)  # of a stream: what is done before its next work begins
+        self._recorded: dict[int, StreamMoment] = {}  # of an event: what is done once it is
+        self.done: Callable[[StreamMoment], None] = lambda _: None  # called where the host knows that the work until a moment is done
 
     @property
     def current(self) -> int:
@@ -68,7 +68,7 @@ class Streams:
         """The number of the next call: what is on a stream now is done where that call's work is."""
         return self._calls + 1
 
-    def _order(self, kind: CallKind, stream: int, recorded: Awaited, event: int) -> None:
+    def _order(self, kind: CallKind, stream: int, recorded: StreamMoment, event: int) -> None:
         self._calls += 1
         if kind is CallKind.RECORD_EVENT:
             self._recorded[event] = self._after[stream] | {stream: self._calls}

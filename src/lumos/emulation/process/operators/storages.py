@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.owners import Owners
-    from lumos.emulation.process.streams import Awaited, Streams
+    from lumos.emulation.process.streams import StreamMoment, Streams
 
 
 #: Of a result that is so many times smaller than what it is made from, the partitioner keeps it rather than that (ban_recomputation of
@@ -58,7 +58,7 @@ class Storages:
         self._fused: dict[int, _Fused] = {}  # by number
         self._fusing = threading.local()
         self._users: dict[int, set[int]] = {}  # by number: streams that use it beside the one that it was taken on
-        self._awaited: list[tuple[MemoryBlock, Awaited]] = []  # given back, and until when other streams use it
+        self._awaited: list[tuple[MemoryBlock, StreamMoment]] = []  # given back, and until when other streams use it
         streams.done = self._done
         if allocator is not None:
             allocator.synchronise = self._done
@@ -200,7 +200,7 @@ class Storages:
         if block is not None and block.segment.stream != stream.stream_id:
             self._users.setdefault(number, set()).add(int(stream.stream_id))
 
-    def _done(self, moment: Awaited | None = None) -> None:
+    def _done(self, moment: StreamMoment | None = None) -> None:
         """Work is done until a moment, or all work."""
         waiting, self._awaited = self._awaited, []
         for block, until in waiting:
