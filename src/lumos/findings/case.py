@@ -172,8 +172,8 @@ class Case:
     def one_after_another(self, found: Sequence[Priced]) -> tuple[Finding, ...]:
         """The findings with what each is worth once those above it are fixed, the largest such worth first.
 
-        They are fixed in the order of what each is worth alone, and what follows from a changed job is simulated with all before it. No
-        more than the step can be saved in all.
+        They are fixed in the order of what each is worth alone, and what follows from a changed job is simulated with all before it. What
+        only pays once another is fixed is worth no more for that; no more than the step can be saved in all.
         """
         left, saved, so_far, out = self.base.step_time_ns, 0.0, self.graph, []
         for finding, fixed in sorted(found, key=lambda each: -each.finding.worth_s):
@@ -181,7 +181,7 @@ class Case:
             if fixed is not None:
                 so_far = self._with(so_far, fixed)
                 total = self.saved_ns(so_far)
-                after, saved = total - saved, max(total, saved)
+                after, saved = min(total - saved, after), max(total, saved)
             after = min(max(after, 0.0), left)
             left -= after
             out.append(replace(finding, worth_after_s=after * 1e-9))
