@@ -149,7 +149,9 @@ def drop(graph: Graph, tasks: Mask) -> Graph:
     """The graph that leaves out `tasks`, with the calls that launch nothing else. Work of the CPU that waits for nothing, such as a launch
     call of work that stays, only takes no time: so a step that ended with it still does."""
     taken = tasks | _only_launch(graph, tasks)
+    launch = launches(graph)
     gone = taken & (graph.on_device | waits_elsewhere(graph))
+    gone[launch[(launch >= 0) & ~taken]] = False
     before = graph.left_out
     return replace(scale(graph, taken, 0.0), left_out=gone if before is None else gone | before)
 
