@@ -138,3 +138,37 @@ def test_a_program_without_shapes_has_no_axes():
     script = Script()
     script.call("aten::add", (), ())
     assert infer(tuple(script.calls)).of == {}
+
+
+def test_data_of_the_shape_of_a_weight_is_not_that_weight():
+    """As many rows as the layer has results, so that what it reads has the shape of its weight."""
+    script = Script()
+    script.linear((8, 5), 6)
+    made = script.call("aten::relu", (8, 6), node=True)
+    read = script.call("aten::linear", (8, 6), (8, 6), (8,))
+    script.call(f"{BACKWARD_NODE}: ReluBackward0", forward=False, sequence=script.calls[made].sequence)
+    found = infer(script.calls)
+    assert not found.symbols.same(found.of[read, 0][0][0], found.of[read, 1][0][0])
+
+
+def test_a_number_repeated_along_an_axis_keeps_its_size():
+    """Three columns laid together are three wide, also where an operation element by element passes them on."""
+    script = Script()
+    script.call("aten::unsqueeze", (8,), (), values=("", 1))
+    script.calls.append(script.calls[-1]._replace(name="aten::cat", inputs=((((8, 1),) * 3), ()), lists=frozenset({0}), values=("", "1")))
+    passed = script.call("aten::gelu", (8, 3), node=True)
+    again = script.call("aten::gelu", (8, 3), node=True)
+    found = infer(script.calls)
+    assert [found.symbols.size(found.of[call, 0][0][1]) for call in (passed, again)] == [3, 3]
+
+
+def test_what_a_backward_pass_runs_again_is_no_gradient():
+    """The node of a product runs another layer again, whose sizes are those of a gradient of that product, too."""
+    script = Script()
+    product = script.linear((6, 10), 4, bias=False)
+    script.parents.append(script.call(f"{BACKWARD_NODE}: AddmmBackward0", forward=False, sequence=script.calls[product].sequence))
+    script.view((2, 2, 6), (4, 6))
+    again = script.call("aten::mm", (4, 6), (6, 10), node=True)
+    script.parents.pop()
+    found = infer(script.calls)
+    assert not found.symbols.same(found.of[again, 0][0][0], found.of[product, 2][0][1])

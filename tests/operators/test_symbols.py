@@ -54,6 +54,26 @@ def test_equal_parts_are_so_many_times_one():
     assert s.evaluate(both, {half.symbols[0]: 20}) == 40
 
 
+def test_halves_keep_their_place_among_the_parts_of_a_product():
+    """Four groups of two heads of 6, of which an operator takes halves: the width is 4 · 2 · (2 · 3), and not (2 · 4) · 2 · 3."""
+    s = Symbols()
+    groups, heads, head = s.fresh(4), s.fresh(2), s.fresh(6)
+    width = s.product(groups, heads, head)
+    half = s.divided(head, 2)
+    first, second = s.viewed(width, (8, 6))
+    assert s.same(first, s.product(groups, heads)) and s.same(second, s.sum([(1, half), (1, half)], 0))
+    assert s.evaluate(second, {half.symbols[0]: 5}) == 10
+    assert s.conflicts == 0
+
+
+def test_a_number_is_no_part_that_can_change():
+    s = Symbols()
+    both = s.product(s.fresh(3), Axis(2))
+    assert s.size(both) == 6 and s.same(both, s.product(Axis(2), Axis(1, both.symbols[:1])))
+    assert [s.is_number(symbol) for symbol in both.symbols] == [False, True]
+    assert s.inside(both) == {both.symbols[0]}
+
+
 def test_one_element_more_and_one_less_is_the_axis_again():
     s = Symbols()
     length = s.fresh(16)

@@ -184,7 +184,8 @@ class _Inference:
     def _gradient_of_product(self, number: int) -> bool:
         """Read a multiplication in the backward pass of another as one of the two gradients, or its transpose, if its shapes are those."""
         call, of = self.calls[number], self._product
-        if of is None or own_name(call.name) not in ("mm", "bmm") or len(call.shapes) < 2:
+        again = call.forward and call.sequence >= 0  # of a forward pass that a backward pass runs again
+        if of is None or again or own_name(call.name) not in ("mm", "bmm") or len(call.shapes) < 2:
             return False
         (m, k), n, lead = of.first[-2:], of.second[-1], of.first[:-2]
         forms = [(1, (n, m, k)), (0, (m, n, k)), (1, (k, m, n)), (0, (k, n, m))]
@@ -318,7 +319,7 @@ class _Inference:
     def _candidates(self, shape: Shape, weight: bool) -> list[_Tensor]:
         """The tensors of a shape that an input may be, the most likely last."""
         for scope in reversed(self._scopes):
-            same = [t for t in scope.tensors if t.shape == shape]
+            same = [t for t in scope.tensors if t.shape == shape and not (weight and (t.data or t.gradient))]
             same = [t for t in same if t.alive] or same
             if same:
                 return sorted(same, key=lambda t: id(t) in scope.passed)
@@ -326,7 +327,7 @@ class _Inference:
             self._select(shape)
         pool = [t for t in self._pool[shape][-8 * _CHOICE :] if t.alive]
         if weight:
-            return [t for t in pool if t.differentiable and not t.given]
+            return [t for t in pool if t.differentiable and not (t.given or t.data)]
         if len(shape) == 1:
             return [t for t in pool if self._clock - t.made <= _JUST_NOW]
         return pool
@@ -489,7 +490,7 @@ class _Inference:
             size = max(size for size, _ in along)
             best = next((axis for each, axis in along if each == size and self.symbols.normal(axis).symbols), None)
             shape.append(size)
-            axes.append(Axis(1) if best is None else best)
+            axes.append(Axis(size) if best is None else best)
         return [Sized(tuple(shape[::-1]), tuple(axes[::-1]))]
 
     def _recurrent(self, data: _Tensor, others: list[_Tensor]) -> list[_Tensor] | None:

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Axis(NamedTuple):
-    """The size of one dimension: `factor` times the product of symbols, in the order in which they lie in memory."""
+    """The size of one dimension: `factor` times the product of symbols, in the order in which they lie in memory, the factor outermost. A
+    number that lies further inside is a symbol, too (`Symbols.number`)."""
 
     factor: int
     symbols: tuple[int, ...] = ()
@@ -59,6 +60,7 @@ class Symbols:
         self.conflicts = 0
         self._equal: dict[int, Axis] = {}
         self._follows: dict[int, Sum | Window | Selection] = {}
+        self._numbers: dict[int, int] = {}
         self._known: dict[Axis, tuple[Axis, tuple[int, tuple[int, ...]]]] = {}
 
     # ---------------------------------------------------------------- axes
@@ -67,6 +69,20 @@ class Symbols:
         """An axis of which nothing is known but its recorded size."""
         self.value.append(size)
         return Axis(1, (len(self.value) - 1,))
+
+    def number(self, size: int) -> Axis:
+        """A number as an axis that keeps its place among others: always of that size."""
+        if size == 1:
+            return ONE
+        known = next((s for s, value in self._numbers.items() if value == size), None)
+        if known is None:
+            known = self.fresh(size).symbols[0]
+            self._numbers[known] = size
+        return Axis(1, (known,))
+
+    def is_number(self, symbol: int) -> bool:
+        """Whether a symbol is a number."""
+        return symbol in self._numbers
 
     def plain(self, size: int) -> Axis:
         """The same, but for a size of 1, which is taken as that number."""
@@ -84,12 +100,24 @@ class Symbols:
             for s in axis.symbols:
                 if s in self._equal:
                     self._equal[s] = self.normal(self._equal[s])
-                    factor *= self._equal[s].factor
+                    if out:
+                        out += self.number(self._equal[s].factor).symbols
+                    else:
+                        factor *= self._equal[s].factor
                     out += self._equal[s].symbols
                 else:
                     out.append(s)
-            known = self._known[axis] = Axis(factor, tuple(out)), (factor, tuple(sorted(out)))
+            normal = Axis(factor, tuple(out))
+            plain = self._without_numbers(normal)
+            known = self._known[axis] = normal, (plain.factor, tuple(sorted(plain.symbols)))
         return known
+
+    def _without_numbers(self, axis: Axis) -> Axis:
+        """The axis with all of its numbers in the factor."""
+        if not any(s in self._numbers for s in axis.symbols):
+            return axis
+        factor = axis.factor * prod(self._numbers.get(s, 1) for s in axis.symbols)
+        return Axis(factor, tuple(s for s in axis.symbols if s not in self._numbers))
 
     def _set_equal(self, symbol: int, axis: Axis) -> None:
         self._equal[symbol] = axis
@@ -105,21 +133,27 @@ class Symbols:
 
     def product(self, *axes: Axis) -> Axis:
         """Dimensions laid together into one."""
-        normal = [self.normal(axis) for axis in axes]
-        return Axis(prod(axis.factor for axis in normal), tuple(s for axis in normal for s in axis.symbols))
+        factor, out = 1, list[int]()
+        for axis in map(self.normal, axes):
+            if out:
+                out += self.number(axis.factor).symbols
+            else:
+                factor *= axis.factor
+            out += axis.symbols
+        return Axis(factor, tuple(out))
 
     def sum(self, terms: Iterable[tuple[int, Axis]], constant: int) -> Axis:
         """Axes laid end to end, each so many times, and so many elements more."""
         counted: Counter[tuple[int, ...]] = Counter()
         for times, term in terms:
-            axis = self.normal(term)
+            axis = self._without_numbers(self.normal(term))
             known = self._follows.get(axis.symbols[0]) if len(axis.symbols) == 1 else None
             if not axis.symbols:
                 constant += times * axis.factor
             elif isinstance(known, Sum):
                 constant += times * axis.factor * known.constant
                 for inner_times, inner in known.terms:
-                    normal = self.normal(inner)
+                    normal = self._without_numbers(self.normal(inner))
                     counted[normal.symbols] += times * axis.factor * inner_times * normal.factor
             else:
                 counted[axis.symbols] += times * axis.factor
@@ -166,13 +200,26 @@ class Symbols:
         """Make two axes equal. Axes of other recorded sizes stay apart: one of them is repeated along the other."""
         if self.same(a, b) or self.size(a) != self.size(b):
             return
-        a, b = self.normal(a), self.normal(b)
+        ordered = self.normal(a), self.normal(b)
+        if self._renamed(*ordered) or self._renamed(*ordered[::-1]):
+            return
+        a, b = map(self._without_numbers, ordered)
         common = Counter(a.symbols) & Counter(b.symbols)
         left, right = _without(a.symbols, common), _without(b.symbols, common)
         if not left or not right:
             self.conflicts += 1
         elif not self._bind(a.factor, left, b.factor, right):
             self._pair(a.factor == b.factor, left, right)
+
+    def _renamed(self, a: Axis, b: Axis) -> bool:
+        """Say of an axis of one symbol that it is another axis that has numbers inside, in their order."""
+        if a.factor != 1 or len(a.symbols) != 1 or self._without_numbers(b) == b:
+            return False
+        s = a.symbols[0]
+        if s in self._follows or s in self._numbers or s in self._inside(b.symbols):
+            return False
+        self._set_equal(s, b)
+        return True
 
     def _bind(self, factor: int, left: tuple[int, ...], other: int, right: tuple[int, ...]) -> bool:
         """Say of a symbol that stands alone that it is equal to the other side; of two such, the later one."""
@@ -223,10 +270,18 @@ class Symbols:
             return Axis(normal.factor // parts, normal.symbols)
         for place, s in enumerate(normal.symbols):
             if s not in self._follows and self.value[s] % parts == 0:
-                part = self.fresh(self.value[s] // parts)
-                self._set_equal(s, Axis(parts, part.symbols))
+                part = self._split(s, parts)[1]
                 return Axis(normal.factor, (*normal.symbols[:place], *part.symbols, *normal.symbols[place + 1 :]))
         return self.fresh(self.size(axis) // parts)
+
+    def _split(self, symbol: int, parts: int, *, viewed: bool = False) -> tuple[Axis, Axis]:
+        """A symbol as two: `parts` of it, and the size of each. A view does not say which of the two is a number."""
+        if symbol in self._numbers:
+            return self.number(parts), self.number(self._numbers[symbol] // parts)
+        outer = self.fresh(parts) if viewed else self.number(parts)
+        inner = self.fresh(self.value[symbol] // parts)
+        self._set_equal(symbol, Axis(1, outer.symbols + inner.symbols))
+        return outer, inner
 
     def viewed(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         """An axis as several of these recorded sizes, whose product is its own: symbols in their order, of which a view may divide one."""
@@ -252,8 +307,7 @@ class Symbols:
                     taken.append(left.pop(0))
                     reached *= first
                 elif size % reached == 0 and first % (size // reached) == 0 and left[0] not in self._follows:
-                    outer, inner = self.fresh(size // reached), self.fresh(first // (size // reached))
-                    self._set_equal(left[0], Axis(1, outer.symbols + inner.symbols))
+                    outer, inner = self._split(left[0], size // reached, viewed=True)
                     left[0] = inner.symbols[0]
                     taken += outer.symbols
                     reached = size
@@ -293,8 +347,8 @@ class Symbols:
         return self._follows.get(symbol)
 
     def inside(self, axis: Axis) -> set[int]:
-        """The symbols of an axis, and all that they follow from."""
-        return self._inside(self.normal(axis).symbols)
+        """The symbols of an axis but for numbers, and all that they follow from."""
+        return {s for s in self._inside(self.normal(axis).symbols) if s not in self._numbers}
 
 
 def _axes_of(what: Sum | Window | Selection | None) -> tuple[Axis, ...]:
