@@ -130,3 +130,20 @@ def test_what_is_as_long_as_a_changed_size_and_joined_to_none_may_be_it(tmp_path
     index = axes_of(trace).of_row[axes_of(trace).program.rows]
     assert [change.rightly_stays(int(index[number]), frozenset({(7, model.hidden), (7, 9)})) for number in apart] == [False, True]
     assert not change.rightly_stays(int(index[apart[1]]), frozenset())
+
+
+def test_rows_that_a_script_counts_itself_follow_the_tokens_and_may_stay(tmp_path):
+    """Three experts take seven tokens each, a number that the script worked out: nothing joins it to the batch or the sequence."""
+    model = Model()
+    calls, _ = language_model(model)
+    script = Script(calls=list(calls), sequence=900)
+    script.call("aten::relu", (3, 7, model.hidden), node=True)
+    experts = script.call("aten::bmm", (3, 7, model.hidden), (3, model.hidden, 11), node=True)
+    trace = trace_of(tuple(script.calls), tmp_path)
+    old = sizes(trace)
+    index = int(axes_of(trace).of_row[axes_of(trace).program.rows][experts])
+    change = Resized(trace, old, old._replace(seq=2 * old.seq))
+    assert change.operator(index).shapes[0] == (3, 14, model.hidden)
+    assert change.staying is not None and change.staying.operator(index).shapes[0] == (3, 7, model.hidden)
+    assert index in change.read_twice
+    assert Resized(trace, old, old._replace(hidden=20)).staying is None

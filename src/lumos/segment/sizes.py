@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.errors import LumosError
 from lumos.operators.shaped import elements
 from lumos.operators.symbols import Axis, Sum
-from lumos.segment.named_axes import named_axes
+from lumos.segment.named_axes import meanings, named_axes
 from lumos.segment.program import axes_of
 from lumos.trace.once import once_a_trace
 from lumos.trace.table import origin_of
@@ -50,13 +50,42 @@ def sizes(trace: Trace) -> Sizes:
     return Sizes(**{name: symbols.size(found[0]) for name, found in named_axes(trace).items()})
 
 
-class Resized:
-    """The operators of a trace with other sizes. old, new: sizes of the rank's part. Sizes that are the same leave all shapes alone."""
+@once_a_trace
+def computed_rows(trace: Trace) -> frozenset[int]:
+    """The symbols of rows that a layer multiplies by its weights, and that are joined to no size of the model and of its data: a script
+    worked out their number itself, as it does for the places of experts that have a fixed capacity."""
+    axes = axes_of(trace)
+    inside, of = axes.symbols.inside, axes.inferred.of
+    weights = [given for given in axes.inferred.given if given.weight and len(given.axes) > 1]
+    known = {s for several in meanings(trace).values() for meant in several for axis in meant for s in inside(axis)}
+    known |= {s for given in weights for axis in given.axes for s in inside(axis)}
+    out = set[int]()
+    for given in weights:
+        call = axes.program.calls[given.call]
+        others = [each for place in range(len(call.inputs)) if place != given.place for each in of.get((given.call, place), ())]
+        rows = {s for each in others for axis in each for s in inside(axis)}
+        data = rows - {s for axis in given.axes for s in inside(axis)}
+        if len(data) == 1 and not data & known:
+            out |= data
+    return frozenset(out)
 
-    def __init__(self, trace: Trace, old: Sizes, new: Sizes) -> None:
+
+class Resized:
+    """The operators of a trace with other sizes. old, new: sizes of the rank's part. Sizes that are the same leave all shapes alone.
+
+    Rows whose number the script works out (`computed_rows`) are taken to follow the tokens. `staying` are the same operators with as many
+    of those rows as recorded; None where there are none.
+    """
+
+    def __init__(self, trace: Trace, old: Sizes, new: Sizes, *, following: bool = True) -> None:
         self.old, self.new, self.axes = old, new, axes_of(trace)
         names = named_axes(trace) if old != new else {}
         self._value = symbol_values(self.axes.symbols, names, old, new)
+        tokens = max(new.micro_batch, 1) * max(new.seq, 1) / (max(old.micro_batch, 1) * max(old.seq, 1))
+        rows = computed_rows(trace) if tokens != 1 else frozenset()
+        self.staying = Resized(trace, old, new, following=False) if rows and following else None
+        if following:
+            self._value |= {s: max(round(tokens * self.axes.symbols.value[s]), 1) for s in rows}
         self._known: dict[int, ShapedOperator] = {}
         self._named = {s for of in names.values() for axis in of for s in self.axes.symbols.inside(axis)}
         self._were = {key: was for key, was, now in zip(Sizes._fields, old, new, strict=True) if was != now}
@@ -73,6 +102,12 @@ class Resized:
         """The operator `o` of a row with its new shapes; itself where nothing is known of its axes."""
         index = int(self.axes.of_row[row])
         return o if index < 0 else self.operator(index)._replace(dtypes=o.dtypes)
+
+    @property
+    def read_twice(self) -> list[int]:
+        """The operators that are others where the rows that the script works out stay as they are."""
+        staying = self.staying
+        return [] if staying is None else [i for i in range(len(self.axes.operators)) if staying.operator(i) != self.operator(i)]
 
     def rightly_stays(self, index: int, weights: frozenset[Shape]) -> bool:
         """Whether an operator whose shapes stay as they are is known to: what it works on is joined to the sizes of the model, and has no
@@ -112,7 +147,7 @@ def _assign(symbols: Symbols, axis: Axis, size: int, value: dict[int, int], *, o
     """Let an axis have a size, by the symbol in it that has no value yet; of several, the last one, or the first
     where a longer axis has more of the same parts."""
     normal = symbols.normal(axis)
-    left = [s for s in normal.symbols if s not in value]
+    left = [s for s in normal.symbols if s not in value and not symbols.is_number(s)]
     if not left:
         return
     chosen = left[0] if outermost else left[-1]

@@ -9,23 +9,10 @@ import pytest
 
 from lumos import load_cluster
 from lumos.changes.layout.prices import Ratio
-from lumos.changes.layout.rescale import Core, Rescale, modelled
-from lumos.cost.attention_model import attention
+from lumos.changes.layout.rescale import Core, Rescale
 from lumos.cost.gemm_model import gemm
 from lumos.operators.shaped import ShapedOperator
 from lumos.segment.signatures import in_tf32
-from lumos.segment.sizes import Sizes
-
-
-def test_the_length_of_an_attention_is_found_by_the_sizes_of_the_model():
-    """Four sequences of 512 positions in eight heads, by an operator whose name says that positions come before heads: without sizes its
-    name counts, with them the dimension that has the length."""
-    accelerator = load_cluster("a100-40gb").accelerator
-    shape = (4, 8, 512, 64)
-    o = ShapedOperator("aten::_flash_attention_forward", (shape,) * 3, ("c10::BFloat16",) * 3)
-    by_name, by_size = modelled(o, accelerator), modelled(o, accelerator, Sizes(micro_batch=4, seq=512, heads=8))
-    assert int(by_size.time) == int(attention(4, 512, 8, 64, accelerator, "bf16").time) != int(by_name.time)
-
 
 LAYER = ((24, 8, 256), (1024, 256), (1024, 256), (1024,), (1024,), (8, 256), (8, 256))
 
@@ -49,7 +36,7 @@ def test_of_a_recurrent_layer_on_a_cpu_the_arithmetic_grows_and_the_work_on_its_
 def test_a_recurrent_layer_may_grow_as_its_arithmetic_does():
     o = recurrent(24)
     core = Core(0.0, 0.0, 50.0, {o: 2 * 24 * 8 * 2 * 1024 * 256 / 50})
-    change = Change(Sizes(micro_batch=8, seq=24, hidden=256), Sizes(micro_batch=8, seq=48, hidden=256), (recurrent(48),))
+    change = Change((recurrent(48),))
     factor = Rescale(change, None, core, (o,))(0)
     assert factor.best == pytest.approx(1 + 0.5**0.5)
     assert factor.high >= 2.0
@@ -58,9 +45,8 @@ def test_a_recurrent_layer_may_grow_as_its_arithmetic_does():
 class Change(NamedTuple):
     """A change of sizes, with the operators as they are after it."""
 
-    old: Sizes
-    new: Sizes
     after: tuple[ShapedOperator, ...]
+    staying: None = None
 
     def operator(self, index):
         return self.after[index]
@@ -74,8 +60,7 @@ def test_a_kernel_of_tf32_grows_as_tf32_does():
     """An A100 multiplies in tf32 eight times as fast as in fp32, so the model of few rows is bound by other things in the one than in the
     other."""
     a100 = load_cluster("a100-40gb").accelerator
-    old, new = (Sizes(micro_batch=rows) for rows in (32, 4096))
-    rescale = Rescale(Change(old, new, (product_of(4096),) * 2), a100, None, (in_tf32(product_of(32)), product_of(32)))
+    rescale = Rescale(Change((product_of(4096),) * 2), a100, None, (in_tf32(product_of(32)), product_of(32)))
     exact = int(gemm(4096, 1024, 1024, a100, "tf32", cast=False).time) / int(gemm(32, 1024, 1024, a100, "tf32", cast=False).time)
     assert rescale(0).best == pytest.approx(exact)
     assert rescale(1).best != pytest.approx(exact, rel=0.2)
@@ -108,6 +93,5 @@ def test_more_attention_takes_no_more_time_as_long_as_cores_are_idle(blocks, row
     a100 = load_cluster("a100-40gb").accelerator
     o = ShapedOperator("aten::_efficient_attention_forward", ((1, 1024, 16, 64),) * 3, ("c10::BFloat16",) * 3)
     larger = o._replace(shapes=((rows, 1024, 16, 64),) * 3)
-    change = Change(Sizes(micro_batch=1, seq=1024, heads=16), Sizes(micro_batch=rows, seq=1024, heads=16), (larger,))
-    factor = Rescale(change, a100, None, (o,), {o: blocks})(0)
+    factor = Rescale(Change((larger,)), a100, None, (o,), {o: blocks})(0)
     assert factor.best == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)

@@ -17,7 +17,7 @@ taken twice its modelled time for what a large one does not do (`prices.Ratio.ca
 
 from __future__ import annotations
 
-from math import prod, sqrt
+from math import sqrt
 from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -37,18 +37,17 @@ from lumos.graph.table import Kind
 from lumos.operators.shaped import (
     Recurrence,
     ShapedOperator,
+    attention_of,
     convolution_work,
     elements,
     grouped_product,
     is_attention,
     is_recurrent,
-    positions_first,
     product,
     recurrence,
     recurrent_multiplications,
 )
 from lumos.operators.table import without_work
-from lumos.segment.sizes import Sizes
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 from lumos.vocabulary import Direction
 
@@ -57,7 +56,6 @@ if TYPE_CHECKING:
 
     from lumos.cost.estimate import Estimate
     from lumos.graph.table import Graph
-    from lumos.operators.table import Shape
     from lumos.segment.dimensions import Shapes
     from lumos.segment.segment import Segmentation
     from lumos.segment.sizes import Resized
@@ -73,10 +71,6 @@ RATES_INTERVAL = 0.3
 _SMALL = 256
 #: Fixed time of a kernel, ns: that of ATen's smallest kernels on current accelerators (public traces: 1–3 µs).
 KERNEL_FLOOR = 2000
-
-
-#: The sizes of a model of which none is known.
-UNKNOWN = Sizes()
 
 
 class Core(NamedTuple):
@@ -133,8 +127,17 @@ class Rescale:
         return self.resize.operator(index)._replace(dtypes=self.operators[index].dtypes)
 
     def __call__(self, index: int) -> Ratio:
-        """The factor of an operator."""
+        """The factor of an operator. Where its shapes have two readings, the interval holds what either gives."""
         o, new = self.operators[index], self.changed(index)
+        ratio = self._ratio(o, new)
+        staying = self.resize.staying
+        if staying is None or (other := staying.operator(index)._replace(dtypes=o.dtypes)) == new:
+            return ratio
+        second = self._ratio(o, other)
+        return ratio._replace(low=min(ratio.low, second.low), high=max(ratio.high, second.high))
+
+    def _ratio(self, o: ShapedOperator, new: ShapedOperator) -> Ratio:
+        """The factor of an operator that becomes `new`."""
         if new == o:
             return exactly(1.0)
         if self.core is not None:
@@ -144,8 +147,7 @@ class Rescale:
                 return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
             return whole if product(o) is None or without_work(o.name) else _between(whole, o, new)
         if self.accelerator is not None:
-            sizes, idle = (self.resize.old, self.resize.new), (self._idle(o, o), self._idle(o, new))
-            ratio = model_ratio(o, new, self.accelerator, self.accelerator, sizes, idle)
+            ratio = model_ratio(o, new, self.accelerator, self.accelerator, (self._idle(o, o), self._idle(o, new)))
             if ratio is not None:
                 return ratio
             launch = float(int(moved(1.0, self.accelerator).time))
@@ -186,16 +188,15 @@ def model_ratio(
     new: ShapedOperator,
     old_device: Accelerator,
     device: Accelerator,
-    sizes: tuple[Sizes, Sizes] = (UNKNOWN, UNKNOWN),
     times: tuple[float, float] = (1.0, 1.0),
 ) -> Ratio | None:
     """Model(after) / model(before) of an operator that becomes `new`, in its shapes or types, or comes to another device; None where no
-    model covers both. sizes, times: of both, as in `modelled`.
+    model covers both. times: of both, as in `modelled`.
 
     The same kernel on other shapes is the surer, the less they change. That it is as good in another type, no measurement of the recording
     says; nor how good the same shapes are on another device.
     """
-    before, after = modelled(o, old_device, sizes[0], times[0]), modelled(new, device, sizes[1], times[1])
+    before, after = modelled(o, old_device, times[0]), modelled(new, device, times[1])
     if before is None or after is None or not int(before.time):
         earlier, later = recurrent_ns(o, old_device), recurrent_ns(new, device)
         return around(later / earlier, RATES_INTERVAL) if earlier and later else None
@@ -215,11 +216,9 @@ def operator_work(o: ShapedOperator) -> int:
     if sizes is not None:
         m, n, k, batch = sizes
         return m * n * k * batch
-    if is_attention(o.name):
-        tensors = [s for s in o.shapes if len(s) == 4]
-        if len(tensors) >= 2:
-            query, key = tensors[0], tensors[1]
-            return elements(query) * (key[2] if query[1] == query[2] else max(key[1], key[2]))
+    attended = attention_of(o.name, o.shapes)
+    if attended is not None:
+        return queries(o) * attended.keys * attended.width
     if is_recurrent(o.name) and o.shapes:
         return elements(o.shapes[0])
     return convolution_work(o) or touched(o)
@@ -232,8 +231,8 @@ def touched(o: ShapedOperator) -> int:
 
 def queries(o: ShapedOperator) -> int:
     """The queries of all heads of an attention; 0 where its shapes do not say."""
-    tensors = [s for s in o.shapes if len(s) == 4]
-    return prod(tensors["backward" in o.name][:3]) if len(tensors) > 1 else 0
+    attended = attention_of(o.name, o.shapes)
+    return 0 if attended is None else attended.batch * attended.heads * attended.queries
 
 
 def attention_blocks(
@@ -248,45 +247,25 @@ def attention_blocks(
     return {operators[operator[i]]: int(blocks[i]) for i in shortest_first if blocks[i] > 0}
 
 
-def modelled(o: ShapedOperator, accelerator: Accelerator, known: Sizes = UNKNOWN, times: float = 1.0) -> Estimate | None:
-    """The cost model's time of an operator on an accelerator; None where no model covers it. known: the sizes of its model. times: an
-    attention is modelled as that of so many batches at once."""
-    sizes = product(o) or grouped_product(o)
+def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0) -> Estimate | None:
+    """The cost model's time of an operator on an accelerator; None where no model covers it. times: an attention is modelled as that of so
+    many batches at once."""
+    sizes, dtype = product(o) or grouped_product(o), dtype_on(o, accelerator)
     if sizes is not None:
         m, n, k, batch = sizes
-        dtype = dtype_on(o, accelerator)
         return None if dtype is None else gemm(m, n, k, accelerator, dtype, batch=batch, cast=False)
     if is_attention(o.name):
-        tensors = [s for s in o.shapes if len(s) == 4]
-        dtype = dtype_on(o, accelerator)
-        if dtype is None or len(tensors) < 2:
+        a = attention_of(o.name, o.shapes)
+        if a is None or dtype is None:
             return None
-        backward = "backward" in o.name
-        query, key = tensors[1 if backward else 0], tensors[2 if backward and len(tensors) > 2 else 1]
-        heads, length = _heads_and_length(o.name, query, known)
+        direction = Direction.BACKWARD if "backward" in o.name else Direction.FORWARD
         return attention(
-            query[0] * times,
-            query[length],
-            query[heads],
-            query[3],
-            accelerator,
-            dtype,
-            kv_heads=key[heads],
-            kv_len=key[length],
-            direction=Direction.BACKWARD if backward else Direction.FORWARD,
+            a.batch * times, a.queries, a.heads, a.width, accelerator, dtype, kv_heads=a.kv_heads, kv_len=a.keys, direction=direction
         )
     if not any(o.shapes):
         return None
     rule = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
     return None if rule is None else moved(rule[1], accelerator, rule[0])
-
-
-def _heads_and_length(name: str, query: Shape, known: Sizes) -> tuple[int, int]:
-    """Which dimensions of the queries are the heads and the length of the sequence: those that have the sizes of the model, else by the
-    operator's convention (the kernels of FlashAttention have the length before the heads, scaled_dot_product_attention after them)."""
-    by_name = (2, 1) if positions_first(name) else (1, 2)
-    fit = [at for at in ((1, 2), (2, 1)) if (query[at[0]], query[at[1]]) == (known.heads, known.seq)]
-    return fit[0] if len(fit) == 1 else by_name
 
 
 def recurrent_product(r: Recurrence, accelerator: Accelerator, dtype: str, *, each_step: bool) -> Estimate:

@@ -95,6 +95,7 @@ def to_sizes(
     owners = segmentation.owners
     unreached: list[Int64] = []
     far: list[Int64] = []
+    twofold: list[Int64] = []
     after_change: list[Sizes] = []
     changes_sizes = False
     exchanges, stream = exchanged_by_rank(layout, job), of_stream(layout, job)
@@ -127,6 +128,7 @@ def to_sizes(
             known = usual(operators, shapes, tasks[shaped], rows[shaped], layout.prices.ns, accelerator)
             apart = resize_recurrent(prices, graph, owners, tasks, shapes, rows, change, accelerator, operators)
         chosen = shaped & ~apart
+        twofold.append(tasks[np.isin(operator, change.read_twice)])
         far += _rescaled(prices, graph, tasks[chosen], shapes, rows[chosen], rescale, rescale, known)
         if accelerator is not None:
             alike = np.where(apart, 0, operator + 1)
@@ -156,13 +158,14 @@ def to_sizes(
     notes = (
         *not_reached(layout, np.concatenate(unreached), described),
         *_far_from_measured(far, described),
+        *_read_twice(np.concatenate(twofold), described),
     )
     return replace(
         layout,
         prices=prices,
         sizes=tuple(after_change),
         changes=(*layout.changes, *described),
-        open=layout.open | set(np.concatenate((*unreached, *far)).tolist()),
+        open=layout.open | set(np.concatenate((*unreached, *far, *twofold)).tolist()),
         diagnostics=(*layout.diagnostics, *notes),
     )
 
@@ -177,6 +180,18 @@ def _far_from_measured(far: Sequence[Int64], described: Sequence[str]) -> tuple[
         " sizes, so the answer lies between the cost model and its proportion to what was measured, and the interval reaches to both"
     )
     return (Diagnostic("far-from-measured", text),)
+
+
+def _read_twice(tasks: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """The diagnostic that tasks work on rows whose number the script works out itself; () where there are none."""
+    if not len(tasks):
+        return ()
+    text = (
+        f"{', '.join(described)}: {counted(len(tasks), 'task')} work on rows that nothing joins to the batch or the sequence, as"
+        " experts of a fixed capacity do; they are taken to be as many more as there are tokens, and the interval reaches to as many as"
+        " recorded"
+    )
+    return (Diagnostic("two-readings", text),)
 
 
 def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, accelerator: Accelerator) -> tuple[ShapedOperator, ...]:

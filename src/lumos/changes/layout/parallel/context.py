@@ -25,12 +25,12 @@ import numpy as np
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
 from lumos.changes.layout.prices import TaskPrices, exactly
-from lumos.changes.layout.rescale import UNKNOWN, holding, modelled, operator_rows
+from lumos.changes.layout.rescale import holding, modelled, operator_rows
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.operators.shaped import elements, is_attention, positions_first, product
+from lumos.operators.shaped import attention_of, is_attention, positions_first, product
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind, Phase
@@ -158,20 +158,20 @@ def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
     """The calls of attention in the layers of a rank, in order."""
     segmentation, shapes = layout.segmentation, shapes_of(trace)
     tasks, rows = operator_rows(segmentation, position, trace)
-    attends = np.array([is_attention(o.name) and sum(len(s) == 4 for s in o.shapes) > 1 for o in shapes.operators] or [False], bool)
+    attentions = [attention_of(o.name, o.shapes) for o in shapes.operators]
+    attends = np.array([a is not None for a in attentions] or [False], bool)
     chosen = (shapes.of_row[rows] >= 0) & attends[shapes.of_row[rows]]
     by_row: dict[int, list[int]] = {}
     for task, row in sorted(zip(tasks[chosen].tolist(), rows[chosen].tolist(), strict=True)):
         by_row.setdefault(row, []).append(task)
     out = []
     for row, mine in by_row.items():
-        o, piece = shapes.operators[shapes.of_row[row]], int(segmentation.piece[mine[0]])
-        if segmentation.pieces[piece].label.layer < 0:
+        o, a, piece = shapes.operators[shapes.of_row[row]], attentions[shapes.of_row[row]], int(segmentation.piece[mine[0]])
+        if a is None or segmentation.pieces[piece].label.layer < 0:
             continue
-        backward = "backward" in o.name
-        tensors = [s for s in o.shapes if len(s) == 4][int(backward) :]
         width = 4 if "float" in o.dtypes[:2] else 2
-        out.append(_Call(o, row, tuple(mine), piece, backward, elements(tensors[1]), elements(tensors[0]), width))
+        keys, outputs = a.batch * a.kv_heads * a.keys * a.width, a.batch * a.heads * a.queries * a.width
+        out.append(_Call(o, row, tuple(mine), piece, "backward" in o.name, keys, outputs, width))
     return out
 
 
@@ -238,7 +238,7 @@ def _attending(
                 (new.micro_batch, *(lengths.get(x, x) for x in s[1:3]), s[3]) if len(s) == 4 and s[0] == old.micro_batch else s
                 for s in o.shapes
             )
-            times = [modelled(each, accelerator, UNKNOWN) for each in (o, o._replace(shapes=shapes))]
+            times = [modelled(each, accelerator) for each in (o, o._replace(shapes=shapes))]
             known[o] = int(times[1].time) / max(int(times[0].time), 1) if times[0] is not None and times[1] is not None else 1.0
         tasks = list(call.tasks)
         prices.start_again(layout.prices, tasks, exactly(known[o]))
