@@ -301,14 +301,15 @@ def _layer_norm_backward(node: Node, _: bool) -> Launched:
 
 
 def _embedding_backward(node: Node, _: bool) -> Launched:
-    rows, grad = numbers(node.concrete[2])[0], bytes_of(node, 0)
+    bag = node.name == "aten::_embedding_bag_backward"
+    rows, grad = numbers(node.concrete[6 if bag else 2])[0], bytes_of(node, 0)
     works = (
         fill(rows * node.dims[0][-1], SIZES[node.types[0]]),
         move("at_cuda_detail::cub::DeviceRadixSortOnesweepKernel", 4 * bytes_of(node, 1)),
         move("at::native::(anonymous namespace)::compute_grad_weight", 2 * grad),
         move("at::native::(anonymous namespace)::sum_and_scatter", 1.2 * grad),
     )
-    return Launched((node.name,), works)
+    return Launched((node.name, *(["aten::_embedding_bag_dense_backward"] if bag else [])), works)
 
 
 def _padded(node: Node, _: bool) -> Launched:
@@ -368,6 +369,7 @@ SPECIAL: dict[str, Callable[[Node, bool], Launched | None]] = {
     "aten::repeat": _repeated,
     "aten::embedding": _embedding,
     "aten::embedding_dense_backward": _embedding_backward,
+    "aten::_embedding_bag_backward": _embedding_backward,
     "aten::_log_softmax": moved("(anonymous namespace)::cunn_SoftMaxForward<4, {}, float>", 2, 0),
     "aten::_log_softmax_backward_data": moved("(anonymous namespace)::cunn_SoftMaxBackward<4, {}, float>", 1.5, 0, 1),
     "aten::_softmax": moved("softmax_warp_forward<{}, float, 10, false>", 2, 0),
@@ -385,6 +387,7 @@ SPECIAL: dict[str, Callable[[Node, bool], Launched | None]] = {
     "aten::index": _indexed,
     "aten::gather": moved("at::native::_scatter_gather_elementwise_kernel<128, 4, gather>", 2, 1),
     "aten::scatter": moved("at::native::_scatter_gather_elementwise_kernel<128, 4, scatter>", 2, 2),
+    "aten::scatter_add": moved("at::native::_scatter_gather_elementwise_kernel<128, 4, scatter_add>", 2, 2),
     "aten::scatter_": moved("at::native::_scatter_gather_elementwise_kernel<128, 4, scatter>", 2, 2),
     "aten::index_add_": moved("at::native::indexFuncLargeIndex<{}>", 3, 3),
     "aten::index_put_": moved("at::native::index_elementwise_kernel<128, 4, put>", 2, 2),
