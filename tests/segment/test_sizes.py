@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 from tests.operators.script import Model, Script, language_model
@@ -12,6 +13,8 @@ from lumos.segment.named_axes import named_axes
 from lumos.segment.program import axes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.trace import read
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def trace_of(calls, folder, steps=1):
@@ -147,3 +150,11 @@ def test_rows_that_a_script_counts_itself_follow_the_tokens_and_may_stay(tmp_pat
     assert change.staying is not None and change.staying.operator(index).shapes[0] == (3, 7, model.hidden)
     assert index in change.read_twice
     assert Resized(trace, old, old._replace(hidden=20)).staying is None
+
+
+@pytest.mark.parametrize("name", ["gpt-2rank-cpu", *(f"foreign/{each}" for each in ("DLRM__tf32", "LSTM__tf32", "nn_Transformer__tf32"))])
+def test_the_axes_of_a_recording_give_back_its_shapes(name):
+    axes = axes_of(read(str(EXAMPLES / name)).traces[0])
+    pairs = zip(axes.operators, axes.axes, strict=True)
+    shapes = [each for o, several in pairs for each in zip(o.shapes, several, strict=True)]
+    assert shapes and [shape for shape, of in shapes if shape != tuple(map(axes.symbols.size, of))] == []

@@ -1,8 +1,9 @@
 """The second matching: what the operators of the emulated scripts cost, from the operators of the first that stand where they do.
 
-An operator of the changed script is looked for by its place (`places`), in its own layer and microbatch, then in any; then one of its name
-that was given the same, in the same phase. Where it was given the same, it keeps the measured time; where not, measured times
-model(after) / model(before). What is found nowhere costs the model times the recording's residual.
+An operator of the changed script is looked for by its place (`places`), also without the modules that only wrap another one, in its own
+layer and microbatch, then in any; then one of its name that was given the same, in the same phase. Where it was given the same, it keeps
+the measured time; where not, measured times model(after) / model(before). What is found nowhere costs the model times the recording's
+residual.
 """
 
 from __future__ import annotations
@@ -145,8 +146,9 @@ class _Index:
         self.given = [given(each) for each in kindred.process.operators]
         placed = kindred.placed
         for i, operator in enumerate(kindred.process.operators):
-            self.by_place.setdefault((placed.step[i], placed.place[i], placed.instance[i]), []).append(i)
-            self.by_place.setdefault((placed.step[i], placed.place[i]), []).append(i)
+            for place in {placed.place[i], placed.unwrapped[i]}:
+                self.by_place.setdefault((placed.step[i], place, placed.instance[i]), []).append(i)
+                self.by_place.setdefault((placed.step[i], place), []).append(i)
             self.by_given.setdefault((placed.step[i], placed.place[i].phase, operator.name, self.given[i]), []).append(i)
 
 
@@ -158,13 +160,14 @@ class _Sources:
         pairs: list[tuple[int, int, bool]] = []
         placed = after.placed
         for i, operator in enumerate(after.process.operators):
-            mine, step, place = given(operator), placed.step[i], placed.place[i]
-            found = index.by_place.get((step, place, placed.instance[i]))
+            mine, step, instance = given(operator), placed.step[i], placed.instance[i]
+            places = placed.place[i], placed.unwrapped[i]
+            found = next((own for place in places if (own := index.by_place.get((step, place, instance)))), None)
             if found is None:
-                found = index.by_place.get((step, place), [])
+                found = next((alike for place in places if (alike := index.by_place.get((step, place)))), [])
                 same = [each for each in found if index.given[each] == mine]
                 found = same or found
-            found = found or index.by_given.get((step, place.phase, operator.name, mine), [])
+            found = found or index.by_given.get((step, places[0].phase, operator.name, mine), [])
             pairs += [(i, each, index.given[each] == mine) for each in found]
         columns = np.array(pairs, np.int64).reshape(-1, 3).T
         self.mine, self.theirs, same = columns[0], columns[1], columns[2].astype(bool)

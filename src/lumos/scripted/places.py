@@ -8,7 +8,7 @@ operator of the forward pass it belongs to; what accumulates a gradient, the mod
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
+from collections import Counter, defaultdict
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -16,6 +16,8 @@ from lumos.graph.steps import MARK
 from lumos.vocabulary import MODULE_PREFIX, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumos.emulation.record import Process
 
 #: How torch names the ranges of an optimizer's methods (torch/optim/optimizer.py).
@@ -42,12 +44,14 @@ class ScriptInstance(NamedTuple):
 
 
 class ScriptPlaces(NamedTuple):
-    """By operator of a process: its step (index of the mark, -1 outside), the operator around it (-1 without), its place and instance."""
+    """By operator of a process: its step (index of the mark, -1 outside), the operator around it (-1 without), its place and instance.
+    unwrapped: the place without modules that only wrap another one, as those do that copy gradients, shard, compile or recompute."""
 
     step: list[int]
     parent: list[int]
     place: list[ScriptPlace]
     instance: list[ScriptInstance]
+    unwrapped: list[ScriptPlace]
 
 
 class _Call(NamedTuple):
@@ -77,7 +81,8 @@ class _Placing:
     def __init__(self, process: Process) -> None:
         self.process, self.bounds = process, step_bounds(process)
         n = len(process.operators)
-        self.found = ScriptPlaces([0] * n, [-1] * n, [ScriptPlace(Phase.FORWARD, "", "", 0)] * n, [ScriptInstance(0, ())] * n)
+        nowhere = ScriptPlace(Phase.FORWARD, "", "", 0)
+        self.found = ScriptPlaces([0] * n, [-1] * n, [nowhere] * n, [ScriptInstance(0, ())] * n, [nowhere] * n)
         self.calls: list[_Call] = [_Call(0, "", 0)] * n
         self.phase = [Phase.FORWARD] * n
         self._nest()
@@ -135,12 +140,15 @@ class _Placing:
     def _count(self) -> None:
         """Which of its name each operator is in its call of a module."""
         counted = Counter[tuple[object, ...]]()
+        unwrapped = _unwrapped(self.process.modules)
         for i, each in enumerate(self.process.operators):
             call, phase = self.calls[i], self.phase[i]
             key = (self.found.step[i], call.number, call.microbatch, phase, each.name)
             path, numbers = _without_numbers(call.module)
             self.found.place[i] = ScriptPlace(phase, path, each.name, counted[key])
             self.found.instance[i] = ScriptInstance(call.microbatch, numbers)
+            inner, _ = _without_numbers(unwrapped.get(call.module, call.module))
+            self.found.unwrapped[i] = self.found.place[i]._replace(module=inner)
             counted[key] += 1
 
 
@@ -149,3 +157,24 @@ def _without_numbers(path: str) -> tuple[str, tuple[int, ...]]:
     """A path with a star for each number in it, and the numbers."""
     parts = path.split(".")
     return ".".join("*" if part.isdigit() else part for part in parts), tuple(int(part) for part in parts if part.isdigit())
+
+
+def _unwrapped(modules: Mapping[str, str]) -> dict[str, str]:
+    """By path of a module the path without the parts that are the only one in the module around them; numbers stay. modules: the paths by
+    the names of the ranges; that of an outermost module is the name of its class."""
+    inside = {path: "" if name.startswith(f"{MODULE_PREFIX}{path}_") else path for name, path in modules.items()}
+    parts: dict[str, set[str]] = defaultdict(set)
+    for path in inside.values():
+        around = ""
+        for part in path.split(".") if path else ():
+            parts[around].add(part)
+            around = f"{around}.{part}"
+
+    def shorter(path: str) -> str:
+        around, left = "", []
+        for part in path.split(".") if path else ():
+            left += [part] if part.isdigit() or len(parts[around]) > 1 else []
+            around = f"{around}.{part}"
+        return ".".join(left)
+
+    return {path: shorter(its) for path, its in inside.items()}
