@@ -14,7 +14,6 @@ import numpy as np
 
 from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.changes.layout.averaged import average
-from lumos.changes.layout.misfit import Usual, usual
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.reach import not_reached, unchanged_work
 from lumos.changes.layout.recurrent import resize_recurrent
@@ -118,25 +117,24 @@ def to_sizes(
         shaped &= ~np.isin(tasks, parts)
         operator = shapes.of_row[rows].astype(np.int64)
         apart = np.zeros(len(tasks), bool)
-        operators, known = shapes.operators, Usual({})
+        operators = shapes.operators
         if accelerator is None:
             rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes), operators)
         else:
             operators = as_computed(graph, tasks, shapes, rows, accelerator)
             blocks = attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators)
             rescale = Rescale(change, accelerator, None, operators, blocks)
-            known = usual(operators, shapes, tasks[shaped], rows[shaped], layout.prices.ns, accelerator)
             apart = resize_recurrent(prices, graph, owners, tasks, shapes, rows, change, accelerator, operators)
         chosen = shaped & ~apart
         twofold.append(tasks[np.isin(operator, change.read_twice)])
-        far += _rescaled(prices, graph, tasks[chosen], shapes, rows[chosen], rescale, rescale, known)
+        far += _rescaled(prices, graph, tasks[chosen], shapes, rows[chosen], rescale)
         if accelerator is not None:
             alike = np.where(apart, 0, operator + 1)
             average(prices, layout.prices, tasks, alike)
         else:
             inner = largest_inside(trace, rows[~shaped], shapes)
             nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
-            _rescaled(prices, graph, nodes, shapes, inside, rescale.around, rescale)
+            _rescaled(prices, graph, nodes, shapes, inside, rescale.around)
         flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
@@ -258,19 +256,10 @@ def unknown_size(key: str, trace: Trace) -> str:
 
 
 def _rescaled(
-    prices: TaskPrices,
-    graph: Graph,
-    tasks: Int64,
-    shapes: Shapes,
-    rows: Int64,
-    factor: Callable[[int], Ratio],
-    rescale: Rescale,
-    known: Usual = Usual({}),
+    prices: TaskPrices, graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, factor: Callable[[int], Ratio]
 ) -> list[Int64]:
-    """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, which determine the time of the tasks.
-
-    `factor` is called with the operator's index. known: what multiplications usually take. Returns the tasks that become so much longer
-    or shorter that their measured time says less of it (`prices.Ratio.far`).
+    """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, by their index, which determine the time of the
+    tasks. Returns the tasks that become so much longer or shorter that their measured time says less of it (`prices.Ratio.far`).
     """
     far = []
     key = shapes.of_row[rows].astype(np.int64)
@@ -281,7 +270,7 @@ def _rescaled(
         measured_ns = float((graph.duration[same] * prices.best[same]).sum()) / len(np.unique(calls))
         if f.far:
             far.append(same)
-        prices.multiply(same, known.fitted(rescale.operators[kind], rescale.changed(kind), f, measured_ns) or f.carried(measured_ns))
+        prices.multiply(same, f.carried(measured_ns))
     return far
 
 
