@@ -24,7 +24,7 @@ from lumos.changes.settings import SETTINGS
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
-from lumos.operators.shaped import elements, shapes_of_weights
+from lumos.operators.shaped import shapes_of_weights
 from lumos.operators.table import without_work
 from lumos.segment.program import axes_of
 from lumos.segment.signatures import in_tf32, rounds_to_tf32
@@ -135,11 +135,11 @@ def to_sizes(
             inner = largest_inside(trace, rows[~shaped], shapes)
             nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
             _rescaled(prices, graph, nodes, shapes, inside, rescale.around)
-        flat = _flattened(shapes, of_weights, old) | _unseen_lists(shapes)
+        unseen = _unseen_lists(shapes)
         by_layer = weights(segmentation, position, trace)
         before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
         if before and after != before:
-            shown = tasks[shaped & ~flat[operator]]
+            shown = tasks[shaped & ~unseen[operator]]
             unshaped = _of_weights(layout, position, shown)
             copied = np.setdiff1d(copies[prices.best[copies] == layout.prices.best[copies]], shown)
             moved = np.concatenate((unshaped, copied, parts, gathered(layout, position, by_layer, stream)))
@@ -205,18 +205,6 @@ def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, acceler
 def _unseen_lists(shapes: Shapes) -> Mask:
     """Which of the operators with shapes work on a list of tensors, such as all weights, of none of which the trace has the shape."""
     return np.array([not any(o.shapes) and "TensorList" in o.dtypes for o in shapes.operators] or [False], bool)
-
-
-def _flattened(shapes: Shapes, weights_of: frozenset[Shape], old: Sizes) -> Mask:
-    """Which operators work on many weights laid end to end, as distributed optimizers do: on one-dimensional tensors longer than any
-    width of the model."""
-    longest = max(old)
-    long = [
-        any(s for s in o.shapes) and all(len(s) < 2 and s not in weights_of and elements(s) != 0 for s in o.shapes)
-        and max(elements(s) for s in o.shapes) > longest
-        for o in shapes.operators
-    ]  # fmt: skip
-    return np.array(long or [False], bool)
 
 
 def _rightly_unchanged(shapes: Shapes, change: Resized, weights_of: frozenset[Shape]) -> Mask:
