@@ -96,3 +96,15 @@ def test_two_layers_and_two_others_whose_first_has_work_of_its_own_are_stacks_of
         "HIJKLMldNefghijklmnlmnlmnIJKMldNefghijkOPQRdNefghijkd789!#$%"
     )
     assert [run.layers for run in find_stacks(symbols(recorded))] == [2, 2]
+
+
+def test_what_reads_into_the_layers_is_no_part_of_them():
+    """An attention to other data, whose kernels are those inside a layer: cut there, four parts cover more, the first and last unlike."""
+    run = find_run(symbols("x" + "sopqrt" + ("nhkw" + "sopqrt" + "uvdba") * 3 + "yz"))
+    assert (run.layers, run.alike) == (3, 1.0)
+
+
+def test_two_models_of_three_layers_beside_each_other_are_two_stacks():
+    """Two models with work before and after their layers: from the last layer of the one it is farther to the other than to the next."""
+    model = "efgh" + "nqsobnuda" * 3 + "mprtvwxyzLMN"
+    assert [run.layers for run in find_stacks(symbols(model * 2))] == [3, 3]

@@ -39,8 +39,8 @@ _LEAST_STACK = 0.1
 
 
 class Run(NamedTuple):
-    """Layers that follow each other. bounds: where each begins, and where the last ends. alike: mean share of symbols that
-    neighbours have in common. covered: share of the sequence that lies inside."""
+    """Layers that follow each other. bounds: where each begins, and where the last ends. alike: mean share of symbols that a
+    layer has in common with the one most like it. covered: share of the sequence that lies inside."""
 
     bounds: tuple[int, ...]
     alike: float
@@ -131,15 +131,16 @@ def _find_run(symbols: tuple[int, ...], fewest: int) -> Run | None:
 
 
 def _better(run: Run, best: Run) -> bool:
-    if run.covered < EQUALLY_COVERED * best.covered:
+    """Whether a run explains more of the sequence, as far as its layers are alike; of two that explain as much, which has more layers."""
+    explained, before = run.covered * run.alike, best.covered * best.alike
+    if explained < EQUALLY_COVERED * before:
         return False
-    if best.covered < EQUALLY_COVERED * run.covered:
-        return True
-    return (run.layers, run.alike * run.covered) > (best.layers, best.alike * best.covered)
+    return before < EQUALLY_COVERED * explained or (run.layers, explained) > (best.layers, before)
 
 
 def _chain(symbols: Sequence[int], at: list[int]) -> list[int]:
-    """The consecutive anchors whose neighbouring stretches are alike; of several such chains the one that spans most symbols."""
+    """The consecutive anchors whose neighbouring stretches are alike; of several such chains the one that spans most symbols. One of two
+    anchors, between which nothing repeats, is taken only where there is no other."""
     stops = [*at[1:], None]
     stretches = [Counter(symbols[a:b]) for a, b in zip(at, stops, strict=True) if b is not None]
     best: list[int] = []
@@ -153,8 +154,8 @@ def _chain(symbols: Sequence[int], at: list[int]) -> list[int]:
     return max(best, chain, key=_length)
 
 
-def _length(chain: list[int]) -> int:
-    return chain[-1] - chain[0] if chain else 0
+def _length(chain: list[int]) -> tuple[bool, int]:
+    return len(chain) > FEWEST_LAYERS, chain[-1] - chain[0] if chain else 0
 
 
 def alike(a: Counter[int], b: Counter[int]) -> float:
@@ -176,8 +177,11 @@ def _run(symbols: Sequence[int], anchors: list[int]) -> Run | None:
     layers = [Counter(symbols[a:b]) for a, b in pairwise(bounds)]
     if alike(layers[-2], layers[-1]) < LEAST_ALIKE:
         return None
-    shares = [alike(a, b) for a, b in pairwise(layers)]
-    return Run(bounds, sum(shares) / len(shares), (stop - starts[0]) / len(symbols))
+    kinds = Counter(frozenset(layer.items()) for layer in layers)
+    most = {kind: 1.0 if many > 1 else max(alike(Counter(dict(kind)), Counter(dict(other))) for other in kinds if other != kind)
+            for kind, many in kinds.items()}  # fmt: skip
+    share = sum(most[kind] * many for kind, many in kinds.items()) / len(layers)
+    return Run(bounds, share, (stop - starts[0]) / len(symbols))
 
 
 def _agree(symbols: Sequence[int], anchors: list[int], offset: int) -> bool:
