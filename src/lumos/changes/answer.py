@@ -25,7 +25,7 @@ from lumos.analyze.trust import SOUND, Trust, grade
 from lumos.analyze.working import working
 from lumos.changes.as_recorded import as_recorded
 from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
-from lumos.changes.certainty.unmeasured import open_share, unmeasured
+from lumos.changes.certainty.unmeasured import mostly_modelled, open_share, unmeasured
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
 from lumos.prediction.ranks import whole
@@ -209,13 +209,15 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
     low, high = min(low, unknown.low_ns), max(high, unknown.high_ns)
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
+    share = changed_figures.provenance(changed)
+    physics = held(first, second) if changed.graph.pred is base.pred else ()
     return Answer(
         outcome(changed_figures, interval, after),
         outcome(figures, (1 - error, 1 + error), before),
         measured_step(base, times),
         changed.changes,
         contributions(figures.by_class, changed_figures.by_class),
-        changed_figures.provenance(changed),
+        share,
         (
             *base.diagnostics,
             *changed.diagnostics,
@@ -225,7 +227,7 @@ def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: 
             *first.findings("the job"),
             *second.findings("the changed job"),
         ),
-        trust=grade((*grounds, *(held(first, second) if changed.graph.pred is base.pred else ()), *unknown.evidence)),
+        trust=grade((*grounds, *physics, *unknown.evidence, *mostly_modelled(share.modelled))),
         job=second,
         left_open=open_share(second, changed.left_open, changed.low, changed.high),
         altered=second.step_time_ns != first.step_time_ns or other_durations(base, changed.graph),

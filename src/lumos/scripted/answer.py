@@ -17,6 +17,7 @@ from lumos.analyze.trust import trust as trust_in
 from lumos.changes.answer import Answer, Changed, LoopFigures, Outcome, PeakMemory, StepWork, contributions, outcome
 from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.changes.certainty.trusted import widened
+from lumos.changes.certainty.unmeasured import mostly_modelled
 from lumos.changes.machine import has_device, recorded_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.emulation.accelerators import ON_CPUS
@@ -48,8 +49,6 @@ if TYPE_CHECKING:
 MOST_STEPS = 8
 #: Shares of the recorded time that have a partner in the script: from the first an answer may be sound, below the second there is none.
 ENOUGH, LEAST = 0.9, 0.7
-#: The share of the changed step's critical path that may be modelled in a sound answer.
-MOST_MODELLED = 0.1
 #: Kinds of memory that a step does not make anew.
 _STATES = (MemoryKind.PARAMETER, MemoryKind.GRADIENT, MemoryKind.OPTIMIZER_STATE)
 #: How many operators are named in a message.
@@ -147,7 +146,7 @@ class Base:
             job=second,
             altered=second.step_time_ns != first.step_time_ns,
         )
-        found = widened(found, together(self.trust, grade((*self._evidence(off), *_modelled(share.modelled), *second.evidence()))))
+        found = widened(found, together(self.trust, grade((*self._evidence(off), *mostly_modelled(share.modelled), *second.evidence()))))
         check_sound(found.trust, "whatif", force=self.asked.force)
         return found
 
@@ -198,12 +197,6 @@ def _ranks(after: Command, asked: int | None, world: int) -> int:
     if asked is not None and after.ranks not in (None, asked):
         raise UsageError(f"--ranks {asked}: --after starts {count(after.ranks or 0, 'rank')}; leave out --ranks, or change the command")
     return asked or after.ranks or world
-
-
-def _modelled(share: float) -> Iterator[Evidence]:
-    if share > MOST_MODELLED:
-        message = f"{share:.0%} of the changed step's critical path has prices of models, as the recording has nothing like it"
-        yield Evidence("mostly-modelled", message, Grade.LIMITED)
 
 
 def memory_scale(job: Job, peaks: Iterable[Peak]) -> float:

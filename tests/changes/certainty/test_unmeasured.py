@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.analyze.conftest import draw
 
+import lumos
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
 from lumos.changes.answer import LoopFigures, StepWork, outcome
@@ -57,3 +59,11 @@ def test_a_step_takes_no_less_than_nothing_however_much_steps_differ():
     figures = LoopFigures(with_work_of(beside((8, 8, 8, 8)), 10))
     found = outcome(figures, (-0.5, 2.5), StepWork())
     assert (found.step_time_low_s, found.step_time_high_s) == (0, 25e-6)
+
+
+def test_an_answer_that_models_mostly_price_is_limited():
+    """Four replicas of a recommender exchange its tables, which nobody recorded; of a transformer they hide behind the backward pass."""
+    examples = Path(__file__).parents[3] / "examples" / "foreign"
+    tables, layers = (lumos.whatif(examples / name, dp=4) for name in ("DLRM__tf32", "nn_Transformer__tf32"))
+    assert tables.share.modelled > 0.1 and [reason.code for reason in tables.trust.reasons] == ["mostly-modelled"]
+    assert layers.share.modelled < 0.1 and layers.trust.grade == "sound"

@@ -31,12 +31,24 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64, Job
 
 
+#: The share of the changed step's critical path that may be modelled in a sound answer.
+MOST_MODELLED = 0.1
+
+
 class Unmeasured(NamedTuple):
     """Between which times, ns, the step of a changed job lies by what was not measured, and what is found about it."""
 
     low_ns: float
     high_ns: float
     evidence: tuple[Evidence, ...]
+
+
+def mostly_modelled(share: float) -> tuple[Evidence, ...]:
+    """The finding that models alone price too much of a changed step's critical path. share: of it."""
+    if share <= MOST_MODELLED:
+        return ()
+    message = f"{share:.0%} of the changed step's critical path has prices of models, as the recording has nothing like it"
+    return (Evidence("mostly-modelled", message, Grade.LIMITED),)
 
 
 def unmeasured(changed: Steady) -> Unmeasured:
