@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.analyze.conftest import draw
 
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
@@ -73,6 +74,14 @@ def test_dropping_a_kernel_drops_its_launch():
     graph = apply(gpu_job(), drops=["gelu"])
     assert graph.duration.tolist() == [10000, 0, 10000, 30000, 0, 40000]
     assert length(graph) == 10 + 30 + 40
+
+
+def test_a_dropped_call_whose_work_stays_keeps_its_place():
+    """It takes no time any more, but its kernel still follows what the call waited for."""
+    threads = [Processor(0, False, "thread 1"), Processor(0, False, "thread 2"), Processor(0, True, "stream 7", 0, 7)]
+    tasks = [(0, Kind.OPERATOR, "work", 0, 50), (1, Kind.LAUNCH, "cudaLaunchKernel", 50, 60), (2, Kind.KERNEL, "relu", 60, 90)]
+    graph = draw(threads, tasks, [(0, 1, Dependency.HAND_OFF), (1, 2, Dependency.LAUNCH)])
+    assert length(apply(graph, drops=["cudaLaunchKernel"])) == 50 + 30
 
 
 def test_dropped_collectives_take_the_meeting_of_their_ranks_with_them():
