@@ -158,3 +158,21 @@ def test_the_axes_of_a_recording_give_back_its_shapes(name):
     pairs = zip(axes.operators, axes.axes, strict=True)
     shapes = [each for o, several in pairs for each in zip(o.shapes, several, strict=True)]
     assert shapes and [shape for shape, of in shapes if shape != tuple(map(axes.symbols.size, of))] == []
+
+
+def test_a_gate_beside_the_feed_forward_width_is_twice_that_width(tmp_path):
+    """One matrix makes the width and its gate, and an operator takes the halves: the feed-forward width is that of one of them."""
+    model = Model()
+    script = Script(calls=list(language_model(model)[0][:1]))
+    stream, inner = (model.batch, model.seq, model.hidden), (model.batch, model.seq, 12)
+    for _ in range(2):
+        script.linear(stream, 24)
+        script.call("aten::chunk", (*inner[:2], 24), (), (), values=("", 2, -1), node=True)
+        script.call("aten::silu", inner, node=True)
+        script.linear(inner, model.hidden)
+        script.call("aten::add", stream, stream, node=True)
+    trace = trace_of(tuple(script.calls), tmp_path)
+    assert sizes(trace).ffn == 12
+    axes, change = axes_of(trace), Resized(trace, sizes(trace), sizes(trace)._replace(ffn=20))
+    changed = {o.shapes for i, o in enumerate(axes.operators) for o in (change.operator(i),) if o.name == "aten::addmm"}
+    assert {((40,), (32, 10), (10, 40)), ((10,), (32, 20), (20, 10))} <= changed

@@ -112,8 +112,11 @@ class Symbols:
             known = self._known[axis] = normal, (plain.factor, tuple(sorted(plain.symbols)))
         return known
 
+    def folded(self, axis: Axis) -> Axis:
+        """The normal axis with all of its numbers in the factor, whatever their place."""
+        return self._without_numbers(self.normal(axis))
+
     def _without_numbers(self, axis: Axis) -> Axis:
-        """The axis with all of its numbers in the factor."""
         if not any(s in self._numbers for s in axis.symbols):
             return axis
         factor = axis.factor * prod(self._numbers.get(s, 1) for s in axis.symbols)

@@ -124,7 +124,7 @@ class _Names:
                     continue
                 for letter, axis in zip(pattern.letters(len(axes)), axes, strict=True):
                     if letter in letters:
-                        out[letters[letter]][self.symbols.normal(axis)] += 1
+                        out[letters[letter]][self.symbols.folded(axis)] += 1
         return out
 
     def _by_tokens(self, tokens: tuple[Axis, ...], out: Named, attention: Mapping[str, Counter[Axis]]) -> None:
@@ -175,7 +175,7 @@ class _Names:
         same: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
         for number, several in self._places():
             keys = [self.key(axis) for axis in several if self.symbols.size(axis) > 1]
-            axes.update(zip(map(self.key, several), map(self.symbols.normal, several), strict=True))
+            axes.update(zip(map(self.key, several), map(self.symbols.folded, several), strict=True))
             for key in keys:
                 first = keys[0] if self.symbols.size(axes[key]) == self.symbols.size(axes[keys[0]]) else key
                 same.setdefault(key, same.get(first, first))
@@ -211,9 +211,10 @@ class _Names:
 
     def _others(self, axes: tuple[Axis, ...], batch: Axis) -> Axis | None:
         """What is left of axes without the batch."""
-        whole, gone = self.symbols.product(*axes), self.symbols.normal(batch).symbols
-        left = tuple(s for s in whole.symbols if s not in gone)
-        return Axis(whole.factor, left) if left and set(gone) <= set(whole.symbols) else None
+        whole, gone = self.symbols.folded(self.symbols.product(*axes)), self.symbols.folded(batch)
+        left = tuple(s for s in whole.symbols if s not in gone.symbols)
+        inside = set(gone.symbols) <= set(whole.symbols) and whole.factor % gone.factor == 0
+        return Axis(whole.factor // gone.factor, left) if left and inside else None
 
     def _width_of_heads(self, length: Axis) -> Axis | None:
         """The width of the heads, by which scores are multiplied: [positions, width] by [width, positions]."""
@@ -242,7 +243,7 @@ class _Names:
             if layer and call.shapes:
                 place = 1 if base == "addmm" else 0
                 axes = self.of.get((number, place), ((),))[0]
-                own = [s for axis in (axes[:-1] if "conv" not in base else axes[:1]) for s in self.symbols.normal(axis).symbols]
+                own = [s for axis in (axes[:-1] if "conv" not in base else axes[:1]) for s in self.symbols.folded(axis).symbols]
                 if any(s in free for s in own):
                     first = next(i for i, s in enumerate(own) if s in free)
                     self.batches = tuple(Axis(1, (s,)) for s in dict.fromkeys(own[first:]) if self.symbols.size(Axis(1, (s,))) > 1)
@@ -263,14 +264,14 @@ class _Names:
 
     def _most_shared(self, weights: list[tuple[Axis, Axis]]) -> Axis | None:
         """The width that more weights than any other have on one side, and at least half of them."""
-        counted = Counter(self.symbols.normal(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
+        counted = Counter(self.symbols.folded(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
         found = counted.most_common(2)
         least = max(2, len(weights) / 2)
         return found[0][0] if found and found[0][1] >= least and (len(found) < 2 or found[1][1] < found[0][1]) else None
 
     def _passed_on(self, weights: list[tuple[Axis, Axis]]) -> tuple[Axis, ...]:
         """Of layers one after the other the widths that one passes on to the next, where most of these are of one size."""
-        counted = Counter(self.symbols.normal(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
+        counted = Counter(self.symbols.folded(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
         sizes = Counter(self.symbols.size(axis) for axis, several in counted.items() if several > 1)
         found = sizes.most_common(2)
         if not found or (len(found) > 1 and found[1][1] == found[0][1]):
@@ -283,8 +284,8 @@ class _Names:
                     if all(name in out for name in names)]  # fmt: skip
         taken = {self.key(axis) for axis in (hidden, *of_heads)}
         others = [(pair[1 - side], side) for pair in weights for side in (0, 1) if self.key(pair[side]) == self.key(hidden)]
-        widths = Counter(self.symbols.normal(other) for other, _ in others if self.key(other) not in taken)
-        into, out_of = ({self.symbols.normal(other).symbols for other, at in others if at == side} for side in (0, 1))
+        widths = Counter(self.symbols.folded(other) for other, _ in others if self.key(other) not in taken)
+        into, out_of = ({self.symbols.folded(other).symbols for other, at in others if at == side} for side in (0, 1))
         both = into & out_of  # a gate makes the width inside so many times as wide on one side
         inner = [axis for axis, _ in widths.most_common() if axis.symbols in both and not self._of_heads(axis, out)]
         inner.sort(key=lambda axis: axis.factor)
@@ -302,8 +303,8 @@ class _Names:
 
     def _of_heads(self, axis: Axis, out: Named) -> bool:
         """Whether an axis is so many heads, of any width, or so many times the width of one."""
-        own = set(self.symbols.normal(axis).symbols)
-        parts = [self.symbols.normal(out[name][0]).symbols for name in ("heads", "kv_heads", "head_dim") if name in out]
+        own = set(self.symbols.folded(axis).symbols)
+        parts = [self.symbols.folded(out[name][0]).symbols for name in ("heads", "kv_heads", "head_dim") if name in out]
         return any(part and set(part) <= own for part in parts)
 
     def _vocabulary(self, table: tuple[Axis, Axis] | None, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:

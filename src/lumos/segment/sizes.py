@@ -146,8 +146,8 @@ def symbol_values(symbols: Symbols, names: Named, old: Sizes, new: Sizes) -> dic
 def _assign(symbols: Symbols, axis: Axis, size: int, value: dict[int, int], *, outermost: bool) -> None:
     """Let an axis have a size, by the symbol in it that has no value yet; of several, the last one, or the first
     where a longer axis has more of the same parts."""
-    normal = symbols.normal(axis)
-    left = [s for s in normal.symbols if s not in value and not symbols.is_number(s)]
+    normal = symbols.folded(axis)
+    left = [s for s in normal.symbols if s not in value]
     if not left:
         return
     chosen = left[0] if outermost else left[-1]
