@@ -11,8 +11,7 @@ from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.changes.durations import Durations, Scale
 from lumos.graph.one_rank import rank_graph
-from lumos.graph.without import left_of
-from lumos.simulation import simulate
+from lumos.simulation import freeze, simulate, sweep
 from lumos.trace.table import Job
 
 US = 1000
@@ -47,15 +46,12 @@ def test_what_waited_for_work_that_goes_waits_for_the_work_before_it(draw, trace
     drawing = draw().launch((0, 10), (12, 50), name="first").launch((10, 10), (62, 50), name="second")
     graph = rank_graph(trace(drawing.call("cudaStreamSynchronize", 20, 95).op("after", 115, 10)))
     gone = np.array([graph.names[i] == "second" for i in graph.name])
-    left, kept = left_of(graph, gone)
-    assert len(left) == len(graph) - 1 and not gone[kept].any()
+    left = replace(graph, left_out=gone)
 
-    def begins(of):
-        run = simulate(of)
-        return (run.start[[of.names[i] == "after" for i in of.name]][0] - run.start.min()) // US
+    def begins(run):
+        return (run.start[[graph.names[i] == "after" for i in graph.name]][0] - run.start[~gone].min()) // US
 
-    assert (begins(graph), begins(left)) == (115, 65)
-    assert begins(replace(graph, left_out=gone)) == 65  # in the numbers of the whole graph
-    run = simulate(replace(graph, left_out=gone))
+    assert [begins(run) for run in (simulate(graph), simulate(left), sweep(freeze(left)))] == [115, 65, 65]
     first = [graph.names[i] == "first" for i in graph.name]
-    assert run.start[gone] == run.end[gone] == run.end[first]
+    for run in (simulate(left), sweep(freeze(left)), sweep(freeze(left), 2 * graph.duration)):
+        assert run.start[gone] == run.end[gone] == run.end[first]

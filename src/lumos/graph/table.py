@@ -158,7 +158,8 @@ class Collectives:
 ONCE = ("driver-start", "module-loading", "compilation", "autotuning")
 
 
-class OneOff(NamedTuple):
+@dataclass(frozen=True, slots=True, eq=False)
+class OneOff:
     """Time that a job takes once and not in every step. task: int32[k]; share: float64[k], of each task's duration, 0 to 1. cause: int8[k],
     index into ONCE."""
 
@@ -220,7 +221,7 @@ class Graph(Described):
     steps: the training steps of every rank, by rank and start; empty for assembled graphs, which are one step. steps_alone: whether the
     times of one step say nothing about those of another, as in a recording of whole operations.
     ignored: dependencies switched off (`--ignore`).
-    left_out: bool[n], tasks that a change takes out of every step (`graph.without`); None for none.
+    left_out: bool[n], tasks that a change takes out of every step, with all that they wait for (`graph.without`); None for none.
     evidence: what the recordings say against trusting an answer (`graph.evidence`, `graph.joined.one_job`).
     """
 

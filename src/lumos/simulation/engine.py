@@ -20,21 +20,19 @@ and STREAM_ORDER there mean the implicit orders; without LAUNCH every device tas
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos import _engine
-from lumos.graph.without import left_of
 from lumos.simulation.deadlock import no_schedule
 from lumos.simulation.tables import durations_of, tables
-from lumos.simulation.timeline import Timeline
+from lumos.simulation.timeline import replayed
 from lumos.stages import stage
 
 if TYPE_CHECKING:
     from lumos.graph.table import Graph
-    from lumos.simulation.durations import Mask
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64
 
 
@@ -46,26 +44,9 @@ def simulate(graph: Graph, durations: Int64 | None = None) -> Timeline:
     Raises GraphError where the graph is malformed, or has no schedule (a cycle, a rendezvous that never completes): the message
     then names the tasks that wait for each other. Other Python threads run during the simulation.
     """
-    duration = durations_of(graph, durations)
-    if graph.left_out is not None:
-        return _without_left_out(replace(graph, duration=duration), graph.left_out)
     view = tables(graph)
     start, end = np.empty(len(graph), np.int64), np.empty(len(graph), np.int64)
-    cycle = _engine.simulate(view, duration, start, end)
+    cycle = _engine.simulate(view, durations_of(graph, durations), start, end)
     if cycle:
         raise no_schedule(graph, cycle)
-    return Timeline(graph, start, end, "replayed")
-
-
-def _without_left_out(graph: Graph, gone: Mask) -> Timeline:
-    """The run of what is left of a graph, as times of all of its tasks."""
-    left, kept = left_of(graph, gone)
-    run = simulate(left)
-    start, end = np.zeros(len(graph), np.int64), np.zeros(len(graph), np.int64)
-    start[kept], end[kept] = run.start, run.end
-    order = np.lexsort((np.arange(len(graph)), graph.processor))
-    new = np.diff(graph.processor[order], prepend=-1) != 0
-    place = np.arange(len(order))
-    last = np.maximum.accumulate(np.where(new | ~gone[order], place, 0))
-    start[order], end[order] = np.where(gone[order], end[order[last]], start[order]), end[order[last]]
-    return Timeline(graph, start, end, "replayed")
+    return replayed(graph, start, end)

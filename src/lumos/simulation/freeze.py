@@ -24,11 +24,12 @@ from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph
 from lumos.simulation.deadlock import no_schedule
 from lumos.simulation.tables import durations_of, non_negative, tables
-from lumos.simulation.timeline import Timeline
+from lumos.simulation.timeline import replayed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int8, Int64
 
 
@@ -75,7 +76,7 @@ def sweep(frozen: Frozen, durations: Int64 | None = None) -> Timeline:
     duration = durations_of(frozen.graph, durations)
     start, end = np.empty(len(frozen), np.int64), np.empty(len(frozen), np.int64)
     frozen.edges.sweep(np.ascontiguousarray(duration), start, end)
-    return Timeline(frozen.graph, start, end, "replayed")
+    return replayed(frozen.graph, start, end)
 
 
 def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64:
@@ -88,6 +89,8 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64
     if not isinstance(durations, np.ndarray) or durations.dtype != np.int64 or durations.ndim != 2 or durations.shape[1] != n:
         raise GraphError(f"durations must be int64[k, {n}], one row per configuration of the {n} tasks")
     rows = np.ascontiguousarray(non_negative(durations))
+    if frozen.graph.left_out is not None:
+        rows = np.where(frozen.graph.left_out, 0, rows)
     makespan = np.empty(len(rows), np.int64)
     out = np.empty((len(rows) if ends else 0, n), np.int64)
     frozen.edges.sweep_many(rows, makespan, out)
@@ -101,7 +104,7 @@ def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.
     group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n], with 1 to 3 as in Spans. Raises GraphError where a
     duration would exceed 2^51 ns (26 days).
     """
-    n, base = len(frozen), frozen.graph.duration
+    n, base = len(frozen), durations_of(frozen.graph, None)
     if group.shape != (n,) or mark.shape != (n,) or factors.ndim != 2 or (n and int(group.max()) >= factors.shape[1]):
         raise GraphError(f"group must be uint16[{n}], mark uint8[{n}] and factors float64[k, groups], one column per group")
     if not np.isfinite(factors).all() or (factors < 0).any() or (n and float(base.max()) * factors.max(initial=0) >= 1 << 51):

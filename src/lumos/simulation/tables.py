@@ -14,6 +14,7 @@ import numpy as np
 from lumos import _engine
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind
+from lumos.graph.without import without_left_out
 from lumos.native import check_enum
 
 if TYPE_CHECKING:
@@ -48,7 +49,9 @@ _TOO_LONG = "durations and lags sum to more than"
 
 
 def tables(graph: Graph) -> _engine.Tables:
-    """The native view of `graph`. Raises GraphError that names the first column with a wrong type, length, index or value."""
+    """The native view of `graph`, in which nothing waits for what it leaves out. Raises GraphError that names the first column with a wrong
+    type, length, index or value."""
+    graph = without_left_out(graph)
     n, ranks = len(graph.duration), len(graph.ranks)
     _column("duration", graph.duration, np.int64, n)
     _column("pred_offset", graph.pred_offset, np.int64, n + 1)
@@ -92,10 +95,10 @@ def tables(graph: Graph) -> _engine.Tables:
 
 
 def durations_of(graph: Graph, durations: Int64 | None) -> Int64:
-    """`durations` (int64[n] ns, none negative) or the graph's own. GraphError where they do not fit the graph."""
-    if durations is None:
-        return graph.duration
-    return non_negative(_column("durations", durations, np.int64, len(graph)))
+    """`durations` (int64[n] ns, none negative) or the graph's own; what it leaves out takes no time. GraphError where they do not fit the
+    graph."""
+    chosen = graph.duration if durations is None else non_negative(_column("durations", durations, np.int64, len(graph)))
+    return chosen if graph.left_out is None else np.where(graph.left_out, 0, chosen)
 
 
 def non_negative(durations: Int64) -> Int64:

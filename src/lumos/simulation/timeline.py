@@ -5,7 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lumos.errors import GraphError
+from lumos.graph.without import nearest_left
 from lumos.result import Described
 from lumos.units import count, duration
 
@@ -39,3 +42,13 @@ def measured(graph: Graph) -> Timeline:
     if graph.measured_start is None or graph.measured_end is None:
         raise GraphError("this graph was assembled from a configuration and was never measured: simulate it instead")
     return Timeline(graph, graph.measured_start, graph.measured_end, "measured")
+
+
+def replayed(graph: Graph, start: Int64, end: Int64) -> Timeline:
+    """The timeline that was simulated. Tasks that the graph leaves out stand where the work before them on their thread or stream ended,
+    the first at time zero."""
+    if graph.left_out is not None:
+        gone = np.flatnonzero(graph.left_out)
+        before = nearest_left(graph, np.argsort(graph.processor, kind="stable"))[gone]
+        start[gone] = end[gone] = np.where(before >= 0, end[before], 0)
+    return Timeline(graph, start, end, "replayed")

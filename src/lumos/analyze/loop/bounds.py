@@ -62,11 +62,11 @@ class Bounds(NamedTuple):
 def beyond_bounds(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     """The finding that a step is shorter or longer than changed durations allow; () where it is neither. base, changed: the loops of one
     job with different durations."""
-    source, other = base.loop.source, changed.loop.source
+    source, other, graph = base.loop.source, changed.loop.source, changed.loop.graph
     durations = np.full(1 + max(source.max(initial=0), other.max(initial=0)), LEFT_OUT, np.int64)
-    durations[other] = changed.loop.graph.duration
-    count = min(len(base.loop.graph.release_time), len(changed.loop.graph.release_time))
-    released = np.append(changed.loop.graph.release_time[:count], base.loop.graph.release_time[count:])
+    durations[other] = graph.duration if graph.left_out is None else np.where(graph.left_out, LEFT_OUT, graph.duration)
+    count = min(len(base.loop.graph.release_time), len(graph.release_time))
+    released = np.append(graph.release_time[:count], base.loop.graph.release_time[count:])
     bounds = duration_bounds(base, durations[source], released)
     found = outside_bounds(bounds, base.step_time_ns, changed.step_time_ns)
     return tuple(each._replace(message=each.message + _because(base, changed)) for each in found)
@@ -254,9 +254,8 @@ def changed_order(base: Steady, changed: Steady) -> str:
     """The first piece of work that another one on its thread or stream now comes before, in words; "" where all orders are the same."""
     graph = base.loop.graph
     tasks = np.arange(min(len(graph), len(changed.loop.graph)))
-    if not np.array_equal(base.loop.source[tasks], changed.loop.source[tasks]):  # work was left out, so that tasks have other numbers
-        return ""
-    orders = [tasks[np.lexsort((tasks, run.start[tasks], graph.processor[tasks]))] for run in (base.timeline, changed.timeline)]
+    stays = tasks if changed.loop.graph.left_out is None else np.flatnonzero(~changed.loop.graph.left_out[tasks])
+    orders = [stays[np.lexsort((stays, run.start[stays], graph.processor[stays]))] for run in (base.timeline, changed.timeline)]
     other = np.flatnonzero(orders[0] != orders[1])
     if not len(other):
         return ""

@@ -10,25 +10,20 @@ yet what the loop takes in the long run.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.loop.steps import Members, assigned
-from lumos.errors import GraphError
+from lumos.analyze.loop.steps import Members, assigned, still_working
+from lumos.graph.by_task import Table, placed, together
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
-from lumos.graph.table import Collectives, Graph, Occupancy, Waits
-from lumos.graph.without import left_of
 from lumos.simulation.durations import with_durations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-    from lumos.graph.table import Step
+    from lumos.graph.table import Graph, Step
     from lumos.trace.table import Int8, Int32, Int64
 
 #: What the copies of steps are called; their numbers follow one another, so that each has a period.
@@ -54,26 +49,11 @@ class Loop:
 
     def altered(self, job: Graph) -> Loop:
         """The loop of the same job with other durations and delays, and without what it leaves out. job: its graph, with the same tasks
-        and dependencies."""
+        and dependencies. GraphError where a step then has no work."""
         graph = replace(with_durations(self.graph, job.duration[self.source]), lag=job.lag)
-        return without_left_out(replace(self, graph=graph, owners=replace(self.owners, graph=graph)), job)
-
-
-def without_left_out(loop: Loop, job: Graph) -> Loop:
-    """The loop without what the job leaves out. job: the graph whose tasks are copied in it. GraphError where a step then has no work."""
-    if job.left_out is None:
-        return loop
-    graph, kept = left_of(loop.graph, job.left_out[loop.source])
-    owners = assigned(graph, loop.owners.steps, loop.owners.step[kept], loop.owners)
-    if len(owners.steps) < len(loop.owners.steps):
-        raise GraphError(f"what is left out is all the work of a step of rank {_without_work(loop.owners, owners)}")
-    return replace(loop, graph=graph, owners=owners, source=loop.source[kept])
-
-
-def _without_work(before: Members, after: Members) -> int:
-    """A rank that has a step less than before."""
-    left = Counter(step.rank for step in after.steps)
-    return next(rank for rank, steps in Counter(step.rank for step in before.steps).items() if left[rank] < steps)
+        if job.left_out is None:
+            return replace(self, graph=graph, owners=replace(self.owners, graph=graph))
+        return replace(self, graph=(graph := replace(graph, left_out=job.left_out[self.source])), owners=still_working(self.owners, graph))
 
 
 def repeated(owners: Members, steps: Sequence[int], passes: int) -> Loop:
@@ -127,6 +107,8 @@ class _Repeated:
         source = np.tile(self.task, copies)
         predecessors = self._edges(copies)
         rendezvous, apart = self._rendezvous(copies)
+        unknown = np.zeros(len(graph), bool)
+        unknown[graph.waiting_unknown] = True
         out = replace(
             graph,
             duration=graph.duration[source],
@@ -141,25 +123,22 @@ class _Repeated:
             release_time=np.empty(0, np.int64),
             rendezvous_offset=rendezvous.offset,
             rendezvous_task=rendezvous.flat.astype(np.int32),
-            waits=None if graph.waits is None else Waits(*self._rows(graph.waits.task, copies, graph.waits.target)),
-            occupancy=None
-            if graph.occupancy is None
-            else Occupancy(*self._rows(graph.occupancy.task, copies, graph.occupancy.share, graph.occupancy.hold)),
-            collectives=self._collectives(copies),
+            waits=self._rows(graph.waits, copies),
+            occupancy=self._rows(graph.occupancy, copies),
+            collectives=self._rows(graph.collectives, copies),
             measured_start=None,
             measured_end=None,
             unclaimed_wait_task=np.empty(0, np.int32),
             unclaimed_wait_time=np.empty(0, np.int64),
             one_off=None,
-            waiting_unknown=self._rows(graph.waiting_unknown, copies)[0],
+            waiting_unknown=np.flatnonzero(unknown[source]).astype(np.int32),
             steps=(),
-            left_out=None,
+            left_out=None if graph.left_out is None else graph.left_out[source],
         )
         steps, step = self._owners(copies)
         whole = max(copies - apart, 2)
         owners = assigned(out, steps, step, self.owners)
-        loop = Loop(out, owners, source, len(self.steps), whole, predecessors.crossing, predecessors.dropped)
-        return without_left_out(loop, graph)
+        return Loop(out, owners, source, len(self.steps), whole, predecessors.crossing, predecessors.dropped)
 
     def _owners(self, copies: int) -> tuple[tuple[Step, ...], Int32]:
         """The steps of the loop, rank by rank, and for each of its tasks which of them owns it. Not every step has a part on every rank."""
@@ -283,17 +262,6 @@ class _Repeated:
         every = Lists(offsets(np.bincount(meeting[inside], minlength=copies * len(rows))), (np.tile(place, copies) + at * m)[inside])
         return every, apart
 
-    def _rows(self, task: Int32, copies: int, *columns: NDArray[Any]) -> tuple[Any, ...]:
-        """The rows of a table by task that describe the tasks of a pass, for every pass: the column of tasks and the others."""
-        rows = np.flatnonzero(self.place[task] >= 0)
-        shift = np.repeat(np.arange(copies) * len(self.task), len(rows))
-        return ((np.tile(self.place[task[rows]], copies) + shift).astype(np.int32), *(np.tile(column[rows], copies) for column in columns))
-
-    def _collectives(self, copies: int) -> Collectives | None:
-        facts = self.graph.collectives
-        if facts is None:
-            return None
-        columns = (facts.kind, facts.nbytes, facts.group, facts.sequence, facts.peer)
-        task, kind, nbytes, group, sequence, peer = self._rows(facts.task, copies, *columns)
-        size = None if facts.size is None else self._rows(facts.task, copies, facts.size)[1]
-        return Collectives(task, kind, nbytes, group, sequence, peer, facts.kinds, facts.groups, size)
+    def _rows(self, table: Table | None, copies: int) -> Table | None:
+        """The rows of a table by task that describe the tasks of a pass, for every pass."""
+        return together([placed(table, np.where(self.place < 0, -1, self.place + k * len(self.task))) for k in range(copies)])

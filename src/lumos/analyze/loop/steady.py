@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.repeat import Loop, repeated, without_left_out
-from lumos.analyze.loop.steps import StepTimes, step_times
+from lumos.analyze.loop.repeat import Loop, repeated
+from lumos.analyze.loop.steps import StepTimes, step_times, still_working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.one_off import recurring
@@ -166,8 +166,8 @@ def steady(owners: Members, run: Callable[[Graph], Timeline] = simulate, *, repe
     steps = looped_steps(owners)
     owners = replace(owners, graph=recurring(owners.graph))
     if not (owners.has_period if repeat is None else repeat):
-        graph = owners.graph
-        loop = without_left_out(Loop(graph, owners, np.arange(len(graph)), len(owners.job), 1), graph)
+        left = owners if owners.graph.left_out is None else still_working(owners, owners.graph)
+        loop = Loop(owners.graph, left, np.arange(len(owners.graph)), len(owners.job), 1)
         return Steady(loop, run(loop.graph), Basis.LATENCY, tuple(owners.job[step].name for step in owners.counted), True)
     return _settling(owners, steps, run, passes)
 

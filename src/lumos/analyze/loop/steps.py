@@ -148,13 +148,24 @@ def members(graph: Graph) -> Members:
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, like: Members | None = None) -> Members:
     """The members of a graph whose steps are known already. step: int32[n], index into `steps`, -1 none. like: the members of another graph
-    of the job: the same processors complete steps, where all of these have work, and, where it has the same steps, the same ones count."""
+    of the job: the same processors complete steps, where all of these have work, and, where it has the same steps, the same ones count.
+    GraphError where the graph leaves out all the work of a step."""
     if like is None:
         return _members(graph, steps, step.copy(), _facts(graph))
+    stays = graph.processor if graph.left_out is None else graph.processor[~graph.left_out]
+    works = np.bincount(stays, minlength=len(graph.processors)) > 0
     names = {like.job[i].name for i in like.counted} if steps is like.steps else None
-    works = np.bincount(graph.processor, minlength=len(graph.processors)) > 0
     completing = like.completing if len(like.completing) == len(works) and works[like.completing].all() else None
-    return _members(graph, steps, step.copy(), _facts(graph), names, completing)
+    found = _members(graph, steps, step.copy(), _facts(graph), names, completing)
+    if graph.left_out is not None and len(found.steps) < len(steps):
+        without = next(each for each in steps if each not in found.steps)
+        raise GraphError(f"what is left out is all the work of a step of rank {without.rank}")
+    return found
+
+
+def still_working(owners: Members, graph: Graph) -> Members:
+    """The members of a graph with the same tasks, some of which it leaves out. GraphError where a step then has no work."""
+    return assigned(graph, owners.steps, owners.step, owners)
 
 
 class _Facts(NamedTuple):
@@ -185,6 +196,7 @@ def _members(
     rank, by_rank, on_device, launch, early = facts
     step[early | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
     works = (graph.kind != Kind.HOST) & ~beside_the_loop(graph, marked, step, launch)
+    works &= True if graph.left_out is None else ~graph.left_out
     owning = np.unique(step[(step >= 0) & works])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))
