@@ -39,7 +39,7 @@ def test_a_launch_that_begins_with_the_call_is_not_before_it(issued):
 
 def test_of_all_streams_the_work_that_ends_last_is_awaited(issued):
     # before 35 us, stream 7 has been issued kernel 3, which ends at 38, and stream 8 (number 4), which ends at 60
-    assert issued(beside=True).last_of_all_before(35 * US) == 4
+    assert issued(beside=True).last_of_all_before(us(35)).tolist() == [4]
 
 
 def test_a_source_has_an_event_in_every_repetition(issued):

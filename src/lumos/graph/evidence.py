@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.enclosing import Ranges
-from lumos.graph.hand_offs.places import places_in_code
 from lumos.graph.hand_offs.slices import ROUNDING
+from lumos.graph.places import Ranges, places_in_code
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Evidence
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
@@ -32,9 +31,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.graph.hand_offs.places import Places
     from lumos.graph.hand_offs.slices import HostSlices
     from lumos.graph.launches import DeviceWork
+    from lumos.graph.places import Places
     from lumos.graph.waits.streams import StreamWaits
     from lumos.graph.waits.unsaid import Polls
 
@@ -144,7 +143,7 @@ def _repetitions_unequal(where: str, trace: Trace, work: DeviceWork) -> Iterator
     pieces = np.bincount(by[by >= 0], minlength=len(trace))
     launches = operators[np.isin(trace.name[operators], trace.name[operators[pieces[operators] > 0]])]
     threads = [launches[trace.lane[launches] == lane] for lane in np.unique(trace.lane[launches])]
-    unequal = sum(_unequal(places_in_code(trace, of_thread), pieces) for of_thread in threads)
+    unequal = sum(_unequal(at := places_in_code(trace, of_thread), trace.name[at.row], pieces) for of_thread in threads)
     if unequal:
         message = (
             f"{where}: operators launch {unequal:,} of {len(calls):,} pieces of device work more or less than at the same place of other"
@@ -153,12 +152,13 @@ def _repetitions_unequal(where: str, trace: Trace, work: DeviceWork) -> Iterator
         yield Evidence("repetitions-unequal", message, Grade.LIMITED, min(unequal / len(calls), 1.0))
 
 
-def _unequal(at: Places, pieces: Int64) -> int:
-    """How many pieces of work operators of one thread launch more or less than is usual at their place. pieces: by every row of the trace.
+def _unequal(at: Places, names: Int32, pieces: Int64) -> int:
+    """How many pieces of work operators of one thread launch more or less than is usual at their place. names: of the operators. pieces: by
+    every row of the trace.
     Steps that begin more or fewer operators of a name than most are left out: the window cut them, or they differ."""
     out = 0
-    for name in np.unique(at.name[at.step > 0]).tolist():
-        here = np.flatnonzero((at.name == name) & (at.step > 0))
+    for name in np.unique(names[at.step > 0]).tolist():
+        here = np.flatnonzero((names == name) & (at.step > 0))
         steps, times = np.unique(at.step[here], return_counts=True)
         alike = steps[times == np.bincount(times).argmax()]
         launched = pieces[at.row[here[np.isin(at.step[here], alike)]]].reshape(len(alike), -1)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.enclosing import Ranges
 from lumos.graph.joined.collectives import is_communication
+from lumos.graph.places import Ranges
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.enclosing import Ranges
+from lumos.graph.places import Ranges
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.hand_offs.places import Place, Places, places_in_code, step_at
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
+from lumos.graph.places import Places, places_in_code, step_at
 from lumos.trace.table import ABSENT, Category
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ def _of_thread(trace: Trace, slices: HostSlices, pauses: Int64, waits: NDArray[n
     own = slices.row[pauses]
     place = np.where(own >= 0, at.begun_before(trace.start[own]), at.begun_before(end))
     for i in np.flatnonzero(under_way & (place >= 0)).tolist():
-        here, step = at.of(int(place[i])), int(at.step[place[i]])
+        here, step = int(at.place[place[i]]), int(at.step[place[i]])
         outstanding = [c for c in found[oldest[i] : newest[i]] if c.end > begin[i] and not refuted(here, step - c.step, c.number)]
         source[pauses[i]] = _last_awaited(outstanding, int(begin[i]), int(end[i]))
 
@@ -143,14 +143,14 @@ class _Refuted:
     def __init__(self, places: Places, left: Int64, found: list[_Collective]) -> None:
         self._places, self._left, self._rows = places, left, places.repetitions()
         self._found: dict[int, dict[int, _Collective]] = {}
-        self._known: dict[tuple[Place, int, int], bool] = {}
+        self._known: dict[tuple[int, int, int], bool] = {}
         for c in found:
             self._found.setdefault(c.number, {})[c.step] = c
 
-    def __call__(self, place: Place, later: int, number: int) -> bool:
+    def __call__(self, place: int, later: int, number: int) -> bool:
         if (place, later, number) not in self._known:
             of_step = self._found[number]
-            rows = self._rows.at(place)
+            rows = self._rows.flat[self._rows.offset[place] : self._rows.offset[place + 1]]
             times = zip(self._places.step[rows].tolist(), self._left[rows].tolist(), strict=True)
             pairs = [(of_step[step - later], time) for step, time in times if step - later in of_step]
             running = [c.end - time > max(USUALLY_LEFT, USUAL_SHARE_LEFT * (c.end - c.start)) for c, time in pairs]

@@ -3,7 +3,7 @@
 Some poll by the clock: they make runtime calls, but run no operator, launch nothing and wait for nothing, such as NCCL's watchdog.
 Others run operators, driven by a clock or by another process, such as a monitor or the thread that pins what a data loader's
 workers send. The work of such a thread begins at other places of the loop in every step, while work that one thread hands to another
-begins at the same places in all steps (`graph.hand_offs.places`). A thread that launches device work, communicates or runs nodes of the
+begins at the same places in all steps (`graph.places`). A thread that launches device work, communicates or runs nodes of the
 backward pass takes part in the step, and so is none of these, nor is any where fewer than two steps are marked.
 """
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.hand_offs.places import Place, places_in_code
 from lumos.graph.hand_offs.threads import is_backward_node
 from lumos.graph.joined.collectives import is_cpu_collective, is_issuing
+from lumos.graph.places import places_in_code
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import Category, Int32, Int64, Trace
 
@@ -50,7 +50,7 @@ def timers(trace: Trace, slices: HostSlices, anchors: Int32, shortest: int) -> N
         for lane in judged:
             at = loop.begun_before(_runs(slices, lane, shortest))
             at = at[at >= 0]
-            out[lane] = len(at) >= LEAST_RUNS and _recurring([(loop.of(i), int(loop.step[i])) for i in at.tolist()]) < len(at) / 2
+            out[lane] = len(at) >= LEAST_RUNS and _recurring([(int(loop.place[i]), int(loop.step[i])) for i in at.tolist()]) < len(at) / 2
     return out
 
 
@@ -62,9 +62,9 @@ def _runs(slices: HostSlices, lane: int, shortest: int) -> Int64:
     return np.asarray(slices.start[own[begins]])
 
 
-def _recurring(begun: list[tuple[Place, int]]) -> int:
+def _recurring(begun: list[tuple[int, int]]) -> int:
     """How many of the places in steps are also begun at in another step."""
-    steps: dict[Place, set[int]] = {}
+    steps: dict[int, set[int]] = {}
     for place, step in begun:
         steps.setdefault(place, set()).add(step)
     return sum(len(steps[place]) > 1 for place, _ in begun)

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.enclosing import Ranges
 from lumos.graph.joined.arguments import SHAPES, column_of, integer, shape_elements
 from lumos.graph.joined.messages import (
     SIDES,
@@ -26,6 +25,7 @@ from lumos.graph.joined.messages import (
 )
 from lumos.graph.kernel_names import KernelClass, kernel_class
 from lumos.graph.lists import numbered
+from lumos.graph.places import Ranges
 from lumos.graph.table import Collectives
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 from lumos.vocabulary import CollectiveKind

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.characters import is_whole
-from lumos.graph.enclosing import Ranges
 from lumos.graph.joined.arguments import integer, shape_bytes, text
+from lumos.graph.places import Ranges
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 from lumos.vocabulary import CollectiveKind, DType
 

@@ -47,8 +47,8 @@ def _current_stream(trace: Trace, work: DeviceWork, plain: Int64, call: int) -> 
 
 def _around(trace: Trace, issued: Issued, call: int, stream: int) -> set[tuple[int, int]]:
     """The pairs of one graph launch: its work on other streams between the work on `stream` before and after it."""
-    work, time = issued.work, int(trace.start[call])
-    before, after = issued.last_before(stream, time), issued.next_after(stream, time + 1)
+    work, time = issued.work, trace.start[call]
+    before, after = int(issued.last_before(stream, time)), int(issued.next_after(stream, time + 1))
     members = np.flatnonzero(work.call == call)
     pairs = set()
     for other in np.unique(work.stream[members]).tolist():

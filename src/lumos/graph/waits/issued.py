@@ -17,6 +17,8 @@ from lumos.graph.waits.notes import BEFORE
 from lumos.trace.table import ABSENT, Int8, Int64, Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from lumos.graph.launches import DeviceWork
 
 #: The time at which work that no event marks can be awaited: never.
@@ -36,31 +38,35 @@ class Issued:
         for low, high in pairwise(self.bounds.tolist()):
             np.maximum.accumulate(work.end[low:high], out=self.ended[low:high])
 
-    def last_before(self, stream: int, time: int) -> int:
-        """Index of the last work on `stream` whose call started before `time`; ABSENT if none."""
-        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
-        at = int(np.searchsorted(self.work.issued[low:high], time, "left"))
-        return low + at - 1 if at else ABSENT
+    def last_before(self, stream: int, time: Int64) -> Int64:
+        """Index of the last work on `stream` whose call started before each time; ABSENT where there is none."""
+        low, high = self.bounds[stream : stream + 2].tolist()
+        at = np.searchsorted(self.work.issued[low:high], time, "left")
+        return np.where(at > 0, low + at - 1, ABSENT)
 
-    def marked(self, stream: int, recorded: int, called: int, until: int) -> int:
-        """Index of the work on `stream` that an event stands for; ABSENT if none. Of work from before the recording, the last that had
-        ended by then. recorded: of its `Note`. called, until: when a wait for it was called, and by when the work had ended."""
-        if recorded != BEFORE:
-            return self.last_before(stream, called if recorded == ABSENT else recorded)
-        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
-        ended = int(np.searchsorted(self.ended[low:high], until + self.rounding, "right"))
-        return min(low + ended - 1, self.last_before(stream, BEFORE)) if ended else ABSENT
+    def next_after(self, stream: int, time: Int64) -> Int64:
+        """Index of the first work on `stream` whose call started at each time or later; ABSENT where there is none."""
+        low, high = self.bounds[stream : stream + 2].tolist()
+        at = low + np.searchsorted(self.work.issued[low:high], time, "left")
+        return np.where(at < high, at, ABSENT)
 
-    def next_after(self, stream: int, time: int) -> int:
-        """Index of the first work on `stream` whose call started at `time` or later; ABSENT if none."""
-        low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
-        at = low + int(np.searchsorted(self.work.issued[low:high], time, "left"))
-        return at if at < high else ABSENT
+    def last_of_all_before(self, time: Int64) -> Int64:
+        """Of the last work on each stream whose call started before each time, the one that ended last; ABSENT where there is none."""
+        out = np.full(len(time), ABSENT, np.int64)
+        for stream in range(len(self.work.streams)):
+            last = self.last_before(stream, time)
+            later = (last >= 0) & ((out < 0) | (self.work.end[last] > self.work.end[out]))
+            out[later] = last[later]
+        return out
 
-    def last_of_all_before(self, time: int) -> int:
-        """Of the last work on each stream whose call started before `time`, the one that ended last; ABSENT if none."""
-        last = [i for s in range(len(self.work.streams)) if (i := self.last_before(s, time)) != ABSENT]
-        return max(last, key=lambda i: int(self.work.end[i]), default=ABSENT)
+    def marked(self, stream: int, recorded: Int64, called: Int64, until: Int64) -> Int64:
+        """Index of the work on `stream` that events stand for; ABSENT where there is none. Of work from before the recording, the last that
+        had ended by then. recorded: when they were (`Notes`). called, until: when a wait for each was called, and by when the work had
+        ended."""
+        low, high = self.bounds[stream : stream + 2].tolist()
+        ended = low + np.searchsorted(self.ended[low:high], until + self.rounding, "right") - 1
+        last = self.last_before(stream, np.where(recorded == ABSENT, called, recorded))
+        return np.where((recorded == BEFORE) & (ended < last), np.where(ended >= low, ended, ABSENT), last)
 
     def sources(self, stream: int, time: Int64, until: Int64, awaitable: Int64, *, last: bool) -> Int64 | None:
         """The work on `stream` that a repeated wait awaits, int64[k] indices; ABSENT where it was issued before the recording.
@@ -86,6 +92,11 @@ class Issued:
                 found = newest - back[0]
                 return np.where(found >= low, found, ABSENT)
         return None
+
+    def candidates(self, streams: Iterable[int], time: Int64, until: Int64, awaitable: Int64, *, last: bool) -> dict[int, Int64]:
+        """The same on each of some streams that the repetitions do not refute."""
+        found = {stream: self.sources(stream, time, until, awaitable, last=last) for stream in streams}
+        return {stream: work for stream, work in found.items() if work is not None}
 
     def in_turn(self, stream: int, time: Int64, until: Int64, awaitable: Int64, in_step: int) -> Int64 | None:
         """The work on `stream` that calls await which wait for its events in turn, int64[k] indices; ABSENT where it was issued before

@@ -2,57 +2,60 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.trace.table import ABSENT, Category, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:
-    from lumos.trace.table import Int64
+    from lumos.graph.launches import DeviceWork
 
-
+#: In the place of a stream that the trace has no work on.
+UNUSED = -2
 #: The time of a call from before the recording.
 BEFORE = np.iinfo(np.int64).min + 1
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
-    """A `cuda_sync` row: the streams and the event that a synchronising call, or a stream's wait, refers to."""
+class Notes(NamedTuple):
+    """What is noted of each call, int64[k]; ABSENT where nothing is. stream: the stream that waits, or is waited for, and source: that of
+    an event, as indices, UNUSED where the trace has no work on it. recorded: when the event was recorded, ns; BEFORE the recording."""
 
-    device: int
-    stream: int
-    source_stream: int
-    recorded: int  # when the event was recorded, ns; BEFORE the recording; ABSENT where the trace has no row of that call
+    stream: Int64
+    source: Int64
+    recorded: Int64
 
 
-def sync_notes(trace: Trace) -> dict[int, Note]:
-    """`cuda_sync` rows by the correlation of their call."""
-    rows = np.flatnonzero(trace.category == Category.SYNC)
-    if not len(rows):
-        return {}
-    *columns, record = (trace.dense(key)[rows] for key in ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id"))
-    columns.append(_call_times(trace, record))
-    return {int(c): Note(*map(int, values)) for c, *values in zip(trace.correlation[rows], *columns, strict=True)}
+def noted(trace: Trace, work: DeviceWork, calls: Int32) -> Notes:
+    """What is noted of some calls, by their correlation ids."""
+    rows = np.flatnonzero((trace.category == Category.SYNC) & (trace.correlation != ABSENT))
+    rows = rows[np.argsort(trace.correlation[rows], kind="stable")]
+    at = np.searchsorted(trace.correlation[rows], trace.correlation[calls], "right") - 1
+    row = np.append(rows, ABSENT)[at]
+    known = (row != ABSENT) & (trace.correlation[row] == trace.correlation[calls])
+    keys = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
+    device, stream, source, record = (np.where(known, trace.dense(key)[row], ABSENT) for key in keys)
+    return Notes(_streams(work, device, stream), _streams(work, device, source), _call_times(trace, record))
+
+
+def _streams(work: DeviceWork, device: Int64, stream: Int64) -> Int64:
+    """The indices of named streams; of a name that one device alone has, that of this."""
+    out = np.full(len(stream), ABSENT, np.int64)
+    for name in np.unique(stream[stream != ABSENT]).tolist():
+        alike = {d: i for i, (d, s) in enumerate(work.streams) if s == name}
+        only = next(iter(alike.values())) if len(alike) == 1 else UNUSED
+        here = stream == name
+        out[here] = [alike.get(d, only) for d in device[here].tolist()]
+    return out
 
 
 def _call_times(trace: Trace, correlation: Int64) -> Int64:
     """When the first runtime call with each of these correlation ids began, ns; ABSENT where there is none, but BEFORE for an id that is
     smaller than all that were recorded: ids ascend."""
-    calls = np.flatnonzero(trace.category == Category.RUNTIME)
+    calls = np.flatnonzero((trace.category == Category.RUNTIME) & (trace.correlation != ABSENT))
     ids, first = np.unique(trace.correlation[calls], return_index=True)
     if not len(ids):
-        return np.full(len(correlation), ABSENT)
+        return np.full(len(correlation), ABSENT, np.int64)
     at = np.minimum(np.searchsorted(ids, correlation), len(ids) - 1)
-    known = (ids[at] == correlation) & (correlation != ABSENT)
-    before = (correlation != ABSENT) & (correlation < ids[ids != ABSENT].min(initial=np.iinfo(np.int32).max))
-    return np.where(known, trace.start[calls[first[at]]], np.where(before, BEFORE, ABSENT))
-
-
-def note_stream(stream_of: dict[tuple[int, int], int], device: int, stream: int) -> int | None:
-    """The index of the stream that a note names; None where the trace has no work on it."""
-    if (device, stream) in stream_of:
-        return stream_of[device, stream]
-    same = [i for (_, s), i in stream_of.items() if s == stream]
-    return same[0] if len(same) == 1 else None
+    time = np.where(ids[at] == correlation, trace.start[calls[first[at]]], np.where(correlation < ids[0], BEFORE, ABSENT))
+    return np.where(correlation == ABSENT, ABSENT, time)

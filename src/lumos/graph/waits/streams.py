@@ -2,7 +2,7 @@
 
 The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits for which other one, as of
 which record call). Elsewhere they are inferred from the order of calls, for all repetitions of a wait in the code together
-(`graph.waits.recurrence`). The waiting stream is the one that the next launch after the wait goes to, the work held back the next that is
+(`graph.places`). The waiting stream is the one that the next launch after the wait goes to, the work held back the next that is
 launched to it. The awaited work is the latest on another stream that an event can stand for (`graph.waits.issued`) and that no repetition
 refutes by having started before it had ended; of several waits before one launch, each has awaited work of its own. Without such work the
 wait is unresolved: it holds nothing back, and it is counted.
@@ -20,10 +20,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.enclosing import Ranges
+from lumos.graph.places import Ranges, recurrences
 from lumos.graph.waits.issued import Issued, awaitable_from, issued_together
-from lumos.graph.waits.notes import Note, note_stream, sync_notes
-from lumos.graph.waits.recurrence import recurrences
+from lumos.graph.waits.notes import Notes, noted
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -53,73 +52,6 @@ class StreamWaits:
     unresolved: int
 
 
-class _Recurring(NamedTuple):
-    """One wait in the code. time: int64[k], when each repetition was called. waiting: the streams that may be the waiting one, the
-    likeliest first. sources: the streams that may be awaited."""
-
-    time: Int64
-    waiting: Sequence[int]
-    sources: Sequence[int]
-
-
-def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
-    """The waits between the streams of one rank."""
-    rows = np.flatnonzero(calls == Call.STREAM_WAIT).astype(np.int32)
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    issued, notes = Issued(work), sync_notes(trace)
-    if len(rows) and any(note.source_stream != ABSENT for note in notes.values()):
-        return _exact(trace, issued, notes, rows)
-    waits = _recorded(trace, issued, notes, rows[~_inside_the_library(trace, work, rows)])
-    awaitable = awaitable_from(trace, calls, issued)
-    last = awaitable is None  # an event that was not recorded may stand for whatever was issued before the wait
-    awaitable = issued_together(trace, work) if awaitable is None else awaitable
-    pairs: dict[tuple[int, int], int] = {}
-    inferred = unresolved = 0
-    for place, wait in enumerate(waits):
-        found = _source(issued, wait, awaitable, pairs, last=last)
-        if found is None:
-            unresolved += len(wait.time)
-            continue
-        inferred += len(wait.time)
-        for held, source in zip(found.held.tolist(), found.source.tolist(), strict=True):
-            if held != ABSENT and source != ABSENT:
-                pairs.setdefault((held, source), place)
-    return _waits(pairs, 0, inferred, unresolved)
-
-
-def _waits(pairs: dict[tuple[int, int], int], exact: int, inferred: int, unresolved: int) -> StreamWaits:
-    table = np.array(sorted((*pair, place) for pair, place in pairs.items()), np.int64).reshape(-1, 3)
-    return StreamWaits(table[:, 0], table[:, 1], table[:, 2], exact, inferred, unresolved)
-
-
-def _exact(trace: Trace, issued: Issued, notes: dict[int, Note], rows: Int32) -> StreamWaits:
-    """The waits that the profiler's own rows name. It writes no row where the awaited stream has no work: nothing is waited for."""
-    stream_of = {pair: i for i, pair in enumerate(issued.work.streams)}
-    pairs: dict[tuple[int, int], int] = {}
-    exact = 0
-    for place, calls in enumerate(recurrences(trace, issued.work, trace.lane[rows], trace.start[rows])):
-        for row in rows[calls].tolist():
-            note = notes.get(int(trace.correlation[row]))
-            if note is not None and note.source_stream != ABSENT:
-                exact += 1
-                pair = _named(issued, stream_of, note, int(trace.start[row]))
-                if pair is not None:
-                    pairs.setdefault(pair, place)
-    return _waits(pairs, exact, 0, 0)
-
-
-def _named(issued: Issued, stream_of: dict[tuple[int, int], int], note: Note, time: int) -> tuple[int, int] | None:
-    """The (waiting, awaited) work that a Stream Wait Event row names; None where nothing had been issued to the awaited stream, or nothing
-    is issued to the waiting one any more: then nothing waits."""
-    waiting = note_stream(stream_of, note.device, note.stream)
-    awaited = note_stream(stream_of, note.device, note.source_stream)
-    if waiting is None or awaited is None:
-        return None
-    held = issued.next_after(waiting, time)
-    source = ABSENT if held == ABSENT else issued.marked(awaited, note.recorded, time, int(issued.work.start[held]))
-    return None if source == ABSENT else (held, source)
-
-
 class _Found(NamedTuple):
     """For each repetition of a wait: the work that is held back and the work that it waits for, ABSENT without; int64[k]."""
 
@@ -127,49 +59,82 @@ class _Found(NamedTuple):
     source: Int64
 
 
-def _source(issued: Issued, wait: _Recurring, awaitable: Int64, known: Container[tuple[int, int]], *, last: bool) -> _Found | None:
-    """What a wait in the code holds back, and for what; None where its repetitions refute every candidate. Nothing is held back where
-    nothing is launched any more. known: what other waits hold back and for what. Nobody lets the same work wait for the same work twice, so
-    of several candidates those come first that no other wait has."""
-    start = issued.work.start
+def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
+    """The waits between the streams of one rank."""
+    rows = np.flatnonzero(calls == Call.STREAM_WAIT).astype(np.int32)
+    rows = rows[np.argsort(trace.start[rows], kind="stable")]
+    issued, notes = Issued(work), noted(trace, work, rows)
+    exact = bool((notes.source != ABSENT).any())
+    if not exact:
+        inside = _inside_the_library(trace, work, rows)
+        rows, notes = rows[~inside], Notes(*(column[~inside] for column in notes))
+    awaitable = awaitable_from(trace, calls, issued)
+    last = awaitable is None  # an event that was not recorded may stand for whatever was issued before the wait
+    awaitable = issued_together(trace, work) if awaitable is None else awaitable
+    ahead = _launches_ahead(work, trace.start[rows])
+    pairs: dict[tuple[int, int], int] = {}
+    unresolved = 0
+    for place, same in enumerate(recurrences(trace, work, trace.lane[rows], trace.start[rows])):
+        time, named = trace.start[rows[same]], Notes(*(column[same] for column in notes))
+        if exact:
+            found: _Found | None = _named(issued, named, time)
+        else:
+            waiting = [int(named.stream[0])] if named.stream[0] >= 0 else list(dict.fromkeys(ahead[same[0]].tolist()))
+            found = _source(issued, waiting, time, awaitable, pairs, last=last)
+        if found is None:
+            unresolved += len(same)
+            continue
+        for held, source in zip(found.held.tolist(), found.source.tolist(), strict=True):
+            if held != ABSENT and source != ABSENT:
+                pairs.setdefault((held, source), place)
+    table = np.array(sorted((*pair, place) for pair, place in pairs.items()), np.int64).reshape(-1, 3)
+    known = int((notes.source != ABSENT).sum())
+    return StreamWaits(*table.T, known, 0 if exact else len(rows) - unresolved, unresolved)
+
+
+def _launches_ahead(work: DeviceWork, time: Int64) -> Int64:
+    """The streams of the next LAUNCHES_AHEAD launches after each time, int64[k, launches]; of fewer where the recording ends."""
+    launched = np.flatnonzero(work.call >= 0)
+    launched = launched[np.argsort(work.issued[launched], kind="stable")]
+    next_to = np.searchsorted(work.issued[launched], time, "left")[:, None] + np.arange(LAUNCHES_AHEAD)
+    return work.stream[launched][np.minimum(next_to, len(launched) - 1)] if len(launched) else np.empty((len(time), 0), np.int64)
+
+
+def _named(issued: Issued, notes: Notes, time: Int64) -> _Found:
+    """What the profiler's own rows name. It writes none where the awaited stream has no work, and nothing waits where nothing had been
+    issued to the awaited stream, or nothing is issued to the waiting one any more."""
+    held, source = np.full(len(time), ABSENT, np.int64), np.full(len(time), ABSENT, np.int64)
+    for waiting, awaited in {*zip(notes.stream.tolist(), notes.source.tolist(), strict=True)}:
+        if waiting >= 0 and awaited >= 0:
+            here = np.flatnonzero((notes.stream == waiting) & (notes.source == awaited))
+            held[here] = issued.next_after(waiting, time[here])
+            here = here[held[here] != ABSENT]
+            source[here] = issued.marked(awaited, notes.recorded[here], time[here], issued.work.start[held[here]])
+    return _Found(held, source)
+
+
+def _source(
+    issued: Issued, waiting: Sequence[int], time: Int64, awaitable: Int64, known: Container[tuple[int, int]], *, last: bool
+) -> _Found | None:
+    """What a wait in the code, called at `time`, holds back, and for what; None where its repetitions refute every candidate. Nothing is
+    held back where nothing is launched any more. waiting: the streams that may be the waiting one, the likeliest first. known: what other
+    waits hold back and for what. Nobody lets the same work wait for the same work twice, so of several candidates those come first that no
+    other wait has."""
     nothing, repeated = True, None
-    for waiting in wait.waiting:
-        held = np.array([issued.next_after(waiting, time) for time in wait.time.tolist()], np.int64)
-        real = np.flatnonzero(held != ABSENT)
-        if not len(real):
+    for stream in waiting:
+        held = issued.next_after(stream, time)
+        real = held != ABSENT
+        if not real.any():
             continue
         nothing = False
-        candidates = []
-        for stream in wait.sources:
-            if stream != waiting:
-                source = issued.sources(stream, wait.time[real], start[held[real]], awaitable, last=last)
-                if source is not None:
-                    candidates.append(source)
-        candidates.sort(key=lambda source: -int(issued.work.issued[source.max()]))
-        for source in candidates:
+        others = [other for other in range(len(issued.work.streams)) if other != stream]
+        candidates = issued.candidates(others, time[real], issued.work.start[held[real]], awaitable, last=last)
+        for source in sorted(candidates.values(), key=lambda source: -int(issued.work.issued[source.max()])):
             found = _Found(held[real], source)
             if not all(pair in known for pair in zip(found.held.tolist(), source.tolist(), strict=True)):
                 return found
             repeated = repeated or found
-    return repeated or (_Found(np.empty(0, np.int64), np.empty(0, np.int64)) if nothing else None)
-
-
-def _recorded(trace: Trace, issued: Issued, notes: dict[int, Note], rows: Int32) -> list[_Recurring]:
-    """The waits of the calls in `rows`, by start. Notes of CUDA 12.9 and later name only the waiting stream."""
-    work = issued.work
-    stream_of = {pair: i for i, pair in enumerate(work.streams)}
-    launched = np.flatnonzero(work.call >= 0)
-    launched = launched[np.argsort(work.issued[launched], kind="stable")]
-    start = work.issued[launched]
-    out = []
-    for calls in recurrences(trace, work, trace.lane[rows], trace.start[rows]):
-        time = trace.start[rows[calls]]
-        at = int(np.searchsorted(start, time[0], "left"))
-        note = notes.get(int(trace.correlation[rows[calls[0]]]))
-        named = None if note is None else note_stream(stream_of, note.device, note.stream)
-        ahead = [named] if named is not None else list(dict.fromkeys(work.stream[launched[at : at + LAUNCHES_AHEAD]].tolist()))
-        out.append(_Recurring(time, ahead, range(len(work.streams))))
-    return out
+    return repeated or (_Found(time[:0], time[:0]) if nothing else None)
 
 
 #: The ranges in which communication libraries are called.

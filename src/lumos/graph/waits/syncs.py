@@ -2,7 +2,7 @@
 
 Each becomes two tasks: the call's own cost, and its return, which depends on the work that the call waits for. Which work
 that is comes from the profiler's `cuda_sync` rows where the trace has them, else from the order of calls, for all repetitions of a
-call in the code together (`graph.waits.recurrence`): a stream is awaited up to the last work issued to it before the call, an event up to
+call in the code together (`graph.places`): a stream is awaited up to the last work issued to it before the call, an event up to
 the work at a record call before it. Of several, the latest that no repetition refutes by returning before that work had ended. Where a
 stream has as many events in a step as there are calls, they wait for the events in turn. The own cost is measured on calls that had
 nothing to wait for.
@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.calls import Call
+from lumos.graph.places import alike_places
 from lumos.graph.waits.issued import NO_TIME, Issued, awaitable_from
-from lumos.graph.waits.notes import Note, note_stream, sync_notes
-from lumos.graph.waits.recurrence import alike_places
+from lumos.graph.waits.notes import noted
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -76,41 +76,27 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
     """The synchronising calls of a trace, each with the work it waits for."""
     rows = np.flatnonzero((calls >= Call.DEVICE_SYNC) & (calls <= Call.EVENT_SYNC)).astype(np.int32)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    issued, notes = Issued(work), sync_notes(trace)
-    count = len(rows)
-    target, event = np.full(count, NONE, np.int32), np.full(count, ABSENT, np.int32)
-    awaited, resolved = np.full(count, ABSENT, np.int64), np.ones(count, bool)
-    unnamed = np.zeros(count, bool)
-    for i, row in enumerate(rows.tolist()):
-        note = notes.get(int(trace.correlation[row]))
-        begin = int(trace.start[row])
-        if calls[row] == Call.DEVICE_SYNC:
-            target[i], awaited[i] = _ALL, issued.last_of_all_before(begin)
-            continue
-        stream = None if note is None else _named_stream(issued, note, of_event=calls[row] == Call.EVENT_SYNC)
-        unnamed[i] = stream is None
-        if stream is not None and calls[row] == Call.STREAM_SYNC:
-            target[i], awaited[i] = stream, issued.last_before(stream, begin)
-        elif stream is not None and note is not None:
-            awaited[i] = event[i] = issued.marked(stream, note.recorded, begin, begin + int(trace.duration[row]))
-    for kind in (Call.STREAM_SYNC, Call.EVENT_SYNC):
-        of_kind = np.flatnonzero(unnamed & (calls[rows] == kind))
-        found = _inferred(trace, calls, issued, rows[of_kind])
-        awaited[of_kind], resolved[of_kind] = found.work, found.stream != NONE
-        if kind == Call.STREAM_SYNC:
-            target[of_kind] = found.stream
-        else:
-            event[of_kind] = found.work
-    awaited_end = np.where(awaited >= 0, work.end[awaited], ABSENT) if len(work) else np.full(count, ABSENT, np.int64)
+    issued, notes = Issued(work), noted(trace, work, rows)
+    kind, begin, finish = calls[rows], trace.start[rows], trace.start[rows] + trace.duration[rows]
+    target, event = (np.full(len(rows), none, np.int32) for none in (NONE, ABSENT))
+    awaited, resolved = np.full(len(rows), ABSENT, np.int64), np.ones(len(rows), bool)
+    of_device = kind == Call.DEVICE_SYNC
+    target[of_device] = _ALL
+    awaited[of_device] = issued.last_of_all_before(begin[of_device])
+    for of, named in ((Call.STREAM_SYNC, notes.stream), (Call.EVENT_SYNC, notes.source)):
+        for stream in np.unique(named[(kind == of) & (named >= 0)]).tolist():
+            here = np.flatnonzero((kind == of) & (named == stream))
+            target[here] = stream
+            recorded = notes.recorded[here] if of == Call.EVENT_SYNC else np.full(len(here), ABSENT)
+            awaited[here] = issued.marked(stream, recorded, begin[here], finish[here])
+        here = np.flatnonzero((kind == of) & (named < 0))
+        found = _inferred(trace, calls, issued, rows[here])
+        target[here], awaited[here], resolved[here] = found.stream, found.work, found.stream != NONE
+    on_event = kind == Call.EVENT_SYNC
+    target[on_event], event[on_event] = NONE, awaited[on_event]
+    awaited_end = np.where(awaited >= 0, np.append(work.end, 0)[awaited], ABSENT)
     own, unclaimed, waited = _own_costs(trace, rows, awaited_end, resolved)
     return Synchronisations(rows, target, event, own, unclaimed, waited, awaited_end)
-
-
-def _named_stream(issued: Issued, note: Note, *, of_event: bool) -> int | None:
-    """The stream that a note names, as an index; None where it names none with work."""
-    named = note.source_stream if of_event else note.stream
-    stream_of = {pair: i for i, pair in enumerate(issued.work.streams)}
-    return None if named == ABSENT else note_stream(stream_of, note.device, named)
 
 
 class _Awaited(NamedTuple):
@@ -128,10 +114,15 @@ def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> _Awaite
     begin, finish = trace.start[rows], trace.start[rows] + trace.duration[rows]
     of_event = bool(calls[rows[0]] == Call.EVENT_SYNC)
     recorded = awaitable_from(trace, calls, issued) if of_event else None
+    streams, never = range(len(issued.work.streams)), np.full(len(issued.work), NO_TIME)
     alike = alike_places(trace, issued.work, trace.lane[rows], begin)
     a_step = sum(map(len, alike))
     for places in alike:
-        found = [_on_every_stream(issued, begin[place], finish[place], recorded, of_event=of_event) for place in places]
+        found = []
+        for place in places:  # where no event was recorded, any work may have had one behind it, but only repetitions can tell which
+            any_work = issued.work.issued if of_event and len(place) > 1 else never
+            awaitable = any_work if recorded is None else recorded
+            found.append(issued.candidates(streams, begin[place], finish[place], awaitable, last=recorded is None))
         if recorded is not None and a_step > 1:
             _in_turn(issued, places, found, begin, finish, recorded, a_step)
         # Calls that are alike wait for one stream: the one that explains most of them, and of several the one issued to last.
@@ -142,18 +133,6 @@ def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> _Awaite
                 stream = max(ranks)[-1]
                 out.stream[place], out.work[place] = np.where(works[stream] >= 0, stream, NONE), works[stream]
     return out
-
-
-def _on_every_stream(issued: Issued, begin: Int64, finish: Int64, recorded: Int64 | None, *, of_event: bool) -> dict[int, Int64]:
-    """What one call in the code may wait for, on each stream where its repetitions do not refute all of it, as `Issued.sources` gives it.
-
-    recorded: as `awaitable_from` gives it. Without it any work may have had a record call behind it, but only repetitions can tell which.
-    """
-    awaitable = recorded
-    if awaitable is None:
-        awaitable = issued.work.issued if of_event and len(begin) > 1 else np.full(len(issued.work), NO_TIME)
-    found = {s: issued.sources(s, begin, finish, awaitable, last=recorded is None) for s in range(len(issued.work.streams))}
-    return {stream: work for stream, work in found.items() if work is not None}
 
 
 def _in_turn(

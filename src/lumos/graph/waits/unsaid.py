@@ -18,8 +18,8 @@ import numpy as np
 
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
+from lumos.graph.places import recurrences
 from lumos.graph.waits.issued import Issued
-from lumos.graph.waits.recurrence import recurrences
 from lumos.graph.waits.syncs import LONG_CALL, WAKE_UP
 from lumos.trace.table import Category, Int64, Trace
 
@@ -119,5 +119,5 @@ def _waiting(trace: Trace, issued: Issued, rows: Int32) -> list[Int32]:
 
 def _last_ends(issued: Issued, begin: Int64) -> Int64:
     """When all work that was issued before each of these times had ended, ns; the times themselves where there was none."""
-    last = [issued.last_of_all_before(time) for time in begin.tolist()]
-    return np.array([time if i < 0 else int(issued.work.end[i]) for i, time in zip(last, begin.tolist(), strict=True)], np.int64)
+    last = issued.last_of_all_before(begin)
+    return np.where(last < 0, begin, np.append(issued.work.end, 0)[last])

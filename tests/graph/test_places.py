@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lumos.graph.enclosing import Ranges
+from lumos.graph.places import Ranges
 from lumos.trace.table import ABSENT
 
 from .conftest import AUTOGRAD, THREAD
