@@ -204,3 +204,15 @@ def test_the_profilers_stop_within_the_last_mark_is_no_work_of_the_step(loop):
     stop = [(0, Kind.SYNC, "sync", 112, 115), (0, Kind.RETURN, "sync", 175, 175)]
     assert completions(loop(*stop)) == [30, 130]
     assert completions(loop((0, Kind.SYNC, "sync", 13, 14), (0, Kind.RETURN, "sync", 60, 60), *stop)) == [60, 175]
+
+
+def test_a_wait_for_another_thread_is_no_part_of_the_profilers_stop(loop):
+    """The last step ends when thread 2 has done its part, at 120; the stop begins behind it."""
+    more = [
+        (2, Kind.OPERATOR, "backward", 112, 120),
+        (0, Kind.RETURN, "(between operators)", 120, 120),
+        (0, Kind.SYNC, "sync", 122, 125),
+        (0, Kind.RETURN, "sync", 175, 175),
+    ]
+    graph = loop(*more, others=[Processor(0, False, "thread 2", lane=2)], edges=[(6, 7, Dependency.HAND_OFF)])
+    assert members(graph).step.tolist() == [0, 0, 1, 1, 0, 1, 1, 1, -1, -1]

@@ -186,11 +186,12 @@ def _without_the_stop(graph: Graph, measured_start: Int64, span: Int32) -> None:
 
 
 def _trailing_calls(graph: Graph, measured_start: Int64, span: Int32, mark: int) -> Int64:
-    """The calls that wait, and the pauses, of a step's marked thread after its last operator, launch or exchange."""
+    """The calls that wait for devices, and the pauses, of a step's marked thread after all else that it does or waits for."""
     step = graph.steps[mark]
     lane = np.array([p.lane if p.rank == step.rank and not p.is_stream else -1 for p in graph.processors])
     own = np.flatnonzero((span == mark) & (lane[graph.processor] == step.lane))
     calls = np.isin(graph.kind[own], (Kind.RUNTIME, Kind.SYNC, Kind.RETURN, Kind.HOST))
+    calls &= ~np.isin(own, list_of(graph.pred_offset)[graph.pred_kind == Dependency.HAND_OFF])
     last = measured_start[own[~calls]].max(initial=np.iinfo(np.int64).min)
     trailing: Int64 = own[calls & (measured_start[own] > last)]
     return trailing if np.isin(graph.kind[trailing], (Kind.SYNC, Kind.RETURN)).any() else trailing[:0]
