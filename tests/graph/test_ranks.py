@@ -7,7 +7,7 @@ import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build
-from lumos.graph.joined.alignment import align_collectives
+from lumos.graph.joined.matching import align_collectives
 from lumos.simulation import simulate
 
 US = 1000

@@ -18,8 +18,8 @@ import numpy as np
 
 from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.parts import NamedParts, named_parts
+from lumos.analyze.task_class import working
 from lumos.analyze.waiting.idle import Idle, idle_intervals
-from lumos.analyze.working import working
 from lumos.bars import Bar
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown

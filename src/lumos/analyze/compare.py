@@ -18,8 +18,8 @@ from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
 from lumos.analyze.loop.steps import Members, StepTime, StepTimes, members, step_times
 from lumos.analyze.tables import by_operator
+from lumos.analyze.task_class import working
 from lumos.analyze.trust import Trust, trust
-from lumos.analyze.working import working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind

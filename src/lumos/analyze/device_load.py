@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, step_times
-from lumos.analyze.working import working
+from lumos.analyze.task_class import working
 from lumos.intervals import Union, covered, union
 
 if TYPE_CHECKING:

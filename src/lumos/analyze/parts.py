@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.collectives import waiting
+from lumos.analyze.task_class import working
 from lumos.analyze.waiting.idle import IdleCause, IdleIntervals
-from lumos.analyze.working import working
 from lumos.graph.lists import places
 from lumos.graph.table import Kind
 from lumos.intervals import EMPTY, Union, clipped, either, union

@@ -11,9 +11,9 @@ from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
 from lumos.analyze.loop.steps import Members, step_times
 from lumos.analyze.ranks.equal_work import equal_work
+from lumos.analyze.task_class import working
 from lumos.analyze.waiting.causes import device_causes
 from lumos.analyze.waiting.idle import Idle, device_idle, split
-from lumos.analyze.working import working
 from lumos.errors import TraceError
 from lumos.graph.table import Kind
 from lumos.intervals import union, within

@@ -12,6 +12,7 @@ from lumos.graph.table import Graph, Kind
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from lumos.analyze.loop.steps import Members
     from lumos.trace.table import Int32
 
 CLASSES = tuple(KernelClass)
@@ -69,3 +70,13 @@ def task_classes(graph: Graph) -> tuple[list[str], Int32]:
     label[without_device & (graph.kind == Kind.OPERATOR)] = labels.index(OPERATORS)
     label[graph.waiting_unknown] = labels.index(WAITING_UNKNOWN)
     return labels, label
+
+
+def working(owners: Members) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Masks over tasks: computing, communicating. On ranks without device work the CPU's operators compute."""
+    graph = owners.graph
+    communicates = graph.kind == Kind.COLLECTIVE
+    has_device = np.zeros(len(graph.ranks), bool)
+    has_device[owners.rank[owners.on_device]] = True
+    on_cpu = (graph.kind == Kind.OPERATOR) & ~has_device[owners.rank]
+    return (owners.on_device & ~communicates) | on_cpu, communicates

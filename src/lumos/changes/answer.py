@@ -21,8 +21,8 @@ from lumos.analyze.loop.identity import identity, without_one_off
 from lumos.analyze.loop.reaction import device_reaction
 from lumos.analyze.loop.steady import Steady, altered, part_of_steps, steady, with_other_durations
 from lumos.analyze.loop.steps import Members, members
+from lumos.analyze.task_class import working
 from lumos.analyze.trust import SOUND, Trust, grade
-from lumos.analyze.working import working
 from lumos.changes.as_recorded import as_recorded
 from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.changes.certainty.unmeasured import mostly_modelled, open_share, unmeasured

@@ -14,7 +14,7 @@ import numpy as np
 
 from lumos.analyze.collectives import collective_times
 from lumos.analyze.interference import INSIDE, interference
-from lumos.analyze.working import working
+from lumos.analyze.task_class import working
 from lumos.changes.ranges import inside
 from lumos.findings.finding import FindingCode
 from lumos.intervals import union, within

@@ -14,9 +14,8 @@ from lumos.trace.table import Category, Int8, Int32, Int64, Trace
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from lumos.graph.hand_offs.joins import Joins
     from lumos.graph.hand_offs.slices import HostSlices
-    from lumos.graph.hand_offs.threads import HandOffs
+    from lumos.graph.hand_offs.threads import HandOffs, Joins
 
 
 @dataclass(slots=True, eq=False)
@@ -104,7 +103,8 @@ def host_tasks(planned: HostPlan, handed: HandOffs, joined: Joins) -> HostTasks:
     start = np.concatenate((resumed, first_resumed, begin, slices.end[after]))
     end = np.concatenate((resumed, slices.start[first], planned.finish, slices.end[after]))
     time = np.concatenate((none[: len(handed.slice)], slices.start[first] - first_resumed, duration, np.zeros(len(after), np.int64)))
-    along = _along(n, handed.slice, first, after)
+    # By slice: the return of a hand-off, the work after it in a thread's first slice, the slice, its return.
+    along = np.lexsort((np.repeat(np.arange(4), (len(handed.slice), len(first), n, len(after))), source_slice))
     order = along[np.argsort(start[along], kind="stable")]
     position = np.empty(len(order), np.int64)
     position[order] = np.arange(len(order))
@@ -126,18 +126,3 @@ def host_tasks(planned: HostPlan, handed: HandOffs, joined: Joins) -> HostTasks:
         hand_off_source=behind[np.concatenate((handed.source, joined.source))],
     )
 
-
-def _along(slices: int, handed: Int64, first: Int64, after: Int64) -> Int64:
-    """The order of the tasks by slice: the return of a hand-off, the work after it in a thread's first slice, the slice, its return.
-
-    The tasks are numbered kind by kind: those of the slices `handed`, `first`, of every slice, and of the slices `after`.
-    """
-    before = np.zeros(slices, np.int64)
-    before[handed] = 1
-    before[first] += 1
-    behind = np.zeros(slices, np.int64)
-    behind[after] = 1
-    place = np.cumsum(1 + before + behind) - 1 - behind
-    out = np.empty(len(handed) + len(first) + slices + len(after), np.int64)
-    out[np.concatenate((place[handed] - before[handed], place[first] - 1, place, place[after] + 1))] = np.arange(len(out))
-    return out

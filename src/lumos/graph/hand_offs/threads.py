@@ -4,8 +4,8 @@ Some time between operators is not work but waiting for another thread: the auto
 pass has called backward(), the main thread until backward() returns. Such a gap ends because the other thread became
 idle. A gap counts as such a wait where it lasts at least 20 us and another thread finished its work during it and stayed
 idle until its end. It becomes a return that depends on that thread's last work, followed by the CPU time from there to
-the end of the gap. Which collectives a thread waits for is in `graph.hand_offs.awaited`; threads that work on their own are in
-`graph.hand_offs.timers`.
+the end of the gap. Where a thread goes on only when several others have done their part, it waits for all of them. Which
+collectives a thread waits for is in `graph.hand_offs.awaited`; threads that work on their own are in `graph.hand_offs.timers`.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.hand_offs.awaited import Awaited, awaited, shortened
+from lumos.graph.joined.collectives import is_cpu_collective
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -141,3 +142,47 @@ def _starts_node(trace: Trace, slices: HostSlices) -> NDArray[np.bool_]:
     """Slices that belong to a node of the backward pass."""
     mask: NDArray[np.bool_] = (slices.row >= 0) & is_backward_node(trace)[slices.row]
     return mask
+
+
+class Joins(NamedTuple):
+    """Further sources of waits: wait[i], an index into HandOffs, also waits for slice source[i]."""
+
+    wait: Int64
+    source: Int64
+
+
+def joins(trace: Trace, slices: HostSlices, handed: HandOffs, lanes: Int64) -> Joins:
+    """The further threads that the pauses of hand-offs waited for. lanes: the threads that others may wait for.
+
+    Such a thread finished during the same pause, was idle from then on, had been started by the waiting thread, and nothing else waited for
+    what it finished with. It must be so in all pauses of the waiting thread that end with the same operator: one in which the other thread
+    still works refutes it. Threads that carry out collectives have a rule of their own (`graph.hand_offs.awaited`).
+    """
+    waits = np.flatnonzero(handed.paused & ~handed.issued)
+    gap = handed.slice[waits]
+    after = slices.row[np.minimum(gap + 1, max(len(slices) - 1, 0))]
+    place = np.stack((slices.lane[gap], np.where(after >= 0, trace.name[after], -1)))
+    kind = np.unique(place, axis=1, return_inverse=True)[1].reshape(-1) if len(gap) else gap
+    wait, source = [gap[:0]], [gap[:0]]
+    collective = is_cpu_collective(trace)
+    for lane in lanes.tolist():
+        work = np.flatnonzero((slices.lane == lane) & (slices.row >= 0))
+        work = work if not collective[slices.row[work]].any() else work[:0]
+        starter = np.sort(handed.slice[slices.lane[handed.slice] == lane])
+        if not len(work) or not len(starter):
+            continue
+        last = work[np.maximum(np.searchsorted(slices.start[work], slices.end[gap], "left") - 1, 0)]
+        finished = (slices.end[last] > slices.start[gap]) & (slices.end[last] <= slices.end[gap]) & (slices.lane[gap] != lane)
+        by = starter[np.maximum(np.searchsorted(starter, last, "right") - 1, 0)]
+        joined = finished & (slices.lane[_source_of(handed, by)] == slices.lane[gap])
+        always = ~np.isin(kind, kind[~joined])
+        chosen = np.flatnonzero(always & ~np.isin(last, handed.source))
+        wait.append(waits[chosen])
+        source.append(last[chosen])
+    return Joins(np.concatenate(wait), np.concatenate(source))
+
+
+def _source_of(handed: HandOffs, slices: Int64) -> Int64:
+    """What each of the slices, all of which wait, waits for."""
+    order = np.argsort(handed.slice, kind="stable")
+    return handed.source[order[np.searchsorted(handed.slice[order], slices)]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
@@ -16,38 +17,38 @@ SHAPES = ("Input Dims", "Input type")
 
 
 def shape_bytes(trace: Trace, row: int) -> int:
-    """Bytes of a row's first input, from its shapes and types; ABSENT where the trace has none."""
-    dims, types = (text(trace, row, key) for key in SHAPES)
-    return ABSENT if dims is None or types is None else _first_input_bytes(dims, types)
-
-
-@lru_cache(maxsize=4096)  # a job repeats the same few shapes in every step
-def _first_input_bytes(dims: str, types: str) -> int:
-    """Bytes of the first of the inputs with these shapes and types, both as JSON; ABSENT where they do not say."""
-    shapes, names = json.loads(dims), json.loads(types)
-    if not shapes or not names:
-        return ABSENT
-    first = shapes[0] if shapes[0] and isinstance(shapes[0][0], list) else [shapes[0]]  # a list of tensors, or one
-    dtype = DType.FP32 if names[0] == "TensorList" else DType.parse(str(names[0]))  # a list's element type is not recorded
-    if dtype is None or not all(isinstance(d, int) for shape in first for d in shape):
-        return ABSENT
-    return sum(int(np.prod(shape, dtype=np.int64)) for shape in first) * dtype.bytes
+    """Bytes of a row's first input, from its shapes and types; ABSENT where the trace has none, or it is no tensor."""
+    first = _tensor(trace, row)
+    return first.elements * first.dtype.bytes if first.place == 0 and first.elements != ABSENT else ABSENT
 
 
 def shape_elements(trace: Trace, row: int) -> int:
     """Elements of a row's first input that is a tensor or a list of tensors, from its shapes and types; ABSENT where it has none."""
+    return _tensor(trace, row).elements
+
+
+class _Tensor(NamedTuple):
+    """The first input that is a tensor or a list of tensors. place: among the inputs. elements: ABSENT where its shape does not say."""
+
+    place: int = ABSENT
+    elements: int = ABSENT
+    dtype: DType = DType.FP32  # that of a list is not recorded
+
+
+def _tensor(trace: Trace, row: int) -> _Tensor:
     dims, types = (text(trace, row, key) for key in SHAPES)
-    return ABSENT if dims is None or types is None else _first_tensor_elements(dims, types)
+    return _Tensor() if dims is None or types is None else _first_tensor(dims, types)
 
 
-@lru_cache(maxsize=4096)
-def _first_tensor_elements(dims: str, types: str) -> int:
-    for shape, name in zip(json.loads(dims), json.loads(types), strict=False):
-        tensors = shape if shape and isinstance(shape[0], list) else [shape]
-        if name == "TensorList" or DType.parse(str(name)) is not None:
+@lru_cache(maxsize=4096)  # a job repeats the same few shapes in every step
+def _first_tensor(dims: str, types: str) -> _Tensor:
+    for place, (shape, name) in enumerate(zip(json.loads(dims), json.loads(types), strict=False)):
+        dtype = DType.FP32 if name == "TensorList" else DType.parse(str(name))
+        if dtype is not None:
+            tensors = shape if shape and isinstance(shape[0], list) else [shape]
             whole = all(isinstance(size, int) for one in tensors for size in one)
-            return sum(int(np.prod(one, dtype=np.int64)) for one in tensors) if whole else ABSENT
-    return ABSENT
+            return _Tensor(place, sum(int(np.prod(one, dtype=np.int64)) for one in tensors) if whole else ABSENT, dtype)
+    return _Tensor()
 
 
 def integer(trace: Trace, row: int, key: str) -> int:

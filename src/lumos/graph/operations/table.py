@@ -8,7 +8,7 @@ with compute are `asynchronous`: only the calls named in `operations.order` wait
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -72,22 +72,7 @@ class Operations:
 
 
 #: The columns of `Operations`, which reordering and appending must treat alike.
-OPERATION_COLUMNS = (
-    "rank",
-    "step",
-    "call",
-    "name",
-    "lane",
-    "start",
-    "end",
-    "row",
-    "stage",
-    "dp",
-    "microbatch",
-    "chunk",
-    "sequence",
-    "asynchronous",
-)
+OPERATION_COLUMNS = tuple(each.name for each in fields(Operations) if "Int64" in each.type or "NDArray" in each.type)
 
 
 def recorded(job: Job) -> Operations:

@@ -89,7 +89,7 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
                 pairs.setdefault((held, source), place)
     table = np.array(sorted((*pair, place) for pair, place in pairs.items()), np.int64).reshape(-1, 3)
     known = int((notes.source != ABSENT).sum())
-    return StreamWaits(*table.T, known, 0 if exact else len(rows) - unresolved, unresolved)
+    return StreamWaits(table[:, 0], table[:, 1], table[:, 2], known, 0 if exact else len(rows) - unresolved, unresolved)
 
 
 def _launches_ahead(work: DeviceWork, time: Int64) -> Int64:

@@ -124,7 +124,11 @@ def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> _Awaite
             awaitable = any_work if recorded is None else recorded
             found.append(issued.candidates(streams, begin[place], finish[place], awaitable, last=recorded is None))
         if recorded is not None and a_step > 1:
-            _in_turn(issued, places, found, begin, finish, recorded, a_step)
+            for stream in streams:
+                events = issued.in_turn(stream, begin, finish, recorded, a_step)
+                for place, works in zip(places, found, strict=True):
+                    if events is not None and stream in works:  # an event from before the recording does not tell more than the place
+                        works[stream] = np.where(events[place] >= 0, events[place], works[stream])
         # Calls that are alike wait for one stream: the one that explains most of them, and of several the one issued to last.
         explained = np.sum([_explained(issued, work, begin[p], finish[p]) for p, work in zip(places, found, strict=True)], axis=0)
         for place, works in zip(places, found, strict=True):
@@ -133,21 +137,6 @@ def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> _Awaite
                 stream = max(ranks)[-1]
                 out.stream[place], out.work[place] = np.where(works[stream] >= 0, stream, NONE), works[stream]
     return out
-
-
-def _in_turn(
-    issued: Issued, places: list[Int64], found: list[dict[int, Int64]], begin: Int64, finish: Int64, recorded: Int64, in_step: int
-) -> None:
-    """Where a stream has as many events in a step as there are calls, let the calls wait for them in turn; in place, in `found`.
-
-    A call keeps what was found for its place where its event lies before the recording. in_step: how many calls a step has.
-    """
-    for stream in range(len(issued.work.streams)):
-        events = issued.in_turn(stream, begin, finish, recorded, in_step)
-        if events is not None:
-            for place, works in zip(places, found, strict=True):
-                if stream in works:
-                    works[stream] = np.where(events[place] >= 0, events[place], works[stream])
 
 
 def _explained(issued: Issued, works: dict[int, Int64], begin: Int64, finish: Int64) -> Int64:
