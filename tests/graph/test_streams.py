@@ -31,6 +31,15 @@ def test_a_note_gives_the_pair_exactly(draw, trace):
     assert (waits.exact, waits.inferred) == (1, 0)
 
 
+def test_call_order_gives_the_pair_where_only_another_call_names_its_event(draw, trace):
+    # the note of a synchronisation says which stream it waits for, that of the wait between streams only which one waits
+    drawing = draw().launch((0, 5), (6, 50), 8, "compute").call("cudaStreamWaitEvent", 10, 1, correlation=91)
+    drawing.row("cuda_sync", "Stream Wait Event", 10, 1, 9, 0, stream=9, device=0, correlation=91)
+    drawing.launch((15, 5), (57, 10), 9, "waiting").call("cudaEventSynchronize", 25, 45, correlation=92)
+    drawing.row("cuda_sync", "Event Sync", 25, 45, 9, 0, stream=9, device=0, correlation=92, wait_on_stream=9)
+    assert pairs(trace(drawing))[0] == [("waiting", "compute")]
+
+
 def test_call_order_gives_the_pair_where_there_are_no_notes(draw, trace):
     drawing = draw().launch((0, 5), (6, 50), 8, "compute").call("cudaStreamWaitEvent", 10, 1)
     drawing.launch((15, 5), (57, 10), 9, "waiting").launch((25, 5), (70, 10), 9, "next")
