@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.graph.by_task import Table, placed, together
 from lumos.graph.lists import offsets
-from lumos.graph.table import Collectives, Dependency, Graph, Waits
+from lumos.graph.table import ByTask, Collectives, Dependency, Graph, Waits, rows_placed, rows_together
 from lumos.trace.table import ABSENT, Int32, Int64
 
 if TYPE_CHECKING:
@@ -34,8 +33,8 @@ def concatenate(graphs: Sequence[Graph]) -> Graph:
     def joined(column: str) -> Any:
         return np.concatenate([getattr(g, column) for g in graphs])
 
-    def table(parts: Sequence[Table | None]) -> Table | None:
-        return together([placed(part, np.arange(len(g)) + first) for part, g, first in zip(parts, graphs, tasks, strict=False)])
+    def table(parts: Sequence[ByTask | None]) -> ByTask | None:
+        return rows_together([rows_placed(part, np.arange(len(g)) + first) for part, g, first in zip(parts, graphs, tasks, strict=False)])
 
     return Graph(
         ranks=tuple(r for g in graphs for r in g.ranks),
@@ -98,7 +97,7 @@ def _shifted(processors: Int64, waits: Waits | None, position: int) -> Waits | N
 
 def _collectives(graphs: Sequence[Graph], tasks: Int64) -> Collectives | None:
     """The collectives of all graphs, whose kinds and groups are numbered anew."""
-    parts = [placed(g.collectives, np.arange(len(g)) + t) for g, t in zip(graphs, tasks, strict=False)]
+    parts = [rows_placed(g.collectives, np.arange(len(g)) + t) for g, t in zip(graphs, tasks, strict=False)]
     facts = [part for part in parts if part is not None]
     kinds: dict[CollectiveKind, int] = {}
     groups: dict[str, int] = {}
@@ -111,5 +110,5 @@ def _collectives(graphs: Sequence[Graph], tasks: Int64) -> Collectives | None:
         messages += [(first + row, sends, peer, int(number[group]), nbytes) for row, sends, peer, group, nbytes in part.messages]
         size = np.full(len(part.task), ABSENT, np.int32) if part.size is None else part.size
         several.append(replace(part, kind=kind, group=number[part.group], size=size))
-    whole = together(several)
+    whole = rows_together(several)
     return None if whole is None else replace(whole, kinds=tuple(kinds), groups=tuple(groups), messages=tuple(messages))

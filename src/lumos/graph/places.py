@@ -1,24 +1,18 @@
 """Where rows stand: in which rows of their thread, and where in the code, so that repetitions of one place can be compared.
 
 A loop runs the same code in every step. The n-th row of a name that a thread begins in a step is therefore the same place in the
-code as the n-th row of that name in every other step, whatever their times. What holds at a place holds in all of its repetitions. Calls of
-the runtime, of which many have one name, are told apart by the kernels that their threads launched before and after them.
+code as the n-th row of that name in every other step, whatever their times. What holds at a place holds in all of its repetitions.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.graph.lists import Lists, grouped, numbered, ordinals
 from lumos.graph.steps import is_step_mark
 from lumos.trace.table import ABSENT, Int32, Int64, Trace
-
-if TYPE_CHECKING:
-    from lumos.graph.launches import DeviceWork
 
 
 class Ranges:
@@ -79,41 +73,3 @@ def step_at(trace: Trace, time: Int64) -> Int64:
     """How many step marks of the trace begin at or before each time; int64, like `time`."""
     marks = np.unique(trace.start[is_step_mark(trace)])
     return np.asarray(np.searchsorted(marks, time, "right"), np.int64)
-
-
-def recurrences(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> list[Int64]:
-    """The calls of each place in the code, as positions in `lane` and `time` (ns), which ascends; places by their first call."""
-    places = [place for alike in alike_places(trace, work, lane, time) for place in alike]
-    return sorted(places, key=lambda calls: int(calls[0]))
-
-
-def alike_places(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> list[list[Int64]]:
-    """The same, with the places together that differ only in their number within a step: the layers of a model, say. Calls stand at one
-    place where the same kernels were launched before and after them and, where steps are marked, where they are the same one of as many
-    such calls in their step: a place is then run once in every step."""
-    context = numbered(*_kernels_around(trace, work, lane, time))
-    if not is_step_mark(trace).any():
-        return [[calls] for calls in _by_value(context)]
-    of_step = numbered(context, step_at(trace, time))
-    place = numbered(ordinals(of_step), np.bincount(of_step)[of_step]) if len(time) else context
-    return [[calls[of] for of in _by_value(numbered(place[calls]))] for calls in _by_value(context)]
-
-
-def _by_value(number: Int64) -> list[Int64]:
-    """The positions of each value, ascending."""
-    lists = grouped(number, int(number.max(initial=-1)) + 1)
-    return [lists.flat[low:high] for low, high in pairwise(lists.offset.tolist())]
-
-
-def _kernels_around(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> tuple[Int64, Int64]:
-    """Names of the device work that the thread of each call launched last before it and first after it; -1 without any."""
-    before, after = np.full(len(time), -1, np.int64), np.full(len(time), -1, np.int64)
-    launched = np.flatnonzero(work.call >= 0)
-    launched = launched[np.argsort(trace.start[work.call[launched]], kind="stable")]
-    for thread in np.unique(lane):
-        mine = launched[trace.lane[work.call[launched]] == thread]
-        here = np.flatnonzero(lane == thread)
-        at = np.searchsorted(trace.start[work.call[mine]], time[here], "left")
-        name = np.concatenate(([-1], trace.name[work.row[mine]], [-1]))
-        before[here], after[here] = name[at], name[at + 1]
-    return before, after

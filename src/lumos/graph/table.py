@@ -13,9 +13,9 @@ the SMs (`occupancy`). `simulation.freeze` turns the first two into edges where 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -166,6 +166,32 @@ class OneOff:
     task: Int32
     share: NDArray[np.float64]
     cause: NDArray[np.int8]
+
+
+#: A table of which each row describes a task.
+ByTask = TypeVar("ByTask", Waits, Occupancy, Collectives, OneOff)
+
+
+def rows_placed(table: ByTask | None, place: Int64) -> ByTask | None:
+    """The rows whose tasks have a new number. place: int64[n], the new number of each task, -1 without one."""
+    if table is None:
+        return None
+    task = place[table.task]
+    columns: dict[str, Any] = {name: column[task >= 0] for name, column in _task_columns(table)}
+    return replace(table, **{**columns, "task": task[task >= 0].astype(np.int32)})
+
+
+def rows_together(tables: Sequence[ByTask | None]) -> ByTask | None:
+    """The rows of all tables; None where there is no table. What is no column is that of the first."""
+    some = [table for table in tables if table is not None]
+    if not some:
+        return None
+    columns: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in some]) for name, _ in _task_columns(some[0])}
+    return replace(some[0], **columns)
+
+
+def _task_columns(table: Any) -> list[tuple[str, Any]]:
+    return [(field.name, value) for field in fields(table) if isinstance(value := getattr(table, field.name), np.ndarray)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.by_task import placed
 from lumos.graph.lists import list_of, offsets
-from lumos.graph.table import Graph, Kind, Processor
+from lumos.graph.table import Graph, Kind, Processor, rows_placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -51,8 +50,8 @@ def without_left_out(graph: Graph) -> Graph:
         release_time=graph.release_time[released >= 0],
         rendezvous_offset=offsets(sizes[sizes > 1]),
         rendezvous_task=graph.rendezvous_task[meets],
-        waits=placed(graph.waits, place),
-        occupancy=placed(graph.occupancy, place),
+        waits=rows_placed(graph.waits, place),
+        occupancy=rows_placed(graph.occupancy, place),
         left_out=None,
     )
 

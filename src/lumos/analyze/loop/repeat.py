@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, assigned, still_working
-from lumos.graph.by_task import Table, placed, together
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
+from lumos.graph.table import ByTask, Graph, rows_placed, rows_together
 from lumos.simulation.durations import with_durations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.graph.table import Graph, Step
+    from lumos.graph.table import Step
     from lumos.trace.table import Int8, Int32, Int64
 
 #: What the copies of steps are called; their numbers follow one another, so that each has a period.
@@ -262,6 +262,6 @@ class _Repeated:
         every = Lists(offsets(np.bincount(meeting[inside], minlength=copies * len(rows))), (np.tile(place, copies) + at * m)[inside])
         return every, apart
 
-    def _rows(self, table: Table | None, copies: int) -> Table | None:
+    def _rows(self, table: ByTask | None, copies: int) -> ByTask | None:
         """The rows of a table by task that describe the tasks of a pass, for every pass."""
-        return together([placed(table, np.where(self.place < 0, -1, self.place + k * len(self.task))) for k in range(copies)])
+        return rows_together([rows_placed(table, np.where(self.place < 0, -1, self.place + k * len(self.task))) for k in range(copies)])

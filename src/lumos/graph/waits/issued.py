@@ -2,7 +2,8 @@
 
 A wait in the code has one source, wherever it is repeated: the work so many pieces before the last that was issued to one stream when
 the call began. Which pieces may be awaited follows from the order of calls. Measured times only refute: a piece that ended
-after the wait was over was not awaited, and a position that one repetition refutes is refuted for all of them.
+after the wait was over was not awaited, and a position that one repetition refutes is refuted for all of them. Calls, of which many have
+one name, repeat each other where their threads launched the same kernels before and after them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.calls import Call
+from lumos.graph.lists import grouped, numbered, ordinals
+from lumos.graph.places import step_at
+from lumos.graph.steps import is_step_mark
 from lumos.graph.waits.notes import BEFORE
-from lumos.trace.table import ABSENT, Int8, Int64, Trace
+from lumos.trace.table import ABSENT, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -142,3 +146,41 @@ def issued_together(trace: Trace, work: DeviceWork) -> Int64:
     leaves = np.flatnonzero(work.stream[launched[1:]] != work.stream[launched[:-1]])
     out[launched[leaves]] = work.issued[launched[leaves]]
     return out
+
+
+def recurrences(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> list[Int64]:
+    """The calls of each place in the code, as positions in `lane` and `time` (ns), which ascends; places by their first call."""
+    places = [place for alike in alike_places(trace, work, lane, time) for place in alike]
+    return sorted(places, key=lambda calls: int(calls[0]))
+
+
+def alike_places(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> list[list[Int64]]:
+    """The same, with the places together that differ only in their number within a step: the layers of a model, say. Calls stand at one
+    place where the same kernels were launched before and after them and, where steps are marked, where they are the same one of as many
+    such calls in their step: a place is then run once in every step."""
+    context = numbered(*_kernels_around(trace, work, lane, time))
+    if not is_step_mark(trace).any():
+        return [[calls] for calls in _by_value(context)]
+    of_step = numbered(context, step_at(trace, time))
+    place = numbered(ordinals(of_step), np.bincount(of_step)[of_step]) if len(time) else context
+    return [[calls[of] for of in _by_value(numbered(place[calls]))] for calls in _by_value(context)]
+
+
+def _by_value(number: Int64) -> list[Int64]:
+    """The positions of each value, ascending."""
+    lists = grouped(number, int(number.max(initial=-1)) + 1)
+    return [lists.flat[low:high] for low, high in pairwise(lists.offset.tolist())]
+
+
+def _kernels_around(trace: Trace, work: DeviceWork, lane: Int32, time: Int64) -> tuple[Int64, Int64]:
+    """Names of the device work that the thread of each call launched last before it and first after it; -1 without any."""
+    before, after = np.full(len(time), -1, np.int64), np.full(len(time), -1, np.int64)
+    launched = np.flatnonzero(work.call >= 0)
+    launched = launched[np.argsort(trace.start[work.call[launched]], kind="stable")]
+    for thread in np.unique(lane):
+        mine = launched[trace.lane[work.call[launched]] == thread]
+        here = np.flatnonzero(lane == thread)
+        at = np.searchsorted(trace.start[work.call[mine]], time[here], "left")
+        name = np.concatenate(([-1], trace.name[work.row[mine]], [-1]))
+        before[here], after[here] = name[at], name[at + 1]
+    return before, after

@@ -2,7 +2,7 @@
 
 The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits for which other one, as of
 which record call). Elsewhere they are inferred from the order of calls, for all repetitions of a wait in the code together
-(`graph.places`). The waiting stream is the one that the next launch after the wait goes to, the work held back the next that is
+(`graph.waits.issued`). The waiting stream is the one that the next launch after the wait goes to, the work held back the next that is
 launched to it. The awaited work is the latest on another stream that an event can stand for (`graph.waits.issued`) and that no repetition
 refutes by having started before it had ended; of several waits before one launch, each has awaited work of its own. Without such work the
 wait is unresolved: it holds nothing back, and it is counted.
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.places import Ranges, recurrences
-from lumos.graph.waits.issued import Issued, awaitable_from, issued_together
+from lumos.graph.places import Ranges
+from lumos.graph.waits.issued import Issued, awaitable_from, issued_together, recurrences
 from lumos.graph.waits.notes import Notes, noted
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 

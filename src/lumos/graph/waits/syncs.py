@@ -2,7 +2,7 @@
 
 Each becomes two tasks: the call's own cost, and its return, which depends on the work that the call waits for. Which work
 that is comes from the profiler's `cuda_sync` rows where the trace has them, else from the order of calls, for all repetitions of a
-call in the code together (`graph.places`): a stream is awaited up to the last work issued to it before the call, an event up to
+call in the code together (`graph.waits.issued`): a stream is awaited up to the last work issued to it before the call, an event up to
 the work at a record call before it. Of several, the latest that no repetition refutes by returning before that work had ended. Where a
 stream has as many events in a step as there are calls, they wait for the events in turn. The own cost is measured on calls that had
 nothing to wait for.
@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.places import alike_places
-from lumos.graph.waits.issued import NO_TIME, Issued, awaitable_from
+from lumos.graph.waits.issued import NO_TIME, Issued, alike_places, awaitable_from
 from lumos.graph.waits.notes import noted
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 

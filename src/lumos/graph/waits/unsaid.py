@@ -18,8 +18,7 @@ import numpy as np
 
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
-from lumos.graph.places import recurrences
-from lumos.graph.waits.issued import Issued
+from lumos.graph.waits.issued import Issued, recurrences
 from lumos.graph.waits.syncs import LONG_CALL, WAKE_UP
 from lumos.trace.table import Category, Int64, Trace
 
