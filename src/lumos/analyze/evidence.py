@@ -14,6 +14,7 @@ import numpy as np
 from lumos.analyze.loop.steps import step_times
 from lumos.analyze.waiting.unexplained import MOST_KEPT_WAIT, UnexplainedTime, unexplained_times
 from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.joined.one_job import RANKS_ABSENT
 from lumos.graph.table import Evidence
 from lumos.intervals import union, within
 from lumos.units import count, duration
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members, StepTimes
     from lumos.simulation.timeline import Timeline
 
+#: Ranks of which a larger share of the collectives meets no peer are not those of one job.
+MOST_ALONE = 0.5
 #: A replay whose step is off by more does not behave as the job does.
 MOST_ERROR = 0.05
 
@@ -42,6 +45,7 @@ def replay_evidence(truth: Timeline, replayed: Timeline, owners: Members) -> tup
         *_too_few([figures[i] for i in counted]),
         *_unexplained([figures[i] for i in counted]),
         *_waits_for_absent_ranks(truth, owners, times, counted),
+        *_unmet(owners, times),
     )
 
 
@@ -102,3 +106,21 @@ def _waits_for_absent_ranks(truth: Timeline, owners: Members, times: StepTimes, 
     if share > NEGLIGIBLE:
         message = f"for {share:.1%} of the time nothing runs but communication that may be waiting for ranks that are not given"
         yield Evidence("waiting-unknown", message, Grade.LIMITED, share)
+
+
+def _unmet(owners: Members, times: StepTimes) -> Iterator[Evidence]:
+    """Collectives of the steps that count which lack a peer although all ranks were given: rows are missing, or the ranks are of several
+    jobs. Those that the window cut from their peers are in none of these steps."""
+    graph, facts = owners.graph, owners.graph.collectives
+    if len(graph.ranks) < 2 or facts is None or any(found.code == RANKS_ABSENT for found in graph.evidence):
+        return
+    task = facts.task[times.tasks_counted()[facts.task]]
+    lone = int(np.isin(task, graph.waiting_unknown).sum())
+    if not lone:
+        return
+    number = np.bincount(owners.rank[task], minlength=len(graph.ranks))
+    (fewest, few), (most, many) = ((graph.ranks[i], number[i]) for i in (number.argmin(), number.argmax()))
+    uneven = f"; rank {fewest} recorded {few:,}, rank {most} {many:,}" if few < many else ""
+    of_all = f"{lone:,} of {len(task):,} collectives and messages in the steps that count ({lone / len(task):.1%})"
+    message = f"{of_all} meet no peer although all ranks are given{uneven}"
+    yield Evidence("ranks-do-not-meet", message, Grade.UNSOUND if lone > MOST_ALONE * len(task) else Grade.LIMITED)

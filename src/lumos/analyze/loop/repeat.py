@@ -53,7 +53,8 @@ class Loop:
         graph = replace(with_durations(self.graph, job.duration[self.source]), lag=job.lag)
         if job.left_out is None:
             return replace(self, graph=graph, owners=replace(self.owners, graph=graph))
-        return replace(self, graph=(graph := replace(graph, left_out=job.left_out[self.source])), owners=still_working(self.owners, graph))
+        left = replace(graph, left_out=job.left_out[self.source])
+        return replace(self, graph=left, owners=still_working(self.owners, left))
 
 
 def repeated(owners: Members, steps: Sequence[int], passes: int) -> Loop:

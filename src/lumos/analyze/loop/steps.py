@@ -196,7 +196,8 @@ def _members(
     rank, by_rank, on_device, launch, early = facts
     step[early | np.array([p.timer for p in graph.processors], bool)[graph.processor]] = -1
     works = (graph.kind != Kind.HOST) & ~beside_the_loop(graph, marked, step, launch)
-    works &= True if graph.left_out is None else ~graph.left_out
+    if graph.left_out is not None:
+        works &= ~graph.left_out
     owning = np.unique(step[(step >= 0) & works])
     number = np.full(len(marked) + 1, -1, np.int32)  # the last is what index -1 finds
     number[owning] = np.arange(len(owning))

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.evidence import MOST_BROKEN
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Evidence
 from lumos.trace.table import Category, Origin, Trace
@@ -29,6 +28,9 @@ ALIKE = 0.5
 
 #: The origin of a job whose script ran without its devices.
 EMULATED = Origin("emulated")
+
+#: The code of evidence that recordings of some ranks were not given.
+RANKS_ABSENT = "ranks-absent"
 
 #: A rank with fewer distinct operators says too little about its model.
 FEWEST_OPERATORS = 10
@@ -48,7 +50,6 @@ def job_evidence(traces: Sequence[Trace], graph: Graph) -> tuple[Evidence, ...]:
         found += _unlike(traces)
         found += _model(traces)
         found += _steps(traces)
-        found += _unmet(traces, graph)
     return tuple(found)
 
 
@@ -79,7 +80,7 @@ def _absent(traces: Sequence[Trace], graph: Graph) -> Iterator[Evidence]:
     if world > len(traces) and len(lone):
         given, kept = f"{len(traces)} of {count(world, 'rank')} given", count(len(lone), "collective")
         message = f"{given}: the time of {kept} may hold waiting for the others"
-        yield Evidence("ranks-absent", message, Grade.LIMITED)
+        yield Evidence(RANKS_ABSENT, message, Grade.LIMITED)
 
 
 def modelled_origin(origin: Origin | None) -> tuple[Evidence, ...]:
@@ -174,23 +175,3 @@ def _steps(traces: Sequence[Trace]) -> Iterator[Evidence]:
     if some:
         message = f"{listed(some)} recorded other steps than most ranks; the job's steps are those that all ranks recorded"
         yield Evidence("ranks-record-other-steps", message, Grade.LIMITED)
-
-
-def _unmet(traces: Sequence[Trace], graph: Graph) -> Iterator[Evidence]:
-    """Collectives that lack a peer although all ranks were given: rows are missing, or the ranks are of several jobs."""
-    world = max((trace.world_size or 0 for trace in traces), default=0)
-    facts = graph.collectives
-    if world > len(traces) or facts is None or not len(facts.task):
-        return
-    lone = int(np.isin(facts.task, graph.waiting_unknown).sum())
-    share = lone / len(facts.task)
-    if share <= MOST_BROKEN:
-        return
-    ranks = graph.rank_of_task[facts.task]
-    number = {rank: int((ranks == rank).sum()) for rank in graph.ranks}
-    fewest, most = min(number, key=lambda r: number[r]), max(number, key=lambda r: number[r])
-    uneven = (
-        f"; rank {fewest} recorded {number[fewest]:,} collectives, rank {most} {number[most]:,}" if number[fewest] < number[most] else ""
-    )
-    message = f"{lone:,} of {len(facts.task):,} collectives and messages meet no peer although all ranks are given ({share:.0%}){uneven}"
-    yield Evidence("ranks-do-not-meet", message, Grade.UNSOUND if share > ALIKE else Grade.LIMITED)
