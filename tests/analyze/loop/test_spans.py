@@ -216,3 +216,13 @@ def test_a_wait_for_another_thread_is_no_part_of_the_profilers_stop(loop):
     ]
     graph = loop(*more, others=[Processor(0, False, "thread 2", lane=2)], edges=[(6, 7, Dependency.HAND_OFF)])
     assert members(graph).step.tolist() == [0, 0, 1, 1, 0, 1, 1, 1, -1, -1]
+
+
+def test_a_wait_with_which_another_mark_ends_is_the_loops_whatever_follows_that_mark(loop):
+    """Both marks end with a call that waits, until 60 and 160; after the first, the thread goes on for half a microsecond. What comes
+    behind such a call in the last mark alone is the stop."""
+    wait = [(0, Kind.SYNC, "sync", 13, 14), (0, Kind.RETURN, "sync", 60, 60), (0, Kind.OPERATOR, "load", 85, 85.5)]
+    last = [(0, Kind.SYNC, "sync", 113, 114), (0, Kind.RETURN, "sync", 160, 160)]
+    assert completions(loop(*wait, *last))[1] == 160
+    stop = [(0, Kind.SYNC, "stop", 161, 162), (0, Kind.RETURN, "stop", 175, 175)]
+    assert completions(loop(*wait, *last, *stop))[1] == 160

@@ -11,7 +11,7 @@ whenever it runs; without a known launch, to the span in which it was measured t
 A last span that the end of the recording cut is no step: it lacks work that the other spans have, and it ends with other operators than
 they do, or the others go on after their marks and it does not, or a thread that prepares work for later steps, such as a loader's, has less
 of its own in it. A last mark may also hold the profiler's stop, which waits for the devices:
-the calls with which it ends, and the span before it does not, are no work of the step.
+the calls with which it ends, and no other mark does, are no work of the step.
 """
 
 from __future__ import annotations
@@ -180,16 +180,17 @@ def _without_the_stop(graph: Graph, measured_start: Int64, span: Int32) -> None:
         if not marks or graph.steps[marks[-1]].lane < 0:
             continue
         trailing = _trailing_calls(graph, measured_start, span, marks[-1])
-        usual = _trailing_calls(graph, measured_start, span, marks[-2]) if len(marks) > 1 else trailing[:0]
-        if np.isin(graph.name[trailing], graph.name[usual], invert=True).any():
-            span[trailing] = -1
+        others = [_trailing_calls(graph, measured_start, span, mark) for mark in marks[:-1] if len(trailing)]
+        unusual = np.isin(graph.name[trailing], graph.name[np.concatenate([trailing[:0], *others])], invert=True)
+        if unusual.any():
+            span[trailing[unusual.argmax() :]] = -1
 
 
 def _trailing_calls(graph: Graph, measured_start: Int64, span: Int32, mark: int) -> Int64:
-    """The calls that wait for devices, and the pauses, of a step's marked thread after all else that it does or waits for."""
+    """The calls that wait for devices, and the pauses, of a marked thread after all else that it does or waits for within its mark."""
     step = graph.steps[mark]
     lane = np.array([p.lane if p.rank == step.rank and not p.is_stream else -1 for p in graph.processors])
-    own = np.flatnonzero((span == mark) & (lane[graph.processor] == step.lane))
+    own = np.flatnonzero((span == mark) & (lane[graph.processor] == step.lane) & (measured_start < step.end))
     calls = np.isin(graph.kind[own], (Kind.RUNTIME, Kind.SYNC, Kind.RETURN, Kind.HOST))
     calls &= ~np.isin(own, list_of(graph.pred_offset)[graph.pred_kind == Dependency.HAND_OFF])
     last = measured_start[own[~calls]].max(initial=np.iinfo(np.int64).min)
