@@ -12,8 +12,7 @@ import numpy as np
 
 from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.build import graph
-from lumos.chakra.links import Dimension, Links, Topology
-from lumos.chakra.network import Network
+from lumos.chakra.network import Dimension, Links, Network, Topology
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import CollectiveType
 

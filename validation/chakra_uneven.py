@@ -16,8 +16,7 @@ from functools import cache
 import numpy as np
 
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.links import GIB, Dimension, Links, Topology
-from lumos.chakra.network import GROUP_DELAY, Network
+from lumos.chakra.network import GIB, GROUP_DELAY, Dimension, Links, Network, Topology
 from lumos.trace.chakra.schema import CollectiveType
 
 KINDS = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.ALL_TO_ALL)

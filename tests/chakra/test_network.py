@@ -10,8 +10,7 @@ import pytest
 from validation.chakra_simulator import WITHOUT, rows, whole_set, within
 
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.links import GIB, Dimension, Links, Topology
-from lumos.chakra.network import Network
+from lumos.chakra.network import GIB, Dimension, Links, Network, Topology
 from lumos.chakra.system_files import read_network
 from lumos.errors import LumosError
 from lumos.trace.chakra.companions import Companion

@@ -14,8 +14,7 @@ import lumos
 from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.build import graph
 from lumos.chakra.gather import gather
-from lumos.chakra.links import GIB, Dimension, Links, Topology
-from lumos.chakra.network import Network
+from lumos.chakra.network import GIB, Dimension, Links, Network, Topology
 from lumos.chakra.play import play
 from lumos.chakra.system_files import network_of
 from lumos.errors import LumosError

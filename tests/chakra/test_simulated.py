@@ -14,9 +14,8 @@ import lumos
 from lumos.chakra.astra_sim import Roof, roof
 from lumos.chakra.build import graph
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.links import Dimension, Links
 from lumos.chakra.lower import lower
-from lumos.chakra.network import Network
+from lumos.chakra.network import Dimension, Links, Network
 from lumos.chakra.simulated import as_simulated, under_roof
 from lumos.chakra.work.amounts import Amounts
 from lumos.cost.cluster import load_cluster

@@ -10,51 +10,19 @@ from typing import TYPE_CHECKING
 from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
+    from lumos.chakra.build import priced
     from lumos.chakra.checking.check import Checked
     from lumos.chakra.exporting import Exported
-    from lumos.chakra.facade import Imported, check, export, import_, link, link_ranks, priced, stat
+    from lumos.chakra.facade import Imported, check, export, import_, link, link_ranks, stat
     from lumos.chakra.linking.link import Linked
     from lumos.chakra.linking.linked_job import LinkedJob
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic, synthesize
 
-__all__ = [
-    "Checked",
-    "Exported",
-    "Imported",
-    "Linked",
-    "LinkedJob",
-    "Stat",
-    "Synthetic",
-    "check",
-    "export",
-    "import_",
-    "link",
-    "link_ranks",
-    "priced",
-    "stat",
-    "synthesize",
-]
+__all__ = ["Checked", "Exported", "Imported", "Linked", "LinkedJob", "Stat", "Synthetic"]
+__all__ += ["check", "export", "import_", "link", "link_ranks", "priced", "stat", "synthesize"]
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
-    __getattr__, __dir__ = on_demand(
-        __name__,
-        {
-            "lumos.chakra.checking.check": ("Checked",),
-            "lumos.chakra.exporting": ("Exported",),
-            "lumos.chakra.facade": (
-                "Imported",
-                "check",
-                "export",
-                "import_",
-                "link",
-                "link_ranks",
-                "priced",
-                "stat",
-            ),
-            "lumos.chakra.linking.link": ("Linked",),
-            "lumos.chakra.linking.linked_job": ("LinkedJob",),
-            "lumos.chakra.statistics": ("Stat",),
-            "lumos.chakra.synthesis.facade": ("Synthetic", "synthesize"),
-        },
-    )
+    _SAMPLED = ("Synthetic", "synthesize")
+    _OTHERS = tuple(name for name in __all__ if name not in _SAMPLED)
+    __getattr__, __dir__ = on_demand(__name__, {"lumos.chakra.facade": _OTHERS, "lumos.chakra.synthesis.facade": _SAMPLED})

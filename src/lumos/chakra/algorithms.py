@@ -22,7 +22,7 @@ from lumos.errors import LumosError
 from lumos.trace.chakra.schema import CollectiveType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from lumos.trace.table import Int64
 
@@ -74,14 +74,11 @@ class Chunk(NamedTuple):
 
 def ends(how: Implementation, chunk: Chunk, messages: Messages, begin: Int64, end: Endpoint) -> Int64:
     """When each rank of a line has done with a chunk, int64[N] ns, where it began at `begin`. LumosError: the algorithm does not fit."""
-    algorithm = how.algorithm
-    if algorithm is Algorithm.DOUBLE_BINARY_TREE:
-        return _double_binary_tree(chunk, messages, begin, end)
-    if algorithm in (Algorithm.HALVING_DOUBLING, Algorithm.ONE_HALVING_DOUBLING):
-        return _halving_doubling(chunk, messages, begin, end)
-    if algorithm in (Algorithm.DIRECT, Algorithm.ONE_DIRECT):
+    if how.algorithm in (Algorithm.DIRECT, Algorithm.ONE_DIRECT):
         return _Direct(chunk, messages, begin, end, how.window).run()
-    return _ring(chunk, messages, begin, end)
+    halves = how.algorithm in (Algorithm.HALVING_DOUBLING, Algorithm.ONE_HALVING_DOUBLING)
+    run = _double_binary_tree if how.algorithm is Algorithm.DOUBLE_BINARY_TREE else _halving_doubling if halves else _ring
+    return run(chunk, messages, begin, end)
 
 
 def after(how: Implementation, chunk: Chunk, ranks: int) -> int:
@@ -104,22 +101,23 @@ def _ring(chunk: Chunk, messages: Messages, begin: Int64, end: Endpoint) -> Int6
     N (N - 1) / 2 steps.
     """
     ranks = len(begin)
-    steps, reducing = ranks - 1, 0
-    if chunk.kind is CollectiveType.ALL_REDUCE:
-        steps, reducing = 2 * (ranks - 1), ranks - 1
-    elif chunk.kind is CollectiveType.ALL_TO_ALL:
-        steps = ranks * (ranks - 1) // 2
-    elif chunk.kind is CollectiveType.REDUCE_SCATTER:
-        reducing = ranks - 1
-    share = _share(chunk, ranks)
-    reduction = end.reduction(share)
-    here = np.arange(ranks)
-    link = messages(share, here, (here + 1) % ranks)
-    if _alike(begin) and _alike(link):
-        return begin + end.delay + steps * (link + end.delay) + reducing * reduction
+    reducing = ranks - 1 if chunk.kind in (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER) else 0
+    passing = {CollectiveType.REDUCE_SCATTER: 0, CollectiveType.ALL_TO_ALL: ranks * (ranks - 1) // 2}.get(chunk.kind, ranks - 1)
+    share, after = _share(chunk, ranks), (np.arange(ranks) + 1) % ranks
+    return _rounds([(reducing, share, after, end.reduction(share)), (passing, share, after, 0)], messages, begin, end)
+
+
+def _rounds(rounds: Sequence[tuple[int, int, Int64, int]], messages: Messages, begin: Int64, end: Endpoint) -> Int64:
+    """Exchanges that follow one another: how often each comes, its bytes, to which rank each one sends, and the reduction after it, ns."""
     done = begin + end.delay
-    for step in range(steps):
-        done = np.maximum(np.roll(done + link, 1), done) + (end.delay + (reduction if step < reducing else 0))
+    for times, nbytes, target, reduction in rounds:
+        link = messages(nbytes, np.arange(len(begin)), target)
+        if _alike(done) and _alike(link):
+            done = done + times * (link + end.delay + reduction)
+            continue
+        source = np.argsort(target)
+        for _ in range(times):
+            done = np.maximum((done + link)[source], done) + end.delay + reduction
     return done
 
 
@@ -221,19 +219,15 @@ def _halving_doubling(chunk: Chunk, messages: Messages, begin: Int64, end: Endpo
     if chunk.kind is CollectiveType.ALL_TO_ALL:
         raise LumosError("halvingDoubling moves no all-to-all; name another all-to-all-implementation in the system file")
     ranks = _power_of_two(len(begin))
-    levels = ranks.bit_length() - 1
-    halving = [(chunk.nbytes >> (level + 1), 1 << level) for level in range(levels)]
-    steps = [*halving, *reversed(halving)] if chunk.kind is CollectiveType.ALL_REDUCE else halving
+    levels, here = range(ranks.bit_length() - 1), np.arange(ranks)
+    gathering = [(1, chunk.nbytes << level, here ^ (ranks >> (level + 1)), 0) for level in levels]
     if chunk.kind is CollectiveType.ALL_GATHER:
-        steps = [(chunk.nbytes << level, ranks >> (level + 1)) for level in range(levels)]
-    reduced = [] if chunk.kind is CollectiveType.ALL_GATHER else [end.reduction(size) for size, _ in halving[1:]]
-    reduced += [0] * (len(steps) - len(reduced))
-    here = np.arange(ranks)
-    done = begin + end.delay
-    for (size, distance), reduction in zip(steps, reduced, strict=True):
-        partner = here ^ distance
-        done = np.maximum((done + messages(size, here, partner))[partner], done) + end.delay + reduction
-    return done
+        return _rounds(gathering, messages, begin, end)
+    sizes = [chunk.nbytes >> (level + 1) for level in levels]
+    reduced = [*map(end.reduction, sizes[1:]), 0]
+    halving = [(1, size, here ^ (1 << level), added) for level, size, added in zip(levels, sizes, reduced, strict=True)]
+    back = [(*each[:3], 0) for each in reversed(halving)] if chunk.kind is CollectiveType.ALL_REDUCE else []
+    return _rounds([*halving, *back], messages, begin, end)
 
 
 def _double_binary_tree(chunk: Chunk, messages: Messages, begin: Int64, end: Endpoint) -> Int64:

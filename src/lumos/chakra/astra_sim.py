@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 import numpy as np
 
-from lumos.chakra.links import GIB, Dimension
-from lumos.chakra.network import assumed_network
+from lumos.chakra.network import GIB, Dimension, assumed_network
 from lumos.diagnostics import Diagnostic
 from lumos.graph.table import Kind
 from lumos.trace.chakra.schema import NodeType

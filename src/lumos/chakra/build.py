@@ -9,6 +9,7 @@ they are eager, as in ASTRA-sim: the data arrives, and the receive ends, when th
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,20 +18,23 @@ from lumos.chakra.collectives import EAGER, input_bytes, kind_of_label
 from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.network import Network, assumed_network
 from lumos.chakra.play import play
-from lumos.chakra.simulated import of_roofline
-from lumos.chakra.system_files import network_of
+from lumos.chakra.simulated import as_run, of_roofline
+from lumos.chakra.system_files import network_of, read_network
 from lumos.diagnostics import Diagnostic
-from lumos.errors import GraphError
+from lumos.errors import GraphError, UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.lists import end_to_end, list_of, offsets
 from lumos.graph.table import Collectives, Dependency, Evidence, Graph, Kind, Processor
+from lumos.trace.chakra.companions import companions
+from lumos.trace.chakra.et import FORMAT
 from lumos.trace.chakra.schema import CollectiveType, NodeType
+from lumos.trace.source import Source, as_job
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    import os
 
     from numpy.typing import NDArray
 
@@ -55,6 +59,37 @@ def build(job: Job) -> Graph:
         text = f"{both} compute nodes have a recorded time and a roofline's: the recorded one stands; `replay --network` takes the other"
         workload = replace(workload, diagnostics=(*workload.diagnostics, Diagnostic("roofline-not-taken", text)))
     return graph_of(workload, network)
+
+
+def priced(source: Source, network: str | os.PathLike[str]) -> Graph:
+    """The graph of a set whose communication costs what a network file says, with the system file beside that; its measured times are the
+    recorded ones.
+
+    The set is played: compute takes what was recorded, or in roofline mode what its operations and bytes cost. Raises UsageError where
+    the job is no Chakra set, LumosError where the file cannot be understood, GraphError as `build`.
+    """
+    job, network = as_job(source), Path(network)
+    if job.traces[0].metadata.get("format") != FORMAT:
+        raise UsageError(f"{network}: only a Chakra set is priced on a network file; `lumos chakra export` makes one of a job first")
+    if not network.is_file():
+        raise UsageError(f"{network}: no such file; name a network file (topology, npus_count, bandwidth, latency)")
+    net = read_network(network, companions(network.parent))
+    recorded = gather(job)
+    unpriced = as_run(recorded, net)
+    unknown = np.full(len(recorded), ABSENT)
+    ordered = timed(replace(unpriced, start=unknown, event=np.arange(len(recorded), dtype=np.int32)), net)
+    measured = ordered
+    if (recorded.start != ABSENT).all() and ordered.event is not None:
+        measured = replace(ordered, start=recorded.start[ordered.event], duration=recorded.duration[ordered.event])
+    graph = assembled(ordered, measured)
+    nodes = f"{len(recorded.communication)} communication nodes"
+    findings = [Diagnostic("priced", f"{nodes} take what they cost on the network of {network}, not what was recorded")]
+    compute = int(((recorded.type == NodeType.COMP) & (unpriced.duration == ABSENT)).sum())
+    if compute:
+        text = f"{compute} compute nodes take what the system file allows for their operations and bytes"
+        findings.append(Diagnostic("priced-by-roofline", text))
+    kept = (d for d in graph.diagnostics if d.code not in ("costed", NEVER_MEASURED))
+    return replace(graph, diagnostics=(*kept, *findings))
 
 
 def graph_of(workload: Workload, network: Network | None = None) -> Graph:

@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
-from lumos.chakra.checking.check import Checked
+from lumos.chakra.build import priced as priced
+from lumos.chakra.checking.check import Checked as Checked
 from lumos.chakra.checking.check import check_set as check_folder
-from lumos.chakra.exporting import Exported
+from lumos.chakra.exporting import Exported as Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.linking.link import Linked, require_pair
 from lumos.chakra.linking.link import link_traces as link_traces
-from lumos.chakra.linking.linked_file import write_linked
-from lumos.chakra.linking.linked_job import LinkedJob, link_job, observed_in, write_linked_job
+from lumos.chakra.linking.linked_job import LinkedJob, link_job, observed_in, write_linked, write_linked_job
 from lumos.chakra.lower import lower
-from lumos.chakra.reprice import priced_job
-from lumos.chakra.statistics import Stat
+from lumos.chakra.statistics import Stat as Stat
 from lumos.chakra.statistics import stat_workload as stat_workload
 from lumos.chakra.work.of_job import amounts_of, recorded_on
 from lumos.chakra.write import write_again
@@ -102,15 +101,6 @@ def check(
     """
     files = {Companion.GROUPS: groups, Companion.NETWORK: network, Companion.SYSTEM: system, Companion.MEMORY: memory}
     return check_folder(Path(folder), {kind: Path(path) for kind, path in files.items() if path is not None})
-
-
-def priced(source: Source, network: str | os.PathLike[str]) -> Graph:
-    """The graph of a set whose communication costs what a network file says; its measured times are those of the set.
-
-    The system file is found beside the network file by its content. Raises UsageError where the source is no Chakra set, LumosError
-    where the file cannot be understood.
-    """
-    return priced_job(as_job(source), Path(network))
 
 
 def link(
@@ -193,11 +183,7 @@ def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_
     timeline = simulate(graph)
     if output is not None:
         write_again(job, Path(output), as_json=as_json)
-    return Imported(job, graph, timeline, _time(timeline))
-
-
-def _time(timeline: Timeline) -> JobTime:
-    return step_times(timeline, members(timeline.graph)).headline
+    return Imported(job, graph, timeline, step_times(timeline, members(graph)).headline)
 
 
 def stat(source: Source) -> Stat:

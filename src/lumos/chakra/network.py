@@ -1,4 +1,8 @@
-"""When each rank has done with a collective, and what compute and memory cost: the model of ASTRA-sim's congestion-unaware back-end.
+"""What messages, collectives, compute and memory cost: the model of ASTRA-sim's congestion-unaware back-end.
+
+A network has one to several dimensions, the innermost first. Ranks are numbered along the first dimension, then along the
+second. A message of n bytes takes n / bandwidth plus the latency of its hops, whatever else is on the links, and whole
+nanoseconds, rounded down. Two ranks that differ in several dimensions exchange messages in the first of these alone.
 
 A collective is cut into chunks. Each chunk goes through one phase for every dimension of the network. On each rank a
 dimension works on as many chunks at a time as the system file says, in the order in which they reach it; ranks begin a
@@ -6,8 +10,8 @@ phase when they are ready for it, and end it when their own part is done. An all
 dimensions, reduces along the outermost one, and gathers on the way back; an all-gather begins at the outermost dimension,
 the others at the innermost. A group that is not all ranks is one line of its members, with the first dimension's algorithm.
 
-Source: ASTRA-sim (github.com/astra-sim/astra-sim). `validation/chakra.py` compares the model with what the simulator
-answers to sets of one collective. Limit: messages do not share the bandwidth of a link.
+Source: ASTRA-sim (github.com/astra-sim/astra-sim, and its analytical network). `validation/chakra.py` compares the model with what the
+simulator answers to sets of one collective. Limit: messages do not share the bandwidth of a link.
 """
 
 from __future__ import annotations
@@ -17,12 +21,12 @@ from collections import deque
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import count
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.chakra.algorithms import Algorithm, Chunk, Endpoint, Implementation, after, ends
-from lumos.chakra.links import Dimension, Links
 from lumos.errors import LumosError
 from lumos.trace.chakra.schema import CollectiveType
 
@@ -31,6 +35,8 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Int64
 
+#: Bytes per ns of 1 GiB/s, in which networks are given.
+GIB = 2**30 / 1e9
 #: ns that a member of a group that is not all ranks takes before it sends and acts, whatever the endpoint delay.
 GROUP_DELAY = 10
 
@@ -43,6 +49,55 @@ _PRICED_AS = {
     CollectiveType.SCATTER: CollectiveType.ALL_TO_ALL,
     CollectiveType.GATHER: CollectiveType.ALL_GATHER,
 }
+
+
+class Topology(StrEnum):
+    """How the ranks of one dimension are joined."""
+
+    RING = "Ring"
+    FULLY_CONNECTED = "FullyConnected"
+    SWITCH = "Switch"
+
+
+@dataclass(frozen=True, slots=True)
+class Dimension:
+    """One dimension of a network. npus: ranks along it. bandwidth: GiB/s of a link. latency: ns of a hop."""
+
+    npus: int
+    bandwidth: float
+    latency: float
+    topology: Topology = Topology.SWITCH
+
+    def messages(self, nbytes: float, distance: Int64) -> Int64:
+        """ns that messages of `nbytes` take over so many places: a switch has two hops, a ring as many as the shorter way has places."""
+        hops: Int64 = np.full(distance.shape, 2 if self.topology is Topology.SWITCH else 1)
+        if self.topology is Topology.RING:
+            hops = np.minimum(distance % self.npus, -distance % self.npus)
+        return (hops * self.latency + nbytes / (self.bandwidth * GIB)).astype(np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """The dimensions of a network, the innermost first."""
+
+    dimensions: tuple[Dimension, ...]
+
+    @property
+    def npus(self) -> int:
+        """How many ranks the network joins."""
+        return prod(d.npus for d in self.dimensions)
+
+    def messages(self, nbytes: float, source: Int64, target: Int64) -> Int64:
+        """ns that messages take between ranks, each in the first dimension in which the two differ."""
+        out = self.dimensions[-1].messages(nbytes, np.ones(source.shape, np.int64))  # of a set with more ranks: the outermost links
+        first = np.ones(source.shape, bool)
+        for dimension in self.dimensions:
+            distance = target % dimension.npus - source % dimension.npus
+            here = first & (distance != 0)
+            out[here] = dimension.messages(nbytes, distance[here])
+            first &= distance == 0
+            source, target = source // dimension.npus, target // dimension.npus
+        return out
 
 
 class RemoteKind(StrEnum):
@@ -138,8 +193,7 @@ class Network:
                 why = f"a group of {len(ranks)} of {self.links.npus} ranks has no tree"
                 raise LumosError(f"{why}; name another algorithm in the system file")
             return [NetworkPhase(0, kind, plan[0], [0] * len(ranks), range(len(ranks)), len(ranks))]
-        used = []
-        stride = 1
+        used, stride = [], 1
         for place, (dimension, how) in enumerate(zip(self.links.dimensions, plan, strict=False)):
             whole = how.algorithm.startswith("one")
             stride, npus = (1, self.links.npus) if whole else (stride, dimension.npus)

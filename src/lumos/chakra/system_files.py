@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.links import Dimension, Links, Topology
-from lumos.chakra.network import Network, RemoteKind, RemoteMemory
+from lumos.chakra.network import Dimension, Links, Network, RemoteKind, RemoteMemory, Topology
 from lumos.errors import LumosError
 from lumos.trace.chakra.companions import Companion, companions
 from lumos.trace.chakra.schema import CollectiveType

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
@@ -33,6 +33,8 @@ from lumos.trace.table import ABSENT, Int64, Origin
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from lumos.chakra.work.amounts import Details
     from lumos.chakra.workload import Workload
@@ -123,33 +125,33 @@ def encode_ranks(
 
 
 def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns: bool, more: Mapping[int, bytes]) -> Iterator[bytes]:
-    """The frames of one rank's file: its metadata, then its nodes, numbered from 1."""
+    """The frames of one rank's file: its metadata, then its nodes, numbered from 1. Each field is encoded for all nodes at once."""
     yield frame(encode_metadata(_metadata(workload, rank, timed, exact_ns)))
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     here = slice(low, high)
-    end = workload.start[here] + np.maximum(workload.duration[here], 0)
-    start_us = _microseconds(workload.start[here])
-    duration_us = np.where(workload.duration[here] == ABSENT, 0, _microseconds(end) - start_us)
-    comm = _communication_fields(workload, rank, low, high)
-    names, kinds = workload.names, [k.name.lower() for k in Kind]
-    columns = zip(
-        varints(np.arange(1, high - low + 1)),
-        workload.type[here].tolist(),
-        workload.name[here].tolist(),
+    start, duration, queue, types, cpu = (
+        column[here] for column in (workload.start, workload.duration, workload.queue, workload.type, workload.on_cpu)
+    )
+    start_us = _microseconds(start)
+    duration_us = np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - start_us)
+    fields = [
+        [b"\x08" + number for number in varints(np.arange(1, high - low + 1))],
+        [_name_field(kind, workload.names[name]) for kind, name in zip(types.tolist(), workload.name[here].tolist(), strict=True)],
         _dependency_fields(workload, low, high),
         _optional(b"\x30", start_us),
         _optional(b"\x38", duration_us),
-        workload.on_cpu[here].tolist(),
-        workload.queue[here].tolist(),
-        workload.kind[here].tolist(),
-        strict=True,
-    )
-    per_node = (_exact_fields(workload, here, exact_ns), None if exact_ns else _work_fields(workload, here), _detail_fields(workload, here))
-    known = [fields for fields in per_node if fields is not None]
-    for i, (number, kind, name, deps, start, duration, cpu, queue, task) in enumerate(columns):
-        static = _name_field(kind, names[name]), deps, start, duration, _common_fields(cpu, queue, kinds[task]), comm.get(i, b"")
-        message = b"".join((b"\x08", number, *static, *(fields[i] for fields in known), more.get(i, b"")))
-        yield varint(len(message)) + message
+        _chosen([encoded_attribute_field(Attribute("is_cpu_op", "bool", value)) for value in (False, True)], cpu),
+        _numbers("tid", "int64", np.where(cpu, queue, ABSENT)),
+        _numbers("stream", "int64", np.where(cpu, ABSENT, queue)),
+        _texts("kind", [kind.name.lower() for kind in Kind], workload.kind[here]),
+        *_communication_fields(workload, rank, low, high),
+        _numbers("release_ns", "int64", workload.release[here]),
+        *_cost_fields(workload, here, exact_ns),
+        [] if workload.detail is None else _chosen([_details(details) for details in workload.details], workload.detail[here]),
+        [more.get(i, b"") for i in range(high - low)],
+    ]
+    for parts in zip(*filter(None, fields), strict=True):
+        yield frame(b"".join(parts))
 
 
 def _dependency_fields(workload: Workload, low: int, high: int) -> list[bytes]:
@@ -163,6 +165,26 @@ def _dependency_fields(workload: Workload, low: int, high: int) -> list[bytes]:
 def _optional(key: bytes, values: Int64) -> list[bytes]:
     """Per value its encoded field; nothing for 0, the default."""
     return [key + data if data != b"\x00" else b"" for data in varints(values)]
+
+
+def _numbers(name: str, kind: str, values: Int64) -> list[bytes]:
+    """Per value an attribute; nothing where it is ABSENT."""
+    if (values < 0).all():
+        return [b""] * len(values)
+    head = encode_once(Attribute(name, kind, 0))[:-1]
+    encoded = zip((values >= 0).tolist(), varints(np.maximum(values, 0)), strict=True)
+    return [b"\x52" + varint(len(head) + len(data)) + head + data if known else b"" for known, data in encoded]
+
+
+def _texts(name: str, table: Sequence[str], index: NDArray[Any]) -> list[bytes]:
+    """Per node an attribute with the text at its place in the table; nothing where the place is ABSENT."""
+    return _chosen([encoded_attribute_field(Attribute(name, "string", text)) for text in table], index)
+
+
+def _chosen(encoded: list[bytes], index: NDArray[Any]) -> list[bytes]:
+    """Per node the entry at its place; nothing where the place is ABSENT, which is -1."""
+    table = [*encoded, b""]
+    return [table[i] for i in index.tolist()]
 
 
 def _microseconds(ns: Int64) -> Int64:
@@ -211,87 +233,42 @@ def _name_field(kind: int, name: str) -> bytes:
     return b"\x12" + varint(len(text)) + text + b"\x18" + varint(kind)
 
 
-@lru_cache(1 << 12)
-def _common_fields(cpu: bool, queue: int, kind: str) -> bytes:
-    """The attributes that every node has: where it runs and of which kind it is. Simulators read only `is_cpu_op`."""
-    attrs = [Attribute("is_cpu_op", "bool", cpu)]
-    if queue != ABSENT:
-        attrs.append(Attribute("tid" if cpu else "stream", "int64", queue))
-    attrs.append(Attribute("kind", "string", kind))
-    return b"".join(map(encoded_attribute_field, attrs))
-
-
-def _communication_fields(workload: Workload, rank: int, low: int, high: int) -> dict[int, bytes]:
-    """The attributes of a rank's communication nodes, by position in the rank."""
+def _communication_fields(workload: Workload, rank: int, low: int, high: int) -> Iterator[list[bytes]]:
+    """The attributes of communication, per node of a rank."""
     facts = workload.communication
-    here = slice(*np.searchsorted(facts.node, (low, high)).tolist())
-    columns = (facts.node - low, workload.type[facts.node], facts.type, facts.size, facts.group, facts.peer, facts.tag, facts.kind)
-    rows = zip(*(column[here].tolist() for column in columns), strict=True)
-    return {place: _communication(rank, kind, *row, facts.kinds[label]) for place, kind, *row, label in rows}
+    rows = slice(*np.searchsorted(facts.node, (low, high)).tolist())
+    node, types = facts.node[rows] - low, workload.type[facts.node[rows]]
+
+    def column(values: NDArray[Any], of: NodeType | None = None) -> Int64:
+        out = np.full(high - low, ABSENT, np.int64)
+        out[node] = values if of is None else np.where(types == of, values, ABSENT)
+        return out
+
+    yield _numbers("comm_size", "int64", column(facts.size[rows]))
+    yield _numbers("comm_type", "int64", column(facts.type[rows], NodeType.COLL))
+    yield _texts("pg_name", [str(number) for number in range(1, len(workload.groups) + 1)], column(facts.group[rows], NodeType.COLL))
+    own = np.full(len(node), rank)
+    for name, source in (("comm_src", NodeType.SEND), ("comm_dst", NodeType.RECV)):
+        yield _numbers(name, "int64", column(np.where(types == NodeType.COLL, ABSENT, np.where(types == source, own, facts.peer[rows]))))
+    yield _numbers("comm_tag", "int64", column(np.where(types == NodeType.COLL, ABSENT, facts.tag[rows])))
+    yield _texts("collective", facts.kinds, column(facts.kind[rows]))
 
 
-@lru_cache(1 << 14)
-def _communication(rank: int, node_type: int, comm_type: int, size: int, group: int, peer: int, tag: int, kind: str) -> bytes:
-    attrs = [Attribute("comm_size", "int64", size)]
-    if node_type == NodeType.COLL:
-        attrs += (Attribute("comm_type", "int64", comm_type), Attribute("pg_name", "string", str(group + 1)))
-    else:
-        source, target = (rank, peer) if node_type == NodeType.SEND else (peer, rank)
-        attrs += (Attribute("comm_src", "int64", source), Attribute("comm_dst", "int64", target), Attribute("comm_tag", "int64", tag))
-    attrs.append(Attribute("collective", "string", kind))
-    return b"".join(map(encoded_attribute_field, attrs))
+def _cost_fields(workload: Workload, here: slice, exact_ns: bool) -> Iterator[list[bytes]]:
+    """Per node its operations and bytes, or its exact times in their place.
 
-
-def _exact_fields(workload: Workload, here: slice, exact_ns: bool) -> list[bytes] | None:
-    """Per node the encoded release and exact times; None where no node has any."""
-    release, duration, start, types = (column[here] for column in (workload.release, workload.duration, workload.start, workload.type))
-    if not exact_ns and (release == ABSENT).all():
-        return None
-    out = []
-    for i in range(len(duration)):
-        attrs = []
-        if release[i] != ABSENT:
-            attrs.append(Attribute("release_ns", "int64", int(release[i])))
-        if exact_ns:
-            attrs.append(Attribute("start_ns", "int64", int(start[i])))
-        if exact_ns and types[i] == NodeType.COMP:
-            # At least one operation, because a simulator need not accept a node without any; 1 of 1,000 is still 0 ns.
-            attrs.append(Attribute("num_ops", "int64", max(OPERATIONS_PER_NS * int(duration[i]), 1)))
-            attrs.append(Attribute("tensor_size", "uint64", 1))
-        elif exact_ns:
-            attrs.append(Attribute("duration_ns", "int64", int(duration[i])))
-        out.append(b"".join(b"\x52" + varint(len(m)) + m for m in map(encode_once, attrs)))
-    return out
-
-
-def _work_fields(workload: Workload, here: slice) -> list[bytes] | None:
-    """Per node the encoded operations and bytes of compute; None where no node has any."""
-    operations, moved, types = workload.operations[here], workload.bytes[here], workload.type[here]
+    Of each there is one at least: in roofline mode a simulator divides the one by the other, and need not accept a node without any.
+    """
+    types, duration = workload.type[here], workload.duration[here]
+    operations, moved = workload.operations[here], workload.bytes[here]
     known = ((operations != ABSENT) | (moved != ABSENT)) & ~np.isin(types, (NodeType.SEND, NodeType.RECV, NodeType.COLL))
-    if not known.any():
-        return None
-    out = [b""] * len(known)
-    where = np.flatnonzero(known)
-    for i, count, size in zip(where.tolist(), operations[where].tolist(), moved[where].tolist(), strict=True):
-        out[i] = _work(count, size)
-    return out
-
-
-@lru_cache(1 << 14)
-def _work(operations: int, moved: int) -> bytes:
-    """Operations and bytes, of each one at least: in roofline mode a simulator divides the one by the other."""
-    attrs = (Attribute("num_ops", "int64", max(operations, 1)), Attribute("tensor_size", "uint64", max(moved, 1)))
-    return b"".join(map(encoded_attribute_field, attrs))
-
-
-def _detail_fields(workload: Workload, here: slice) -> list[bytes] | None:
-    """Per node its encoded details; None where no node has any."""
-    if workload.detail is None:
-        return None
-    own = workload.detail[here]
-    used = np.unique(own[own >= 0]).tolist()
-    encoded = {i: _details(workload.details[i]) for i in used} | {ABSENT: b""}
-    return [encoded[i] for i in own.tolist()]
+    if exact_ns:
+        known = types == NodeType.COMP
+        operations, moved = OPERATIONS_PER_NS * duration, np.ones(len(types), np.int64)
+        yield _numbers("start_ns", "int64", np.maximum(workload.start[here], 0))
+        yield _numbers("duration_ns", "int64", np.where(known, ABSENT, np.maximum(duration, 0)))
+    yield _numbers("num_ops", "int64", np.where(known, np.maximum(operations, 1), ABSENT))
+    yield _numbers("tensor_size", "uint64", np.where(known, np.maximum(moved, 1), ABSENT))
 
 
 @lru_cache(1 << 14)

@@ -125,7 +125,7 @@ def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, other_wi
 def _link_one(observed: Path, profiled: Path, output: Path | None, *, other_window: bool, repair: bool, json: bool) -> None:
     """Link the two files of one rank, and print or write what was found."""
     from lumos.chakra.linking.link import link_traces, require_pair
-    from lumos.chakra.linking.linked_file import write_linked
+    from lumos.chakra.linking.linked_job import write_linked
     from lumos.errors import UsageError
     from lumos.trace import read
     from lumos.trace.execution_trace import read as read_observed

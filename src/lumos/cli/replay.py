@@ -66,9 +66,9 @@ def command(
     if network is None:
         graph = build(job)
     else:
-        from lumos.chakra.reprice import priced_job
+        from lumos.chakra.build import priced
 
-        graph = priced_job(job, network)
+        graph = priced(job, network)
     graph = replace(graph, ignored=graph.ignored.union(*(DEPENDENCY_NAMES[kind] for kind in kinds)))
     seconds["build_s"] = clock.lap()
     timeline = simulate(graph)

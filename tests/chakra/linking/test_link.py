@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import lumos
 from lumos.chakra.build import graph
 from lumos.chakra.linking.link import link_traces
-from lumos.chakra.linking.linked_file import write_linked
+from lumos.chakra.linking.linked_job import write_linked
 from lumos.errors import LumosError, TraceError
 from lumos.operators import sequences as alignment
 from lumos.operators.sequences import align_names

@@ -28,32 +28,16 @@ SIMULATED = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveTyp
 #: The type that it lets run for the node's own duration on each rank, without a transfer and without the other ranks.
 ALONE = CollectiveType.BROADCAST
 
-#: The types of value that ASTRA-sim accepts, by attribute.
-_KINDS: Mapping[str, frozenset[str]] = {
-    "is_cpu_op": _INTEGERS,
-    "comm_type": _INTEGERS,
-    "comm_size": _INTEGERS,
-    "comm_tag": _INTEGERS,
-    "comm_src": _INTEGERS,
-    "comm_dst": _INTEGERS,
-    "comm_priority": _INTEGERS,
-    "pg_name": frozenset({"string"}),
-    "involved_dim": frozenset({"bool_list"}),
-    "num_ops": _INTEGERS,
-    "tensor_size": _INTEGERS,
+#: The attributes that a node must have, and those that it may have, by type of node.
+_ATTRIBUTES: Mapping[int, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    NodeType.COLL: (("comm_type", "comm_size"), ("pg_name", "comm_priority", "involved_dim")),
+    NodeType.SEND: (("comm_dst", "comm_size", "comm_tag"), ("comm_src",)),
+    NodeType.RECV: (("comm_src", "comm_size", "comm_tag"), ("comm_dst",)),
 }
-
-#: The attributes that a communication node must have, and those that it may have, by type of node.
-_REQUIRED = {
-    NodeType.COLL: ("comm_type", "comm_size"),
-    NodeType.SEND: ("comm_dst", "comm_size", "comm_tag"),
-    NodeType.RECV: ("comm_src", "comm_size", "comm_tag"),
-}
-_OPTIONAL = {
-    NodeType.COLL: ("pg_name", "comm_priority", "involved_dim"),
-    NodeType.SEND: ("comm_src",),
-    NodeType.RECV: ("comm_dst",),
-}
+_OF_ROOFLINE = ("num_ops", "tensor_size")
+#: The attributes that ASTRA-sim reads, and the types of value of those that are no integers.
+_READ = {"is_cpu_op", *_OF_ROOFLINE, *(name for both in _ATTRIBUTES.values() for names in both for name in names)}
+_KINDS = {"pg_name": frozenset({"string"}), "involved_dim": frozenset({"bool_list"})}
 
 
 class Violation(NamedTuple):
@@ -111,82 +95,56 @@ def check_file(path: Path, rank: int, *, roofline: bool, memory: bool) -> RankFi
 
 def _unknown(file: RankFile) -> None:
     """Warn of what no rule is about and Lumos does not know either: simulators pass over it."""
-    empty = {a.name for node in file.nodes for a in node.attrs if not a.kind and a.name not in _KINDS}
+    empty = {a.name for node in file.nodes for a in node.attrs if not a.kind and a.name not in _READ}
     if empty:
         file.warnings.append(f"attributes without a value ({', '.join(sorted(empty))})")
-    if any(runs_alone(node) for node in file.nodes):
+    if any(node.type == NodeType.COLL and node.value("comm_type") == ALONE for node in file.nodes):
         file.warnings.append("a broadcast takes its own duration on each rank: the simulator neither prices it nor waits for the others")
     if any(node.unknown for node in file.nodes):
         file.warnings.append("nodes with fields that the schema lacks")
 
 
-def runs_alone(node: ChakraNode) -> bool:
-    """Whether the simulator runs a collective on each rank for itself."""
-    return node.type == NodeType.COLL and node.value("comm_type") == ALONE
-
-
 def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator[tuple[str, str]]:
     attrs = {a.name: a for a in node.attrs}
-    cpu = attrs.get("is_cpu_op")
-    yield from _typed(attrs, "is_cpu_op", required=False)
-    on_cpu = cpu is not None and bool(cpu.value)
-    if node.type == NodeType.COMP:
-        if roofline and not on_cpu:
-            yield from _roofline(attrs)
-    elif node.type in _REQUIRED:
+    on_cpu = "is_cpu_op" in attrs and bool(attrs["is_cpu_op"].value)
+    priced = roofline and node.type == NodeType.COMP and not on_cpu
+    required, optional = (_OF_ROOFLINE, ()) if priced else _ATTRIBUTES.get(node.type, ((), ()))
+    for name in ("is_cpu_op", *required, *optional):
+        found, kinds = attrs.get(name), _KINDS.get(name, _INTEGERS)
+        if found is None and name in required:
+            yield "roofline" if priced else "communication-attribute", f"{name} is missing"
+        elif found is not None and found.kind not in kinds:
+            wanted = "an integer" if kinds is _INTEGERS else min(kinds)
+            yield "attribute-type", f"{name} is a {found.kind}, not {wanted}" if found.kind else f"{name} has no value"
+        elif found is not None and isinstance(found.value, int) and found.value < 0:
+            yield "communication-attribute", f"{name} is {found.value}"
+        elif found is not None and priced and name in required and found.value == 0:
+            yield "roofline", f"{name} is 0"
+    if node.type in _ATTRIBUTES:
         if on_cpu:
             yield "communication-on-cpu", "a communication node with is_cpu_op true"
-        yield from _communication(node, attrs, rank)
+        yield from _collective(attrs) if node.type == NodeType.COLL else _message(attrs, node.type, rank)
     elif node.type in (NodeType.MEM_LOAD, NodeType.MEM_STORE):
-        if not memory:
-            yield "node-type", f"{NodeType(node.type).name} without a memory expansion in the memory file"
-        elif "tensor_size" not in attrs:
-            yield "node-type", f"{NodeType(node.type).name} without tensor_size"
-    else:
-        name = NodeType(node.type).name if node.type in list(NodeType) else "unknown"
-        yield "node-type", f"node type {node.type} ({name})"
+        if not memory or "tensor_size" not in attrs:
+            lacks = "tensor_size" if memory else "a memory expansion in the memory file"
+            yield "node-type", f"{NodeType(node.type).name} without {lacks}"
+    elif node.type != NodeType.COMP:
+        yield "node-type", f"node type {node.type} ({NodeType(node.type).name if node.type in list(NodeType) else 'unknown'})"
 
 
-def _roofline(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
-    for name in ("num_ops", "tensor_size"):
-        yield from _typed(attrs, name, required=True, missing="roofline")
-    for name in ("num_ops", "tensor_size"):
-        if name in attrs and attrs[name].value == 0:
-            yield "roofline", f"{name} is 0"
+def _collective(attrs: Mapping[str, Attribute]) -> Iterator[tuple[str, str]]:
+    kind, group = (attrs[name].value if name in attrs else None for name in ("comm_type", "pg_name"))
+    if isinstance(kind, int) and kind not in (*SIMULATED, ALONE):
+        name = CollectiveType(kind).name if kind in list(CollectiveType) else "unknown"
+        yield "collective-type", f"comm_type {kind} ({name}) is not simulated"
+    if isinstance(group, str) and group and not (group.isascii() and group.isdigit()):
+        yield "group-name", f"pg_name {group!r} is no decimal integer"
 
 
-def _communication(node: ChakraNode, attrs: Mapping[str, Attribute], rank: int) -> Iterator[tuple[str, str]]:
-    kind = NodeType(node.type)
-    for name in _REQUIRED[kind]:
-        yield from _typed(attrs, name, required=True)
-    for name in _OPTIONAL[kind]:
-        yield from _typed(attrs, name, required=False)
-    if kind == NodeType.COLL:
-        found = attrs.get("comm_type")
-        if found is not None and isinstance(found.value, int) and found.value not in (*SIMULATED, ALONE):
-            name = CollectiveType(found.value).name if found.value in list(CollectiveType) else "unknown"
-            yield "collective-type", f"comm_type {found.value} ({name}) is not simulated"
-        group = attrs.get("pg_name")
-        if group is not None and isinstance(group.value, str) and group.value and not (group.value.isascii() and group.value.isdigit()):
-            yield "group-name", f"pg_name {group.value!r} is no decimal integer"
-        return
+def _message(attrs: Mapping[str, Attribute], kind: int, rank: int) -> Iterator[tuple[str, str]]:
     own = attrs.get("comm_src" if kind == NodeType.SEND else "comm_dst")
     if own is not None and own.value != rank:
         yield "peer", f"{own.name} is {own.value!r}, the file's rank is {rank}"
-
-
-def _typed(
-    attrs: Mapping[str, Attribute], name: str, *, required: bool, missing: str = "communication-attribute"
-) -> Iterator[tuple[str, str]]:
-    found = attrs.get(name)
-    if found is None:
-        if required:
-            yield missing, f"{name} is missing"
-    elif found.kind not in _KINDS[name]:
-        wanted = "an integer" if _KINDS[name] is _INTEGERS else min(_KINDS[name])
-        yield "attribute-type", f"{name} is a {found.kind}, not {wanted}" if found.kind else f"{name} has no value"
-    elif isinstance(found.value, int) and found.value < 0:
-        yield "communication-attribute", f"{name} is {found.value}"
 
 
 def _structure(file: RankFile) -> None:

@@ -1,35 +1,46 @@
-"""Link all ranks of a job: find each rank's execution trace, and write one set whose nodes have times, tensors and collectives.
+"""Link all ranks of a job, and write what was linked: the profiler's times and kernels with the execution trace's tensors.
 
 A rank's execution trace is the one that names the rank's process; where several or none do, the one that the facts of the pair
-confirm best (`votes`). The set is built from the profiler's files of all ranks together. So its collectives are communication
-with their groups and meet their peers, which a rank that is linked alone does not show.
+confirm best (`votes`). A set is built from the profiler's files of all ranks together, so its collectives meet their peers. In the file
+of one rank they are compute of the time that they took.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lumos.chakra.linking.link import Linked, link_traces
-from lumos.chakra.linking.linked_file import fields_of, without_tensors
 from lumos.chakra.linking.votes import processes
 from lumos.chakra.lower import lower
 from lumos.chakra.work.recorded import recorded_work
-from lumos.chakra.write import write_set
+from lumos.chakra.write import encode_ranks, write_set
 from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
+from lumos.output_files import new_file
 from lumos.result import Shown, plain
 from lumos.trace.blocks import head
+from lumos.trace.chakra.attributes import encode_once
+from lumos.trace.chakra.protobuf import chunk
+from lumos.trace.chakra.schema import Attribute, IOInfo
+from lumos.trace.chakra.wire import encode_io
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.execution_trace import read as read_observed
 from lumos.trace.read import EXECUTION_TRACE
+from lumos.trace.table import ABSENT, Job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.trace.table import Job, Trace
+    from lumos.chakra.workload import Workload
+    from lumos.trace.table import Int32, Trace
+
+#: The attributes that are copied from an operator of the execution trace besides its tensors, and their types in Chakra.
+_ATTRIBUTES = (("rf_id", "uint64"), ("seq_id", "int64"), ("fw_parent", "uint64"), ("op_schema", "string"), ("kernel_backend", "string"))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,10 +112,51 @@ def write_linked_job(folder: Path, job: Job, linked: LinkedJob) -> int:
     """
     if len(linked.ranks) != len(job.traces):
         raise UsageError("every rank of the job needs its execution trace")
-    graph = build(job)
-    workload = lower(graph, without_tensors(recorded_work(graph, job)))
-    events, offset = workload.event, workload.rank_offset
-    assert events is not None  # lowering a measured graph keeps the row of every node
-    more = [fields_of(r.observed, r.found, events[offset[i] : offset[i + 1]]) for i, r in enumerate(linked.ranks)]
+    workload, more = _nodes(job, linked)
     write_set(workload, folder, more=more)
     return len(workload)
+
+
+def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Linked) -> int:
+    """Write the nodes of one rank to a file, operators and their kernels with inputs and outputs. Returns how many were written.
+
+    LumosError where the file cannot be written.
+    """
+    workload, more = _nodes(Job((trace,)), LinkedJob((LinkedRank(trace.rank, observed, trace, linked),)))
+    with new_file(path) as file:
+        file.writelines(next(encode_ranks(workload, more=more)))
+    return len(workload)
+
+
+def _nodes(job: Job, linked: LinkedJob) -> tuple[Workload, list[dict[int, bytes]]]:
+    """The nodes of a job with their operations and bytes; and for each rank the encoded fields that come from its execution trace."""
+    graph = build(job)
+    amounts = recorded_work(graph, job)
+    workload = lower(graph, replace(amounts, detail=np.full_like(amounts.detail, ABSENT), table=()))
+    events, offset = workload.event, workload.rank_offset
+    assert events is not None  # lowering a measured graph keeps the row of every node
+    return workload, [_fields_of(rank.observed, rank.found, events[offset[i] : offset[i + 1]]) for i, rank in enumerate(linked.ranks)]
+
+
+def _fields_of(observed: ExecutionTrace, linked: Linked, event: Int32) -> dict[int, bytes]:
+    """The encoded fields of a rank's nodes by their number; a kernel's are those of the operator that launched it. event: the profiler's
+    row of each node."""
+    node_of = linked.node.copy()
+    node_of[linked.kernel] = linked.kernel_node
+    more: dict[int, bytes] = {}
+    rows, first = np.unique(event, return_index=True)  # an operator that calls others becomes several nodes; the first gets its tensors
+    for row, place in zip(rows.tolist(), first.tolist(), strict=True):
+        if row >= 0 and node_of[row] >= 0:
+            more[place] = _fields(observed, int(node_of[row]))
+    return more
+
+
+def _fields(observed: ExecutionTrace, node: int) -> bytes:
+    attrs = observed.attrs[node]
+    attributes = [Attribute("et_id", "uint64", int(observed.id[node]))]
+    for name, kind in _ATTRIBUTES:
+        value = attrs.get(name)
+        if isinstance(value, str if kind == "string" else int) and value not in ("", None):
+            attributes.append(Attribute(name, kind, value))
+    tensors = encode_io(8, IOInfo(*observed.inputs[node])) + encode_io(9, IOInfo(*observed.outputs[node]))
+    return tensors + b"".join(chunk(10, encode_once(each)) for each in attributes)
