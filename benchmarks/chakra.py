@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from tools.document import markdown_table, write_section
 
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.linking.link import link_traces
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
@@ -127,7 +127,7 @@ def _export_rows() -> list[tuple[str, str, str]]:
         graph = large_job(64)
         export_graph(graph, folder)
         began = time.process_time()
-        result = check_set(folder)
+        result = check(folder)
         rows.append(("check of 64 ranks × 2,000 nodes", "–", f"{result.nodes / (time.process_time() - began) / 1e3:,.0f} k nodes/s"))
         began = time.process_time()
         read(folder)

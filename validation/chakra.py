@@ -20,7 +20,7 @@ from validation import chakra_player, chakra_ranks, chakra_simulator, chakra_une
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.facade import ExportOptions
 from lumos.chakra.linking.link import Linked, link_traces
@@ -184,7 +184,7 @@ def _round_trip(folder: Path, job: str) -> _Row:
     with tempfile.TemporaryDirectory() as scratch:
         for form, options in FORMS.items():
             export_graph(source, Path(scratch) / form, **options)
-            ok &= check_set(Path(scratch) / form).ok
+            ok &= check(Path(scratch) / form).ok
             errors[form] = _step(graph(Path(scratch) / form)) - step
         nodes = len(lower(source))
     return _Row(name=job, nodes=nodes, rounded=errors["plain"] / step, exact=errors["exact"], device=errors["device"] / step, ok=ok)

@@ -18,13 +18,12 @@ from tools.document import markdown_table, write_section
 from validation.chakra_operators import operator_distances, operator_names
 
 import lumos
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.facade import workload
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.likeness import distances
+from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
 from lumos.chakra.synthesis.model import SetModel, learn
 from lumos.chakra.workload import Workload
 from lumos.graph.table import Graph
@@ -177,7 +176,7 @@ def _told(model: SetModel, sources: list[Workload], folder: Path) -> Told:
     for seed in range(DRAWN):
         found = sample_family(model, seed)
         export_graph(found.graph, folder / f"sample-{seed}", exact_ns=True, astra_sim=True)
-        ok += check_set(folder / f"sample-{seed}").ok
+        ok += check(folder / f"sample-{seed}").ok
         told.append(disclosure(sources, lower(found.graph), found.source, model.facts))
     mean = Disclosure(*np.mean(told, axis=0).tolist())
     return Told(ok, mean.told, mean.by_facts, mean.structure, _of_same_facts(folder))

@@ -12,7 +12,7 @@ from tests.chakra.conftest import write_nodes
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.cli import main
 from lumos.errors import LumosError
 from lumos.simulation import simulate
@@ -71,7 +71,7 @@ def test_a_set_of_roofline_nodes_with_empty_attributes_and_integers_for_booleans
     for rank in range(2):
         messages = [_unversioned(metadata), encode_node(compute), encode_node(collective)]
         (tmp_path / f"workload.{rank}.et").write_bytes(b"".join(map(frame, messages)))
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
     assert ends(tmp_path) == [160, 160]
     lumos.chakra.import_(tmp_path, output=tmp_path / "again")
     assert nodes_of(tmp_path / "again", 1) == [compute, collective]  # with all they say
@@ -80,7 +80,7 @@ def test_a_set_of_roofline_nodes_with_empty_attributes_and_integers_for_booleans
     beside(tmp_path / "new", "net.yml", "sys.json", **{"roofline-enabled": 1, "peak-perf": 1, "local-mem-bw": 2})
     assert simulate(lumos.chakra.priced(tmp_path / "new", tmp_path / "new" / "net.yml")).end.max() == pytest.approx(50 + 60, abs=3)
     write_nodes(tmp_path / "workload.0.et", [replace(compute, duration_micros=5, attrs=(*compute.attrs, Attribute("num_ops", "int64", 0)))])
-    assert "roofline" in {violation.rule for violation in check_set(tmp_path).violations}  # it would never end
+    assert "roofline" in {violation.rule for violation in check(tmp_path).violations}  # it would never end
 
 
 def _unversioned(metadata: Metadata) -> bytes:
@@ -100,7 +100,7 @@ def test_a_microbenchmark_of_one_collective(tmp_path: Path) -> None:
     )
     for rank in range(2):
         write_nodes(tmp_path / f"all_reduce.{rank}.et", [ChakraNode(0, "ALL_REDUCE", NodeType.COLL, attrs=attrs)])
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
     assert ends(tmp_path) == [10 + 2 * (32 + 10) + 3 * 32] * 2
 
 
@@ -117,7 +117,7 @@ def test_samples_of_a_generator_with_durations_and_messages(tmp_path: Path) -> N
         )
         nodes = [ChakraNode(1, "COMP_NODE", duration_micros=2), ChakraNode(2, kind.name, kind, data_deps=(1,), attrs=attrs)]
         write_nodes(tmp_path / f"sample.{rank}.et", nodes)
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
     assert ends(tmp_path) == [2100, 2100]
 
 
@@ -135,7 +135,7 @@ def test_a_text_workload_as_chakras_converter_writes_it(tmp_path: Path) -> None:
             ChakraNode(first + 2, "COMM_COLL_NODE_a_ALLREDUCE", NodeType.COLL, data_deps=(first + 1,), attrs=reduced),
         ]
         (tmp_path / f"text.{rank}.et").write_bytes(b"".join(map(frame, [_unversioned(metadata), *map(encode_node, nodes)])))
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
     assert ends(tmp_path) == [5000 + 10 + 2 * (32 + 10) + 3 * 32] * 2
 
 
@@ -232,6 +232,6 @@ def test_broadcasts_and_custom_algorithms_are_run_by_the_simulator_and_warned_of
         first, second = ((1, 64), (2, 32))[:: 1 - 2 * rank]
         nodes = [collective(first[0], 5, first[1]), collective(second[0], 5, second[1], first[0]), collective(3, 0, 64, 1, 2)]
         write_nodes(tmp_path / f"job.{rank}.et", nodes)
-    checked = check_set(tmp_path)
+    checked = check(tmp_path)
     assert checked.violations == ()
     assert [warning.split(":")[1][:25] for warning in checked.warnings] == [" all-reduce-implementatio", " a broadcast takes its ow"]

@@ -15,7 +15,7 @@ from tests.chakra import two_stages
 import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.write import encode_ranks
@@ -90,7 +90,7 @@ def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPa
     export_graph(job, folder, exact_ns=exact)
     found = simulate(graph(folder)).end.max()
     assert found == wanted if exact else abs(int(found) - int(wanted)) <= 1_000  # however many nodes: one microsecond
-    assert check_set(folder).violations == ()
+    assert check(folder).violations == ()
 
 
 def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_measured_job_comes_back_with_its_steps(traces: Path, tmp_path: Path) 
     job = lumos.build(lumos.read(traces / "dlrm-8xv100"))
     before = lumos.replay(job, lumos.simulate(job))
     export_graph(job, tmp_path, astra_sim=True)
-    assert check_set(tmp_path).ok
+    assert check(tmp_path).ok
     again = lumos.build(lumos.read(tmp_path))
     after = lumos.replay(again, lumos.simulate(again))
     assert [s.name for s in after.steps] == [s.name for s in before.steps]
@@ -262,7 +262,7 @@ def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
     plan = {"model": "gpt3-13b", "cluster": "h100", "gpus": 8, "global_batch": 16, "seq": 2048, "tp": 2, "pp": 2, "dp": 2, "micro_batch": 2}
     job = predict_job(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]
     export_graph(job, tmp_path, exact_ns=True)
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
     again = graph(tmp_path)
     assert simulate(again).end.max() == simulate(job).end.max() - simulate(job).start.min()
     assert again.collectives is not None and {"send", "receive"} <= set(again.collectives.kinds)

@@ -8,7 +8,7 @@ import pytest
 from tests.chakra import two_stages
 
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
@@ -57,7 +57,7 @@ def test_it_is_rebuilt_node_for_node(tmp_path: Path, rank: int) -> None:
 
 
 def test_it_keeps_every_rule(stages: Path) -> None:
-    assert check_set(stages).violations == ()
+    assert check(stages).violations == ()
 
 
 def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:

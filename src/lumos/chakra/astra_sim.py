@@ -33,20 +33,18 @@ HOP_NS = 500.0
 
 def with_idle_rank(workload: Workload) -> Workload:
     """A workload of one rank with a second rank added that idles for a microsecond: ASTRA-sim needs at least two ranks."""
-    timed = {"on_cpu": True, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
-    idle_node = {"type": NodeType.COMP, "kind": Kind.HOST, **timed, "release": ABSENT, "operations": ABSENT, "bytes": ABSENT}
-    of_columns = ((name, getattr(workload, name), value) for name, value in idle_node.items())
-    columns: dict[str, Any] = {name: np.append(column, np.array(value, column.dtype)) for name, column, value in of_columns}
+    idle = {"type": NodeType.COMP, "on_cpu": True, "kind": Kind.HOST, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
+    columns = dict.fromkeys(("release", "operations", "bytes"), ABSENT) | idle | ({} if workload.detail is None else {"detail": ABSENT})
+    added: dict[str, Any] = {name: np.append(old := getattr(workload, name), np.array(value, old.dtype)) for name, value in columns.items()}
     return replace(
         workload,
-        **columns,
+        **added,
         ranks=(*workload.ranks, max(workload.ranks) + 1),
         rank_offset=np.append(workload.rank_offset, len(workload) + 1),
         names=(*workload.names, "idle"),
         dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
         id=None,
         event=None,
-        detail=None if workload.detail is None else np.append(workload.detail, np.int32(ABSENT)),
     )
 
 
@@ -125,16 +123,6 @@ def files(
     """
     dims, assumptions = network_dimensions(ranks, cluster)
     limits, more = roof(cluster, dtype)
-    text = {
-        "net.yml": _network(dims),
-        "sys.json": _json(_system(len(dims), limits, compute)),
-        "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
-        "README.md": _readme(ranks, compute),
-    }
-    return text, [*assumptions, *more]
-
-
-def _network(dims: tuple[Dimension, ...]) -> str:
     lists = {
         "topology": ["Switch"] * len(dims),
         "npus_count": [str(d.npus) for d in dims],
@@ -142,7 +130,13 @@ def _network(dims: tuple[Dimension, ...]) -> str:
         "latency": [f"{d.latency:.1f}" for d in dims],
     }
     units = {"bandwidth": "  # GiB/s", "latency": "  # ns"}
-    return "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items())
+    text = {
+        "net.yml": "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items()),
+        "sys.json": _json(_system(len(dims), limits, compute)),
+        "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
+        "README.md": _readme(ranks, compute),
+    }
+    return text, [*assumptions, *more]
 
 
 def _system(dims: int, limits: Roof, compute: Compute) -> Mapping[str, Any]:
@@ -178,7 +172,6 @@ _TIMES: Mapping[Compute, str] = {
 
 
 def _readme(ranks: int, compute: Compute) -> str:
-    times = _TIMES[compute]
     return f"""# A workload of {ranks} ranks for ASTRA-sim
 
 Run in this folder with the congestion-unaware analytical back-end (for a single-level network also with the aware one):
@@ -191,6 +184,6 @@ Run in this folder with the congestion-unaware analytical back-end (for a single
       --comm-group-configuration=$PWD/groups.json
 
 A good run prints one line `sys[R] finished, C cycles, ...` for each of the {ranks} ranks; a cycle is a nanosecond.
-{times}
+{_TIMES[compute]}
 `lumos chakra check .` holds the files to the simulator's rules.
 """

@@ -17,8 +17,7 @@ import numpy as np
 from lumos.chakra.collectives import EAGER, input_bytes, kind_of_label
 from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.network import Network, assumed_network
-from lumos.chakra.play import play
-from lumos.chakra.simulated import as_run, of_roofline
+from lumos.chakra.play import as_run, of_roofline, play
 from lumos.chakra.system_files import network_of, read_network
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, UsageError
@@ -145,14 +144,9 @@ def assembled(workload: Workload, measured: Workload) -> Graph:
     )
 
 
-def _has_times(workload: Workload) -> bool:
-    """Whether the set says when each of its nodes ran."""
-    return bool((workload.start != ABSENT).all() and (workload.duration != ABSENT).all())
-
-
 def timed(workload: Workload, network: Network | None = None) -> Workload:
     """The workload with a time for every node, in the order of `graph_of`'s tasks. GraphError where its ranks hang."""
-    if _has_times(workload):
+    if (workload.start != ABSENT).all() and (workload.duration != ABSENT).all():
         return workload
     played = play(workload, network)
     if (played.end == ABSENT).any():
@@ -163,25 +157,18 @@ def timed(workload: Workload, network: Network | None = None) -> Workload:
             " `lumos chakra check` says which rules it breaks"
         )
     costed = int((workload.duration == ABSENT).sum())
-    findings = [Diagnostic("costed", f"{costed} nodes have no duration and were costed {_how(network)}")] if costed else []
-    findings.append(
-        Diagnostic(
-            NEVER_MEASURED,
-            "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it,"
-            " one compute and one communication a rank at a time",
-        )
+    first = assumed_network(2).links.dimensions[0]
+    how = "on an assumed network" if network is None else "from the set's network file"
+    how += f" ({first.bandwidth:g} GiB/s, {first.latency:g} ns a hop)" if network is None else ""
+    findings = [Diagnostic("costed", f"{costed} nodes have no duration and were costed {how}")] if costed else []
+    text = (
+        "the set does not say when its nodes ran: what stands as measured is how an analytical simulator plays it, one compute and one"
+        " communication a rank at a time"
     )
+    diagnostics = (*workload.diagnostics, *findings, Diagnostic(NEVER_MEASURED, text))
     start = played.end - played.duration  # a communication starts once all of its ranks have arrived
     order = np.lexsort((played.turn, workload.rank_of()))
-    diagnostics = (*workload.diagnostics, *findings)
     return permuted(replace(workload, start=start, duration=played.duration, played=True, diagnostics=diagnostics), order)
-
-
-def _how(network: Network | None) -> str:
-    if network is not None:
-        return "from the set's network file"
-    first = assumed_network(2).links.dimensions[0]
-    return f"on an assumed network ({first.bandwidth:g} GiB/s, {first.latency:g} ns a hop)"
 
 
 def permuted(workload: Workload, order: Int64) -> Workload:
@@ -192,17 +179,12 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     rows = np.argsort(place[facts.node], kind="stable")
     dependent = list_of(workload.dep_offset)
     offset, dep = distinct(place[workload.dep], place[dependent], len(order))
-    columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes")
-    moved = {name: getattr(workload, name)[order] for name in columns}
-    moved |= {name: None if (column := getattr(workload, name)) is None else column[order] for name in ("id", "event", "detail")}
+    columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes", "id", "event", "detail")
+    found = {name: getattr(workload, name) for name in columns}
+    moved = {name: column[order] for name, column in found.items() if column is not None}
     of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
-    return replace(
-        workload,
-        **moved,
-        dep_offset=offset,
-        dep=dep,
-        communication=replace(facts, node=place[facts.node][rows], **of_communication),
-    )
+    communication = replace(facts, node=place[facts.node][rows], **of_communication)
+    return replace(workload, **moved, dep_offset=offset, dep=dep, communication=communication)
 
 
 def in_program_order(workload: Workload) -> Workload:
@@ -227,51 +209,42 @@ def _processors(workload: Workload, *, played: bool) -> tuple[Int32, tuple[Proce
     Receives do not occupy the link, and have no order but that of the file. Where they take no time, they only say that the peer has
     come so far, and belong to no step.
     """
-    rank, queue = workload.rank_of().astype(np.int64), workload.queue.astype(np.int64)
-    facts = workload.communication
-    if played:
-        queue[:] = ABSENT
-    lane = np.where(workload.on_cpu, 0, 1)
-    communicates = np.isin(workload.type, (NodeType.MEM_LOAD, NodeType.MEM_STORE)) & ~workload.on_cpu
-    communicates[facts.node] = True
-    lane[communicates & (queue == ABSENT)] = 2
+    rank, facts = workload.rank_of().astype(np.int64), workload.communication
+    queue = np.full(len(workload), ABSENT, np.int64) if played else workload.queue.copy()
+    links = np.isin(workload.type, (NodeType.MEM_LOAD, NodeType.MEM_STORE)) & ~workload.on_cpu
+    links[facts.node] = True
     receives = facts.node[(workload.type[facts.node] == NodeType.RECV) & (queue[facts.node] == ABSENT)]
+    lane = np.where(workload.on_cpu, 0, np.where(links & (queue == ABSENT), 2, 1))
     lane[receives] = 3
-    queue = np.where(lane == 2, 0, queue)
+    queue[lane == 2] = 0
     queue[receives] = _chains(workload, receives)
     keys, processor = np.unique(np.stack([rank, lane, queue]), axis=1, return_inverse=True)
-    processors = []
     processor = processor.reshape(-1)
-    for number, (r, at, q) in enumerate(keys.T.tolist()):
+    takes_time = np.zeros(keys.shape[1], bool)
+    takes_time[processor[workload.duration > 0]] = True
+    processors = []
+    for (r, at, q), lasts in zip(keys.T.tolist(), takes_time.tolist(), strict=True):
         name = (f"thread {q}" if q >= 0 else "thread", f"stream {max(q, 0)}", "communication", f"receives {q + 1}")[at]
         stream = max(q, 0) if at == 1 else 1_000_000 + (q + 1 if at == 3 else 0)
-        if at == 0:
-            processors.append(Processor(workload.ranks[r], False, name, timer=(r, q) in workload.timers))
-        else:
-            only_waits = at == 3 and not workload.duration[processor == number].any()
-            processors.append(Processor(workload.ranks[r], True, name, 0, stream, timer=only_waits))
+        timer = (r, q) in workload.timers if at == 0 else at == 3 and not lasts
+        processors.append(Processor(workload.ranks[r], at > 0, name, 0 if at else ABSENT, stream if at else ABSENT, timer=timer))
     return processor.astype(np.int32), tuple(processors)
 
 
 def _chains(workload: Workload, receives: Int64) -> Int64:
     """The number of a chain for each receive, counted from 0 on every rank: in a chain each one depends on the last by the file itself."""
     chain = dict.fromkeys(receives.tolist(), 0)
-    count = np.zeros(len(workload.ranks), np.int64)
+    count = [0] * len(workload.ranks)
     rank, offset, dep = workload.rank_of().tolist(), workload.dep_offset.tolist(), workload.dep.tolist()
     last = [ABSENT] * len(workload)  # of each node the latest receive that it depends on
-    followed = set()
+    followed = {ABSENT}
     for node in range(len(workload)):
-        before = max((last[d] for d in dep[offset[node] : offset[node + 1]]), default=ABSENT)
-        last[node] = before
-        if node not in chain:
-            continue
-        last[node] = node
-        if before != ABSENT and before not in followed:
+        before = last[node] = max((last[d] for d in dep[offset[node] : offset[node + 1]]), default=ABSENT)
+        if node in chain:
+            last[node] = node
+            chain[node] = count[rank[node]] if before in followed else chain[before]
+            count[rank[node]] += before in followed
             followed.add(before)
-            chain[node] = chain[before]
-        else:
-            chain[node] = int(count[rank[node]])
-            count[rank[node]] += 1
     return np.array(list(chain.values()), np.int64)
 
 
@@ -282,25 +255,20 @@ def _rendezvous(workload: Workload, *, played: bool) -> tuple[Int64, list[list[i
     """
     facts = workload.communication
     rank = workload.rank_of()[facts.node]
-    sends: dict[tuple[int, ...], list[int]] = {}
-    receives: dict[tuple[int, ...], list[int]] = {}
+    messages: dict[tuple[int, ...], tuple[list[int], list[int]]] = {}  # sends and receives, by both ranks, tag and size
     collectives: dict[int, dict[int, list[int]]] = {}  # by group, then by rank
     columns = (facts.node, workload.type[facts.node], facts.type, rank, facts.group, facts.peer, facts.tag, facts.size)
     for node, kind, what, own, group, peer, tag, size in zip(*(c.tolist() for c in columns), strict=True):
-        if kind == NodeType.COLL and played and what == CollectiveType.BROADCAST:
-            continue  # work of its own rank
-        if kind == NodeType.COLL:
+        if kind == NodeType.COLL and not (played and what == CollectiveType.BROADCAST):  # which is work of its own rank
             collectives.setdefault(group, {}).setdefault(own, []).append(node)
-        elif kind == NodeType.SEND:
-            sends.setdefault((own, peer, tag, size), []).append(node)
-        else:
-            receives.setdefault((peer, own, tag, size), []).append(node)
-    for key in {*sends, *receives}:
-        if len(sends.get(key, ())) != len(receives.get(key, ())):
-            source, target, tag, size = key
+        elif kind != NodeType.COLL:
+            pair = (own, peer) if kind == NodeType.SEND else (peer, own)
+            messages.setdefault((*pair, tag, size), ([], []))[kind != NodeType.SEND].append(node)
+    for (source, target, tag, size), (sent, received) in messages.items():
+        if len(sent) != len(received):
             raise GraphError(
-                f"rank {workload.ranks[source]} sends {len(sends.get(key, ()))} messages with tag {tag} and {size} bytes to rank"
-                f" {workload.ranks[target]}, which receives {len(receives.get(key, ()))}; `lumos chakra check` names the nodes"
+                f"rank {workload.ranks[source]} sends {len(sent)} messages with tag {tag} and {size} bytes to rank"
+                f" {workload.ranks[target]}, which receives {len(received)}; `lumos chakra check` names the nodes"
             )
     meetings = []
     for group, members in collectives.items():
@@ -310,7 +278,7 @@ def _rendezvous(workload: Workload, *, played: bool) -> tuple[Int64, list[list[i
                 f"the ranks of group {workload.groups[group]} have {min(counts)} to {max(counts)} collectives of it; every member needs all"
             )
         meetings += [list(nodes) for nodes in zip(*members.values(), strict=True)]
-    pairs = [pair for key, sent in sends.items() for pair in zip(sent, receives[key], strict=True)]
+    pairs = [pair for both in messages.values() for pair in zip(*both, strict=True)]
     return np.array(pairs, np.int64).reshape(-1, 2), meetings
 
 
@@ -353,14 +321,10 @@ def _collectives(workload: Workload) -> Collectives | None:
     facts = workload.communication
     if not len(facts):
         return None
-    sizes = np.array([len(g) for g in workload.groups] or [0], np.int32)
     kinds = [kind_of_label(label) for label in facts.kinds]
-    size = np.where(facts.group >= 0, sizes[facts.group], 2).astype(np.int32)
-    columns = (facts.kind, facts.type, facts.size, size)
-    nbytes = [
-        input_bytes(kinds[kind], kind_written, n, ranks)
-        for kind, kind_written, n, ranks in zip(*(c.tolist() for c in columns), strict=True)
-    ]
+    size = np.array([2, *map(len, workload.groups)], np.int32)[facts.group + 1]
+    columns = zip(*(c.tolist() for c in (facts.kind, facts.type, facts.size, size)), strict=True)
+    nbytes = [input_bytes(kinds[kind], written, n, ranks) for kind, written, n, ranks in columns]
     return Collectives(
         task=facts.node.astype(np.int32),
         kind=facts.kind,

@@ -1,29 +1,51 @@
-"""Export a job's graph as a Chakra set, with the other files that a simulator needs."""
+"""Export a job's graph as a Chakra set, with the other files that a simulator needs, and say what the set takes where one runs it.
+
+A simulator runs one compute node, one host operator and one communication of a rank at a time, whatever streams and threads
+the job has; and it prices communication, and in roofline mode compute, by its own files. Both change the time, so both are said apart.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.chakra.astra_sim import Compute, files, roof, with_idle_rank
+import numpy as np
+
+from lumos.chakra.astra_sim import Compute, Roof, files, roof, with_idle_rank
 from lumos.chakra.device_only import device_only
 from lumos.chakra.issue_order import ordered
 from lumos.chakra.lower import lower
-from lumos.chakra.simulated import SimulatorTimes, as_simulated, findings, of_roofline, under_roof
+from lumos.chakra.play import as_run, of_roofline, play
 from lumos.chakra.system_files import network_of
 from lumos.chakra.write import GROUPS_FILE, file_name, write_set
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
 from lumos.result import Shown
 from lumos.trace.chakra.schema import NodeType
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lumos.chakra.network import Network
     from lumos.chakra.work.amounts import Amounts
+    from lumos.chakra.workload import Workload
     from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
     from lumos.trace.table import Origin
+
+
+#: Larger sets are not simulated at export: a node takes some 10 µs.
+MOST_PLAYED = 400_000
+
+
+class SimulatorTimes(NamedTuple):
+    """How long all ranks take together, ns. replayed: in the job's own replay. ordered: one node of each sort a rank at a time, with the
+    job's own times. simulated: the same with the simulator's prices."""
+
+    replayed_ns: int
+    ordered_ns: int
+    simulated_ns: int
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,6 +110,10 @@ def export_graph(
     write_set(workload, folder, exact_ns=exact_ns, extra=extra, origin=origin)
     network = network_of(folder) if astra_sim else None
     found = None if network is None else as_simulated(workload, replace(network, roofline=roofline))
+    if astra_sim and found is None:
+        large = len(workload) > MOST_PLAYED
+        reason = f"it has more than {MOST_PLAYED:,} nodes" if large else "its ranks would wait for one another for ever"
+        notes.append(Diagnostic("not-simulated", f"the set was not run as a simulator would: {reason}"))
     return Exported(
         folder=str(folder),
         ranks=len(workload.ranks),
@@ -98,5 +124,34 @@ def export_graph(
         compute=int(((workload.type == NodeType.COMP) & ~workload.on_cpu).sum()),
         work=known,
         simulated=found,
-        diagnostics=(*workload.diagnostics, *notes, *(findings(found, len(workload)) if astra_sim else ())),
+        diagnostics=(*workload.diagnostics, *notes),
     )
+
+
+def as_simulated(workload: Workload, network: Network) -> SimulatorTimes | None:
+    """The times of a set that is written with the files of `network`; None where it is too large or its ranks would hang."""
+    if len(workload) > MOST_PLAYED:
+        return None
+    played = [play(one, network) for one in (workload, as_run(workload, network))]
+    if any((one.end == ABSENT).any() for one in played):
+        return None
+    return SimulatorTimes(int((workload.start + workload.duration).max()), *(int(one.end.max()) for one in played))
+
+
+def under_roof(workload: Workload, roof: Roof) -> tuple[Workload, list[Diagnostic]]:
+    """The workload with bytes for every compute node on a device whose work is unknown, and a diagnostic that says for how many.
+
+    They are as many as `roof` moves in the node's recorded time: on that hardware the node takes as long as it did, on other
+    hardware it follows the memory bandwidth.
+    """
+    compute = (workload.type == NodeType.COMP) & ~workload.on_cpu
+    without = compute & (workload.operations == ABSENT) & (workload.bytes == ABSENT)
+    if not without.any():
+        return workload, []
+    moved = np.where(without, np.rint(workload.duration * roof.memory).astype(np.int64), workload.bytes)
+    share = float(workload.duration[without].sum() / max(int(workload.duration[compute].sum()), 1))
+    text = (
+        f"{int(without.sum())} of {int(compute.sum())} compute nodes ({share:.1%} of their time) have no known operations or bytes:"
+        " written with the bytes that take their time on this cluster"
+    )
+    return replace(workload, bytes=moved), [Diagnostic("work-unknown", text)]

@@ -8,6 +8,7 @@ Jobs are given as for `lumos.read`. `export` also takes a graph, whether measure
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 from lumos.analyze.loop.steps import JobTime, members, step_times
 from lumos.chakra.build import priced as priced
 from lumos.chakra.checking.check import Checked as Checked
-from lumos.chakra.checking.check import check_set as check_folder
+from lumos.chakra.checking.check import check as check
 from lumos.chakra.exporting import Exported as Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
@@ -25,15 +26,16 @@ from lumos.chakra.linking.linked_job import LinkedJob, link_job, observed_in, wr
 from lumos.chakra.lower import lower
 from lumos.chakra.statistics import Stat as Stat
 from lumos.chakra.statistics import stat_workload as stat_workload
-from lumos.chakra.work.of_job import amounts_of, recorded_on
+from lumos.chakra.work.recorded import amounts_of
 from lumos.chakra.write import write_again
 from lumos.cost.cluster import load_cluster
-from lumos.errors import UsageError
+from lumos.cost.from_trace import cluster_of
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Graph
 from lumos.result import Shown, plain
 from lumos.simulation import Timeline, simulate
-from lumos.trace.chakra.companions import Companion
 from lumos.trace.chakra.et import FORMAT
 from lumos.trace.execution_trace import read as read_execution_trace
 from lumos.trace.source import Source, as_job, keep_inputs
@@ -82,25 +84,14 @@ class ExportOptions(TypedDict, total=False):
 
 def export_job(job: Job, graph: Graph, folder: Path, cluster: str | None, **options: Unpack[ExportOptions]) -> Exported:
     """Write the graph of a job with what its tasks compute and move. cluster: its name, that of the recorded device where None."""
-    described, notes = (load_cluster(cluster), ()) if cluster is not None else recorded_on(job)
+    described, notes = None if cluster is None else load_cluster(cluster), tuple[Diagnostic, ...]()
+    if cluster is None and options.get("astra_sim"):
+        with suppress(LumosError):  # the traces name no device that is known
+            described = cluster_of(job.traces[0], "--cluster")
+            text = f"no cluster was named: the simulator's files describe {described.name}, which has the device that the traces name"
+            notes = (Diagnostic("cluster-by-device", text),)
     found = export_graph(graph, folder, amounts=amounts_of(graph, job), cluster=described, origin=job.origin, **options)
-    return replace(found, diagnostics=(*found.diagnostics, *notes)) if options.get("astra_sim") else found
-
-
-def check(
-    folder: str | os.PathLike[str],
-    *,
-    groups: str | os.PathLike[str] | None = None,
-    network: str | os.PathLike[str] | None = None,
-    system: str | os.PathLike[str] | None = None,
-    memory: str | os.PathLike[str] | None = None,
-) -> Checked:
-    """Check a set against every rule of ASTRA-sim. LumosError where the folder holds no set at all.
-
-    groups, network, system, memory: the files that the simulator is given; found in the folder by their content where absent.
-    """
-    files = {Companion.GROUPS: groups, Companion.NETWORK: network, Companion.SYSTEM: system, Companion.MEMORY: memory}
-    return check_folder(Path(folder), {kind: Path(path) for kind, path in files.items() if path is not None})
+    return replace(found, diagnostics=(*found.diagnostics, *notes))
 
 
 def link(

@@ -23,14 +23,16 @@ from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.graph.edges import distinct
-from lumos.graph.lists import Lists, list_of, offsets
+from lumos.graph.lists import list_of, offsets
 from lumos.graph.table import Kind, Step
 from lumos.trace.chakra.schema import ChakraNode, NodeType
-from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job, ProcessGroup, Trace
+from lumos.trace.table import ABSENT, Int8, Int32, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
 _KINDS = {kind.name.lower(): kind for kind in Kind}
 _MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
@@ -46,49 +48,46 @@ def gather(job: Job) -> Workload:
     ranks = [_rank(trace) for trace in job.traces]
     sizes = [len(r.nodes) for r in ranks]
     offset = offsets(sizes)
-    position = {r.trace.rank: i for i, r in enumerate(ranks)}
     names: dict[str, int] = {}
-    trace_names = [[names.setdefault(s, len(names)) for s in r.trace.strings] for r in ranks]
+    own_names = [np.array([names.setdefault(s, len(names)) for s in r.trace.strings], np.int32)[r.trace.name[r.rows]] for r in ranks]
     nodes = [node for r in ranks for node in r.nodes]
-    timed = any(bool(t.start.any()) for t in job.traces)
-
     assumed = {str(n.value("pg_name")) for n in nodes if n.type == NodeType.COLL and not is_whole(str(n.value("pg_name") or 0))}
-    assumptions = [
-        Diagnostic("group-assumed", f"{job.traces[0].path}: group {name!r} is no number of groups.json: taken as all ranks")
-        for name in sorted(assumed)
-    ]
 
     def column(name: str) -> Int64:
         return np.concatenate([getattr(r.trace, name)[r.rows] for r in ranks])
 
+    def said(name: str) -> Int64:
+        return np.array([_integer(n, name) for n in nodes], np.int64)
+
+    def marked(key: str) -> NDArray[np.bool_]:
+        return np.repeat([bool(r.trace.metadata.get(key)) for r in ranks], sizes)
+
     types = np.array([_type(node) for node in nodes], np.uint8)
     communicates = np.isin(types, _COMMUNICATION)
-    duration = column("duration")
-    operations = np.array([_integer(n, "num_ops") for n in nodes], np.int64)
-    exact = np.repeat([bool(r.trace.metadata.get("exact_ns")) for r in ranks], sizes)
-    if not duration[communicates].any() and not any(t.metadata.get("communication_timed") for t in job.traces):
+    duration, operations, moved, exact = column("duration"), said("num_ops"), said("tensor_size"), marked("exact_ns")
+    if not duration[communicates].any() and not marked("communication_timed").any():
         duration[communicates] = ABSENT
-    timed_compute = np.repeat([bool(r.trace.metadata.get("compute_timed")) for r in ranks], sizes)
-    moved = np.array([_integer(n, "tensor_size") for n in nodes], np.int64)
     work = (operations > 0) | (np.isin(types, _MEMORY) & (moved > 0))
-    duration[~communicates & (duration == 0) & work & ~exact & ~timed_compute] = ABSENT
-    operations[exact] = ABSENT  # these are durations, not work
-    moved[exact] = ABSENT
+    duration[~communicates & (duration == 0) & work & ~exact & ~marked("compute_timed")] = ABSENT
+    operations[exact] = moved[exact] = ABSENT  # these are durations, not work
+    timed = any(bool(t.start.any()) for t in job.traces) and bool((duration != ABSENT).all())
     detail, details = _details(nodes, communicates.tolist())
-    dep_offset, dep = _dependencies(ranks, offset)
-    communication, groups = _communication(job, nodes, types, offset, position)
+    task = list_of(offsets([len(d) for r in ranks for d in r.deps]))
+    flat = np.fromiter((d + low for r, low in zip(ranks, offset.tolist(), strict=False) for deps in r.deps for d in deps), np.int64)
+    dep_offset, dep = distinct(flat, task, len(nodes))
+    communication, groups = _communication(job, nodes, types, offset)
     return Workload(
         ranks=job.ranks,
         rank_offset=offset,
         type=types,
         on_cpu=np.array([bool(n.value("is_cpu_op")) for n in nodes], bool) & ~communicates,
         kind=np.array([_kind(n, t) for n, t in zip(nodes, types.tolist(), strict=True)], np.uint8),
-        name=np.concatenate([np.array(own, np.int32)[r.trace.name[r.rows]] for own, r in zip(trace_names, ranks, strict=True)]),
+        name=np.concatenate(own_names),
         names=tuple(names),
         queue=np.array([_queue(n) for n in nodes], np.int64),
-        start=column("start") if timed and (duration != ABSENT).all() else np.full(len(nodes), ABSENT, np.int64),
+        start=column("start") if timed else np.full(len(nodes), ABSENT, np.int64),
         duration=duration,
-        release=np.array([_integer(n, "release_ns") for n in nodes], np.int64),
+        release=said("release_ns"),
         operations=operations,
         bytes=moved,
         dep_offset=dep_offset,
@@ -96,18 +95,24 @@ def gather(job: Job) -> Workload:
         communication=communication,
         groups=groups,
         steps=tuple(step for r in ranks for step in _steps(r.trace)),
-        steps_alone=any(bool(r.trace.metadata.get("steps_alone")) for r in ranks),
-        timers=frozenset((i, q) for i, r in enumerate(ranks) for q in _timers(r.trace)),
+        steps_alone=bool(marked("steps_alone").any()),
+        timers=frozenset((i, int(q)) for i, r in enumerate(ranks) for q in _listed(r.trace.metadata.get("timers"))),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
         detail=detail,
         details=details,
         diagnostics=(
             *job.diagnostics,
-            *(d for r in ranks for d in r.trace.diagnostics),
-            *(d for r in ranks for d in r.findings),
-            *assumptions,
+            *(d for r in ranks for d in (*r.trace.diagnostics, *r.findings)),
+            *(
+                Diagnostic("group-assumed", f"{job.traces[0].path}: group {name!r} is no number of groups.json: taken as all ranks")
+                for name in sorted(assumed)
+            ),
         ),
     )
+
+
+def _listed(value: object) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else ()
 
 
 @dataclass(slots=True)
@@ -129,12 +134,17 @@ def _rank(trace: Trace) -> _Rank:
         if index.setdefault(node.id, row) != row:
             raise TraceError(f"{trace.path}: two nodes have id {node.id}; write the set again")
     findings = []
-    data = [_known(trace, node, node.data_deps, index, strict=True) for node in nodes]
-    control = [_known(trace, node, node.ctrl_deps, index, strict=False) for node in nodes]
+    for node in nodes:
+        lost = next((dep for dep in node.data_deps if dep not in index), None)
+        if lost is not None:
+            raise TraceError(f"{trace.path}: node {node.id} depends on node {lost}, which the file lacks; export the set again")
+    data = [[index[dep] for dep in node.data_deps] for node in nodes]
+    control = [[index[dep] for dep in node.ctrl_deps if dep in index] for node in nodes]
     deps = [one + other for one, other in zip(data, control, strict=True)]
-    lost = sum(len(node.ctrl_deps) for node in nodes) - sum(map(len, control))
-    if lost:
-        findings.append(Diagnostic("control-dependencies-lost", f"{trace.path}: {lost} control dependencies on absent nodes were dropped"))
+    absent = sum(len(node.ctrl_deps) for node in nodes) - sum(map(len, control))
+    if absent:
+        text = f"{trace.path}: {absent} control dependencies on absent nodes were dropped"
+        findings.append(Diagnostic("control-dependencies-lost", text))
     keys = list(zip(trace.start.tolist(), (node.id for node in nodes), strict=True))
     order = topological(deps, keys)
     if len(order) < len(nodes):
@@ -152,18 +162,6 @@ def _rank(trace: Trace) -> _Rank:
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(place[d]) for d in deps[i]] for i in order], findings)
-
-
-def _known(trace: Trace, node: ChakraNode, deps: Sequence[int], index: Mapping[int, int], *, strict: bool) -> list[int]:
-    """The rows of the nodes that a node depends on. An absent one raises TraceError where `strict`, else it is left out."""
-    out = []
-    for dep in deps:
-        row = index.get(dep)
-        if row is not None:
-            out.append(row)
-        elif strict:
-            raise TraceError(f"{trace.path}: node {node.id} depends on node {dep}, which the file lacks; export the set again")
-    return out
 
 
 def topological(deps: Sequence[Sequence[int]], keys: Sequence[tuple[int, int]]) -> list[int]:
@@ -197,16 +195,13 @@ def _type(node: ChakraNode) -> NodeType:
 
 
 def _kind(node: ChakraNode, kind: int) -> Kind:
-    written = _KINDS.get(str(node.value("kind")))
-    if kind in _COMMUNICATION:
-        return Kind.COLLECTIVE
+    communicates = node.type in _COMMUNICATION and not node.value("is_cpu_op")
+    written = None if kind in _COMMUNICATION else _KINDS.get(str(node.value("kind")))
     if written is not None:
         return written
-    if node.type in _COMMUNICATION and not node.value("is_cpu_op"):
+    if kind in _COMMUNICATION or communicates:
         return Kind.COLLECTIVE
-    if node.type in _MEMORY:
-        return Kind.MEMCPY
-    return Kind.OPERATOR if node.value("is_cpu_op") else Kind.KERNEL
+    return Kind.MEMCPY if node.type in _MEMORY else Kind.OPERATOR if node.value("is_cpu_op") else Kind.KERNEL
 
 
 def _integer(node: ChakraNode, name: str) -> int:
@@ -232,22 +227,17 @@ def _queue(node: ChakraNode) -> int:
     return stream if stream != ABSENT else thread if node.type not in _COMMUNICATION else ABSENT
 
 
-def _dependencies(ranks: Sequence[_Rank], offset: Int64) -> Lists:
-    task = list_of(offsets([len(d) for r in ranks for d in r.deps]))
-    flat = np.fromiter((d + low for r, low in zip(ranks, offset.tolist(), strict=False) for deps in r.deps for d in deps), np.int64)
-    return distinct(flat, task, int(offset[-1]))
-
-
 def _communication(
-    job: Job, nodes: Sequence[ChakraNode], types: Int8, offset: Int64, position: Mapping[int, int]
+    job: Job, nodes: Sequence[ChakraNode], types: Int8, offset: Int64
 ) -> tuple[Communication, tuple[tuple[int, ...], ...]]:
     """The facts of the communication nodes, and the groups that they name."""
+    position = {rank: i for i, rank in enumerate(job.ranks)}
     groups: dict[tuple[str, tuple[int, ...]], int] = {}  # groups of the same ranks are different communicators
     kinds: dict[str, int] = {}
     rows: list[tuple[int, ...]] = []
     where = np.flatnonzero(np.isin(types, _COMMUNICATION))
     rank_of = np.searchsorted(offset, where, side="right") - 1
-    named = _named(job.groups)
+    named = {str(int(g.name)): g.ranks for g in job.groups if is_whole(g.name) and g.ranks}
     for at, rank in zip(where.tolist(), rank_of.tolist(), strict=True):
         node, path = nodes[at], job.traces[rank].path
         sends = node.type == NodeType.SEND
@@ -277,10 +267,6 @@ def _label(node: ChakraNode) -> str:
     return written if written in EAGER or not written else CollectiveKind.of_word(written)
 
 
-def _named(groups: Sequence[ProcessGroup]) -> dict[str, tuple[int, ...]]:
-    return {str(int(g.name)): g.ranks for g in groups if is_whole(g.name) and g.ranks}
-
-
 def _steps(trace: Trace) -> tuple[Step, ...]:
     text = trace.metadata.get("steps")
     if not isinstance(text, str):
@@ -290,11 +276,6 @@ def _steps(trace: Trace) -> tuple[Step, ...]:
     except msgspec.MsgspecError as error:
         raise TraceError(f"{trace.path}: the metadata's steps are unreadable ({error}); export the set again") from None
     return tuple(Step(trace.rank, name, start, end) for name, start, end in marks)
-
-
-def _timers(trace: Trace) -> list[int]:
-    text = trace.metadata.get("timers")
-    return [int(number) for number in text] if isinstance(text, tuple) else []
 
 
 def folder_of(job: Job) -> Path:

@@ -1,11 +1,10 @@
 """Dependencies that keep the ranks of a set from waiting for one another for ever, and no more than those.
 
-ASTRA-sim runs one communication at a time on each rank, whatever its stream, and matches the collectives of a group by the
-order in which the ranks issue them. So the collectives of one group are chained on every rank in the order in which the
-replay starts them. Communication of different groups is chained only where ranks could hold one another up: a rank that
-runs the one holds up the other, so for a ring of waiting ranks their groups must close a ring too. Draw a line from every
-rank to each group that it is in, where the two ends of a message are a group: groups on no ring of these lines need no
-common order. Sends alone never wait, so only those in a ring with a collective are chained.
+ASTRA-sim runs one communication at a time on each rank, and matches the collectives of a group by the order in which ranks issue them. So
+those of one group are chained on every rank in the order of the replay. Communication of different groups is chained only where ranks could
+hold one another up: for a ring of waiting ranks their groups must close a ring too. Draw a line from every rank to each group that it is
+in, where the two ends of a message are a group: groups on no ring of these lines need no common order. Sends alone never wait, so only
+those in a ring with a collective are chained.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Int64
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from lumos.chakra.workload import Workload
 
@@ -65,32 +64,28 @@ def _chains(members: Sequence[Sequence[int]], collective: int) -> Int64:
     Ranks in one group only and groups of which one rank is left lie on no ring; taken away one after the other, they leave the
     rings and the lines between these. Groups that are still joined then share a chain.
     """
-    of_rank: Mapping[int, set[int]] = defaultdict(set)
-    left = [set(ranks) for ranks in members]
+    near: dict[int, set[int]] = defaultdict(set)  # the groups of each rank, numbered from -1 down, and the ranks of each group
     for group, ranks in enumerate(members):
         for rank in ranks:
-            of_rank[rank].add(group)
-    loose = [rank for rank, groups in of_rank.items() if len(groups) == 1]
+            near[rank].add(~group)
+            near[~group].add(rank)
+    loose = [node for node, others in near.items() if len(others) == 1]
     while loose:
-        for group in of_rank[loose.pop()]:
-            left[group] = {rank for rank in left[group] if len(of_rank[rank]) > 1}
-            if len(left[group]) == 1:
-                (last,) = left[group]
-                left[group] = set()
-                of_rank[last].discard(group)
-                loose += [last] if len(of_rank[last]) == 1 else []
+        node = loose.pop()
+        for other in near.pop(node, ()):
+            near[other].discard(node)
+            loose += [other] if len(near[other]) == 1 else []
     chain = np.full(len(members), ABSENT, np.int64)
     chain[:collective] = np.arange(collective)
-    seen: set[int] = set()
-    for group in range(len(members)):
-        if group in seen or not left[group]:
-            continue
-        joined, stack = {group}, [group]
+    left = {node for node, others in near.items() if others}
+    while left:
+        stack, groups = [left.pop()], list[int]()
         while stack:
-            neighbours = {other for rank in left[stack.pop()] for other in of_rank[rank] if left[other]}
-            stack += neighbours - joined
-            joined |= neighbours
-        seen |= joined
-        if min(joined) < collective:
-            chain[list(joined)] = min(joined)
+            node = stack.pop()
+            groups += [~node] if node < 0 else []
+            found = near[node] & left
+            left -= found
+            stack += found
+        if min(groups) < collective:
+            chain[groups] = min(groups)
     return chain

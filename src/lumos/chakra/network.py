@@ -1,17 +1,14 @@
 """What messages, collectives, compute and memory cost: the model of ASTRA-sim's congestion-unaware back-end.
 
-A network has one to several dimensions, the innermost first. Ranks are numbered along the first dimension, then along the
-second. A message of n bytes takes n / bandwidth plus the latency of its hops, whatever else is on the links, and whole
-nanoseconds, rounded down. Two ranks that differ in several dimensions exchange messages in the first of these alone.
+A network has one to several dimensions, the innermost first, along which ranks are numbered. A message takes n / bandwidth plus the latency
+of its hops, whatever else is on the links, rounded down to whole nanoseconds, in the first dimension in which its two ranks differ.
 
-A collective is cut into chunks. Each chunk goes through one phase for every dimension of the network. On each rank a
-dimension works on as many chunks at a time as the system file says, in the order in which they reach it; ranks begin a
-phase when they are ready for it, and end it when their own part is done. An all-reduce scatters along the inner
-dimensions, reduces along the outermost one, and gathers on the way back; an all-gather begins at the outermost dimension,
-the others at the innermost. A group that is not all ranks is one line of its members, with the first dimension's algorithm.
+A collective is cut into chunks. Each goes through one phase for every dimension. On each rank a dimension works on as many chunks at a time
+as the system file says, in the order in which they reach it; ranks begin a phase when they are ready for it, and end it when their own part
+is done. An all-reduce scatters along the inner dimensions, reduces along the outermost one, and gathers on the way back; an all-gather
+begins at the outermost dimension, the others at the innermost. A group that is not all ranks is one line of its members.
 
-Source: ASTRA-sim (github.com/astra-sim/astra-sim, and its analytical network). `validation/chakra.py` compares the model with what the
-simulator answers to sets of one collective. Limit: messages do not share the bandwidth of a link.
+Source: ASTRA-sim (github.com/astra-sim/astra-sim, and its analytical network); `validation/chakra.py` compares the two.
 """
 
 from __future__ import annotations
@@ -27,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.chakra.algorithms import Algorithm, Chunk, Endpoint, Implementation, after, ends
+from lumos.chakra.collectives import LOWERED, chakra_kind
 from lumos.errors import LumosError
 from lumos.trace.chakra.schema import CollectiveType
 
@@ -39,16 +37,6 @@ if TYPE_CHECKING:
 GIB = 2**30 / 1e9
 #: ns that a member of a group that is not all ranks takes before it sends and acts, whatever the endpoint delay.
 GROUP_DELAY = 10
-
-#: The four kinds that the simulator runs, and those whose cost stands for the others.
-_PRICED_AS = {
-    CollectiveType.REDUCE: CollectiveType.REDUCE_SCATTER,
-    CollectiveType.REDUCE_SCATTER_BLOCK: CollectiveType.REDUCE_SCATTER,
-    CollectiveType.BARRIER: CollectiveType.ALL_REDUCE,
-    CollectiveType.BROADCAST: CollectiveType.ALL_TO_ALL,
-    CollectiveType.SCATTER: CollectiveType.ALL_TO_ALL,
-    CollectiveType.GATHER: CollectiveType.ALL_GATHER,
-}
 
 
 class Topology(StrEnum):
@@ -222,8 +210,7 @@ class Network:
 
 def priced_as(kind: int) -> CollectiveType:
     """The kind among the simulator's four whose cost a collective has."""
-    known = CollectiveType(kind) if kind in list(CollectiveType) else CollectiveType.ALL_REDUCE
-    return _PRICED_AS.get(known, known)
+    return LOWERED[chakra_kind(kind)]
 
 
 def assumed_network(ranks: int) -> Network:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import TYPE_CHECKING
 
@@ -54,6 +54,24 @@ def play(workload: Workload, network: Network | None = None) -> Played:
     Nodes are numbered by their ids, else by their places. LumosError where the network's algorithms do not fit its ranks.
     """
     return _Player(workload, network or assumed_network(len(workload.ranks))).run()
+
+
+def as_run(workload: Workload, network: Network) -> Workload:
+    """The workload with the times that a simulator takes: none of communication, memory nodes and, in roofline mode, compute."""
+    facts = workload.communication
+    duration = workload.duration.copy()
+    duration[facts.node[facts.type != CollectiveType.BROADCAST]] = ABSENT
+    if network.memory is not None:
+        duration[np.isin(workload.type, _MEMORY)] = ABSENT
+    if network.roofline:
+        duration[of_roofline(workload)] = ABSENT
+    return replace(workload, duration=duration)
+
+
+def of_roofline(workload: Workload) -> Int64:
+    """The compute nodes on devices whose operations or bytes are known: those that roofline mode prices."""
+    known = (workload.operations != ABSENT) | (workload.bytes != ABSENT)
+    return np.flatnonzero((workload.type == NodeType.COMP) & ~workload.on_cpu & known)
 
 
 class _Player:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,6 +15,7 @@ from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from lumos.chakra.workload import Workload
+    from lumos.trace.table import Int64
 
 #: The most operators that are listed.
 _MOST = 20
@@ -59,6 +61,8 @@ def stat_workload(workload: Workload) -> Stat:
     """The summary of a workload; operators by time, then by count."""
     counts = np.bincount(workload.type, minlength=len(NodeType))
     widths = np.diff(workload.dep_offset)
+    bounds = pairwise(workload.rank_offset.tolist())
+    sequences = [workload.type[low:high].tobytes() + workload.name[low:high].tobytes() for low, high in bounds]
     return Stat(
         ranks=len(workload.ranks),
         nodes={kind.name.lower(): int(counts[kind]) for kind in NodeType if counts[kind]},
@@ -66,43 +70,32 @@ def stat_workload(workload: Workload) -> Stat:
         groups=len(workload.groups),
         dependencies=float(widths.mean()) if len(workload) else 0.0,
         widest=int(widths.max(initial=0)),
-        symmetry=_symmetry(workload),
+        symmetry=sequences.count(sequences[0]) / len(sequences),
         operators=_operators(workload),
         communication=_communication(workload),
     )
 
 
-def _symmetry(workload: Workload) -> float:
-    """The share of ranks with the same sequence of nodes as rank 0."""
-    alike = [_sequence(workload, r) == _sequence(workload, 0) for r in range(len(workload.ranks))]
-    return sum(alike) / len(alike)
-
-
-def _sequence(workload: Workload, rank: int) -> bytes:
-    here = slice(int(workload.rank_offset[rank]), int(workload.rank_offset[rank + 1]))
-    return workload.type[here].tobytes() + workload.name[here].tobytes()
+def _time(duration: Int64) -> int | None:
+    """The sum of durations, None where one is unknown."""
+    return int(duration.sum()) if (duration != ABSENT).all() else None
 
 
 def _operators(workload: Workload) -> tuple[Operators, ...]:
     compute = workload.type == NodeType.COMP
     name, duration = workload.name[compute], workload.duration[compute]
     nodes = np.bincount(name, minlength=len(workload.names))
-    time = np.zeros(len(workload.names), np.int64)
-    np.add.at(time, name, np.maximum(duration, 0))
-    known = bool((duration != ABSENT).all())
+    time = np.bincount(name, np.maximum(duration, 0), minlength=len(workload.names)).astype(np.int64)
+    known = _time(duration) is not None
     order = np.lexsort((-nodes, -time))[:_MOST]
     return tuple(Operators(workload.names[i], int(nodes[i]), int(time[i]) if known else None) for i in order if nodes[i])
 
 
 def _communication(workload: Workload) -> tuple[Transfers, ...]:
-    facts = workload.communication
-    out = []
-    for kind, _ in Counter(facts.kind.tolist()).most_common():
+    facts, out = workload.communication, []
+    members = np.array([2, *map(len, workload.groups)])[facts.group + 1]
+    for kind, count in Counter(facts.kind.tolist()).most_common():
         rows = facts.kind == kind
-        duration = workload.duration[facts.node[rows]]
-        groups = facts.group[rows]
-        ranks = max((len(workload.groups[g]) for g in np.unique(groups) if g >= 0), default=2)
-        known = bool((duration != ABSENT).all())
-        total = int(facts.size[rows].clip(0).sum())
-        out.append(Transfers(facts.kinds[kind], int(rows.sum()), total, int(duration.clip(0).sum()) if known else None, ranks))
+        time = _time(workload.duration[facts.node[rows]])
+        out.append(Transfers(facts.kinds[kind], count, int(facts.size[rows].clip(0).sum()), time, int(members[rows].max())))
     return tuple(out)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -25,7 +25,6 @@ IMPLEMENTATIONS = {
     CollectiveType.REDUCE_SCATTER: "reduce-scatter-implementation",
     CollectiveType.ALL_TO_ALL: "all-to-all-implementation",
 }
-_Meaning = TypeVar("_Meaning")
 _ALGORITHM = re.compile(r"^([a-zA-Z]+?)(\d*)$")
 
 
@@ -42,19 +41,24 @@ def read_network(network: Path, beside: Mapping[Companion, Path] | None = None) 
     understand.
     """
     system, memory = ((beside or {}).get(kind) for kind in (Companion.SYSTEM, Companion.MEMORY))
-    try:
-        links = _links(yaml_lists(network.read_text(errors="replace")))
-    except (KeyError, ValueError, OSError) as error:
-        raise LumosError(f"{network}: the network cannot be understood ({_why(error)}); see `chakra export --astra-sim`") from error
-    out = Network(links) if system is None else _understood(system, "system", lambda values: _with_system(links, values))
-    return out if memory is None else replace(out, memory=_understood(memory, "memory", _memory))
+    found = Network(_understood(network, "network", lambda path: _links(yaml_lists(path.read_text(errors="replace")))))
+    if system is not None:
+        found = replace(found, **_understood(system, "system", lambda path: _system(_object(path))))
+    return found if memory is None else replace(found, memory=_understood(memory, "memory", lambda path: _memory(_object(path))))
 
 
-def _understood(path: Path, what: str, meaning: Callable[[Mapping[str, Any]], _Meaning]) -> _Meaning:
+def _understood(path: Path, what: str, meaning: Callable[[Path], Any]) -> Any:
+    """What a file means. LumosError, with the file and the reason, where `meaning` cannot make it out."""
     try:
-        return meaning(msgspec.json.decode(path.read_bytes(), type=dict[str, Any]))
-    except (ValueError, msgspec.MsgspecError, OSError) as error:
-        raise LumosError(f"{path}: the {what} cannot be understood ({_why(error)}); see `chakra export --astra-sim`") from error
+        return meaning(path)
+    except (KeyError, ValueError, msgspec.MsgspecError, OSError) as error:
+        why = f"it lacks {error}" if isinstance(error, KeyError) else error
+        raise LumosError(f"{path}: the {what} cannot be understood ({why}); see `chakra export --astra-sim`") from error
+
+
+def _object(path: Path) -> Mapping[str, Any]:
+    values: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    return values
 
 
 def _memory(values: Mapping[str, Any]) -> RemoteMemory | None:
@@ -69,10 +73,6 @@ def _memory(values: Mapping[str, Any]) -> RemoteMemory | None:
         bandwidth=_number(values, "remote-mem-bw", 1, least=1e-9),
         node=int(_number(values, "num-npus-per-node", 1, least=1)),
     )
-
-
-def _why(error: Exception) -> str:
-    return f"it lacks {error}" if isinstance(error, KeyError) else str(error)
 
 
 def _links(lists: Mapping[str, list[str]]) -> Links:
@@ -91,24 +91,22 @@ def _dimension(topology: str, npus: str, bandwidth: str, latency: str) -> Dimens
     return out
 
 
-def _with_system(links: Links, values: Mapping[str, Any]) -> Network:
-    return Network(
-        links,
-        implementations={kind: _implementations(values[key]) for kind, key in IMPLEMENTATIONS.items() if key in values},
-        endpoint=int(_number(values, "endpoint-delay", 10, least=0)),
-        chunks=int(_number(values, "preferred-dataset-splits", 4, least=1)),
-        active=int(_number(values, "active-chunks-per-dimension", 1, least=1)),
-        local=_number(values, "local-mem-bw", 1600, least=1e-9),
-        peak=_number(values, "peak-perf", 900, least=1e-9),
-        roofline=bool(_number(values, "roofline-enabled", 0, least=0)),
-        hierarchical=values.get("collective-optimization", "localBWAware") != "baseline",
-    )
-
-
-def _implementations(names: Any) -> tuple[Implementation, ...]:
-    if not isinstance(names, list):
-        raise ValueError(f"an implementation is a list of algorithms, not {names!r}")
-    return tuple(_implementation(str(name)) for name in names)
+def _system(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a system file says of a `Network`."""
+    implementations = {kind: values[key] for kind, key in IMPLEMENTATIONS.items() if key in values}
+    for names in implementations.values():
+        if not isinstance(names, list):
+            raise ValueError(f"an implementation is a list of algorithms, not {names!r}")
+    return {
+        "implementations": {kind: tuple(_implementation(str(name)) for name in names) for kind, names in implementations.items()},
+        "endpoint": int(_number(values, "endpoint-delay", 10, least=0)),
+        "chunks": int(_number(values, "preferred-dataset-splits", 4, least=1)),
+        "active": int(_number(values, "active-chunks-per-dimension", 1, least=1)),
+        "local": _number(values, "local-mem-bw", 1600, least=1e-9),
+        "peak": _number(values, "peak-perf", 900, least=1e-9),
+        "roofline": bool(_number(values, "roofline-enabled", 0, least=0)),
+        "hierarchical": values.get("collective-optimization", "localBWAware") != "baseline",
+    }
 
 
 def _implementation(name: str) -> Implementation:

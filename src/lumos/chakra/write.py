@@ -1,12 +1,8 @@
 """Write a workload as `.et` files, one per rank, and a file of the communicators; or a set that was read as it was read.
 
-Durations are whole microseconds in Chakra. The errors of rounding each duration would add up. So the start and the end of
-every node are rounded, and the duration is their difference. Rounding does not change the order of times, so the rounded
-ones satisfy every dependency, and along the critical path the roundings cancel: the step is right to 1 us however many
-nodes it has. With `exact_ns` the nanoseconds are kept as an operation count, which a simulator in roofline mode with a
-peak of 1 TFLOP/s turns into time: 1,000 operations are one nanosecond.
-
-Files appear only once all of them are complete.
+Durations are whole microseconds in Chakra. The start and the end of every node are rounded, and the duration is their difference: the
+rounded times satisfy every dependency, and the step is right to 1 us however many nodes it has. With `exact_ns` the nanoseconds are kept as
+an operation count, which a simulator in roofline mode with a peak of 1 TFLOP/s turns into time: 1,000 operations are one nanosecond.
 """
 
 from __future__ import annotations
@@ -129,9 +125,8 @@ def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns:
     yield frame(encode_metadata(_metadata(workload, rank, timed, exact_ns)))
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     here = slice(low, high)
-    start, duration, queue, types, cpu = (
-        column[here] for column in (workload.start, workload.duration, workload.queue, workload.type, workload.on_cpu)
-    )
+    start, duration, queue = (column[here] for column in (workload.start, workload.duration, workload.queue))
+    types, cpu = workload.type[here], workload.on_cpu[here]
     start_us = _microseconds(start)
     duration_us = np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - start_us)
     fields = [

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from tests.chakra import conftest as made
 
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.errors import LumosError
-from lumos.trace.chakra.companions import Companion
 from lumos.trace.chakra.protobuf import frame, read_varint, varint
 from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
 from lumos.trace.chakra.wire import encode_metadata, encode_node
@@ -24,14 +23,14 @@ PAGE = (Path(__file__).resolve().parents[3] / "docs" / "chakra.md").read_text()
 
 
 def broken(folder: Path) -> set[str]:
-    result = check_set(folder)
+    result = check(folder)
     assert result.ok == (not result.violations)
     assert all(f"\n| `{v.rule}` | " in PAGE and v.message for v in result.violations)
     return {v.rule for v in result.violations}
 
 
 def test_a_good_set_keeps_every_rule(stages: Path) -> None:
-    result = check_set(stages)
+    result = check(stages)
     assert (result.ok, result.ranks, result.nodes) == (True, 4, 24)
 
 
@@ -95,7 +94,7 @@ def test_a_broken_node_is_found(stages: Path, rewrite: Any, change: Callable[[No
 
 def test_a_violation_names_file_and_node(stages: Path, rewrite: Any) -> None:
     rewrite(stages / "job.2.et", _deps(6, 99))
-    (found,) = check_set(stages).violations
+    (found,) = check(stages).violations
     assert (found.file, found.node) == ("job.2.et", 6)
     assert "node 99" in found.message
 
@@ -191,7 +190,7 @@ def _system(folder: Path, **changes: object) -> None:
 def test_fewer_algorithms_than_dimensions_only_leave_dimensions_out(stages: Path) -> None:
     lines = "topology: [ Switch, Switch ]\nnpus_count: [ 2, 2 ]\nbandwidth: [ 50.0, 5.0 ]\nlatency: [ 500.0, 500.0 ]\n"
     (stages / "net.yml").write_text(lines)
-    result = check_set(stages)
+    result = check(stages)
     assert result.ok
     assert result.warnings == ("sys.json: all-reduce-implementation has 1 entries for 2 dimensions: the others are left out",)
 
@@ -214,28 +213,28 @@ def test_the_files_may_have_other_names(stages: Path, tmp_path: Path) -> None:
     assert broken(stages) == set()
     elsewhere = tmp_path / "elsewhere.json"
     elsewhere.write_text('{"1": [0, 1], "2": [2, 9]}')
-    result = check_set(stages, {Companion.GROUPS: elsewhere})
+    result = check(stages, groups=elsewhere)
     assert {v.rule for v in result.violations} == {"groups-file", "group-unknown"}
     with pytest.raises(LumosError, match=r"absent\.json: no such file"):
-        check_set(stages, {Companion.GROUPS: tmp_path / "absent.json"})
+        check(stages, groups=tmp_path / "absent.json")
 
 
 def test_two_files_of_groups_and_neither_has_its_usual_name(stages: Path) -> None:
     (stages / "groups.json").rename(stages / "a.json")
     (stages / "b.json").write_text('{"1": [0, 1]}')
     with pytest.raises(LumosError, match=r"a\.json, b\.json could each be the set's groups\.json"):
-        check_set(stages)
+        check(stages)
 
 
 def test_numbers_of_any_type_are_as_good(stages: Path, rewrite: Any) -> None:
     rewrite(stages / "job.0.et", _set("is_cpu_op", "int32", 0, node=6))
     rewrite(stages / "job.0.et", _set("comm_size", "uint32", 64 << 20))
-    assert check_set(stages).violations == ()
+    assert check(stages).violations == ()
 
 
 def test_attributes_without_a_value_are_a_warning_until_the_simulator_needs_them(stages: Path, rewrite: Any) -> None:
     rewrite(stages / "job.0.et", _set("outputs", "", ""))
-    result = check_set(stages)
+    result = check(stages)
     assert (result.ok, result.warnings) == (True, ("1 of 4 files: attributes without a value (outputs)",))
     rewrite(stages / "job.0.et", _set("comm_size", "", ""))
     assert broken(stages) == {"attribute-type"}
@@ -257,6 +256,6 @@ def test_ranks_that_issue_two_groups_in_different_orders_hang(stages: Path, grou
 
 def test_a_folder_without_a_set(tmp_path: Path) -> None:
     with pytest.raises(LumosError, match=r"holds no PREFIX\.RANK\.et"):
-        check_set(tmp_path)
+        check(tmp_path)
     with pytest.raises(LumosError, match="no folder"):
-        check_set(tmp_path / "absent")
+        check(tmp_path / "absent")

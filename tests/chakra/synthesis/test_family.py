@@ -11,14 +11,14 @@ import pytest
 from tests.chakra.synthesis.test_synthesize import step
 
 import lumos
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.disclosure import disclosure
 from lumos.chakra.synthesis.facade import facts_of_sets
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
 from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions, with_more_layers
+from lumos.chakra.synthesis.likeness import disclosure
 from lumos.chakra.synthesis.model import SetModel, learn, load, save
 from lumos.chakra.synthesis.trends import exponents, factor, middle, varied
 from lumos.chakra.workload import Workload
@@ -116,7 +116,7 @@ def test_a_sample_is_as_the_set_would_be(family: SetModel, tmp_path: Path, facts
     assert drawn.communication.size.sum() == pytest.approx(expected.communication.size.sum(), rel=0.05)
     assert not any("secret" in name for name in drawn.names)
     export_graph(found.graph, tmp_path, exact_ns=True, astra_sim=True)
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
 
 
 def test_facts_that_are_not_given_are_drawn_and_follow_the_seed(family: SetModel) -> None:

@@ -14,7 +14,7 @@ from tests.chakra import two_stages
 import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import in_program_order
-from lumos.chakra.checking.check import check_set
+from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.statistics import stat_workload
@@ -95,7 +95,7 @@ def test_a_sample_is_valid_and_the_same_for_the_same_seed(tmp_path: Path) -> Non
     assert one.duration.tolist() == other.duration.tolist()
     assert one.duration.tolist() != sample(model, 6).graph.duration.tolist()
     export_graph(one, tmp_path, exact_ns=True, astra_sim=True)
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
 
 
 def test_program_order_puts_kernels_behind_their_launches(ahead: Graph) -> None:
@@ -129,7 +129,7 @@ def test_more_ranks_repeat_the_small_groups_and_widen_the_large(tmp_path: Path) 
     sizes = sorted(map(len, workload.groups))
     assert sizes == [2] * 8 + [16]
     export_graph(wide, tmp_path)
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
 
 
 def test_several_sets_pool_their_distributions() -> None:
@@ -143,7 +143,7 @@ def test_messages_keep_their_pairs(tmp_path: Path) -> None:
     timed = np.where(graph.kind == Kind.COLLECTIVE, 50_000, graph.duration)
     found = sample(learn([lower(replace(graph, duration=timed))]), 2, ranks=8).graph
     export_graph(found, tmp_path)
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
     workload = lower(found)
     assert (workload.type == NodeType.SEND).sum() == 8
 
@@ -245,7 +245,7 @@ def test_of_one_recorded_rank_all_ranks_are_made_whose_collectives_meet(tmp_path
     wide = sample(learn([workload]), 1, ranks=8).graph
     assert sorted(map(len, lower(wide).groups)) == [2] * 4 + [4] * 2 + [8]
     export_graph(wide, tmp_path)
-    assert check_set(tmp_path).violations == ()
+    assert check(tmp_path).violations == ()
     assert [d.code for d in every.diagnostics] == ["ranks-copied", "group-assumed"]
 
 

@@ -11,7 +11,7 @@ from tests.chakra.synthesis.test_family import FACTS, KEYS, plan
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.model import learn
-from lumos.chakra.synthesis.transfers import fitted, ranks_of, transfer_times
+from lumos.chakra.synthesis.trends import fitted, ranks_of, transfer_times
 from lumos.chakra.workload import Workload
 
 

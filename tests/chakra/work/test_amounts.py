@@ -16,9 +16,8 @@ import lumos
 from lumos.blocks.work import Attention, Gemm, Traffic
 from lumos.chakra.gather import gather
 from lumos.chakra.work.amounts import Amounts
-from lumos.chakra.work.of_job import amounts_of
 from lumos.chakra.work.predicted import predicted_work
-from lumos.chakra.work.recorded import _call
+from lumos.chakra.work.recorded import _call, amounts_of
 from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, NodeType
 from lumos.vocabulary import AttentionKernel, Direction, DType

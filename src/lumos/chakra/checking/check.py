@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -17,8 +18,7 @@ import numpy as np
 
 from lumos.chakra.checking.nodes import RankFile, Violation, check_file
 from lumos.chakra.gather import gather, group_members
-from lumos.chakra.play import play
-from lumos.chakra.simulated import as_run
+from lumos.chakra.play import as_run, play
 from lumos.chakra.system_files import IMPLEMENTATIONS, read_network
 from lumos.errors import LumosError
 from lumos.result import Shown
@@ -28,8 +28,8 @@ from lumos.trace.chakra.schema import CollectiveType, Metadata, NodeType
 from lumos.trace.table import ABSENT, Job, ProcessGroup
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from lumos.chakra.network import Network
     from lumos.chakra.workload import Workload
@@ -51,17 +51,29 @@ class Checked(Shown):
     nodes: int
 
 
-def check_set(folder: Path, given: Mapping[Companion, Path] | None = None) -> Checked:
-    """Apply every rule to a set. LumosError where the folder holds no set at all, or a given file is not what it should be.
+def check(
+    folder: str | os.PathLike[str],
+    *,
+    groups: str | os.PathLike[str] | None = None,
+    network: str | os.PathLike[str] | None = None,
+    system: str | os.PathLike[str] | None = None,
+    memory: str | os.PathLike[str] | None = None,
+) -> Checked:
+    """Check a set against every rule of ASTRA-sim. LumosError where the folder holds no set, or a given file is not what it should be.
 
-    The communicators, system, network and memory files are those that are given, or else found by their content next to the `.et`
-    files; rules about a file are applied only where that file exists.
+    groups, network, system, memory: the files that the simulator is given; found by their content next to the `.et` files where absent.
+    Rules about a file are applied only where that file exists.
     """
-    files = rank_files(folder)
-    for kind, path in (given or {}).items():
+    files = rank_files(Path(folder))
+    named = {Companion.GROUPS: groups, Companion.NETWORK: network, Companion.SYSTEM: system, Companion.MEMORY: memory}
+    given = {kind: Path(path) for kind, path in named.items() if path is not None}
+    for kind, path in given.items():
         if not path.is_file():
             raise LumosError(f"{path}: no such file; name the set's {kind.value}")
-    beside = {**companions(folder), **(given or {})}
+    return _checked(files, {**companions(Path(folder)), **given})
+
+
+def _checked(files: Mapping[int, Path], beside: Mapping[Companion, Path]) -> Checked:
     violations: list[Violation] = []
     system, memory = (_json(beside.get(kind), "system", violations) for kind in (Companion.SYSTEM, Companion.MEMORY))
     expansion = memory.get("memory-type", "NO_MEMORY_EXPANSION") != "NO_MEMORY_EXPANSION"

@@ -1,20 +1,17 @@
 """Join an execution trace and a profiler file of one rank: find which operator of one is which operator of the other.
 
-The execution trace knows tensors and their identity, the profiler knows times and kernels. Both may carry the id of an
-operator's record function. These ids are used only where the names that they join agree, because the same ids can mean
-different operators in the two files. Otherwise the calls of each thread, by name and caller's name, are aligned in their
-order (`align`).
+Both may carry the id of an operator's record function. These are used only where the names that they join agree, because the same ids can
+mean different operators in the two files. Otherwise the calls of each thread, by name and caller's name, are aligned in their order.
 
-The link rate is a share of the kernels whose operator is in both files. Where the profiler saw an operator (by name and
-caller) k times and the observer e times, min(1, e / k) of its kernels count. A low rate is reported as a diagnostic. Files
-that are not of one rank and run (`votes`) have no links at all.
+The link rate is a share of the kernels whose operator is in both files. Where the profiler saw an operator k times and the observer e
+times, min(1, e / k) of its kernels count. Files that are not of one rank and run (`votes`) have no links at all.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +24,8 @@ from lumos.result import Shown, plain
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from lumos.trace.execution_trace import ExecutionTrace
@@ -72,17 +71,8 @@ class Linked(Shown):
 
     def to_dict(self) -> dict[str, Any]:
         """How much was linked, and how; the keys of `lumos chakra link --json` without its times."""
-        return {
-            "kernels": self.kernels,
-            "shared": self.shared,
-            "linked": self.linked,
-            "link_rate": self.link_rate,
-            "by_method": self.by_method,
-            "operators": self.operators,
-            "confidence": self.confidence,
-            "votes": plain(self.votes),
-            "diagnostics": plain(self.diagnostics),
-        }
+        figures = ("kernels", "shared", "linked", "link_rate", "by_method", "operators", "confidence", "votes", "diagnostics")
+        return {name: plain(getattr(self, name)) for name in figures}
 
     @property
     def kernels(self) -> int:
@@ -176,8 +166,7 @@ def _common_names(observed: ExecutionTrace, trace: Trace) -> Int64:
     return np.array([index.get(name, ABSENT) for name in trace.strings] or [ABSENT], np.int64)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Calls:
+class _Calls(NamedTuple):
     """A number for every call's name and caller's name. row: int64 per row. node: int64 per node. ABSENT where the other
     file never has the name. row_name, node_name: the same for the name alone."""
 
@@ -190,15 +179,14 @@ class _Calls:
 def _calls(observed: ExecutionTrace, trace: Trace, rows: Int32, caller: Int64) -> _Calls:
     """The calls of both files, numbered alike. The caller that counts is the nearest whose name both files have."""
     row_name = _common_names(observed, trace)[trace.name[rows]]
-    seen = np.zeros(len(observed.strings), bool)
-    seen[row_name[row_name >= 0]] = True
-    node_name = np.where(seen[observed.name] & ~observed.is_pseudo(), observed.name, ABSENT).astype(np.int64)
+    known = np.isin(observed.name, row_name) & ~observed.is_pseudo()
+    node_name = np.where(known, observed.name, ABSENT).astype(np.int64)
     width = len(observed.strings) + 1
-
-    def calls(name: Int64, caller: Int64) -> Int64:
-        return np.where(name >= 0, name * width + _caller_names(caller, name), ABSENT)
-
-    return _Calls(calls(row_name, caller), calls(node_name, observed.parent.astype(np.int64)), row_name, node_name)
+    row, node = (
+        np.where(name >= 0, name * width + _caller_names(up, name), ABSENT)
+        for name, up in ((row_name, caller), (node_name, observed.parent.astype(np.int64)))
+    )
+    return _Calls(row, node, row_name, node_name)
 
 
 def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -> Int32:
@@ -207,12 +195,12 @@ def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -
     inside = _numbered_window(observed, trace, rows, calls)
     known_rows, known_nodes = np.flatnonzero((calls.row >= 0) & inside), np.flatnonzero(calls.node >= 0)
     out = np.full(len(rows), ABSENT, np.int32)
-    covered: _Covered | None = None
+    covered = None
     for thread, lane in _threads(observed, trace, rows[known_rows], known_nodes, calls.node_name, calls.row_name[known_rows]):
         nodes = known_nodes[observed.thread[known_nodes] == thread]
         on_lane = known_rows[trace.lane[rows[known_rows]] == lane]
         if covered is not None:
-            on_lane = on_lane[covered.has(trace.start[rows[on_lane]], nodes)]
+            on_lane = on_lane[covered(trace.start[rows[on_lane]], nodes)]
         numbers = np.unique(np.concatenate((calls.node[nodes], calls.row[on_lane])), return_inverse=True)[1].astype(np.int32)
         partner = align_names(numbers[: len(nodes)], numbers[len(nodes) :])
         out[on_lane[partner[partner >= 0]]] = nodes[partner >= 0]
@@ -242,40 +230,22 @@ def _numbered_window(observed: ExecutionTrace, trace: Trace, rows: Int32, calls:
     return inside
 
 
-@dataclass(frozen=True, slots=True)
-class _Covered:
-    """The part of a thread that an execution trace covers. first, last: its nodes, which are numbered in call order over all threads.
-    begin, end: its time, ns. before, after: when the thread's row before it ended, and the row after it began."""
+def _covered(trace: Trace, rows: Int32, matched: Int32, nodes: Int64) -> Callable[[Int64, Int64], NDArray[np.bool_]]:
+    """Which rows of another thread, by their starts, can be among its nodes. Known is the part of one thread with these rows that the
+    execution trace covers: its rows that have a node, and their nodes, which are numbered in call order over all threads. So rows in the
+    gap before that part count only where nodes came before, and so after it."""
+    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    begin, stop = trace.start[matched].min(), (trace.start[matched] + trace.duration[matched]).max()
+    before = end[end <= begin].max(initial=trace.start.min())
+    after = start[start >= stop].min(initial=(trace.start + trace.duration).max())
 
-    first: int
-    last: int
-    begin: int
-    end: int
-    before: int
-    after: int
-
-    def has(self, start: Int64, nodes: Int64) -> NDArray[np.bool_]:
-        """Which rows of another thread can be among these nodes: those in the gap before only where nodes came before, and so after."""
-        low = self.before if nodes.min() < self.first else self.begin
-        high = self.after if nodes.max() > self.last else self.end
-        inside: NDArray[np.bool_] = (start >= low) & (start <= high)
+    def among(starts: Int64, others: Int64) -> NDArray[np.bool_]:
+        low = before if others.min() < nodes.min() else begin
+        high = after if others.max() > nodes.max() else stop
+        inside: NDArray[np.bool_] = (starts >= low) & (starts <= high)
         return inside
 
-
-def _covered(trace: Trace, rows: Int32, matched: Int32, nodes: Int64) -> _Covered:
-    """The part of a thread, with these rows, that is covered: its rows that have a node, and their nodes."""
-    start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
-    begin, stop = int(trace.start[matched].min()), int((trace.start[matched] + trace.duration[matched]).max())
-    before, after = end[end <= begin], start[start >= stop]
-    first_of_all, last_of_all = int(trace.start.min()), int((trace.start + trace.duration).max())
-    return _Covered(
-        int(nodes.min()),
-        int(nodes.max()),
-        begin,
-        stop,
-        int(before.max()) if len(before) else first_of_all,
-        int(after.min()) if len(after) else last_of_all,
-    )
+    return among
 
 
 def _caller_names(caller: Int64, name: Int64) -> Int64:
@@ -343,30 +313,21 @@ def _shared(calls: _Calls, operator: Int64) -> int:
 
 
 def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagnostic]:
-    findings = [*observed.diagnostics]
     if out.refuted:
-        return [*findings, *(Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in out.votes if vote.confirms is False)]
+        refuting = (Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in out.votes if vote.confirms is False)
+        return [*observed.diagnostics, *refuting]
+    found = []
     if out.confidence is None:
         reasons = "; ".join(vote.reason for vote in out.votes)
-        findings.append(
-            Diagnostic("pair-unconfirmed", f"nothing but the order of calls says that both files are of one rank and run: {reasons}")
-        )
+        found.append(("pair-unconfirmed", f"nothing but the order of calls says that both files are of one rank and run: {reasons}"))
     rate = out.link_rate
     if rate is None:
-        findings.append(Diagnostic("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
+        found.append(("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
     elif rate < LOW:
-        findings.append(
-            Diagnostic(
-                "link-rate-low",
-                f"only {rate:.0%} of the {out.shared} kernels whose operator is in both files are linked: {observed.path} and {trace.path}"
-                " are of different runs, ranks or windows, or rows are missing",
-            )
-        )
+        few = f"only {rate:.0%} of the {out.shared} kernels whose operator is in both files are linked"
+        why = f"{observed.path} and {trace.path} are of different runs, ranks or windows, or rows are missing"
+        found.append(("link-rate-low", f"{few}: {why}"))
     if out.shared < LOW * out.kernels:
-        findings.append(
-            Diagnostic(
-                "operators-differ",
-                f"{out.kernels - out.shared} of {out.kernels} kernels come from operators that {observed.path} does not have (so often)",
-            )
-        )
-    return findings
+        less = f"{out.kernels - out.shared} of {out.kernels} kernels come from operators that {observed.path} does not have (so often)"
+        found.append(("operators-differ", less))
+    return [*observed.diagnostics, *(Diagnostic(code, text) for code, text in found)]

@@ -7,7 +7,6 @@ of one rank they are compute of the time that they took.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -62,16 +61,15 @@ class LinkedJob(Shown):
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos chakra link --json` without its times: sums over the ranks, and `ranks` with those of each."""
         found = [r.found for r in self.ranks]
-        shared = sum(f.shared for f in found)
-        linked = sum(f.linked for f in found)
+        kernels, shared, linked, operators = (sum(getattr(f, name) for f in found) for name in ("kernels", "shared", "linked", "operators"))
         known = [f.confidence for f in found if f.confidence is not None]
         return {
-            "kernels": sum(f.kernels for f in found),
+            "kernels": kernels,
             "shared": shared,
             "linked": linked,
             "link_rate": min(linked / shared, 1.0) if shared else None,
-            "by_method": dict(sum((Counter(f.by_method) for f in found), Counter({"id": 0}))),
-            "operators": sum(f.operators for f in found),
+            "by_method": {how: sum(f.by_method[how] for f in found) for how in found[0].by_method},
+            "operators": operators,
             "confidence": min(known) if len(known) == len(found) else None,
             "ranks": [
                 {"rank": r.rank, "execution_trace": r.observed.path, "profiler_file": r.trace.path, **r.found.to_dict()} for r in self.ranks

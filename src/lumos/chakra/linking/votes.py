@@ -73,12 +73,10 @@ def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32, other_window:
     by, times = np.unique(numbers[rows] - observed.sequence[node[rows]], return_counts=True)
     agree, constant = int(times.max()), int(by[times.argmax()])
     reason = f"autograd's sequence numbers of {agree} of {len(rows)} operators differ by {constant}"
-    if agree < OF_ONE_RUN * len(rows):
-        return Vote("sequence-numbers", False, reason)
-    if constant and not other_window:
+    same = agree >= OF_ONE_RUN * len(rows)
+    if same and constant and not other_window:
         reason += ": another window of the process, or another run; --other-window links it all the same"
-        return Vote("sequence-numbers", False, reason)
-    return Vote("sequence-numbers", None if constant else True, reason)
+    return Vote("sequence-numbers", None if same and constant and other_window else same and not constant, reason)
 
 
 def _shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:

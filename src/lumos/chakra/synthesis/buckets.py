@@ -1,15 +1,10 @@
 """Gradients that a family of sets exchanges in buckets of whole layers.
 
-A framework fills a bucket with the gradients of as many layers as its limit of bytes holds. So the size of a transfer and their number jump
-with the width and the degrees of parallelism, and no power of the facts follows them; the bytes of one layer do. An operator counts as
-one that fills buckets where in every set that runs it
-
-* the transfers of a rank, but for one at the end (the embedding's), hold whole numbers of layers: equal ones, and what is left over,
-* the bytes of a layer follow powers of the facts other than the number of layers,
-* one limit explains how many layers a bucket holds, and the sets differ in that number.
-
-Only sets of one step are looked at. Where a sample has more buckets than the set that gave its structure, those that come from one
-bucket follow one another at its place.
+A framework fills a bucket with the gradients of as many layers as its limit of bytes holds, so no power of the facts follows the size of a
+transfer; the bytes of one layer do. An operator fills buckets where in every set that runs it the transfers of a rank, but for one at the
+end (the embedding's), hold whole numbers of layers, equal ones and what is left over; where the bytes of a layer follow powers of the facts
+other than the number of layers; and where one limit explains how many layers a bucket holds, in which the sets differ. Where a sample has
+more buckets than the set that gave its structure, those that come from one bucket follow one another at its place.
 """
 
 from __future__ import annotations

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import graph_of
 from lumos.chakra.exporting import Exported, export_graph
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.disclosure import Disclosure, disclosure
 from lumos.chakra.synthesis.every_rank import ASSUMED, COPIED, with_every_rank
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.likeness import Likeness, distances, likeness
+from lumos.chakra.synthesis.likeness import Disclosure, Likeness, disclosure, distances, likeness
 from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.sample import sample
-from lumos.chakra.work.of_job import amounts_of
+from lumos.chakra.work.recorded import amounts_of
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -106,7 +105,7 @@ def synthesize(
         graph, Path(output), amounts=amounts, exact_ns=not priced, astra_sim=astra_sim, cluster=described
     )
     made = tuple(d for source in sources for d in source.diagnostics if d.code in (COPIED, ASSUMED))
-    written = lower(graph)
+    written, other = lower(graph), None if held_out is None else learned_from(held_out)
     told = disclosure(sources, written, drawn.source, learned.facts) if drawn.facts is not None and sources else None
     like_source = len(sources) == 1 and not of_family and ranks is None
     return Synthetic(
@@ -117,7 +116,9 @@ def synthesize(
         likeness=likeness(sources[0], written) if like_source else None,
         facts=drawn.facts,
         disclosure=told,
-        **(_compared(learned_from(held_out), graph) if held_out is not None else {}),
+        held_out=None if other is None else distances(other, written),
+        held_out_within_5_percent=None if other is None else distances(other, written, 0.05),
+        held_out_step_time_ns=None if other is None else _step_time(graph_of(other)),
     )
 
 
@@ -128,25 +129,6 @@ def learned_from(source: Source) -> Workload:
     graph = build(job)
     of_set = job.traces[0].metadata.get("format") == FORMAT
     return lower(graph, amounts_of(graph, job)) if of_set else lower(with_every_rank(graph, job))
-
-
-class _Compared(TypedDict, total=False):
-    """The figures of `Synthetic` on a set that was held out."""
-
-    held_out: dict[str, float]
-    held_out_within_5_percent: dict[str, float]
-    held_out_step_time_ns: int
-
-
-def _compared(other: Workload, graph: Graph) -> _Compared:
-    """What a sample has in common with a set that was not learned from. Of blocks that were cut at random only the communication counts."""
-    drawn = lower(graph)
-    exact, near = (distances(other, drawn, tolerance) for tolerance in (0.0, 0.05))
-    return {
-        "held_out": exact,
-        "held_out_within_5_percent": near,
-        "held_out_step_time_ns": _step_time(graph_of(other)),
-    }
 
 
 def facts_of_sets(sets: int, facts: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], ...]:

@@ -15,7 +15,6 @@ from lumos.chakra.synthesis.buckets import LAYERS
 from lumos.chakra.synthesis.grid import AXES, DATA, PIPELINE, TENSOR, grid_of, with_axes
 from lumos.chakra.synthesis.layers import refilled, with_more_layers
 from lumos.chakra.synthesis.sample import Drawn, Growth, generator, graph_of_structure
-from lumos.chakra.synthesis.transfers import REFERENCE
 from lumos.chakra.synthesis.trends import factor, middle, varied
 from lumos.errors import GraphError, UsageError
 from lumos.model.transformer import MOST_LAYERS
@@ -42,7 +41,7 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
     source = _nearest(model, found, rng)
     structure = _arranged(model, source, found)
     try:
-        drawn = graph_of_structure(model, structure, rng, growth=_growth(model, structure, found, source))
+        drawn = graph_of_structure(model, structure, rng, _growth(model, structure, found, source))
         return drawn._replace(facts=found, source=source)
     except GraphError as error:
         raise UsageError(f"{_words(found)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
@@ -51,35 +50,28 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
 def _growth(model: SetModel, structure: SetStructure, facts: Mapping[str, int], source: int) -> Growth:
     """By how much durations differ from those of the model, and sizes from those of the structure, which are of the set `source`."""
     keys, to = varied(model.facts), middle(model.facts)
-    of_symbol = _mean_sizes(structure)
+    sizes: dict[int, list[int]] = {}  # of the transfers of every symbol that has any, bytes
+    for program in structure.programs:
+        for node, _, nbytes, *_ in program.comm:
+            sizes.setdefault(program.symbol[node], []).append(nbytes)
+    mean = {i: float(np.log(np.mean(found))) for i, found in sizes.items()}
     extremes: dict[tuple[int, bool, int], list[float]] = {}
-    for i, found in of_symbol.items():
-        extremes.setdefault(_operator(model.symbols[i]), []).append(np.log(found))
+    for i, found in mean.items():
+        extremes.setdefault(_operator(model.symbols[i]), []).append(found)
     time, size = np.ones(len(model.symbols)), np.ones(len(model.symbols))
     for i, symbol in enumerate(model.symbols):
-        if i not in of_symbol or not symbol.transfer:
-            time[i] = factor(symbol.time, keys, facts, to) if symbol.time else 1.0
-        if i in of_symbol and symbol.smallest:
+        if symbol.time and (i not in mean or not symbol.transfer):
+            time[i] = factor(symbol.time, keys, facts, to)
+        if i in mean and symbol.smallest:
             low, high = (pick(extremes[_operator(symbol)]) for pick in (min, max))
-            part = (np.log(of_symbol[i]) - low) / (high - low) if high > low else 0.0
+            part = (mean[i] - low) / (high - low) if high > low else 0.0
             between = tuple((1 - part) * a + part * b for a, b in zip(symbol.smallest, symbol.largest, strict=True))
             size[i] = factor(between, keys, facts, model.facts[source])
-        if i in of_symbol and symbol.transfer:
-            time[i] = 1 / REFERENCE
-    return Growth(time, size, by_size=True)
+    return Growth(time, size)
 
 
 def _operator(symbol: Symbol) -> tuple[int, bool, int]:
     return symbol.label, symbol.on_cpu, symbol.type
-
-
-def _mean_sizes(structure: SetStructure) -> dict[int, float]:
-    """The mean size of the transfers of every symbol that has any, bytes."""
-    sizes: dict[int, list[int]] = {}
-    for program in structure.programs:
-        for node, _, size, *_ in program.comm:
-            sizes.setdefault(program.symbol[node], []).append(size)
-    return {symbol: float(np.mean(found)) for symbol, found in sizes.items()}
 
 
 def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:
@@ -123,12 +115,12 @@ def _kind(facts: Mapping[str, int]) -> dict[str, int]:
 
 def _known(facts: Sequence[Mapping[str, int]]) -> str:
     """The kinds of sets that were learned from, in words."""
-    kinds = list(dict.fromkeys(", ".join(f"{key} {_degree(key, value)}" for key, value in _kind(each).items()) for each in facts))
+
+    def degree(key: str, value: int) -> str:
+        return str(value) if key in STRUCTURAL else "above 1" if value else "1"
+
+    kinds = dict.fromkeys(", ".join(f"{key} {degree(key, value)}" for key, value in _kind(each).items()) for each in facts)
     return f"they have {'; or '.join(kinds)}"
-
-
-def _degree(key: str, value: int) -> str:
-    return str(value) if key in STRUCTURAL else "above 1" if value else "1"
 
 
 def _words(facts: Mapping[str, int]) -> str:

@@ -18,7 +18,7 @@ from lumos.chakra.synthesis.model import SetProgram, SetStructure
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 TENSOR, DATA, PIPELINE = "tp", "dp", "pp"
 #: The axes from the innermost to the outermost, as most frameworks order them.
@@ -67,21 +67,12 @@ def _fits(structure: SetStructure, grid: Grid) -> bool:
     stages = grid.axes.index(PIPELINE)
     for group in structure.groups:
         spans = _spans(grid, group)
-        if prod(map(len, spans)) != len(group):
+        parts = (1 < len(span) < size for span, size in zip(spans, grid.size, strict=True))
+        if prod(map(len, spans)) != len(group) or any(part for i, part in enumerate(parts) if i != stages):
             return False
-        if any(1 < len(span) < size for i, (span, size) in enumerate(zip(spans, grid.size, strict=True)) if i != stages):
-            return False
-    return all(
-        here[:stages] + here[stages + 1 :] == there[:stages] + there[stages + 1 :]
-        for rank, peers in enumerate(_peers(structure))
-        for here, there in ((grid.place(rank), grid.place(rank + distance)) for distance in peers)
-    )
-
-
-def _peers(structure: SetStructure) -> Iterator[set[int]]:
-    """For each rank the distances to the ranks that it exchanges messages with."""
-    of_program = [{row[4] for row in program.comm if row[3] < 0} for program in structure.programs]
-    return (of_program[p] for p in structure.of_rank)
+    messages = ((rank, row[4]) for rank, p in enumerate(structure.of_rank) for row in structure.programs[p].comm if row[3] < 0)
+    places = ((grid.place(rank), grid.place(rank + distance)) for rank, distance in set(messages))
+    return all(here[:stages] + here[stages + 1 :] == there[:stages] + there[stages + 1 :] for here, there in places)
 
 
 def _spans(grid: Grid, ranks: Sequence[int]) -> list[tuple[int, ...]]:
@@ -94,6 +85,7 @@ def with_axes(structure: SetStructure, grid: Grid, size: Mapping[str, int]) -> S
     new = Grid(grid.axes, tuple(size.get(axis, 1) for axis in grid.axes))
     if new == grid:
         return structure
+    stage = grid.axes.index(PIPELINE)
     groups: dict[tuple[int, ...], int] = {}
     programs: dict[SetProgram, int] = {}
     of_rank = []
@@ -101,33 +93,22 @@ def with_axes(structure: SetStructure, grid: Grid, size: Mapping[str, int]) -> S
         place = new.place(rank)
         source = grid.rank([at % old for at, old in zip(place, grid.size, strict=True)])
         program = structure.programs[structure.of_rank[source]]
-        number = {g: groups.setdefault(_members(structure.groups[g], grid, new, place), len(groups)) for g in _used(program)}
-        comm = tuple(_moved(row, source, rank, place, grid, new, number) for row in program.comm)
-        of_rank.append(programs.setdefault(msgspec.structs.replace(program, comm=comm), len(programs)))
+        comm = []
+        for node, type_, nbytes, group, distance, tag, kind in program.comm:
+            if group >= 0:
+                members = _members(structure.groups[group], grid, new, place)
+                comm.append((node, type_, nbytes, groups.setdefault(members, len(groups)), distance, tag, kind))
+            else:
+                there = (*place[:stage], grid.place(source + distance)[stage], *place[stage + 1 :])
+                comm.append((node, type_, nbytes, group, new.rank(there) - rank, tag, kind))
+        of_rank.append(programs.setdefault(msgspec.structs.replace(program, comm=tuple(comm)), len(programs)))
     return SetStructure(tuple(programs), tuple(of_rank), tuple(groups))
-
-
-def _used(program: SetProgram) -> list[int]:
-    """The communicators that a program uses, in the order of their first use."""
-    return list(dict.fromkeys(row[3] for row in program.comm if row[3] >= 0))
 
 
 def _members(group: Sequence[int], grid: Grid, new: Grid, place: Sequence[int]) -> tuple[int, ...]:
     """The members of a communicator on the new grid, for the rank at `place`."""
-    spans = []
-    for axis, span, old, size, at in zip(grid.axes, _spans(grid, group), grid.size, new.size, place, strict=True):
-        whole = axis != PIPELINE and len(span) == old > 1
-        spans.append(range(size) if whole else span if axis == PIPELINE else (at,))
+    spans = [
+        span if axis == PIPELINE else range(size) if len(span) == old > 1 else (at,)
+        for axis, span, old, size, at in zip(grid.axes, _spans(grid, group), grid.size, new.size, place, strict=True)
+    ]
     return tuple(sorted(new.rank(found) for found in product(*spans)))
-
-
-def _moved(
-    row: tuple[int, ...], source: int, rank: int, place: tuple[int, ...], grid: Grid, new: Grid, number: Mapping[int, int]
-) -> tuple[int, ...]:
-    """A row of `SetProgram.comm` with the communicator, or the distance to the peer, of the new grid."""
-    node, type_, size, group, distance, tag, kind = row
-    if group >= 0:
-        return (node, type_, size, number[group], distance, tag, kind)
-    stage = grid.axes.index(PIPELINE)
-    there = (*place[:stage], grid.place(source + distance)[stage], *place[stage + 1 :])
-    return (node, type_, size, group, new.rank(there) - rank, tag, kind)

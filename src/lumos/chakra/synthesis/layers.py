@@ -59,7 +59,10 @@ def _by_operator(model: SetModel, program: SetProgram, layers: int) -> Passes:
     launched = launched_from(model, program, {buckets.label for buckets in model.buckets})
     passed_over = {node for last, first in launched.items() for node in range(first, last + 1)}
     kept = [node for node in range(len(keys)) if node not in passed_over]
-    return _bounds(layer_regions(_numbered([keys[node] for node in kept]), layers), [*kept, len(keys)])
+    index: dict[tuple[int, ...], int] = {}
+    found = layer_regions(np.array([index.setdefault(keys[node], len(index)) for node in kept], np.int64), layers)
+    cuts = [*kept, len(keys)]
+    return [[cuts[region.start + region.period * unit] for unit in range(region.times + 1)] for region in found]
 
 
 def launched_from(model: SetModel, program: SetProgram, labels: Container[int]) -> dict[int, int]:
@@ -67,17 +70,6 @@ def launched_from(model: SetModel, program: SetProgram, labels: Container[int]) 
     symbols = [model.symbols[s] for s in program.symbol]
     nodes = (node for node, symbol in enumerate(symbols) if symbol.label in labels)
     return {node: node - (1 in program.deps[node] and symbols[node - 1].on_cpu) for node in nodes}
-
-
-def _bounds(found: Sequence[RepeatedRegion], cuts: Sequence[int]) -> Passes:
-    """For each repeating part the nodes at which its units begin, and the node at which the last one ends."""
-    return [[cuts[region.start + region.period * unit] for unit in range(region.times + 1)] for region in found]
-
-
-def _numbered(keys: Sequence[tuple[int, ...]]) -> Int64:
-    """The same number for equal keys."""
-    index: dict[tuple[int, ...], int] = {}
-    return np.array([index.setdefault(key, len(index)) for key in keys], np.int64)
 
 
 def _repeated(model: SetModel, program: SetProgram, passes: Passes, times: Callable[[int], int]) -> SetProgram:
@@ -181,8 +173,8 @@ def refilled(model: SetModel, structure: SetStructure, buckets: Buckets, source:
 
     Sizes stay those of layers of the source. A rank exchanges each bucket where the source has exchanged as large a part of the layers.
     """
-    held = buckets.held(layer, layers)
-    programs = (_refilled(model, program, buckets.label, [n * buckets.layer[source] for n in held]) for program in structure.programs)
+    sizes = [n * buckets.layer[source] for n in buckets.held(layer, layers)]
+    programs = (_refilled(model, program, buckets.label, sizes) for program in structure.programs)
     return SetStructure(tuple(programs), structure.of_rank, structure.groups)
 
 
@@ -191,7 +183,7 @@ def _refilled(model: SetModel, program: SetProgram, label: int, sizes: Sequence[
     rows = [row for row in program.comm if row[0] in launched]
     if not rows:
         return program
-    wanted, there = _parts(sizes), _parts([row[2] for row in rows])
+    wanted, there = ([done / sum(each) for done in accumulate(each)] for each in (sizes, [row[2] for row in rows]))
     place = [next(i for i, part in enumerate(there) if part >= of - 1e-6) for of in wanted]
     times = {row[0]: place.count(i) for i, row in enumerate(rows)}
     again = {launched[node]: node for node in times}
@@ -201,14 +193,7 @@ def _refilled(model: SetModel, program: SetProgram, label: int, sizes: Sequence[
             order += [*range(node, again[node] + 1)] * times[again[node]]
         elif node not in times:
             order.append(node)
-    found = reordered(model, program, order)
-    left = iter(sizes)
-    moved = {row[0] for row in found.comm if model.symbols[found.symbol[row[0]]].label == label}
-    comm = tuple((*row[:2], round(next(left)), *row[3:]) if row[0] in moved else row for row in found.comm)
+    found, left = reordered(model, program, order), iter(sizes)
+    is_bucket = [model.symbols[symbol].label == label for symbol in found.symbol]
+    comm = tuple((*row[:2], round(next(left)), *row[3:]) if is_bucket[row[0]] else row for row in found.comm)
     return msgspec.structs.replace(found, comm=comm)
-
-
-def _parts(sizes: Sequence[float]) -> list[float]:
-    """Which part of all bytes has been exchanged after each transfer."""
-    total = sum(sizes)
-    return [done / total for done in accumulate(sizes)]

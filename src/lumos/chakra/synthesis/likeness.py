@@ -1,23 +1,30 @@
-"""Measure how similar a synthetic set is to another one, and which of its names and how much of its structure it has."""
+"""How similar a synthetic set is to another one, and what it tells about the set that it was made from.
+
+One who knows all sets that were learned from, and how samples are made, names the set whose runs of consecutive nodes and communications
+have most in common with a sample; by chance he is right once in as many times as there are sets. A sample is made from the set that is
+nearest to its facts, so one who knows these names it without looking further; only among sets with the same facts is there more to learn.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.chakra.build import in_program_order
 from lumos.chakra.synthesis.sample import SIZE_SHIFT
+from lumos.chakra.synthesis.trends import ranks_of
 from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
+    from collections.abc import Mapping, Sequence
 
     from lumos.chakra.workload import Workload
     from lumos.trace.table import Int64
 
+    Runs = set[tuple[object, ...]]
 
 #: How many consecutive nodes count as a piece of structure: more than a launch and its kernel, less than a layer.
 STRUCTURE = 16
@@ -28,9 +35,7 @@ class Likeness:
     """How a sample compares with its source.
 
     names: how many names of the source recur in the sample. structure: the share of the sample's runs of STRUCTURE nodes (type, CPU or
-    device, distances of dependencies) that the source has too; 1 where the whole structure is the source's. ks: the largest distance of
-    the cumulative distributions of durations (whole microseconds) by class of node, of sizes of communication (to within SIZE_SHIFT) and
-    of dependencies per node.
+    device, distances of dependencies) that the source has too; 1 where the whole structure is the source's. ks: `distances`.
     """
 
     names: int
@@ -38,52 +43,73 @@ class Likeness:
     ks: dict[str, float]
 
 
+class Disclosure(NamedTuple):
+    """told: how probable it is that the source of a sample is named. chance: the same by guessing. structure: the share of the sample's
+    runs of nodes that the source has too. by_facts: how probable it is that one names the source who knows nothing of the sample but its
+    facts."""
+
+    told: float
+    chance: float
+    structure: float
+    by_facts: float
+
+
 def likeness(source: Workload, sample: Workload) -> Likeness:
     """Compare a sample with its source."""
-    source, sample = in_program_order(source), in_program_order(sample)
-    known, drawn = structure_runs(source), structure_runs(sample)
-    names = {name for name in _used(source) if name} & _used(sample)
-    return Likeness(len(names), len(drawn & known) / max(len(drawn), 1), distances(source, sample))
+    used, drawn = ({each.names[i] for i in np.unique(each.name)} - {""} for each in (source, sample))
+    return Likeness(len(used & drawn), _recurring(_runs(sample), _runs(source)), distances(source, sample))
 
 
-def structure_runs(workload: Workload) -> set[tuple[object, ...]]:
-    """The distinct runs of STRUCTURE nodes of every rank, each node as its type, its place and how far back its dependencies are."""
+def disclosure(sources: Sequence[Workload], sample: Workload, source: int, facts: Sequence[Mapping[str, int]]) -> Disclosure:
+    """What a sample tells about its source, one of the sets that were learned from. facts: of these sets."""
+    known = [(_runs(each), _exchanges(each)) for each in sources]
+    drawn = _runs(sample), _exchanges(sample)
+    scores = np.array([sum(len(a & b) / max(len(a | b), 1) for a, b in zip(of_set, drawn, strict=True)) for of_set in known])
+    best = np.flatnonzero(np.isclose(scores, scores.max()))
+    told = 1 / len(best) if source in best else 0.0
+    return Disclosure(told, 1 / len(sources), _recurring(drawn[0], known[source][0]), 1 / list(facts).count(facts[source]))
+
+
+def _recurring(drawn: Runs, known: Runs) -> float:
+    return len(drawn & known) / max(len(drawn), 1)
+
+
+def _runs(workload: Workload) -> Runs:
+    """The distinct runs of STRUCTURE nodes of every rank in program order, each node as its type, its place and how far back its
+    dependencies are."""
+    workload = in_program_order(workload)
     bounds, deps = workload.dep_offset.tolist(), workload.dep.tolist()
     places = zip(workload.type.tolist(), workload.on_cpu.tolist(), strict=True)
     nodes = [(*where, *(i - d for d in deps[bounds[i] : bounds[i + 1]])) for i, where in enumerate(places)]
-    out: set[tuple[object, ...]] = set()
-    for low, high in pairwise(workload.rank_offset.tolist()):
-        out.update(tuple(nodes[i : i + STRUCTURE]) for i in range(low, high - STRUCTURE + 1))
-    return out
+    ranks = pairwise(workload.rank_offset.tolist())
+    return {tuple(nodes[i : i + STRUCTURE]) for low, high in ranks for i in range(low, high - STRUCTURE + 1)}
 
 
-def _used(workload: Workload) -> set[str]:
-    return {workload.names[i] for i in np.unique(workload.name)}
-
-
-def _us(duration: Int64) -> Int64:
-    rounded: Int64 = (duration + 500) // 1000
-    return rounded
+def _exchanges(workload: Workload) -> Runs:
+    """The runs of STRUCTURE communications of every rank (type, how many ranks), or all of a rank that has fewer."""
+    facts = workload.communication
+    rows = list(zip(facts.type.tolist(), ranks_of(workload).tolist(), workload.type[facts.node].tolist(), strict=True))
+    ranks = pairwise(np.searchsorted(facts.node, workload.rank_offset).tolist())
+    return {tuple(rows[i : min(i + STRUCTURE, high)]) for low, high in ranks for i in range(low, max(high - STRUCTURE, low) + 1)}
 
 
 def distances(source: Workload, sample: Workload, tolerance: float = 0.0) -> dict[str, float]:
-    """The distances of the distributions of two workloads, as `Likeness.ks`; neither need be the source of the other.
+    """The largest distance of the cumulative distributions of two workloads, neither of which need be the source of the other: of durations
+    (whole microseconds) by class of node, of sizes of communication (to within SIZE_SHIFT) and of dependencies a node.
 
     tolerance: durations that differ by this share at most count as equal. Where an operator always takes the same time, as in a predicted
     set, the distance without it is the share of all operators whose times are not hit exactly.
     """
-    out = {}
-    for (name, mask), other in zip(_classes(source).items(), _classes(sample).values(), strict=True):
-        if mask.any() and other.any():
-            out[name] = kolmogorov_smirnov(_us(source.duration[mask]), _us(sample.duration[other]), tolerance)
+    one, other = ({name: (w.duration[mask] + 500) // 1000 for name, mask in _classes(w).items() if mask.any()} for w in (source, sample))
+    out = {name: kolmogorov_smirnov(one[name], other[name], tolerance) for name in one if name in other}
     if len(source.communication) and len(sample.communication):
         out["size"] = kolmogorov_smirnov(source.communication.size, sample.communication.size, SIZE_SHIFT)
     out["dependencies"] = kolmogorov_smirnov(np.diff(source.dep_offset), np.diff(sample.dep_offset))
     return out
 
 
-def _classes(workload: Workload) -> dict[str, NDArray[np.bool_]]:
-    """The nodes of each class."""
+def _classes(workload: Workload) -> dict[str, Int64]:
+    """Which nodes are of each class."""
     compute = workload.type == NodeType.COMP
     return {"host": compute & workload.on_cpu, "compute": compute & ~workload.on_cpu, "communication": ~compute}
 
@@ -95,9 +121,6 @@ def kolmogorov_smirnov(a: Int64, b: Int64, tolerance: float = 0.0) -> float:
     """
     one, two = np.sort(a), np.sort(b)
     above, under = 1 + tolerance * (1 + 1e-9), 1 - tolerance * (1 + 1e-9)  # a value that differs by the tolerance itself is within it
-
-    def below(values: Int64, at: NDArray[Any]) -> Any:
-        return np.searchsorted(values, at, side="right") / len(values)
-
-    excess = (below(one, one) - below(two, one * above), below(two, two) - below(one, two / under))
-    return float(max(each.max() for each in excess).clip(0.0))
+    low = np.searchsorted(one, one, side="right") / len(one) - np.searchsorted(two, one * above, side="right") / len(two)
+    high = np.searchsorted(two, two, side="right") / len(two) - np.searchsorted(one, two / under, side="right") / len(one)
+    return float(max(low.max(), high.max(), 0.0))

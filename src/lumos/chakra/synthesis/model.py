@@ -1,15 +1,10 @@
 """A generative model of Chakra workloads: learned from one or many sets, saved as one file, sampled with a seed.
 
-The model separates structure and values. The structure of a set is a program per rank (ranks that run the same share
-one): a sequence of symbols, each with the distances back to the nodes that it depends on. A symbol is an operator, or a
-kind of communication, with durations of one order of magnitude; its name is a number. Of the durations the model holds
-only the empirical quantiles of each symbol over all ranks and sets. So a sample has the marginal distributions, the
-structure and the sums of its source, and durations that are drawn anew. Chakra's public generator fits a mixture of
-Gaussians instead; but operator times are spikes with long tails, which quantiles describe without a number of components
-to choose.
-
-Long nodes decide the length of a step, so their symbols are narrow (a quarter octave, an eighth for the longest). Short
-nodes have one symbol per operator.
+The model separates structure and values. The structure of a set is a program per rank: a sequence of symbols, each with the distances back
+to the nodes that it depends on. A symbol is an operator, or a kind of communication, with durations of one order of magnitude; its name is
+a number. Of the durations the model holds only the empirical quantiles of each symbol over all ranks and sets: operator times are spikes
+with long tails, which no small mixture describes. Long nodes decide the length of a step, so their symbols are narrow (a quarter octave, an
+eighth for the longest). Short nodes have one symbol per operator.
 """
 
 from __future__ import annotations
@@ -24,8 +19,21 @@ import numpy as np
 
 from lumos.chakra.build import in_program_order
 from lumos.chakra.synthesis.buckets import Buckets, separated
-from lumos.chakra.synthesis.transfers import REFERENCE, Weights, fitted, ranks_of, transfer_times
-from lumos.chakra.synthesis.trends import Exponents, exponents, extreme_sizes, factor, mean_durations, middle, node_operators, varied
+from lumos.chakra.synthesis.trends import (
+    REFERENCE,
+    Exponents,
+    Weights,
+    exponents,
+    extreme_sizes,
+    factor,
+    fitted,
+    mean_durations,
+    middle,
+    node_operators,
+    ranks_of,
+    transfer_times,
+    varied,
+)
 from lumos.errors import LumosError
 from lumos.graph.lists import grouped
 from lumos.output_files import new_file

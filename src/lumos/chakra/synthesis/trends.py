@@ -1,15 +1,18 @@
 """How durations and sizes follow the facts of a family of sets: its degrees of parallelism, its layers, its width.
 
-Within a family each operator's mean duration, and each communication's smallest and largest size, is taken as a product of powers of
-the facts: of one operator's transfers some may hold a layer, which grows with the square of the width, and one the embedding, which does
-not. The exponents are those of least squares over the sets that run the operator, drawn to zero as far as that predicts each of these
-sets best from the others: few sets leave some exponents open. Products of powers are what costs follow between the sizes of a family;
-beyond the sizes that were learned from they are a guess, and what jumps, such as a transfer that leaves a node, they do not follow.
+Each operator's mean duration, and each communication's smallest and largest size, is a product of powers of the facts, whose exponents are
+those of least squares, drawn to zero as far as that predicts each set best from the others: few sets leave some exponents open. Beyond the
+sizes that were learned from this is a guess, and what jumps, such as a transfer that leaves a node, it does not follow.
+
+A transfer takes a time before anything moves, a time for each other rank, and a time for its bytes: all of them, their share that passes
+each link of a ring, or once for each other rank (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
+MPICH", 2005). The weights of the five parts, none negative, are those of least squares of relative errors over all sizes in all sets.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,10 +27,14 @@ if TYPE_CHECKING:
 
 #: How strongly exponents may be drawn to zero: as shares of the squared logarithms of the facts, a set.
 _PULLS = (1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 100.0)
+#: What every transfer takes in a model, ns, before its own size and ranks are known: the middle of a symbol's durations.
+REFERENCE = round(2 ** (20 + 1 / 16))
 
 #: What one operator is: its name, whether the CPU runs it, and Chakra's node type.
 OperatorKey = tuple[str, bool, int]
 Exponents = tuple[float, ...]
+#: The weights of the five parts of a transfer: ns, ns a rank, and three of ns a byte.
+Weights = tuple[float, ...]
 
 
 def varied(facts: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
@@ -47,17 +54,16 @@ def factor(exponents: Exponents, keys: Sequence[str], to: Mapping[str, float], f
 
 def exponents(means: Sequence[Mapping[OperatorKey, float]], facts: Sequence[Mapping[str, int]]) -> dict[OperatorKey, Exponents]:
     """The exponents of every operator by the facts that vary. means: for each set the mean of each operator that it runs."""
-    keys = varied(facts)
     seen: dict[OperatorKey, list[int]] = defaultdict(list)
     for i, of_set in enumerate(means):
         for operator, mean in of_set.items():
             if mean > 0:
                 seen[operator].append(i)
-    logs = np.array([[np.log(each[key]) for key in keys] for each in facts]).reshape(len(facts), len(keys))
-    return {operator: _fit(logs[sets], np.log([means[i][operator] for i in sets])) for operator, sets in seen.items()}
+    logs = np.array([[np.log(each[key]) for key in varied(facts)] for each in facts])
+    return {operator: _powers(logs[sets], np.log([means[i][operator] for i in sets])) for operator, sets in seen.items()}
 
 
-def _fit(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Exponents:
+def _powers(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Exponents:
     """The exponents that predict best each value from the others (ridge regression; its error with one set left out has a closed form)."""
     n = len(values)
     x, y = logs - logs.mean(axis=0), values - values.mean()
@@ -71,11 +77,10 @@ def _fit(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Exponents:
 
 def mean_durations(workload: Workload) -> dict[OperatorKey, float]:
     """The mean duration of every operator of a set, ns."""
-    total: dict[OperatorKey, list[int]] = defaultdict(lambda: [0, 0])
+    found: dict[OperatorKey, list[int]] = defaultdict(list)
     for operator, duration in zip(node_operators(workload, np.arange(len(workload))), workload.duration.tolist(), strict=True):
-        total[operator][0] += duration
-        total[operator][1] += 1
-    return {operator: time / count for operator, (time, count) in total.items()}
+        found[operator].append(duration)
+    return {operator: sum(durations) / len(durations) for operator, durations in found.items()}
 
 
 def extreme_sizes(workload: Workload, pick: Callable[[float, float], float]) -> dict[OperatorKey, float]:
@@ -90,3 +95,53 @@ def node_operators(workload: Workload, nodes: Int64) -> list[OperatorKey]:
     """The operator of each of these nodes."""
     columns = (column[nodes].tolist() for column in (workload.name, workload.on_cpu, workload.type))
     return [(workload.names[name], cpu, kind) for name, cpu, kind in zip(*columns, strict=True)]
+
+
+def ranks_of(workload: Workload) -> Int64:
+    """How many ranks take part in each communication, two in a message."""
+    members: Int64 = np.array([2, *map(len, workload.groups)], np.int64)[workload.communication.group + 1]
+    return members
+
+
+def transfer_times(weights: Weights, size: NDArray[np.float64], ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The time of transfers, ns. size: bytes. ranks: how many take part."""
+    time: NDArray[np.float64] = _parts(size, ranks) @ np.array(weights)
+    return time
+
+
+def fitted(workloads: Sequence[Workload]) -> dict[OperatorKey, Weights]:
+    """The weights of every operator that transfers. Those whose transfers take no time are left out."""
+    seen: dict[OperatorKey, dict[tuple[int, int], list[int]]] = defaultdict(lambda: defaultdict(list))
+    for workload in workloads:
+        nodes = workload.communication.node
+        columns = (workload.communication.size.tolist(), ranks_of(workload).tolist(), workload.duration[nodes].tolist())
+        for operator, size, ranks, duration in zip(node_operators(workload, nodes), *columns, strict=True):
+            seen[operator][size, ranks].append(duration)
+    found = {}
+    for operator, by_size in seen.items():
+        size, ranks = np.array(list(by_size), np.float64).T
+        time = np.array([np.mean(each) for each in by_size.values()])
+        if (time > 0).all():
+            found[operator] = _weighed(_parts(size, ranks) / time[:, None])
+    return found
+
+
+def _parts(size: NDArray[np.float64], ranks: NDArray[np.float64]) -> NDArray[np.float64]:
+    others = ranks - 1
+    return np.stack([np.ones_like(size), others, size, size * others / ranks, size * others], axis=1)
+
+
+def _weighed(parts: NDArray[np.float64]) -> Weights:
+    """The weights, none negative, with which the parts sum to one as nearly as can be: the best of all choices of parts."""
+    most = parts.shape[1]
+    best, weights = np.inf, np.zeros(most)
+    for chosen in (list(each) for count in range(1, most + 1) for each in combinations(range(most), count)):
+        scale = np.abs(parts[:, chosen]).max(axis=0)
+        if not scale.all():
+            continue
+        solved = np.linalg.lstsq(parts[:, chosen] / scale, np.ones(len(parts)), rcond=None)[0] / scale
+        error = float(np.square(parts[:, chosen] @ solved - 1).sum())
+        if (solved >= 0).all() and error < best - 1e-12:
+            best, weights = error, np.zeros(most)
+            weights[chosen] = solved
+    return tuple(weights.tolist())

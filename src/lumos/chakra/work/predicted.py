@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.blocks.work import Attention, Gemm, GroupedGemm, Traffic, Work, flops
-from lumos.chakra.work.amounts import Amounts, Details, main_type
+from lumos.chakra.work.amounts import Amounts, Details
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import Direction, DType
@@ -26,19 +26,16 @@ _Shapes = list[list[int]]
 
 def predicted_work(works: Sequence[Work | None]) -> Amounts:
     """The amounts of tasks by the work of each; None for host work."""
-    columns = [np.full(len(works), ABSENT, np.int64) for _ in range(3)]
+    columns = np.full((3, len(works)), ABSENT, np.int64)
     table: dict[Details, int] = {}
     types: Counter[DType | None] = Counter()
     known: dict[Work, tuple[int, int, int]] = {}
     for task, work in enumerate(works):
         if isinstance(work, Gemm | GroupedGemm | Attention | Traffic):
-            if work not in known:
-                known[work] = _amounts(work, table)
-            for column, value in zip(columns, known[work], strict=True):
-                column[task] = value
+            columns[:, task] = known.get(work) or known.setdefault(work, _amounts(work, table))
             if not isinstance(work, Traffic):
                 types[work.dtype] += known[work][0]
-    return Amounts(columns[0], columns[1], columns[2].astype(np.int32), tuple(table), main_type(types))
+    return Amounts.of(columns, table, types)
 
 
 def _amounts(work: Gemm | GroupedGemm | Attention | Traffic, table: dict[Details, int]) -> tuple[int, int, int]:

@@ -1,4 +1,4 @@
-"""What the kernels of a recorded job compute and move, from the shapes that the profiler wrote (record_shapes=True).
+"""What the kernels of a job compute and move, as a set says it or from the shapes that the profiler wrote (record_shapes=True).
 
 The operations are those of the innermost operator around the kernel's launch whose operations are known (`analyze.flops`).
 Inputs are those of the innermost operator with shapes. Bytes are what that operator's kernel reads and writes where this
@@ -16,10 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.flops import counted_operators, is_counted
-from lumos.chakra.work.amounts import Amounts, Details, main_type
+from lumos.chakra.build import timed
+from lumos.chakra.gather import folder_of, gather
+from lumos.chakra.system_files import network_of
+from lumos.chakra.work.amounts import Amounts, Details, unknown
 from lumos.cost.operators import OperatorTime, device_work_of
 from lumos.cost.traffic import traffic
 from lumos.operators.shaped import ShapedOperator, elements, factors, result_shapes
+from lumos.trace.chakra.et import FORMAT
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT, Category, Int64
 from lumos.vocabulary import DType
@@ -32,33 +36,40 @@ if TYPE_CHECKING:
     from lumos.trace.table import Job, Trace
 
 
+def amounts_of(graph: Graph, job: Job) -> Amounts:
+    """What the tasks of a job's graph compute and move: as a set states it, or from the shapes that a profiler recorded."""
+    if job.traces[0].metadata.get("format") != FORMAT:
+        return recorded_work(graph, job)
+    workload = timed(gather(job), network_of(folder_of(job)))
+    detail = unknown(len(workload)).detail if workload.detail is None else workload.detail.astype(np.int64)
+    types = [_first_type(t.inputs.types) if t.inputs is not None else None for t in workload.details]
+    weight: Counter[DType | None] = Counter()
+    for place in np.flatnonzero((detail >= 0) & (workload.operations > 1)).tolist():
+        weight[types[detail[place]]] += int(workload.operations[place])
+    return Amounts.of(np.stack((workload.operations, workload.bytes, detail)), workload.details, weight)
+
+
+def _first_type(text: str) -> DType | None:
+    """The type of the first tensor in a list such as `["Tensor(float)", "Int"]`."""
+    words = (word.strip(" \"'").removeprefix("Tensor(").removesuffix(")") for word in text.strip("[]").split(","))
+    return next((found for word in words if (found := DType.parse(word)) is not None), None)
+
+
 def recorded_work(graph: Graph, job: Job) -> Amounts:
     """The amounts of the device work of a graph whose `event` column names rows of the job's traces, as far as shapes were recorded.
 
     A task whose name is not that of its row has none: a change may have put other work in its place.
     """
-    columns = [np.full(len(graph), ABSENT, np.int64) for _ in range(3)]
+    columns = np.full((3, len(graph)), ABSENT, np.int64)
     table: dict[Details, int] = {}
     types: Counter[DType | None] = Counter()
-    rank = graph.position_of_task
     place = {name: i for i, name in enumerate(graph.names)}
     for position, trace in enumerate(job.traces):
-        tasks = np.flatnonzero((rank == position) & (graph.event >= 0))
+        tasks = np.flatnonzero((graph.position_of_task == position) & (graph.event >= 0))
         rows = graph.event[tasks].astype(np.int64)
-        names = np.array([place.get(text, ABSENT) for text in trace.strings] or [ABSENT])
-        same = names[trace.name[rows]] == graph.name[tasks]
-        found = _of_rows(trace, table, types)
-        for column, values in zip(columns, (found.operations, found.bytes, found.detail), strict=True):
-            column[tasks[same]] = values[rows[same]]
-    return Amounts(columns[0], columns[1], columns[2].astype(np.int32), tuple(table), main_type(types))
-
-
-class _Rows(NamedTuple):
-    """By row of a trace: operations, bytes, and the index of its details; ABSENT where unknown."""
-
-    operations: Int64
-    bytes: Int64
-    detail: Int64
+        same = np.array([place.get(text, ABSENT) for text in trace.strings] or [ABSENT])[trace.name[rows]] == graph.name[tasks]
+        columns[:, tasks[same]] = _of_rows(trace, table, types)[:, rows[same]]
+    return Amounts.of(columns, table, types)
 
 
 class _Call(NamedTuple):
@@ -69,12 +80,14 @@ class _Call(NamedTuple):
     dtype: DType | None
 
 
-def _of_rows(trace: Trace, table: dict[Details, int], types: Counter[DType | None]) -> _Rows:
-    out = _Rows(*(np.full(len(trace), ABSENT, np.int64) for _ in range(3)))
+def _of_rows(trace: Trace, table: dict[Details, int], types: Counter[DType | None]) -> Int64:
+    """By row of a trace: operations, bytes, and the index of its details, int64[3, rows]; ABSENT where unknown."""
+    out = np.full((3, len(trace)), ABSENT, np.int64)
+    operations, moved, detail = out
     copied = trace.args.get("bytes")
     if copied is not None:
         moves = trace.is_any(Category.MEMCPY, Category.MEMSET)[copied.rows]
-        out.bytes[copied.rows[moves]] = copied.values[moves].astype(np.int64)
+        moved[copied.rows[moves]] = copied.values[moves].astype(np.int64)
     dims = trace.args.get("Input Dims")
     if dims is None:
         return out
@@ -82,14 +95,14 @@ def _of_rows(trace: Trace, table: dict[Details, int], types: Counter[DType | Non
     pairs = list(device_work_of(trace, rows))
     calls = _calls(trace, sorted({operator for _, operator in pairs}), table)
     for row, operator in pairs:
-        out.detail[row] = calls[operator].detail
+        detail[row] = calls[operator].detail
     for row, operator, share in _shares(trace, pairs):
-        if out.bytes[row] == ABSENT and calls[operator].bytes != ABSENT:
-            out.bytes[row] = round(calls[operator].bytes * share)
+        if moved[row] == ABSENT and calls[operator].bytes != ABSENT:
+            moved[row] = round(calls[operator].bytes * share)
     counted = counted_operators(trace)
     for row, operator, share in _shares(trace, list(device_work_of(trace, np.array(sorted(counted), np.int64)))):
-        out.operations[row] = round(counted[operator][1] * share)
-        types[calls[operator].dtype if operator in calls else None] += int(out.operations[row])
+        operations[row] = round(counted[operator][1] * share)
+        types[calls[operator].dtype if operator in calls else None] += int(operations[row])
     return out
 
 

@@ -5,13 +5,11 @@
 
 This file is the same in every benchmark; everything that was recorded is in trace.json beside it. It needs torch and nothing else.
 
-1. Choose. Recorded operators are nested as they called each other. The outermost that this torch can run on this device is called. One
-   that only calls others (CompositeImplicit) gives way to these, because without autograd it might call different ones. What cannot run
-   is replaced by a stand-in, a busy loop (spin) of its measured duration.
+1. Choose. Recorded operators are nested as they called each other. The outermost that this torch can run on this device is called; one that
+   only calls others (CompositeImplicit) gives way to these. What cannot run is replaced by a busy loop of its measured duration.
 2. Rehearse. Everything runs once; what fails gives way to what it called, or to a stand-in. Tensors that the step reads before it writes
-   them hold random values: normally distributed floats, and indices within range. All others are what operators return, and are held
-   until their last use. Where this exceeds the limit of memory, tensors of one type share theirs, and what operators return is
-   discarded; an operator that does not fit even then is replaced by a stand-in.
+   them hold random values; all others are what operators return, held until their last use. Where this exceeds the limit of memory, tensors
+   of one type share theirs, and what operators return is discarded.
 3. Run. Time between operators in the recording (Python, the autograd engine) is spun; waits are real waits.
 """
 
@@ -27,8 +25,9 @@ import statistics
 import sys
 import time
 from collections import Counter
-from dataclasses import dataclass, field
+from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -53,9 +52,6 @@ class NotRunnable(Exception):  # noqa: N818 - it is an expected result, not an e
     """An operator cannot run here; the message says why."""
 
 
-# ------------------------------------------------------------------------------------------------------ the recording
-
-
 class Ref(int):
     """A tensor among an operator's arguments, by its slot: its number in the rank's tensors."""
 
@@ -73,63 +69,23 @@ class Call(NamedTuple):
     named: dict[str, Any]
 
 
-@dataclass
-class Operator:
+class Operator(SimpleNamespace):
     """One recorded operator, or a range that Python or autograd put around operators, numbered in the order of calls.
 
-    size: of how many operators, from itself on, it consists with all that it called. after: numbers of operators whose transfer or device
-    work it waits for. backward: the operator of the backward pass that uses what this one saved. last: tensors that nobody uses after it;
-    what operator n returned counts as -1 - n, where its tensors are not known. Times are of the recording, -1: unknown.
+    size: of how many operators, from itself on, it consists with all that it called; inner: these. after: numbers of operators whose
+    transfer or device work it waits for. backward: the operator of the backward pass that uses what this one saved. last: tensors that
+    nobody uses after it; what operator n returned counts as -1 - n, where its tensors are not known. Times are of the recording, -1:
+    unknown.
+
+    What this program makes of it. role: "real", "transfer", "synchronize", "stand-in", or "left out" by the mode; reason: why it does not
+    run. gap: ns to spin before it. waits, events: places of the items whose transfers, and whose device work on other streams, to wait for.
+    release: slots that nobody needs after it. elapsed: ns over all measured steps.
     """
 
-    name: str
-    size: int
-    start_ns: int
-    duration_ns: int
-    range: bool = False
-    schema: str = ""
-    inputs: list[Any] | None = None
-    outputs: list[int] | None = None
-    device_ns: int = 0
-    stream: int = -1
-    after: list[int] = field(default_factory=list)
-    backward: int = -1
-    last: list[int] = field(default_factory=list)
-    collective: dict[str, Any] | None = None
-    synchronize: bool = False
-    compiled: str = ""
-    number: int = 0
-    inner: list[Operator] = field(default_factory=list)  # itself and all that it called
-    # What this program makes of it. role: "real", "transfer", "synchronize", "stand-in", or "left out" by the mode; reason: why it does not
-    # run. gap: ns to spin before it. waits, events: places of the items whose transfers, and whose device work on other streams, to wait
-    # for. release: slots that nobody needs after it. elapsed: ns over all measured steps.
-    role: str = ""
-    reason: str = ""
-    call: Call | None = None
-    gap: int = 0
-    waits: list[int] = field(default_factory=list)
-    events: list[int] = field(default_factory=list)
-    release: list[int] = field(default_factory=list)
-    elapsed: int = 0
-
-    @property
-    def on_device_ns(self) -> int:
-        return sum(one.device_ns for one in self.inner)
-
-
-def numbered(raw: list[dict[str, Any]]) -> list[Operator]:
-    operators = [Operator(**one, number=number) for number, one in enumerate(raw)]
-    for number, one in enumerate(operators):
-        one.inner = operators[number : number + one.size]
-    return operators
-
-
-def outermost(operators: list[Operator]) -> Iterator[Operator]:
-    """Those that none of the others called."""
-    at = 0
-    while at < len(operators):
-        yield operators[at]
-        at += operators[at].size
+    def __init__(self, number: int, recorded: dict[str, Any]) -> None:
+        super().__init__(number=number, range=False, schema="", inputs=None, outputs=None, device_ns=0, stream=-1, after=[], backward=-1)
+        self.__dict__.update(last=[], collective=None, synchronize=False, compiled="", role="", reason="", call=None, elapsed=0)
+        self.__dict__.update(recorded)
 
 
 def leaves(value: Any, kind: type) -> Iterator[Any]:
@@ -141,9 +97,6 @@ def leaves(value: Any, kind: type) -> Iterator[Any]:
             yield from leaves(item, kind)
 
 
-# ------------------------------------------------------------------------------------------- operators from schemas
-
-
 def overloads(one: Operator, device: torch.device) -> list[Call]:
     """The overloads that may take the recorded arguments, the likeliest first. device: of new tensors. Raises NotRunnable."""
     if one.name.partition("::")[0] not in NAMESPACES:
@@ -152,31 +105,30 @@ def overloads(one: Operator, device: torch.device) -> list[Call]:
     if one.inputs is None:
         raise NotRunnable("its arguments were not recorded")
     wanted = one.schema.partition("(")[0].partition(".")[2]
-    calls, problems = [], ["this torch has no such operator"]
+    calls, problem = [], ""
     for schema in sorted(schemas(one), key=lambda s: s.overload_name != wanted if one.schema else 0):
         try:
             calls.append(matched(schema, one, device))
-        except NotRunnable as problem:
-            problems.append(str(problem))
+        except NotRunnable as error:
+            problem = problem or str(error)
     if not calls:
-        raise NotRunnable(problems[:2][-1])
+        raise NotRunnable(problem or "this torch has no such operator")
     return calls
 
 
 def schemas(one: Operator) -> list[Any]:
-    try:
+    """The overloads of an operator; none where torch knows no operator of that name."""
+    with suppress(RuntimeError):
         return list(torch._C._jit_get_schemas_for_operator(one.name))
-    except RuntimeError:  # no name of an operator
-        return []
+    return []
 
 
 def is_composite(one: Operator) -> bool:
     """Whether any overload of the operator only calls other operators."""
     names = [f"{schema.name}.{schema.overload_name}".removesuffix(".") for schema in schemas(one)]
-    try:
+    with suppress(RuntimeError):  # known to TorchScript only
         return any(torch._C._dispatch_has_kernel_for_dispatch_key(name, "CompositeImplicitAutograd") for name in names)
-    except RuntimeError:  # known to TorchScript only
-        return False
+    return False
 
 
 def matched(schema: Any, one: Operator, device: torch.device) -> Call:
@@ -202,14 +154,9 @@ def matched(schema: Any, one: Operator, device: torch.device) -> Call:
             value = [True] * 3  # output_mask: which gradients are wanted
         elif value is None and not kind.startswith("Optional["):
             raise NotRunnable(f"its argument {argument.name} was not recorded")
-        if argument.kwarg_only:
-            call.named[argument.name] = value
-        else:
-            call.positional.append(value)
+        call.named.update({argument.name: value} if argument.kwarg_only else {})
+        call.positional.extend([] if argument.kwarg_only else [value])
     return call
-
-
-# ----------------------------------------------------------------------------------------------------------- memory
 
 
 class Memory:
@@ -235,10 +182,6 @@ class Memory:
         if (nbytes or not self.share) and held(self.device) - self.before + nbytes > self.limit:
             raise MemoryError
 
-    def device_of(self, slot: int) -> torch.device:
-        recorded = self.storages[self.tensors[slot][-1]][1]
-        return torch.device("cpu") if recorded == "cpu" and self.on_accelerator else self.device
-
     def nbytes(self, slot: int) -> int:
         dtype, shape, strides, *_ = self.tensors[slot]
         return 0 if 0 in shape else (1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))) * getattr(torch, dtype).itemsize
@@ -248,7 +191,7 @@ class Memory:
         if slot not in self.slots:
             name, shape, strides, offset, storage = self.tensors[slot]
             nbytes, place, bound = self.storages[storage]
-            dtype, device = getattr(torch, name), self.device_of(slot)
+            dtype, device = getattr(torch, name), torch.device("cpu") if place == "cpu" and self.on_accelerator else self.device
             key = (name, place, bound) if self.share else storage
             count = max((self.nbytes(slot) if self.share else nbytes) // dtype.itemsize, 1)
             if key not in self.buffers or len(self.buffers[key]) < count:
@@ -270,18 +213,11 @@ def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.
     if not dtype.is_floating_point and not dtype.is_complex:
         if bound < 0:
             return torch.linspace(0, -bound, count + 1, device=device)[:-1].to(dtype)
-        zeros = torch.zeros(count, dtype=dtype, device=device)
-        return zeros.random_(0, bound) if bound > 1 else zeros
+        return torch.randint(0, max(bound, 1), (count,), dtype=dtype, device=device)
     drawn = min(count, 1 << 20)  # large tensors repeat these values, because drawing all of them would take minutes
     sample = torch.randn(drawn, device=device) / math.sqrt(max(last, 1))
     sample = (sample.abs() if bound == NON_NEGATIVE else sample).to(dtype)
-    out = torch.empty(count, dtype=dtype, device=device)
-    for begin in range(0, count, drawn):
-        out[begin : begin + drawn] = sample[: count - begin]
-    return out
-
-
-# -------------------------------------------------------------------------------------------------------- transfers
+    return sample.repeat(-(-count // drawn))[:count] if count > drawn else sample
 
 
 class Transfers:
@@ -293,8 +229,7 @@ class Transfers:
         self.first = dist.get_rank() // self.ranks * self.ranks  # the process of rank 0 of the same copy of the job
         running = set(range(min(self.ranks, self.processes)))
         self.own_ranks = trace["own_ranks"] and running <= {rank["rank"] for rank in trace["ranks"]}
-        self.groups = [self.group(ranks) for ranks in trace["groups"]]
-        self.sizes = [len(ranks) or self.ranks for ranks in trace["groups"]]
+        self.groups = [(self.group(ranks), len(ranks) or self.ranks) for ranks in trace["groups"]] + [(dist.group.WORLD, self.ranks)]
         self.buffers: dict[Any, torch.Tensor] = {}
 
     def group(self, ranks: list[int]) -> Any:
@@ -310,8 +245,7 @@ class Transfers:
 
     def bind(self, call: dict[str, Any]) -> Callable[[], Any]:
         """What issues a transfer and returns what to wait on. Raises NotRunnable."""
-        known = call["group"] >= 0
-        group, recorded = (self.groups[call["group"]], self.sizes[call["group"]]) if known else (dist.group.WORLD, self.ranks)
+        group, recorded = self.groups[max(call["group"], -1)]  # the last is all ranks
         if group is None or dist.get_world_size(group) < 0:
             raise NotRunnable("fewer than two ranks of its group have a process, or it does not hold this one's rank")
         kind, size, peer = call["kind"], dist.get_world_size(group), max(call["peer"], 0)
@@ -327,31 +261,27 @@ class Transfers:
         if kind == "all-to-all":
             ins, outs = (sum(parts_in), sum(parts_out)) if parts_in else (max(ins // recorded, 1) * size, max(outs // recorded, 1) * size)
         ins, outs = (outs * size if kind == "reduce-scatter" else ins), (ins * size if kind == "all-gather" else outs)
-        source, target = self.buffer("in", ins, call["dtype"]), self.buffer("out", outs, call["dtype"])
+        keys = [("in", ins, call["dtype"]), ("out", outs, call["dtype"])]
+        for key in keys:
+            if key not in self.buffers:
+                self.buffers[key] = torch.zeros(key[1], dtype=getattr(torch, key[2]), device=self.device)
+        source, target = (self.buffers[key] for key in keys)
         there = dist.get_global_rank(group, peer)
+        issued: dict[str, Any] = {"group": group, "async_op": True}
         calls: dict[str, Callable[[], Any]] = {
-            "all-reduce": lambda: dist.all_reduce(source, group=group, async_op=True),
-            "all-gather": lambda: dist.all_gather(list(target.chunk(size)), source, group=group, async_op=True),
-            "reduce-scatter": lambda: dist.reduce_scatter_tensor(target, source, group=group, async_op=True),
-            "all-to-all": lambda: dist.all_to_all_single(target, source, parts_out or None, parts_in or None, group=group, async_op=True),
-            "broadcast": lambda: dist.broadcast(source, src=there, group=group, async_op=True),
-            "reduce": lambda: dist.reduce(source, dst=there, group=group, async_op=True),
+            "all-reduce": lambda: dist.all_reduce(source, **issued),
+            "all-gather": lambda: dist.all_gather(list(target.chunk(size)), source, **issued),
+            "reduce-scatter": lambda: dist.reduce_scatter_tensor(target, source, **issued),
+            "all-to-all": lambda: dist.all_to_all_single(target, source, parts_out or None, parts_in or None, **issued),
+            "broadcast": lambda: dist.broadcast(source, src=there, **issued),
+            "reduce": lambda: dist.reduce(source, dst=there, **issued),
             "send": lambda: dist.isend(source, dst=there, group=group),
             "receive": lambda: dist.irecv(target, src=there, group=group),
-            "barrier": lambda: dist.barrier(group=group, async_op=True),
+            "barrier": lambda: dist.barrier(**issued),
         }
         if kind not in calls:
             raise NotRunnable(f"a transfer of kind {kind}")
         return calls[kind]
-
-    def buffer(self, side: str, count: int, dtype: str) -> torch.Tensor:
-        key = (side, count, dtype)
-        if key not in self.buffers:
-            self.buffers[key] = torch.zeros(count, dtype=getattr(torch, dtype), device=self.device)
-        return self.buffers[key]
-
-
-# --------------------------------------------------------------------------------------------------------- the step
 
 
 class Step:
@@ -359,15 +289,17 @@ class Step:
 
     def __init__(self, trace: dict[str, Any], rank: dict[str, Any], device: torch.device, mode: str, limit: float) -> None:
         self.rank, self.device, self.mode, self.on_gpu = rank, device, mode, device.type == "cuda"
-        self.operators = numbered(rank["operators"])
+        self.operators = [Operator(number, one) for number, one in enumerate(rank["operators"])]
+        for one in self.operators:
+            one.inner = self.operators[one.number : one.number + one.size]
+            one.on_device_ns = sum(inner.device_ns for inner in one.inner)
         self.memory = Memory(rank, device, limit)
         self.transfers = Transfers(trace, device) if dist.is_initialized() else None
         self.kernels: Any = importlib.import_module("kernels").Kernels(trace["kernels"], device) if trace["kernels"] else None
         self.written: set[int] = set()  # slots that operators of the step write
         self.streams: dict[int, Any] = {}
+        self.synchronize: Callable[[], None] = cuda.synchronize if self.on_gpu else lambda: None
         self.cycles_per_ns = calibrate() if self.on_gpu else 0.0
-
-    # choosing, by a rehearsal
 
     def rehearse(self) -> None:
         """Run everything once, and keep what could run. Transfers follow at the end, in the same order on all ranks."""
@@ -377,13 +309,12 @@ class Step:
             self.memory.clear(share=True)
             self.written.clear()
             items = self.rehearsed(self.operators)
-        self.items = [item for item in items if self.mode != "communication" or item.collective is not None]
-        for item in self.items if self.mode == "compute" else ():
-            if item.collective is not None:
-                item.role, item.reason = "left out", "not part of --mode compute"
+        self.items = [item for item in items if self.mode != "communication" or item.collective]
         works = []
         for item in self.items:
-            if item.role == "transfer" and item.call is not None:
+            if self.mode == "compute" and item.collective is not None:
+                item.role, item.reason = "left out", "not part of --mode compute"
+            elif item.role == "transfer" and item.call is not None:
                 try:
                     works.append(item.call.function())
                 except FAILURES as error:
@@ -397,8 +328,10 @@ class Step:
 
     def rehearsed(self, operators: list[Operator], final: bool = True) -> list[Operator]:
         """The items: what runs for operators. final: whether what these leave is not needed for another try."""
-        items = []
-        for one in outermost(operators):
+        items, at = [], 0
+        while at < len(operators):
+            one = operators[at]  # those that it called follow it
+            at += one.size
             items += self.rehearsed(one.inner[1:], final) if one.range else self.chosen(one)
             for slot in (slot for inner in one.inner for slot in inner.last) if final else ():
                 self.memory.slots.pop(slot, None)
@@ -427,22 +360,19 @@ class Step:
                 one.call = Call(self.transfers.bind(one.collective), [], {})
             elif not one.synchronize:
                 self.memory.claim(sum(self.memory.nbytes(slot) for slot in one.outputs or ()))
-                one.call = next((call for call in self.calls(one) if self.works(one, call)), None)
+                calls = self.compiled(one) if one.compiled else overloads(one, self.device)
+                one.call = next((call for call in calls if self.works(one, call)), None)
             return one.synchronize or one.call is not None
-        except NotRunnable as problem:
-            one.reason = str(problem)
         except (MemoryError, torch.OutOfMemoryError) as error:
             if not self.memory.share:
                 raise MemoryError from error
             one.reason = "its tensors do not fit into memory"
-        except FAILURES as error:  # of the source of a kernel
-            one.reason = failure(error)
+        except (NotRunnable, *FAILURES) as error:  # the source of a kernel may raise any
+            one.reason = str(error) if isinstance(error, NotRunnable) else failure(error)
         return False
 
-    def calls(self, one: Operator) -> list[Call]:
-        """What may run an operator, the likeliest first. Raises NotRunnable."""
-        if not one.compiled:
-            return overloads(one, self.device)
+    def compiled(self, one: Operator) -> list[Call]:
+        """The kernel of an operator that torch.compile made. Raises NotRunnable."""
         if self.kernels is None:
             raise NotRunnable("a compiled kernel whose source was not taken along")
         if not one.inputs or None in one.inputs:
@@ -453,21 +383,16 @@ class Step:
         """Run a call once; whether it did not fail."""
         try:
             out = self.run_call(one, call)
-        except torch.OutOfMemoryError:
-            raise
         except FAILURES as error:
+            if isinstance(error, torch.OutOfMemoryError):
+                raise
             one.reason = failure(error)
             return False
-        self.check(one, out)
+        found = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in leaves(out, torch.Tensor)]
+        if one.outputs is not None and found != [self.memory.tensors[slot][:2] for slot in one.outputs]:
+            one.outputs = []  # the shape of the result may depend on values, which are random here
         self.keep(one, out)
         return True
-
-    def check(self, one: Operator, out: Any) -> None:
-        """Ignore the recorded outputs where the result differs from them: its shape may depend on values, which are random here."""
-        expected = [self.memory.tensors[slot][:2] for slot in one.outputs or ()]
-        found = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in leaves(out, torch.Tensor)]
-        if one.outputs is not None and found != expected:
-            one.outputs = []
 
     def arrange(self) -> None:
         """Set gaps, waits and releases for all items."""
@@ -487,15 +412,11 @@ class Step:
             done = one.number + one.size
         self.awaited = {source for item in self.items for source in item.events}
 
-    # running
-
     def prepare(self, one: Operator) -> Callable[[], Any]:
         """A function without parameters for one item. Arguments that no operator of the step writes are looked up only once."""
         call = one.call
-        if one.role == "synchronize":
-            return self.synchronize
-        if one.role == "left out":
-            return lambda: None
+        if one.role in ("synchronize", "left out"):
+            return self.synchronize if one.synchronize else lambda: None
         if one.role == "stand-in" or call is None:
             return self.stand_in(one)
         if one.name.startswith("aten::empty") or not self.changing.isdisjoint(leaves(one.inputs, Ref)):
@@ -505,16 +426,14 @@ class Step:
 
     def stand_in(self, one: Operator) -> Callable[[], Any]:
         """A spin of the measured duration, on the device for the work that was launched, and on the CPU."""
-        on_cpu = one.duration_ns if one.collective is None else 0
-        if not self.on_gpu:
-            on_cpu = max(on_cpu, one.on_device_ns)
+        on_cpu = max(one.duration_ns if one.collective is None else 0, 0 if self.on_gpu else one.on_device_ns)
         cycles = int(one.on_device_ns * self.cycles_per_ns)
 
         def spin() -> None:
             deadline = time.perf_counter_ns() + on_cpu
             if cycles:
                 cuda._sleep(cycles)
-            spin_until(deadline)
+            wait(deadline)
 
         return spin
 
@@ -536,39 +455,40 @@ class Step:
 
     def keep(self, one: Operator, out: Any) -> None:
         """Put what an operator returned into the slots from which later operators read it."""
-        if one.outputs is None and one.backward > one.number and not self.memory.share:
+        if self.memory.share:
+            return
+        if one.outputs is None and one.backward > one.number:
             self.memory.slots[-1 - one.number] = out
-        elif one.outputs and not self.memory.share:
-            for slot, tensor in zip(one.outputs, leaves(out, torch.Tensor), strict=False):
-                if slot not in self.memory.leaves:
-                    self.memory.slots[slot] = tensor
-                    self.written.add(slot)
+        for slot, tensor in zip(one.outputs or (), leaves(out, torch.Tensor), strict=False):
+            if slot not in self.memory.leaves:
+                self.memory.slots[slot] = tensor
+                self.written.add(slot)
 
     def run(self) -> int:
-        """Run the step once, and return its wall time in ns."""
+        """Run the step once, together with all processes, and return its wall time in ns."""
+        if dist.is_initialized():
+            dist.barrier()
         kept, clock, gaps = self.memory.slots, time.perf_counter_ns, self.mode != "communication"
-        works: dict[int, Any] = {}
-        events: dict[int, Any] = {}
+        works, events = dict[int, Any](), dict[int, Any]()
         began = clock()
-        if gaps:
-            spin_until(began + self.rank["before_ns"])
+        wait(began + self.rank["before_ns"] if gaps else began)
         end = clock()
         for at, (one, call) in enumerate(zip(self.items, self.prepared, strict=True)):
             for source in one.waits:
                 wait(works.pop(source, None))
                 end = clock()
             if gaps and one.gap:
-                spin_until(end + one.gap)
+                wait(end + one.gap)
             start = clock()
             out = self.on_stream(at, one, call, events) if self.on_gpu else call()
             end = clock()
             one.elapsed += end - start
-            if one.role == "transfer":
-                works[at] = out
-            elif one.role == "stand-in" and one.collective is not None and one.collective["end_ns"] >= 0:
-                works[at] = start + one.collective["end_ns"] - one.start_ns
-            elif one.role == "real":
+            if one.role == "real":
                 self.keep(one, out)
+            elif one.role == "transfer":
+                works[at] = out
+            elif one.role == "stand-in" and one.collective and one.collective["end_ns"] >= 0:
+                works[at] = start + one.collective["end_ns"] - one.start_ns
             out = None
             for slot in one.release:
                 kept.pop(slot, None)
@@ -590,13 +510,8 @@ class Step:
                     cuda.current_stream().wait_event(events[source])
             out = call()
             if at in self.awaited:
-                events[at] = cuda.Event()
-                events[at].record()
+                events[at] = cuda.current_stream().record_event()
         return out
-
-    def synchronize(self) -> None:
-        if self.on_gpu:
-            cuda.synchronize()
 
 
 def failure(error: Exception) -> str:
@@ -604,16 +519,12 @@ def failure(error: Exception) -> str:
 
 
 def wait(work: Any) -> None:
-    """Wait for a transfer or, where a stand-in replaces it, until the time at which it would have ended (an int)."""
+    """Wait for a transfer, or until a time (an int): that at which a replaced one would have ended."""
     if isinstance(work, int):
-        spin_until(work)
+        while time.perf_counter_ns() < work:
+            pass
     elif work is not None:
         work.wait()
-
-
-def spin_until(deadline: int) -> None:
-    while time.perf_counter_ns() < deadline:
-        pass
 
 
 def held(device: torch.device, field: str = "VmRSS") -> int:
@@ -636,9 +547,6 @@ def calibrate() -> float:
     return 20_000_000 / float(begin.elapsed_time(end) * 1e6)
 
 
-# ------------------------------------------------------------------------------------------------------ the command
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Run the recorded step in trace.json.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if cuda.is_available() else "cpu")
@@ -655,18 +563,19 @@ def main() -> None:
     trace = json.loads(path.read_text(), object_hook=decoded)
     if (trace.get("format"), trace.get("version")) != ("lumos-proxy", 2):
         sys.exit(f"benchmark: {path} is not a trace.json of this benchmark's version: generate it again")
-    trace |= {"folder": str(path.parent), "own_ranks": options.rank is None}  # whether each process runs its own rank
-    device = torch.device(options.device, int(os.environ.get("LOCAL_RANK", 0))) if options.device == "cuda" else torch.device("cpu")
+    trace["own_ranks"] = options.rank is None  # whether each process runs its own rank
+    processes, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    device = torch.device(options.device, local) if options.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         cuda.set_device(device)
-    processes = int(os.environ.get("WORLD_SIZE", 1))
     if processes > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     place = dist.get_rank() if processes > 1 else 0
     by_rank = {rank["rank"]: rank for rank in trace["ranks"]}
-    if options.rank is not None and options.rank not in by_rank:
-        sys.exit(f"benchmark: rank {options.rank} is not in trace.json, which has {sorted(by_rank)}")
-    rank = trace["ranks"][place % len(by_rank)] if options.rank is None else by_rank[options.rank]
+    wanted = trace["ranks"][place % len(by_rank)]["rank"] if options.rank is None else options.rank
+    if wanted not in by_rank:
+        sys.exit(f"benchmark: rank {wanted} is not in trace.json, which has {sorted(by_rank)}")
+    rank = by_rank[wanted]
     if options.threads or rank["threads"]:
         torch.set_num_threads(options.threads or rank["threads"])
     torch.manual_seed(0)
@@ -679,16 +588,23 @@ def main() -> None:
         step.rehearse()
         result = measured(step, options.warmup, options.repeat) | {"peak_memory_bytes": held(device, "VmHWM") - before}
         if options.profile:
-            profile(step, options.profile, place)
+            options.profile.mkdir(parents=True, exist_ok=True)
+            written = str(options.profile / f"rank{place}.json")
+            schedule = torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
+            ready = {"on_trace_ready": lambda profiler: profiler.export_chrome_trace(written)}
+            with torch.profiler.profile(schedule=schedule, record_shapes=True, **ready) as profiler:
+                for _ in range(4):
+                    step.run()
+                    profiler.step()
     if options.json:
         options.json.mkdir(parents=True, exist_ok=True)
         (options.json / f"result{place}.json").write_text(json.dumps(result))
     if place == 0:
         recorded = f"{rank['recorded_ns'] / 1e6:.3f}" if rank["recorded_ns"] > 0 else "unknown"
         print(f"step {statistics.median(result['repetitions_ns']) / 1e6:.3f} ms here, {recorded} ms recorded")
-        for (role, name, reason), count in Counter((row["outcome"], row["name"], row["reason"]) for row in result["items"]).items():
-            if reason:
-                print("  " + "".join(c if c.isprintable() else "?" for c in f"{role:9s} {count:5d} x {name[:80]}: {reason[:80]}"))
+        not_real = Counter((row["outcome"], row["name"][:80], row["reason"][:80]) for row in result["items"] if row["reason"])
+        for (outcome, name, reason), count in not_real.items():
+            print("  " + "".join(c if c.isprintable() else "?" for c in f"{outcome:9s} {count:5d} x {name}: {reason}"))
     if processes > 1:
         del step  # operators refer to themselves and to process groups, whose threads must end before the process does
         gc.collect()
@@ -704,43 +620,20 @@ def measured(step: Step, warmup: int, repeat: int) -> dict[str, Any]:
             cpu = time.process_time_ns()
             for item in step.items:
                 item.elapsed = 0
-        if dist.is_initialized():
-            dist.barrier()
         times.append(step.run())
     times = times[warmup:]
     cpu_share = (time.process_time_ns() - cpu) / sum(times)
     rows = []
-    for one in step.items:
+    for one in (item for item in step.items if item.role != "synchronize"):
         recorded = max(one.duration_ns, one.on_device_ns)
         known = one.role == "stand-in" and (recorded or one.start_ns >= 0)  # of what is not known, there is nothing to do in its place
         outcome = "real" if one.role in ("real", "transfer") else "stand_in" if known else "skipped"
         row = {"name": one.name, "outcome": outcome, "reason": "" if outcome == "real" else one.reason, "role": one.role}
-        if one.role != "synchronize":
-            rows.append({**row, "recorded_ns": recorded, "replayed_ns": one.elapsed // len(times)})
-    return {
-        "rank": step.rank["rank"],
-        "device": cuda.get_device_name() if step.on_gpu else "cpu",
-        "on_gpu": step.on_gpu,
-        "torch": torch.__version__,
-        "mode": step.mode,
-        "recorded_ns": step.rank["recorded_ns"],
-        "repetitions_ns": times,
-        "cpu_share": cpu_share,
-        "memory": {"limit_bytes": step.memory.limit, "shared": step.memory.share},
-        "items": rows,
-    }
-
-
-def profile(step: Step, folder: Path, place: int) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    schedule = torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
-    written = str(folder / f"rank{place}.json")
-    with torch.profiler.profile(schedule=schedule, record_shapes=True, on_trace_ready=lambda p: p.export_chrome_trace(written)) as profiler:
-        for _ in range(4):
-            if dist.is_initialized():
-                dist.barrier()
-            step.run()
-            profiler.step()
+        rows.append({**row, "recorded_ns": recorded, "replayed_ns": one.elapsed // len(times)})
+    where = {"rank": step.rank["rank"], "device": cuda.get_device_name() if step.on_gpu else "cpu", "on_gpu": step.on_gpu}
+    found = {"recorded_ns": step.rank["recorded_ns"], "repetitions_ns": times, "cpu_share": cpu_share}
+    memory = {"limit_bytes": step.memory.limit, "shared": step.memory.share}
+    return {**where, "torch": torch.__version__, "mode": step.mode, **found, "memory": memory, "items": rows}
 
 
 if __name__ == "__main__":

@@ -17,10 +17,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.chakra.checking.check import Checked
-    from lumos.chakra.exporting import Exported
+    from lumos.chakra.exporting import Exported, SimulatorTimes
     from lumos.chakra.facade import Imported
     from lumos.chakra.linking.linked_job import LinkedJob
-    from lumos.chakra.simulated import SimulatorTimes
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic
 
