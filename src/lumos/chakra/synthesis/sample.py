@@ -68,7 +68,9 @@ def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Drawn
     world = len(structure.of_rank)
     if ranks is not None and (ranks < world or ranks % world):
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
-    structure, grown = _copied(structure, (ranks or world) // world)
+    times = (ranks or world) // world
+    _require_few_nodes(structure, times)
+    structure, grown = _copied(structure, times)
     none = np.ones(len(model.symbols))
     return graph_of_structure(model, structure, rng, Growth(none, none, grown))
 
@@ -78,6 +80,15 @@ def generator(seed: int) -> np.random.Generator:
     if seed < 0:
         raise UsageError(f"--seed {seed}: give a number of 0 or more")
     return np.random.default_rng(seed)
+
+
+def _require_few_nodes(structure: SetStructure, times: int = 1) -> None:
+    """Raise UsageError where a structure, repeated so often, has too many nodes to be sampled."""
+    nodes = times * sum(len(structure.programs[p].symbol) for p in structure.of_rank)
+    if nodes > MOST_NODES:
+        raise UsageError(
+            f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks, or other facts"
+        )
 
 
 def _copied(structure: SetStructure, times: int) -> tuple[SetStructure, dict[int, int]]:
@@ -109,12 +120,8 @@ def _copied(structure: SetStructure, times: int) -> tuple[SetStructure, dict[int
 
 def graph_of_structure(model: SetModel, structure: SetStructure, rng: np.random.Generator, growth: Growth) -> Drawn:
     """A set of a structure with durations and sizes drawn from the model. GraphError where it has no schedule."""
+    _require_few_nodes(structure)
     programs = [structure.programs[p] for p in structure.of_rank]
-    nodes = sum(len(program.symbol) for program in programs)
-    if nodes > MOST_NODES:
-        raise UsageError(
-            f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks, or other facts"
-        )
     workload, labels = _workload(model, programs, structure.groups, rng, growth)
     graph = graph_of(workload)
     timeline = simulate(graph)
