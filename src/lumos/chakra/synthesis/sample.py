@@ -152,7 +152,6 @@ def _workload(
     ]
     before, after = np.array(edges, np.int64).reshape(-1, 2).T
     dep_offset, dep = distinct(before[before < after], after[before < after], len(symbol))
-    # In random order, so that their places reveal nothing.
     labels = sorted({s.label for s in model.symbols})
     number = dict(zip(labels, range(len(labels)), strict=True))
 
@@ -179,7 +178,7 @@ def _workload(
         groups=groups,
     )
     duration = np.rint(_durations(model, symbol, rng, growth) * _transfers(model, programs, symbol, out, growth)).astype(np.int64)
-    order = rng.permutation(len(labels))
+    order = rng.permutation(len(labels))  # so that the places of names reveal nothing
     amounts = (np.where((rate := column(name, float)) > 0, np.rint(rate * duration), ABSENT) for name in ("operations", "bytes"))
     operations, moved = (amount.astype(np.int64) for amount in amounts)
     shuffled = replace(out, name=order[out.name].astype(np.int32), duration=duration, operations=operations, bytes=moved)
