@@ -7,7 +7,7 @@ import json
 import pytest
 
 from lumos.emulation import record
-from lumos.emulation.execution_trace.nodes import NodeSheet, own_meetings
+from lumos.emulation.execution_trace import NodeSheet, own_meetings
 from lumos.emulation.record import Exchange, Group, Mark, Operator, Tensor
 from lumos.trace import execution_trace
 from lumos.vocabulary import CollectiveKind

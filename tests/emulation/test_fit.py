@@ -6,8 +6,7 @@ import sys
 
 import pytest
 
-from lumos.emulation.facade import emulate
-from lumos.emulation.fit import Tried, filled_in, next_value
+from lumos.emulation.facade import Tried, emulate, filled_in, next_value
 from lumos.errors import LumosError, UsageError
 
 #: Takes 4 GiB of the device for each row, and nothing else that counts.

@@ -294,36 +294,6 @@ def test_memory_of_distributed_tensors_is_that_of_the_part_and_results_of_collec
     )
 
 
-def test_what_an_optimizer_does_after_the_one_inside_it_belongs_to_the_same_step(tmp_path):
-    body = """
-        class TwoPrecisions:  # as of Megatron and Apex: it keeps the parameters in fp32, which it copies to those of the model
-            def __init__(self, parameters):
-                self.models = list(parameters)
-                self.inner = torch.optim.SGD([nn.Parameter(each.float()) for each in self.models], 0.1)
-
-            @property
-            def param_groups(self):
-                return self.inner.param_groups
-
-            def step(self):
-                kept = self.param_groups[0]["params"]
-                for ours, theirs in zip(kept, self.models):
-                    ours.grad = theirs.grad.float()
-                self.inner.step()
-                for ours, theirs in zip(kept, self.models):
-                    theirs.data.copy_(ours)
-
-        model = nn.Linear(64, 64, bias=False).cuda().bfloat16()
-        optimizer = TwoPrecisions(model.parameters())
-        for _ in range(3):
-            model(torch.ones(8, 64, device="cuda", dtype=torch.bfloat16)).sum().backward()
-            optimizer.step()
-        """
-    (process,) = run(tmp_path, body)
-    assert leaves(process)[-2:] == ["aten::_foreach_add_", "aten::copy_"]
-    assert leaves(process).count("aten::copy_") == 2  # of the gradient, and of the parameter: none of the step before
-
-
 def test_switches_of_tf32_and_pinned_memory_are_those_of_the_moment(tmp_path):
     body = """
         model, image = nn.Linear(64, 64).cuda(), nn.Conv2d(4, 4, 3).cuda()

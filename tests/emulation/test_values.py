@@ -153,6 +153,7 @@ for _ in range(2):
     rounded.sum().backward()
     numbers = torch.randint(0, 5, (10, 2), device="cuda")
     assert torch.unique(numbers, dim=0).shape == (10, 2) and torch.unique_consecutive(numbers).shape == (20,)
+    assert numbers.masked_select(torch.rand(10, 2, device="cuda") > 0.5).shape == (20,)
     query = torch.rand(2, 4, 8, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
     flex_attention(query, query, query, score_mod=lambda score, *_: score)[0].sum().backward()
     step()

@@ -17,7 +17,7 @@ from lumos.units import count, quantity, with_unit
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumos.emulation.fit import Tried
+    from lumos.emulation.facade import Tried
     from lumos.emulation.peak import Peak
 
 app = new_app()

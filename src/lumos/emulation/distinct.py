@@ -11,6 +11,7 @@ the next pipeline stage, or the next rank of a ring. Where the dimensions lead t
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.emulation.record import Argument, Group, Process, Tensor
@@ -20,29 +21,25 @@ if TYPE_CHECKING:
 
     from lumos.emulation.record import Exchange
 
-#: A dimension: the groups along it, which share no rank.
-GroupsAlong = list[Group]
+#: A dimension: for each rank that is in one of its groups, the ranks of that group, in order.
+MeshDimension = dict[int, list[int]]
 
 
-def mesh_dimensions(process: Process) -> list[GroupsAlong]:
+def mesh_dimensions(process: Process) -> list[MeshDimension]:
     """The dimensions of a job with several ranks, from the groups that a rank knows. Where these do not reach every rank, as with a script
     that has the group of all ranks for its replicas, one more dimension joins the ranks at the same places along the others; where that
     does not reach every rank either, it joins all."""
-    families: dict[int, GroupsAlong] = {}
+    families: dict[int, MeshDimension] = defaultdict(dict)
     for group in process.groups:
-        families.setdefault(group.made, []).append(group)
-    smaller = [each for each in families.values() if 1 < len(each[0].ranks) < process.world]
-    everyone = [Group("", "", list(range(process.world)), -1)]
-    choices = (smaller, [*smaller, _alike_elsewhere(process.world, smaller)], [*smaller, everyone])
-    return next(each for each in choices if len(set(_copies(process.world, each))) == 1)
-
-
-def _alike_elsewhere(world: int, along: Sequence[GroupsAlong]) -> GroupsAlong:
-    """The ranks that are at the same places along these dimensions, as groups of one dimension."""
-    found: dict[tuple[int | None, ...], list[int]] = {}
-    for rank in range(world):
-        found.setdefault(tuple(_place(each, rank) for each in along), []).append(rank)
-    return [Group("", "", ranks, -1) for ranks in found.values()]
+        families[group.made] |= dict.fromkeys(group.ranks, group.ranks)
+    smaller = [each for each in families.values() if 1 < len(next(iter(each.values()))) < process.world]
+    everyone = list(range(process.world))
+    elsewhere: dict[tuple[int | None, ...], list[int]] = {}
+    for rank in everyone:
+        elsewhere.setdefault(tuple(_place(each, rank) for each in smaller), []).append(rank)
+    alike = {rank: ranks for ranks in elsewhere.values() for rank in ranks}
+    choices = (smaller, [*smaller, alike], [*smaller, dict.fromkeys(everyone, everyone)])
+    return next(each for each in choices if len(to_run(each)) == process.world)
 
 
 class RankWork(NamedTuple):
@@ -52,7 +49,9 @@ class RankWork(NamedTuple):
     copies: dict[int, list[int]]
 
 
-def distinct_work(world: int, along: Sequence[GroupsAlong], ran: Callable[[Sequence[int]], Sequence[Process]], last_ran: bool) -> RankWork:
+def distinct_work(
+    world: int, along: Sequence[MeshDimension], ran: Callable[[Sequence[int]], Sequence[Process]], last_ran: bool
+) -> RankWork:
     """Which of the job's ranks do work of their own. along: its dimensions. ran: runs ranks that have not run, and gives their records.
     last_ran: the last rank has run."""
 
@@ -60,7 +59,8 @@ def distinct_work(world: int, along: Sequence[GroupsAlong], ran: Callable[[Seque
         return same_work(*ran([one, other]))
 
     last = world - 1
-    if last_ran and apart(along, 0, last):
+    places = [(_place(each, 0), _place(each, last)) for each in along]
+    if last_ran and all(None not in both and both[0] != both[1] for both in places):
         if same(0, last):
             return RankWork([0], copies(world, [0], along))
         if same_but_sizes(*ran([0, last])):
@@ -72,87 +72,54 @@ def distinct_work(world: int, along: Sequence[GroupsAlong], ran: Callable[[Seque
     needed = to_run(changing, start)
     ran(needed)
     alike = copies(world, needed, [each for each in along if each not in changing])
-    return RankWork(*_with_first(needed, alike, same))
+    if 0 not in alike:  # it ran first, and stands for the ranks that do the same, or for itself alone
+        leader = next(rank for rank, others in alike.items() if 0 in others)
+        others = [rank for rank in alike.pop(leader) if rank]
+        alike |= {0: sorted([leader, *others])} if same(0, leader) else {0: [], leader: others}
+    return RankWork(sorted(alike), dict(sorted(alike.items())))
 
 
-def _with_first(needed: list[int], alike: dict[int, list[int]], same: Callable[[int, int], bool]) -> tuple[list[int], dict[int, list[int]]]:
-    """Let rank 0, which ran first, stand for the ranks that do the same, or for itself alone."""
-    if 0 in alike:
-        return needed, alike
-    leader = next(rank for rank, others in alike.items() if 0 in others)
-    others = [rank for rank in alike[leader] if rank]
-    if same(0, leader):
-        changed = {0: sorted([leader, *others])} | {rank: found for rank, found in alike.items() if rank != leader}
-    else:
-        changed = {0: []} | alike | {leader: others}
-    return sorted(changed), changed
+def _place(dimension: MeshDimension, rank: int) -> int | None:
+    return dimension[rank].index(rank) if rank in dimension else None
 
 
-def apart(along: Sequence[GroupsAlong], one: int, other: int) -> bool:
-    """Whether two ranks are at different places along every dimension."""
-    return all(None not in places and places[0] != places[1] for places in ((_place(each, one), _place(each, other)) for each in along))
-
-
-def _place(dimension: GroupsAlong, rank: int) -> int | None:
-    return next((each.ranks.index(rank) for each in dimension if rank in each.ranks), None)
-
-
-def diagonal(along: Sequence[GroupsAlong]) -> int:
+def diagonal(along: Sequence[MeshDimension]) -> int:
     """The rank that is one on from rank 0 along every dimension."""
     rank = 0
     for each in along:
-        group = next((group.ranks for group in each if rank in group.ranks), [rank])
+        group = each.get(rank, [rank])
         rank = group[(group.index(rank) + 1) % len(group)]
     return rank
 
 
-def neighbour(dimension: GroupsAlong, rank: int) -> int | None:
+def neighbour(dimension: MeshDimension, rank: int) -> int | None:
     """The next rank along a dimension that is not rank 0; None where there is none."""
-    group = next((each.ranks for each in dimension if rank in each.ranks), [rank])
+    group = dimension.get(rank, [rank])
     place = group.index(rank)
     return next((other for other in (*group[place + 1 :], *group[:place]) if other), None)
 
 
-def to_run(changing: Sequence[GroupsAlong], start: int = 0) -> list[int]:
-    """The ranks that must run: those reached from one of them along the dimensions that change the work."""
+def to_run(changing: Iterable[MeshDimension], start: int = 0) -> list[int]:
+    """The ranks that are reached from one of them along some dimensions: those that must run, where these change the work."""
     found, waiting = {start}, [start]
     while waiting:
         rank = waiting.pop()
-        for dimension in changing:
-            for other in next((each.ranks for each in dimension if rank in each.ranks), []):
-                if other not in found:
-                    found.add(other)
-                    waiting.append(other)
+        more = {other for dimension in changing for other in dimension.get(rank, ())} - found
+        found |= more
+        waiting += more
     return sorted(found)
 
 
-def copies(world: int, run: Iterable[int], unchanging: Sequence[GroupsAlong]) -> dict[int, list[int]]:
+def copies(world: int, run: Iterable[int], unchanging: Sequence[MeshDimension]) -> dict[int, list[int]]:
     """For each rank that ran, the others that do the same. Ranks that no dimension leads to are copies of the first."""
-    part = _copies(world, unchanging)
-    leader = {part[rank]: rank for rank in sorted(run, reverse=True)}
     found: dict[int, list[int]] = {rank: [] for rank in sorted(run)}
-    first = min(found)
+    leader: dict[int, int] = {}
+    for rank in found:
+        leader |= {} if rank in leader else dict.fromkeys(to_run(unchanging, rank), rank)
     for rank in range(world):
         if rank not in found:
-            found[leader.get(part[rank], first)].append(rank)
+            found[leader.get(rank, min(found))].append(rank)
     return found
-
-
-def _copies(world: int, unchanging: Sequence[GroupsAlong]) -> list[int]:
-    """For each rank the least rank that it is joined with by groups along these dimensions."""
-    least = list(range(world))
-
-    def find(rank: int) -> int:
-        while least[rank] != rank:
-            rank = least[rank]
-        return rank
-
-    for dimension in unchanging:
-        for group in dimension:
-            for rank in group.ranks:
-                one, other = find(group.ranks[0]), find(rank)
-                least[max(one, other)] = min(one, other)
-    return [find(rank) for rank in range(world)]
 
 
 def same_work(one: Process, other: Process) -> bool:
@@ -165,13 +132,13 @@ def same_work(one: Process, other: Process) -> bool:
 def same_but_sizes(one: Process, other: Process) -> bool:
     """Whether two ranks do the same on parts of different sizes, as the last one has what is left of a dimension that does not divide: the
     same kinds of operators, the same waits, and the same exchanges within groups of the same dimension."""
-    kinds: tuple[Callable[[Process], Any], ...] = (_kinds_of_work, _calls, lambda each: [exchange[:2] for exchange in _exchanges(each)])
+    kinds: tuple[Callable[[Process], Any], ...] = (
+        # an optimizer leaves out parameters of which a rank has nothing
+        lambda process: {each.name for each in process.operators if each.leaf and not each.name.startswith("aten::_foreach")},
+        _calls,
+        lambda process: [exchange[:2] for exchange in _exchanges(process)],
+    )
     return all(each(one) == each(other) for each in kinds)
-
-
-def _kinds_of_work(process: Process) -> set[str]:
-    """The names of the operators with results: an optimizer leaves out parameters of which a rank has nothing."""
-    return {each.name for each in process.operators if each.leaf and not each.name.startswith("aten::_foreach")}
 
 
 def _operators(process: Process) -> list[tuple[Any, ...]]:
@@ -219,12 +186,11 @@ class PeersOfCopies:
         found = self._found.get(self._moved(copy, peer), -1)
         return found if found in mapped.ranks else _within(copy, self._original, peer, own.ranks, mapped.ranks)
 
-    def _tell_apart(self, along: Sequence[GroupsAlong]) -> None:
+    def _tell_apart(self, along: Sequence[MeshDimension]) -> None:
         """Take dimensions until no two ranks are at the same places: those that follow only join dimensions that were there before."""
         for dimension in along:
-            place = {rank: i for group in dimension for i, rank in enumerate(group.ranks)}
-            self._sizes.append(max(len(group.ranks) for group in dimension))
-            self._places = [(*before, place.get(rank, 0)) for rank, before in enumerate(self._places)]
+            self._sizes.append(max(map(len, dimension.values())))
+            self._places = [(*before, _place(dimension, rank) or 0) for rank, before in enumerate(self._places)]
             if len(set(self._places)) == len(self._places):
                 self._found = {places: rank for rank, places in enumerate(self._places)}
                 return

@@ -18,6 +18,7 @@ from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 
@@ -209,6 +210,16 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     copies: list[int] = []
     notes: list[Assumption] = []
     schemas: dict[str, str] = {}
+
+
+def enclosed(spans: Iterable[tuple[int, int, int, int]]) -> Iterator[tuple[int, list[int]]]:
+    """A number that each span carries, with those of the spans around it, the innermost last. spans: thread, begin, end, number."""
+    around: list[tuple[int, int, int]] = []
+    for thread, begin, end, number in sorted(spans, key=lambda span: (span[0], span[1], -span[2], span[3])):
+        while around and (around[-1][0] != thread or around[-1][1] < begin):
+            around.pop()
+        yield number, [each for _, _, each in around]
+        around.append((thread, end, number))
 
 
 def signature(operator: Operator) -> str:

@@ -22,9 +22,8 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.emulation.accelerators import ON_CPUS, emulated_device
 from lumos.emulation.device.host import HostClass, host_ns
-from lumos.emulation.device.issue import issued
+from lumos.emulation.device.issue import issued, issued_on_host
 from lumos.emulation.device.kernels import Kernels
-from lumos.emulation.device.on_host import issued_on_host
 from lumos.emulation.device.ranks import all_ranks
 from lumos.emulation.peak import peak
 from lumos.emulation.run import Launched, leaving_when_told, records

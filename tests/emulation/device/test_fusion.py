@@ -6,9 +6,8 @@ import pytest
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED
-from lumos.emulation.device.fusion import launched
+from lumos.emulation.device.fusion import Region, compiled, launched
 from lumos.emulation.device.kernels import Kernels
-from lumos.emulation.device.regions import Region, compiled
 from lumos.emulation.record import REGION_PREFIX, Tensor
 from lumos.graph.table import Kind
 

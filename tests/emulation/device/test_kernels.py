@@ -8,8 +8,7 @@ import pytest
 from lumos.blocks.work import Attention, Gemm, Traffic
 from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
-from lumos.emulation.device.copies import HOST_BYTES_PER_S, host_copy_ns
-from lumos.emulation.device.kernels import Kernels
+from lumos.emulation.device.kernels import HOST_BYTES_PER_S, Kernels, host_copy_ns
 from lumos.emulation.device.launch import DeviceEngine
 from lumos.emulation.record import Operator, Tensor
 from lumos.vocabulary import AttentionKernel, Direction, DType

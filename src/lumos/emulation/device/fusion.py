@@ -1,11 +1,16 @@
 """What a compiled part of a script launches: chains of memory-bound operators as one kernel each.
 
-A script's compiled functions run operator by operator here, inside ranges that say so. This follows what TorchInductor does with
-their graph (torch/_inductor/scheduler.py): an element-wise operator, a reduction, a normalisation or a copy is not run where it stands, but
-as part of the kernel that is first needed by an operator which cannot be fused (a multiplication, attention, …) or by the end of
-the range. Such a kernel reads what others made and writes what others need. The backward pass of a range makes intermediate values again
-from what was kept, as the partitioner of AOTAutograd does, and a kernel what is cheap to make. Operators on complex numbers are left alone
-(torch/_inductor/lowering.py). Limits: kernels that only share what they read stay apart, and breaks of the graph are not seen.
+A script's compiled functions run operator by operator here, inside ranges that say so. The backward pass of a call is no range: it is the
+nodes that share a number with an operator of the range, and what runs inside them, a forward pass run again included. A compiler drops an
+operator whose results nothing reads; so the record is read backwards, and an operator is needed where it makes or changes memory that a
+needed operator reads later, that is communicated later, or that the script has still when the range is over.
+
+This follows what TorchInductor does with the graph (torch/_inductor/scheduler.py): an element-wise operator, a reduction, a normalisation
+or a copy is not run where it stands, but as part of the kernel that is first needed by an operator which cannot be fused (a multiplication,
+attention, …) or by the end of the range. Such a kernel reads what others made and writes what others need. The backward pass of a range
+makes intermediate values again from what was kept, as the partitioner of AOTAutograd does, and a kernel what is cheap to make. Operators on
+complex numbers are left alone (torch/_inductor/lowering.py). Limits: kernels that only share what they read stay apart, and breaks of the
+graph are not seen.
 """
 
 from __future__ import annotations
@@ -16,12 +21,81 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
 from lumos.emulation.device.launch import DeviceEngine, Launch, in_lines, nbytes, results_of, tensors_of
-from lumos.emulation.device.regions import Region, compiled, gives_back, unneeded
+from lumos.emulation.record import REGION_PREFIX, enclosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lumos.emulation.record import Operator, Process, Tensor
+
+class Region(NamedTuple):
+    """A call of a compiled function: the place of its mark, and whether it is the backward pass of that call."""
+
+    mark: int
+    backward: bool
+
+
+def compiled(process: Process) -> dict[int, Region]:
+    """The region of every operator that belongs to a compiled range, or to the backward pass of one."""
+    found: dict[int, Region] = {}
+    marks = [(i, mark) for i, mark in enumerate(process.marks) if mark.name.startswith(REGION_PREFIX)]
+    if not marks:
+        return found
+    forward: dict[tuple[int, int], int] = {}
+    for i, place in _inside(process, [(mark.thread, mark.begin, mark.end, i) for i, mark in marks]):
+        operator, found[i] = process.operators[i], Region(place, False)
+        if operator.sequence >= 0 and operator.forward_thread < 0:
+            forward.setdefault((operator.thread, operator.sequence), place)
+    nodes = [
+        (each.thread, each.begin, each.end, forward[each.forward_thread, each.sequence])
+        for each in process.operators
+        if each.forward_thread >= 0 and (each.forward_thread, each.sequence) in forward
+    ]
+    for i, place in _inside(process, nodes):
+        found.setdefault(i, Region(place, True))
+    return found
+
+
+def _inside(process: Process, spans: Sequence[tuple[int, int, int, int]]) -> Iterator[tuple[int, int]]:
+    """The operators in spans of threads, by their index, with what the innermost span of each carries. spans: thread, begin, end, that."""
+    every = [(thread, begin, end, -1 - place) for place, (thread, begin, end, _) in enumerate(spans)]
+    every += [(each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators)]
+    for i, around in enclosed(every):
+        within = next((each for each in reversed(around) if each < 0), 0)
+        if i >= 0 > within:
+            yield i, spans[-1 - within][3]
+
+
+def gives_back(process: Process) -> Callable[[Region, int], bool]:
+    """Whether the script has a storage still when a region is over: after the range of a forward pass, and at the end of the record for a
+    backward pass, whose end has no mark."""
+    freed = {each.storage: each.position for each in process.allocations if each.bytes <= 0}
+
+    def given(region: Region, storage: int) -> bool:
+        return storage not in freed or (not region.backward and freed[storage] > process.marks[region.mark].end)
+
+    return given
+
+
+def unneeded(process: Process, working: Iterable[int], regions: Mapping[int, Region]) -> set[int]:
+    """The operators that a compiler drops, by their index. working: those that launch anything."""
+    given_back = gives_back(process)
+    moments = [(process.operators[i].begin, i) for i in working]
+    moments += [(exchange.begin, -1 - i) for i, exchange in enumerate(process.exchanges)]
+    read: set[int] = set()
+    dropped: set[int] = set()
+    for _, i in sorted(moments, reverse=True):
+        if i < 0:
+            read.update(process.exchanges[-1 - i].storages)
+            continue
+        operator = process.operators[i]
+        made = {tensor.storage for tensor in results_of(operator)}
+        if i in regions and made and read.isdisjoint(made) and not any(given_back(regions[i], storage) for storage in made):
+            dropped.add(i)
+        else:
+            read.update(tensor.storage for tensor in tensors_of(operator.inputs))
+    return dropped
+
 
 #: Classes of kernels that are fused, the one that a kernel of several takes first.
 _CLASSES = (NORMALISATION, REDUCTION, POINTWISE, STRIDED)

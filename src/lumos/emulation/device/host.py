@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
+from lumos.emulation.record import enclosed
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence, Sized
 
@@ -52,18 +54,14 @@ class OperatorTree(NamedTuple):
     @classmethod
     def of(cls, process: Process, launches: Sequence[Sized]) -> OperatorTree:
         """launches: what each operator launches itself."""
-        rows = [(each.thread, each.begin, -each.end, i) for i, each in enumerate(process.operators)]
-        rows += [(each.thread, each.begin, -each.end, -1) for each in process.exchanges]
+        spans = [(each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators)]
+        spans += [(each.thread, each.begin, each.end, -1) for each in process.exchanges]
         tree = cls(set(), set())
-        around: list[int] = []
-        for thread, begin, _, i in sorted(rows):
-            while around and (process.operators[around[-1]].thread != thread or process.operators[around[-1]].end < begin):
-                around.pop()
+        for i, around in enclosed(spans):
             if i >= 0:
                 tree.calling.update(around[-1:])
-                around.append(i)
             if i < 0 or launches[i]:
-                tree.launching.update(around)
+                tree.launching.update(around if i < 0 else (*around, i))
         return tree
 
 

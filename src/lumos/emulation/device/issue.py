@@ -6,6 +6,9 @@ them. A call that waits ends with the work that it waits for. Memory that an ope
 A collective that its caller did not wait for runs on the stream that NCCL's process group keeps for its group; one that the caller
 waits for at once runs on the caller's own stream (as in PyTorch since 2.8). Sends and receives run on a stream for each group, peer and
 direction. Ranks fill nodes in their order, and the groups that reach across nodes share their node's network interfaces.
+
+On CPUs there are no kernels: the time of an operator is its own time on its thread. A collective runs on a thread that its process group
+keeps, as gloo does: it is handed over when it is called, and whoever waits for it goes on when it has ended.
 """
 
 from __future__ import annotations
@@ -15,24 +18,23 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.blocks.work import Collective, Fixed
-from lumos.emulation.device.copies import host_copy_ns
 from lumos.emulation.device.fusion import launched
 from lumos.emulation.device.host import HostClass, OperatorTree, class_of
+from lumos.emulation.device.kernels import Kernels, host_copy_ns
 from lumos.emulation.device.launch import DeviceEngine, width
 from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
 from lumos.emulation.record import CallKind, DeviceCall, Exchange
 from lumos.errors import LumosError
 from lumos.graph.steps import MARK
-from lumos.graph.table import Kind
+from lumos.graph.table import Dependency, Kind
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
     from lumos.cost.cluster import Cluster
-    from lumos.emulation.device.kernels import Kernels
     from lumos.emulation.device.program import HostPlace
-    from lumos.emulation.record import Exchange, Process
+    from lumos.emulation.record import DeviceCall, Exchange, Process
 
 _KINDS = {DeviceEngine.KERNEL: Kind.KERNEL, DeviceEngine.COPY: Kind.MEMCPY, DeviceEngine.FILL: Kind.MEMSET}
 _CALLS = {DeviceEngine.KERNEL: "cudaLaunchKernel", DeviceEngine.COPY: "cudaMemcpyAsync", DeviceEngine.FILL: "cudaMemsetAsync"}
@@ -256,3 +258,40 @@ def exchange_work(exchange: Exchange, rank: int, ranks: Sequence[int], world: in
     span = max(members) - min(members) + 1
     concurrent = max(1, min(devices, world) // on_node) if on_node < len(members) else 1
     return Collective(_PRICED_AS.get(exchange.kind, exchange.kind), len(members), size, on_node, concurrent, span)
+
+
+#: Threads of a process group of gloo, which take its exchanges in turn (ProcessGroupGloo::Options in torch's ProcessGroupGloo.hpp).
+_GLOO_THREADS = 2
+
+
+def issued_on_host(process: Process, host: Mapping[HostClass, int], cluster: Cluster) -> DeviceProgram:
+    """The program of a process on CPUs. host: ns of each class. Raises LumosError for a record that contradicts itself."""
+    return _HostWalk(process, Kernels(cluster.accelerator), host, cluster).run()
+
+
+class _HostWalk(Walk):
+    """The state of such a process between two moments."""
+
+    def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
+        super().__init__(process, kernels, host, cluster)
+        self.turns: Counter[str] = Counter()
+
+    def _exchange_begins(self, i: int) -> None:
+        exchange, p = self.process.exchanges[i], self.program
+        self.begun[What.EXCHANGE_BEGINS, i] = self.threads.here()
+        self._spend(HostClass.LEAF, (self.threads.operators[self.threads.current] or [-1])[-1])
+        call = self.threads.call(exchange.name, Kind.RUNTIME, 0)
+        name = (exchange.group, self.turns[exchange.group] % _GLOO_THREADS)
+        self.turns[exchange.group] += 1
+        work = exchange_work(exchange, self.process.rank, self.groups[exchange.group], self.process.world, self.cluster)
+        task = self.threads.hand_over(call, self.threads.stream(name), f"gloo:{exchange.kind}", work, i)
+        self.ends[i] = MarkedEvent((task,), p.tasks[task].lane, call)
+
+    def _operator_ends(self, i: int) -> None:
+        super()._operator_ends(i)
+        self.threads.flush(self.process.operators[i].name)  # a task for each, as in the graph of a recording
+
+    def _call(self, call: DeviceCall) -> None:
+        if call.kind is CallKind.STREAM_WAITS_EXCHANGE and call.exchange in self.ends:
+            back = self.threads.call(call.kind, Kind.RETURN, 0)
+            self.program.edges += [(before, back, Dependency.HAND_OFF) for before in self.ends[call.exchange].tasks]

@@ -1,28 +1,51 @@
-"""Which kernels an operator launches on an accelerator.
+"""Which kernels an operator launches on an accelerator, and the bytes that those which are bound by memory read and write.
 
 Rules are asked from the most to the least particular: multiplications, attention, recurrent networks, copies, what joins tensors, lists
-of tensors, then the table of operators bound by memory. What none of them knows is priced by what it touches, and named.
+of tensors, then the table of operators bound by memory. What none of them knows, such as a kernel of the user's own, is priced by one pass
+over what it is given and what it gives back, and named.
+
+A copy between host and device moves at the rate of the host's bus, PCI Express 5.0 with 16 lanes: 63 GB/s a direction (PCI-SIG, PCI
+Express Base Specification 5.0), of which large copies reach some 85 %.
+
+ATen (aten/src/ATen/native/cuda/Shape.cu) joins tensors with gaps, or that give small pieces of the result in turn, element by element, each
+with a division for each dimension but the outermost: held back by instructions and latency, as a strided element-wise kernel is. Memory
+moves sectors of 32 bytes, also for smaller pieces. Instructions were counted in the code that NVRTC 12.4 makes of the same arithmetic for
+compute capability 9.0, without a recording. Tensors without gaps that give larger pieces have a kernel in `data/operators.toml`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from lumos.emulation.device.attention import fused_attention
-from lumos.emulation.device.copies import copy_kernels, joined_kernels
-from lumos.emulation.device.launch import tensors_of
+from lumos.blocks.work import Fixed, Traffic
+from lumos.cost.memory_bound_model import POINTWISE, REDUCTION, STRIDED
+from lumos.emulation.device.elementwise import elementwise
+from lumos.emulation.device.launch import (
+    SECTOR,
+    DeviceEngine,
+    Launch,
+    beside,
+    has_channels_last,
+    in_lines,
+    nbytes,
+    results_of,
+    same_layout,
+    tensors_of,
+    width,
+)
+from lumos.emulation.device.library_calls import fused_attention, recurrent_kernels
 from lumos.emulation.device.products import product_kernels
-from lumos.emulation.device.recurrent import recurrent_kernels
 from lumos.emulation.device.tensor_lists import of_lists
-from lumos.emulation.device.touched import table_kernels, unlisted
+from lumos.operators.kernels import kernels_of
 from lumos.operators.table import own_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from lumos.cost.cluster import Accelerator
-    from lumos.emulation.device.launch import Launch
-    from lumos.emulation.record import Operator
+    from lumos.emulation.record import Operator, Tensor
+    from lumos.operators.kernels import LaunchedKernel
 
 #: Operators that communicate: the record has what they move as exchanges.
 _COMMUNICATION = ("c10d::", "_c10d_functional", "record_param_comms")
@@ -60,3 +83,118 @@ class Kernels:
 def on_device(operator: Operator) -> bool:
     """Whether the operator has a tensor on the device among its inputs or results."""
     return any(tensor.device != "cpu" for tensor in (*tensors_of(operator.inputs), *tensors_of(operator.outputs)))
+
+
+#: The kernel of element-wise operators in the table.
+_ELEMENTWISE = "elementwise_kernel"
+
+
+def table_kernels(name: str, operator: Operator) -> list[Launch] | None:
+    """What an operator of this base name launches by the table; None where the table does not have it."""
+    known = kernels_of(name)
+    if known is None:
+        return None
+    inputs, results = list(tensors_of(operator.inputs)), results_of(operator)
+    out = []
+    for kernel in known:
+        # The few values that a reduction gives count for nothing where a recording does not have them.
+        outputs = results if operator.outputs or kernel.kernel_class != REDUCTION else []
+        launch = _launch(kernel, name, operator, inputs, outputs)
+        out += [launch] if launch is not None else []
+    return out
+
+
+def unlisted(name: str, operator: Operator) -> list[Launch]:
+    """One pass over everything that the operator is given and gives back, each piece of memory once; nothing for a view. One that returns
+    nothing writes into what it is given."""
+    inputs, outputs = list(tensors_of(operator.inputs)), results_of(operator)
+    given = {tensor.storage for tensor in inputs}
+    returns = any(each is not None for each in operator.outputs)
+    if returns and not operator.name.endswith("_") and all(tensor.storage in given for tensor in outputs):
+        return []
+    size = sum(map(nbytes, inputs)) + sum(map(nbytes, outputs))
+    return [Launch(f"{name}_kernel", Traffic(size, 1, STRIDED))] if size else []
+
+
+def _launch(kernel: LaunchedKernel, name: str, operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Launch | None:
+    size = kernel.moves(list(map(nbytes, inputs)), list(map(nbytes, outputs)))
+    if not size:
+        return None
+    if kernel.kernel == _ELEMENTWISE and kernel.reads:
+        return Launch(f"{kernel.kernel} [{name}]", elementwise(name, size, outputs, inputs, operator.inputs))
+    kernel_class = POINTWISE if kernel.copies and in_lines((*inputs, *outputs)) else kernel.kernel_class
+    called = kernel.channels_last if kernel.channels_last and has_channels_last(inputs[0]) else kernel.kernel
+    return Launch(f"{called} [{name}]", Traffic(size, 1, kernel_class))
+
+
+#: Bytes per second of a copy between host and device, and the ns that a copy of a few bytes takes.
+HOST_BYTES_PER_S = 0.85 * 63e9
+HOST_COPY_NS = 1_500
+#: The same of pageable memory, which the host first copies into memory of its own: the median of 20 copies of a MiB or more recorded on
+#: A100 and V100, 4.3 to 11.7 GB/s.
+PAGEABLE_BYTES_PER_S = 8.1e9
+#: Operators that copy; the position of the source among their tensors, and of the target (None: the result).
+_COPIES: dict[str, tuple[int, int | None]] = {
+    "copy": (1, 0), "_to_copy": (0, None), "to": (0, None), "clone": (0, None), "contiguous": (0, None), "_copy_from": (0, 1),
+    "_copy_from_and_resize": (0, 1),
+}  # fmt: skip
+
+
+def copy_kernels(name: str, operator: Operator) -> list[Launch] | None:
+    """What a copying operator of this base name launches; None where it is none."""
+    if name not in _COPIES:
+        return None
+    source, target = _COPIES[name]
+    inputs = list(tensors_of(operator.inputs))
+    results = results_of(operator)
+    if source >= len(inputs) or (target is None and not results):
+        return []
+    a, b = inputs[source], results[0] if target is None else inputs[target]
+    if target is None and operator.outputs and a.storage == b.storage:
+        return []
+    size = nbytes(b)
+    if a.device != b.device:
+        host, pinned = ("Pinned", True) if (a if a.device == "cpu" else b).pinned else ("Pageable", False)
+        way = f"HtoD ({host} -> Device)" if a.device == "cpu" else f"DtoH (Device -> {host})"
+        return [Launch(f"Memcpy {way}", Fixed(host_copy_ns(size, pinned)), DeviceEngine.COPY)] if size else []
+    if not size or b.device == "cpu":
+        return []
+    if a.dtype == b.dtype and same_layout(a, b) and a.stride and b.stride:
+        return [Launch("Memcpy DtoD (Device -> Device)", Traffic(2 * size, 1, POINTWISE), DeviceEngine.COPY)]
+    return [Launch(f"elementwise_kernel [{name}]", elementwise("copy", nbytes(a) + size, [b], [a]))]
+
+
+def host_copy_ns(size: int, pinned: bool = True) -> int:
+    """Time of a copy of `size` bytes between the device and pinned or pageable memory of the host."""
+    return HOST_COPY_NS + round(size / (HOST_BYTES_PER_S if pinned else PAGEABLE_BYTES_PER_S) * 1e9)
+
+
+#: Instructions for an element of tensors of so many dimensions.
+_INSTRUCTIONS = {1: 10, 2: 23, 3: 37, 4: 51}
+
+
+def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
+    """What `cat` launches; None for any other operator, and where the table has the kernel."""
+    if name != "cat":
+        return None
+    inputs = [tensor for tensor in tensors_of(operator.inputs) if math.prod(tensor.shape)]
+    if not inputs or len({(tensor.dtype, len(tensor.shape)) for tensor in inputs}) > 1:
+        return None
+    pieces = _pieces(inputs, operator)
+    instructions = _INSTRUCTIONS.get(len(inputs[0].shape))
+    if instructions is None or (all(beside(tensor) == math.prod(tensor.shape) for tensor in inputs) and min(pieces) >= SECTOR):
+        return None
+    elements = sum(math.prod(tensor.shape) for tensor in inputs)
+    is_beside = [not tensor.stride or tensor.stride[-1] <= 1 or tensor.shape[-1] == 1 for tensor in inputs]
+    read = sum(nbytes(tensor) if close else math.prod(tensor.shape) * SECTOR for tensor, close in zip(inputs, is_beside, strict=True))
+    written = sum(
+        math.prod(tensor.shape) * width(tensor.dtype) * max(piece, SECTOR) // piece for tensor, piece in zip(inputs, pieces, strict=True)
+    )
+    work = Traffic(read + written, 1, POINTWISE, elements * instructions, elements)  # sectors count what the order of elements costs
+    return [Launch(f"CatArrayBatchedCopy [{name}]", work)]
+
+
+def _pieces(inputs: Sequence[Tensor], operator: Operator) -> list[int]:
+    """Bytes that each tensor puts beside each other into the result."""
+    dim = next((each for each in operator.inputs if isinstance(each, int)), 0) % len(inputs[0].shape)
+    return [math.prod(tensor.shape[dim:]) * width(tensor.dtype) for tensor in inputs]

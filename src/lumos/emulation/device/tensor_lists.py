@@ -31,13 +31,17 @@ def of_lists(name: str, operator: Operator) -> list[Launch] | None:
     if not name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")):
         return None
     lists = [found for argument in operator.inputs if (found := _tensors(argument))]
-    depth = [tensors for tensors in lists if len(tensors) == len(lists[0]) and _whole(tensors)]
+    # whole tensors, rather than one number each, such as the steps of an optimizer
+    depth = [tensors for tensors in lists if len(tensors) == len(lists[0]) and any(shown_elements(tensor) > 1 for tensor in tensors)]
     if not depth:
         return []
     results = [found for argument in operator.outputs if (found := _tensors(argument))]
     separate = bool(results) and results[0][0].storage != lists[0][0].storage
     moved = _traffic(name, depth)
-    parts = _alone(depth[0]) if _irregular(depth, results if separate else []) else chunked(depth[0], len(depth) + separate)
+    all_dense = all(dense(tensor) for tensors in (*depth, *(results if separate else [])) for tensor in tensors)
+    alike = all_dense and len({tensor.dtype for tensors in depth for tensor in tensors}) == 1
+    alone = [[(i, 1.0)] for i, tensor in enumerate(depth[0]) if shown_elements(tensor)]
+    parts = chunked(depth[0], len(depth) + separate) if alike else alone
     kernel_class = REDUCTION if name in _REDUCED else POINTWISE
     label = f"multi_tensor_apply_kernel [{name}]"
     return [Launch(label, Traffic(sum(round(share * moved[i]) for i, share in part), 1, kernel_class)) for part in parts]
@@ -85,17 +89,3 @@ def _tensors(argument: Argument) -> list[Tensor]:
         return []
     found = [entry for entry in argument if isinstance(entry, Tensor)]
     return found if len(found) == len(argument) else []
-
-
-def _whole(tensors: Sequence[Tensor]) -> bool:
-    """Whether the list holds tensors with elements, rather than one number each, such as the steps of an optimizer."""
-    return any(shown_elements(tensor) > 1 for tensor in tensors)
-
-
-def _irregular(lists: Sequence[Sequence[Tensor]], results: Sequence[Sequence[Tensor]]) -> bool:
-    types = {tensor.dtype for tensors in lists for tensor in tensors}
-    return len(types) > 1 or not all(dense(tensor) for tensors in (*lists, *results) for tensor in tensors)
-
-
-def _alone(tensors: Sequence[Tensor]) -> list[list[tuple[int, float]]]:
-    return [[(i, 1.0)] for i, tensor in enumerate(tensors) if shown_elements(tensor)]

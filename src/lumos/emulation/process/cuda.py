@@ -13,13 +13,14 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lumos.emulation.process.operators.dispatcher import CUDNN, open_device
-from lumos.emulation.process.streams import Streams, functions
+from lumos.emulation.process.patches import TORCH
+from lumos.emulation.process.streams import answers as of_streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
 
     from lumos.emulation.process.device_memory import DeviceMemory
     from lumos.emulation.process.settings import Device, EmulationSettings
+    from lumos.emulation.process.streams import Streams
 
 #: A version of NCCL that has whatever torch 2.13 asks for by its version.
 _NCCL = (2, 27, 0)
@@ -59,14 +60,6 @@ def _device_state() -> torch.Tensor:
     return torch.ByteTensor(16).zero_()
 
 
-def _unless_without_data(set_state: Callable[[Any], None]) -> Callable[[Any], None]:
-    def set_rng_state(state: Any) -> None:
-        if not isinstance(state, FakeTensor):
-            set_state(state)
-
-    return set_rng_state
-
-
 def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory) -> None:
     """Let torch.cuda, torch.accelerator and generators answer as `settings.device`. Raises LumosError where this torch cannot be made to.
     """
@@ -74,30 +67,33 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory)
     count = min(settings.world, device.per_node)
     open_device(count)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
-    answers = dict(functions(streams)) | _identity(device, count) | memory.answers() | _random()
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
-    for name, answer in (answers | _current(here) | _driver()).items():
+    answers = of_streams(streams) | _identity(device, count) | memory.answers() | _random() | _current(here)
+    for name, answer in answers.items():
         _let_answer(name, answer)
-    torch.Generator = Generator
-    torch.set_rng_state = torch.random.set_rng_state = _unless_without_data(torch.set_rng_state)
-    torch.cuda.default_generators = tuple(Generator("cuda") for _ in range(count))
+    TORCH.put(torch, "Generator", Generator)
+
+    @TORCH.around(torch, "set_rng_state")
+    @TORCH.around(torch.random, "set_rng_state")
+    def set_rng_state(choose: Any, state: Any) -> None:
+        if not isinstance(state, FakeTensor):
+            choose(state)
+
     for name, function in list(vars(torch.accelerator).items()):
         if isinstance(function, types.FunctionType) and hasattr(torch.cuda, same := _ACCELERATOR.get(name, name)):
-            setattr(torch.accelerator, name, getattr(torch.cuda, same))
-    install_types()
-    nccl: Any = importlib.import_module("torch.cuda.nccl")
-    nccl.version = lambda: _NCCL
+            TORCH.put(torch.accelerator, name, getattr(torch.cuda, same))
+    _old_types()
     _one_device(torch.device("cuda", here.index))
-    torch._C._cuda_getDeviceCount = lambda: count
-    cudnn: Any = importlib.import_module("torch.backends.cudnn")
-    cudnn.is_available = lambda: True
-    cudnn.version = lambda: CUDNN
-    cudnn.is_acceptable = lambda tensor: torch._C._get_cudnn_enabled() and tensor.is_cuda
-    torch.version.cuda = torch.version.cuda or "12.8"
-    torch.backends.cuda.is_flash_attention_available = lambda: True
-    torch._C._scatter = _scatter
-    parallel: Any = importlib.import_module("torch.nn.parallel._functions")
-    parallel._get_stream = cache(lambda _: torch.cuda.Stream())
+    nccl, cudnn, parallel = map(importlib.import_module, ("torch.cuda.nccl", "torch.backends.cudnn", "torch.nn.parallel._functions"))
+    for owner, name, value in (
+        (torch.cuda, "default_generators", tuple(Generator("cuda") for _ in range(count))), (nccl, "version", lambda: _NCCL),
+        (torch._C, "_cuda_getDeviceCount", lambda: count), (torch._C, "_scatter", _scatter),
+        (cudnn, "is_available", lambda: True), (cudnn, "version", lambda: CUDNN),
+        (cudnn, "is_acceptable", lambda tensor: torch._C._get_cudnn_enabled() and tensor.is_cuda),
+        (torch.version, "cuda", torch.version.cuda or "12.8"), (torch.backends.cuda, "is_flash_attention_available", lambda: True),
+        (parallel, "_get_stream", cache(lambda _: torch.cuda.Stream())),
+    ):  # fmt: skip
+        TORCH.put(owner, name, value)
 
 
 def _let_answer(name: str, answer: Any) -> None:
@@ -113,7 +109,7 @@ def _let_answer(name: str, answer: Any) -> None:
 def _one_device(device: Any) -> None:
     """Put every tensor of the accelerator on this process's own, whichever index it was asked for with: it has no other. And make none
     with data there first, as torch does where it finds a device."""
-    fake_tensor.init_gpu_context = lambda _: None
+    TORCH.put(fake_tensor, "init_gpu_context", lambda _: None)
 
     def own(asked: Any) -> Any:
         return device if torch.device(asked).type == "cuda" else asked
@@ -121,13 +117,11 @@ def _one_device(device: Any) -> None:
     if hasattr(FakeTensor, "_normalize_fake_device"):
         normalize = FakeTensor._normalize_fake_device
         FakeTensor._normalize_fake_device = staticmethod(lambda asked: normalize(own(asked)))
-        return
-    make = FakeTensor.__new__  # of earlier versions of torch, which have no such function
-
-    def on_own(cls: Any, mode: Any, element: Any, asked: Any, *args: Any, **kwargs: Any) -> Any:
-        return make(cls, mode, element, own(asked), *args, **kwargs)
-
-    FakeTensor.__new__ = staticmethod(on_own)
+    else:  # an earlier version of torch
+        make = FakeTensor.__new__
+        FakeTensor.__new__ = staticmethod(
+            lambda cls, mode, element, asked, *more, **named: make(cls, mode, element, own(asked), *more, **named)
+        )
 
 
 def _identity(device: Device, count: int) -> dict[str, Any]:
@@ -138,46 +132,32 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
         shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, L2_cache_size=0,
         gcnArchName="", uuid="", pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
     )  # fmt: skip
-    return {
-        "is_available": lambda: True,
-        "is_initialized": lambda: True,
-        "init": lambda: None,
-        "_lazy_init": lambda: None,
-        "_is_compiled": lambda: True,
-        "_is_in_bad_fork": lambda: False,
-        "is_current_stream_capturing": lambda: False,
-        "device_count": lambda: count,
-        "get_device_name": lambda *_, **__: device.name,
-        "get_device_capability": lambda *_, **__: device.capability,
-        "get_device_properties": lambda *_, **__: properties,
-        "get_arch_list": lambda: [f"sm_{major}{minor}"],
-        "is_bf16_supported": lambda *_, **__: major >= 8,
-        "is_tf32_supported": lambda: major >= 8,
-        "can_device_access_peer": lambda *_, **__: True,
-        **{
-            name: lambda *_, **__: 0 for name in ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate")
-        },  # by its driver
-    }
+    yes = dict.fromkeys(("is_available", "is_initialized", "_is_compiled", "can_device_access_peer"), lambda *_, **__: True)
+    no = dict.fromkeys(("_is_in_bad_fork", "is_current_stream_capturing"), lambda: False)
+    of_driver = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "get_sync_debug_mode")
+    nothing = ("init", "_lazy_init", "check_error", "set_sync_debug_mode")
+    return yes | no | dict.fromkeys(nothing, lambda *_: None) | dict.fromkeys(of_driver, lambda *_, **__: 0) | {
+        "device_count": lambda: count, "get_device_name": lambda *_, **__: device.name,
+        "get_device_capability": lambda *_, **__: device.capability, "get_device_properties": lambda *_, **__: properties,
+        "get_arch_list": lambda: [f"sm_{major}{minor}"], "is_bf16_supported": lambda *_, **__: major >= 8,
+        "is_tf32_supported": lambda: major >= 8, "cudart": _Runtime, "CUDAGraph": _Graph, "graph_pool_handle": _Graph,
+    }  # fmt: skip
 
 
 def _current(here: types.SimpleNamespace) -> dict[str, Any]:
     """The current device. A process has one, whatever index the script selects."""
 
     def exchange(index: int) -> int:
-        before = here.index
-        if index >= 0:
-            here.index = index
+        before, here.index = here.index, index if index >= 0 else here.index
         return int(before)
 
     def set_device(device: Any) -> None:
         index = torch.device("cuda", device).index if isinstance(device, int) else torch.device(device).index
-        if index is not None:
-            here.index = index
+        exchange(-1 if index is None else index)
 
-    return {
-        "current_device": lambda: here.index, "set_device": set_device, "_exchange_device": exchange, "_maybe_exchange_device": exchange,
-        "_set_device": set_device,
-    }  # fmt: skip
+    return {"current_device": lambda: here.index} | dict.fromkeys(("set_device", "_set_device"), set_device) | dict.fromkeys(
+        ("_exchange_device", "_maybe_exchange_device"), exchange
+    )
 
 
 class SeveralDevicesError(RuntimeError):
@@ -199,13 +179,6 @@ class _Runtime:
         return lambda *_, **__: 0
 
 
-def _driver() -> dict[str, Any]:
-    return {
-        "cudart": _Runtime, "check_error": lambda _: None, "set_sync_debug_mode": lambda _: None, "get_sync_debug_mode": lambda: 0,
-        "CUDAGraph": _Graph, "graph_pool_handle": _Graph,
-    }  # fmt: skip
-
-
 class CudaGraphError(RuntimeError):
     """The script captures a CUDA graph."""
 
@@ -218,17 +191,12 @@ class _Graph:
 
 
 def _random() -> dict[str, Any]:
-    return {
-        "manual_seed": lambda *_, **__: None, "manual_seed_all": lambda *_, **__: None, "seed": lambda: None, "seed_all": lambda: None,
-        "initial_seed": lambda: 0, "get_rng_state": lambda *_, **__: _device_state(), "get_rng_state_all": lambda: [_device_state()],
-        "set_rng_state": lambda *_, **__: None, "set_rng_state_all": lambda *_, **__: None,
-    }  # fmt: skip
+    nothing = ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
+    states = {"get_rng_state": lambda *_, **__: _device_state(), "get_rng_state_all": lambda: [_device_state()]}
+    return dict.fromkeys(nothing, lambda *_, **__: None) | states | {"initial_seed": lambda: 0}
 
 
-_DTYPES = {
-    "Float": torch.float32, "Double": torch.float64, "Half": torch.float16, "BFloat16": torch.bfloat16, "Byte": torch.uint8,
-    "Char": torch.int8, "Short": torch.int16, "Int": torch.int32, "Long": torch.int64, "Bool": torch.bool,
-}  # fmt: skip
+_TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
 
 
 class _Typed(type):
@@ -246,21 +214,17 @@ class _Typed(type):
         return isinstance(instance, torch.Tensor) and instance.is_cuda and instance.dtype == cls.dtype
 
 
-def install_types() -> None:
-    """Let the names make tensors of the emulated device, and be chosen as the default type."""
-    for name, dtype in _DTYPES.items():
-        known = f"torch.cuda.{name}Tensor"  # by which Tensor.type knows the class
-        setattr(torch.cuda, f"{name}Tensor", _Typed(known, (), {"dtype": dtype}))
-    choose = torch.set_default_tensor_type
+def _old_types() -> None:
+    """Let the old names make tensors of the emulated device, and be chosen as the default type."""
+    dtypes = {f"torch.cuda.{name}Tensor": getattr(torch, f"{name}Tensor").dtype for name in _TYPES}
+    for name, dtype in dtypes.items():  # by which Tensor.type knows the class
+        setattr(torch.cuda, name.rpartition(".")[2], _Typed(name, (), {"dtype": dtype}))
 
-    def set_default_tensor_type(kind: Any) -> None:
+    @TORCH.around(torch, "set_default_tensor_type")
+    def set_default_tensor_type(choose: Any, kind: Any) -> None:
         name = kind if isinstance(kind, str) else getattr(kind, "__name__", "")
-        word = name.rpartition(".")[2].removesuffix("Tensor")
-        if not name.startswith("torch.cuda.") or word not in _DTYPES:
+        if name in dtypes:
+            torch.set_default_dtype(dtypes[name])
+        else:
             choose(kind)
-            torch.set_default_device("cpu")
-            return
-        torch.set_default_dtype(_DTYPES[word])
-        torch.set_default_device("cuda")
-
-    torch.set_default_tensor_type = set_default_tensor_type
+        torch.set_default_device("cuda" if name in dtypes else "cpu")

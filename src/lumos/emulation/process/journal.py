@@ -8,7 +8,7 @@ both have one order.
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch._C._profiler import _RecordFunctionFast
@@ -89,28 +89,18 @@ class Journal:
 
     def assume(self, code: str, message: str, where: str = "") -> None:
         """Note an assumption, with the line of the script that made it necessary; equal ones are counted."""
-        known = self.assumed.get((code, message))
-        if known is None:
-            self.assumed[code, message] = Assumption(code, message, where or line_of_script())
-        else:
-            self.assumed[code, message] = Assumption(code, message, known.where, known.count + 1)
+        known = self.assumed.get((code, message)) or Assumption(code, message, where or line_of_script(), 0)
+        self.assumed[code, message] = Assumption(code, message, known.where, known.count + 1)
 
     def _number(self, entry: _Entry) -> int:
         self.last += 1
         self.entries[self.last] = entry
         return self.last
 
-    @contextlib.contextmanager
-    def aside(self) -> Iterator[None]:
+    def aside(self) -> contextlib.AbstractContextManager[Any]:
         """Within it, tensors have data."""
-        with _RecordFunctionFast(f"{ASIDE}0") if self.recording else contextlib.nullcontext():
-            yield
+        return _RecordFunctionFast(f"{ASIDE}0") if self.recording else contextlib.nullcontext()
 
-    @contextlib.contextmanager
-    def closed(self) -> Iterator[None]:
+    def closed(self) -> contextlib.AbstractContextManager[Any]:
         """Within it, rows are torch's own work on tensors without data."""
-        if not self.recording:
-            yield
-            return
-        with _RecordFunctionFast(f"{CLOSED}0"):
-            yield
+        return _RecordFunctionFast(f"{CLOSED}0") if self.recording else contextlib.nullcontext()

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.collect.loading import when_loaded
+from lumos.emulation.process.patches import Patches
 from lumos.emulation.process.script import line_of_script
 
 if TYPE_CHECKING:
@@ -42,24 +43,25 @@ _made: set[str] = set()
 _unwritten: set[str] = set()
 
 
-class Outside:
+class Outside(Patches):
     """The functions that are cut, until they are given back."""
 
     def __init__(self) -> None:
+        super().__init__()
         self._noted: list[tuple[str, str, str]] = []
         self.assume: Callable[..., None] = lambda code, message: self._noted.append((code, message, line_of_script()))
-        self._before: list[tuple[Any, str, Any]] = []
 
     def cut(self) -> None:
         """Cut them."""
         self._files()
         self._programs()
-        sleep = time.sleep
-        self.replace(time, "sleep", lambda seconds: sleep(min(seconds, _LONGEST_SLEEP)))
-        for name in ("connect", "connect_ex", "sendto", "sendmsg"):
-            self.replace(socket.socket, name, _refuse)
-        for name in ("getaddrinfo", "gethostbyname"):
-            self.replace(socket, name, _of_this_machine(getattr(socket, name)))
+
+        @self.around(time, "sleep")
+        def sleep(wait: Any, seconds: float) -> None:
+            wait(min(seconds, _LONGEST_SLEEP))
+
+        self.around(socket.socket, "connect", "connect_ex", "sendto", "sendmsg")(_refuse)
+        self.around(socket, "getaddrinfo", "gethostbyname")(_of_this_machine)
         when_loaded("sqlite3", self._databases)
 
     def tell(self, assume: Callable[..., None]) -> None:
@@ -68,65 +70,49 @@ class Outside:
         for noted in self._noted:
             assume(*noted)
 
-    def give_back(self) -> None:
-        """Let them do again what they did."""
-        for owner, name, value in reversed(self._before):
-            setattr(owner, name, value)
-
-    def replace(self, owner: Any, name: str, value: Any) -> None:
-        """Let a function be another until all are given back."""
-        self._before.append((owner, name, getattr(owner, name)))
-        setattr(owner, name, value)
-
     def _files(self) -> None:
-        opened, opened_low = io.open, os.open
+        def swallow() -> None:
+            self.assume("not-written", "files that the script writes are not written")
 
-        def open_(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if set(mode) & set("wax+") and "opener" not in kwargs and not may_change(file):
-                self.assume("not-written", "files that the script writes are not written")
-                with tempfile.NamedTemporaryFile(prefix="lumos-swallowed-") as swallowed:  # what is written can be read again, and is lost
-                    return opened(swallowed.name, mode.replace("x", "w"), *args, **kwargs)
-            return opened(file, mode, *args, **kwargs)
+        @self.around(builtins, "open")
+        @self.around(io, "open")
+        def open_(opened: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+            if not set(mode) & set("wax+") or "opener" in kwargs or may_change(file):
+                return opened(file, mode, *args, **kwargs)
+            swallow()
+            with tempfile.NamedTemporaryFile(prefix="lumos-swallowed-") as swallowed:  # what is written can be read again, and is lost
+                return opened(swallowed.name, mode.replace("x", "w"), *args, **kwargs)
 
-        def open_low(file: Any, flags: int, *args: Any, **kwargs: Any) -> int:
+        @self.around(os, "open")
+        def open_low(opened: Any, file: Any, flags: int, *args: Any, **kwargs: Any) -> int:
             # A lock says nothing, and a file without a name is opened by its folder.
             is_kept = os.fsdecode(file).endswith(".lock") or os.path.isdir(file)  # noqa: PTH112
-            if flags & (os.O_WRONLY | os.O_RDWR) and not is_kept and not may_change(file):
-                self.assume("not-written", "files that the script writes are not written")
-                return opened_low(os.devnull, os.O_RDWR)
-            return opened_low(file, flags, *args, **kwargs)
+            if not flags & (os.O_WRONLY | os.O_RDWR) or is_kept or may_change(file):
+                return int(opened(file, flags, *args, **kwargs))
+            swallow()
+            return int(opened(os.devnull, os.O_RDWR))
 
-        for owner in (builtins, io):
-            self.replace(owner, "open", open_)
-        self.replace(os, "open", open_low)
-        for owner, names in ((os, _CHANGING), (shutil, ("rmtree", "move"))):
-            for name in names:
-                self.replace(owner, name, _unless_others(getattr(owner, name)))
+        self.around(os, *_CHANGING)(_unless_others)
+        self.around(shutil, "rmtree", "move")(_unless_others)
 
     def _programs(self) -> None:
         """Let only Python start, and what Python's own modules ask of the system."""
-        begin = subprocess.Popen.__init__
 
-        def popen(process: Any, command: Any, *args: Any, **kwargs: Any) -> None:
+        @self.around(subprocess.Popen, "__init__")
+        def popen(begin: Any, process: Any, command: Any, *args: Any, **kwargs: Any) -> None:
             first = command if isinstance(command, (str, bytes)) else command[0]
             self._check("sh" if kwargs.get("shell") else kwargs.get("executable") or first)
             begin(process, command, *args, **kwargs)
 
-        def checked(function: Callable[..., Any]) -> Callable[..., Any]:
-            def run(program: Any, *args: Any, **kwargs: Any) -> Any:
-                self._check(program)
-                return function(program, *args, **kwargs)
+        @self.around(os, "execv", "execve", "posix_spawn", "posix_spawnp")
+        def run(begin: Any, program: Any, *args: Any, **kwargs: Any) -> Any:
+            self._check(program)
+            return begin(program, *args, **kwargs)
 
-            return run
-
-        def system(command: Any) -> int:
+        @self.around(os, "system")
+        def system(_: Any, command: Any) -> int:
             self.assume("not-started", f"programs that the script starts are not started ({command})")
             return 127 << 8  # what a shell says where there is no such command
-
-        self.replace(subprocess.Popen, "__init__", popen)
-        self.replace(os, "system", system)
-        for name in ("execv", "execve", "posix_spawn", "posix_spawnp"):
-            self.replace(os, name, checked(getattr(os, name)))
 
     def _check(self, program: Any) -> None:
         name = os.fsdecode(program)
@@ -135,9 +121,7 @@ class Outside:
             raise FileNotFoundError(errno.ENOENT, "an emulated script starts no program but Python", name)
 
     def _databases(self, module: Any) -> None:
-        connect = module.connect
-
-        def in_memory(database: Any, *args: Any, **kwargs: Any) -> Any:
+        def in_memory(connect: Any, database: Any, *args: Any, **kwargs: Any) -> Any:
             if database == ":memory:" or kwargs.get("uri") or may_change(database):
                 return connect(database, *args, **kwargs)
             self.assume("not-written", "files that the script writes are not written")
@@ -148,8 +132,8 @@ class Outside:
                 source.close()
             return made
 
-        for owner in (module, sys.modules.get("sqlite3.dbapi2", module)):
-            self.replace(owner, "connect", in_memory)
+        for owner in {id(each): each for each in (module, sys.modules.get("sqlite3.dbapi2", module))}.values():
+            self.around(owner, "connect")(in_memory)
 
 
 def may_change(file: Any) -> bool:
@@ -181,22 +165,17 @@ def _is_made(path: str) -> bool:
     return False
 
 
-def _unless_others(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function where all paths that it is given are the script's own, else one that does nothing. Names in an open folder follow from
-    a call for that folder. A file that was not written can be given another name, which is not written either."""
-
-    def cut(file: Any, *args: Any, **kwargs: Any) -> Any:
-        paths = [file, *(each for each in args[:1] if isinstance(each, (str, bytes, os.PathLike)))]
-        if isinstance(file, (str, bytes, os.PathLike)):
-            path = os.path.realpath(os.fsdecode(file))
-            if path in _unwritten and not os.path.lexists(path):
-                for each in paths:
-                    leave_unwritten(each)
-                return None
-        is_own = kwargs.get("dir_fd") is not None or all(map(may_change, paths))
-        return function(file, *args, **kwargs) if is_own else None
-
-    return cut
+def _unless_others(function: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:
+    """Do it where all paths that it is given are the script's own, else nothing. Names in an open folder follow from a call for that
+    folder. A file that was not written can be given another name, which is not written either."""
+    paths = [each for each in (file, *args[:1]) if isinstance(each, (str, bytes, os.PathLike))]
+    path = os.path.realpath(os.fsdecode(file)) if file in paths else ""
+    if path in _unwritten and not os.path.lexists(path):
+        for each in paths:
+            leave_unwritten(each)
+        return None
+    is_own = kwargs.get("dir_fd") is not None or all(map(may_change, paths))
+    return function(file, *args, **kwargs) if is_own else None
 
 
 def _is_python(program: str) -> bool:
@@ -219,21 +198,16 @@ def _asked_by_python() -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(library) and "site-packages" not in frame.f_code.co_filename
 
 
-def _refuse(_: Any, *given: Any) -> None:
+def _refuse(_: Any, __: Any, *given: Any) -> None:
     raise ConnectionRefusedError(f"an emulated script makes no connection ({given[-1]})")
 
 
-def _of_this_machine(look_up: Callable[..., Any]) -> Callable[..., Any]:
+def _of_this_machine(look_up: Callable[..., Any], host: Any, *args: Any, **kwargs: Any) -> Any:
     """Addresses of this machine, and numbers, are known without asking another."""
-    own = {None, "", "localhost", socket.gethostname()}
-
-    def cut(host: Any, *args: Any, **kwargs: Any) -> Any:
-        name = host.decode() if isinstance(host, bytes) else host
-        if name not in own and not set(name) <= set("0123456789abcdef.:%"):
-            raise socket.gaierror(socket.EAI_NONAME, f"an emulated script makes no connection ({name})")
-        return look_up(host, *args, **kwargs)
-
-    return cut
+    name = host.decode() if isinstance(host, bytes) else host
+    if name not in {None, "", "localhost", socket.gethostname()} and not set(name) <= set("0123456789abcdef.:%"):
+        raise socket.gaierror(socket.EAI_NONAME, f"an emulated script makes no connection ({name})")
+    return look_up(host, *args, **kwargs)
 
 
 #: Of this process, from the start of Python on.

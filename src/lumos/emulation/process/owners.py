@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import torch
 from torch._C._profiler import _RecordFunctionFast
 
+from lumos.emulation.process.patches import TORCH
 from lumos.emulation.record import MemoryKind, Owner
 from lumos.vocabulary import MODULE_PREFIX
 
@@ -98,9 +99,8 @@ class Owners:
 
     def watch_backward(self, done: Callable[[], None]) -> None:
         """Ask for gradients whenever a backward pass is done, and do what waits for that. done: called first then."""
-        run = torch.autograd._engine_run_backward
-
-        def run_backward(*args: Any, **kwargs: Any) -> Any:
+        @TORCH.around(torch.autograd, "_engine_run_backward")
+        def run_backward(run: Any, *args: Any, **kwargs: Any) -> Any:
             self._backward += 1
             try:
                 out = run(*args, **kwargs)
@@ -113,8 +113,6 @@ class Owners:
                 due, self._due = self._due, None
                 due()
             return out
-
-        torch.autograd._engine_run_backward = run_backward
 
     def outside_backward(self, call: Callable[[], None]) -> None:
         """Make a call, once a backward pass that runs is done, on the thread that asked for it: that of the pass would otherwise begin and
@@ -200,35 +198,24 @@ class Owners:
             self.know(number, kind, module)
 
     def _stack(self) -> list[str]:
-        if not hasattr(self._calls, "stack"):
-            self._calls.stack = []
-        found: list[str] = self._calls.stack
+        found: list[str] = vars(self._calls).setdefault("stack", [])
         return found
 
 
 def watch_modules(journal: Journal, owners: Owners) -> None:
     """Put a range around every call of a module while the journal records, and tell whose memory it takes."""
-    call = torch.nn.Module.__call__
     names: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
     counts: Counter[str] = Counter()
 
-    def name_of(module: Any) -> str:
-        known = names.get(module)
-        if known is None:
+    @TORCH.around(torch.nn.Module, "__call__")
+    def named(call: Any, module: Any, /, *args: Any, **kwargs: Any) -> Any:
+        if module not in names:
             kind = type(module).__name__
-            known = names[module] = f"{MODULE_PREFIX}{kind}_{counts[kind]}"
+            names[module] = f"{MODULE_PREFIX}{kind}_{counts[kind]}"
             counts[kind] += 1
-        return known
-
-    def named(module: Any, *args: Any, **kwargs: Any) -> Any:
-        name = name_of(module)
-        owners.enter(module, name)
+        owners.enter(module, names[module])
         try:
-            if not journal.recording:
-                return call(module, *args, **kwargs)
-            with _RecordFunctionFast(name):
+            with _RecordFunctionFast(names[module]) if journal.recording else contextlib.nullcontext():
                 return call(module, *args, **kwargs)
         finally:
             owners.leave()
-
-    torch.nn.Module.__call__ = named

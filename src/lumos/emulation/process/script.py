@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lumos.emulation.process.patches import TORCH
 from lumos.emulation.process.settings import FULL, WHERE
 
 if TYPE_CHECKING:
@@ -66,17 +67,6 @@ def says(words: re.Pattern[str]) -> bool:
     files = {str(getattr(module, "__file__", None) or "") for module in list(sys.modules.values())}
     own = (Path(file) for file in files if file.endswith(".py") and _is_of_script(file))
     return any(words.search(each.read_text(errors="replace")) for each in own if each.is_file())
-
-
-def enter_in_threads(mode: Any) -> None:
-    """Let threads that the script starts run in the mode too, which torch keeps for each thread."""
-    begin = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
-
-    def in_mode(thread: threading.Thread) -> None:
-        with mode:
-            begin(thread)
-
-    threading.Thread._bootstrap_inner = in_mode  # type: ignore[attr-defined]
 
 
 #: What to do about an exception of these names, which say that a script needs what an emulated one has not.
@@ -139,24 +129,28 @@ class Endings:
         self._process = os.getpid()
         self._called = ""
 
-    def watch(self) -> None:
-        """Begin to watch."""
+    def watch(self, mode: Any) -> None:
+        """Begin to watch. mode: in which threads that the script starts run too, which torch keeps for each thread."""
         sys.excepthook = self._fail
         threading.excepthook = self._in_thread
         signal.signal(WHERE, lambda _, frame: self._say(line_of_script(frame)))
-        ending = sys.exit
 
-        def exit_(*status: Any) -> None:
+        @TORCH.around(threading.Thread, "_bootstrap_inner")
+        def in_mode(begin: Any, thread: threading.Thread) -> None:
+            with mode:
+                begin(thread)
+
+        @TORCH.around(sys, "exit")
+        def exit_(ending: Any, *status: Any) -> None:
             self._called = f", by sys.exit at {line_of_script()}"
             ending(*status)
 
-        def exit_at_once(status: int) -> None:
+        @TORCH.around(os, "_exit")
+        def exit_at_once(ending: Any, status: int) -> None:
             if self.is_here:
                 self._called = f", by os._exit at {line_of_script()}"
                 self._early()
-            _leave(status)
-
-        sys.exit, os._exit = exit_, exit_at_once  # type: ignore[assignment]
+            ending(status)
 
     @property
     def is_here(self) -> bool:

@@ -16,32 +16,22 @@ from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
 from lumos.collect.torch_features import experimental_config
 from lumos.emulation import record
-from lumos.emulation.process import cuda, cuts, steps
+from lumos.emulation.process import cuda, script, steps, torch_functions
 from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
 from lumos.emulation.process.journal import Journal, StepNote
-from lumos.emulation.process.operators import attention, higher_order, recurrent, tensors
+from lumos.emulation.process.operators import by_device
 from lumos.emulation.process.operators.mode import Emulation
 from lumos.emulation.process.operators.storages import Storages
 from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
 from lumos.emulation.process.ranks import groups, pipelines
 from lumos.emulation.process.rows import put_together, schemas
-from lumos.emulation.process.script import (
-    CAPTURES,
-    MARKS_STEPS,
-    Endings,
-    enter_in_threads,
-    leave,
-    line_of_error,
-    says,
-    script_error,
-    status_of,
-)
+from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, leave, line_of_error, says
 from lumos.emulation.process.settings import MARKS, TOO_FEW_STEPS, WAITS, EmulationSettings, StepEnd
 from lumos.emulation.process.streams import Streams
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
 
 #: Steps that a script may take after those that are recorded until it captures a graph that it says it captures.
@@ -83,37 +73,36 @@ class _Emulation:
         """Take over torch, and begin to count steps."""
         logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)  # what it cannot run is tried and done otherwise
         warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # which frameworks do to compare tensors
-        for patch in self._patches():
-            patch()
+        for patch, *given in self._patches():
+            patch(*given)
         self._mode.__enter__()
         if self._settings.warmup == 0:
             self._start()
 
-    def _patches(self) -> Iterator[Callable[[], None]]:
-        """All that is changed in torch and in Python, in order."""
-        settings, journal, mode, allocator = self._settings, self._journal, self._mode, self._allocator
-        if allocator is not None:
-            yield lambda: cuda.pretend(settings, self._streams, DeviceMemory(allocator, settings, journal))
-            yield lambda: attention.choose_as_on_device(self._library)
-            yield lambda: recurrent.call_cudnn(self._library, mode)
-        yield lambda: tensors.teach_tensors(mode)
-        yield lambda: higher_order.teach_functions(journal, mode)
-        yield self._storages.follow
-        yield self._endings.watch
-        yield lambda: enter_in_threads(mode)
-        yield lambda: cuts.profilers(journal, lambda is_over: steps.profiled(settings.ended_by, is_over))
-        yield lambda: cuts.loaders(journal, mode)
-        yield lambda: cuts.saving(journal)
-        yield lambda: OUTSIDE.tell(journal.assume)
+    def _patches(self) -> Iterator[tuple[Any, ...]]:
+        """All that is changed in torch and in Python, in order: a function, and what it is given."""
+        settings, journal, mode, owners = self._settings, self._journal, self._mode, self._owners
+        if self._allocator is not None:
+            yield cuda.pretend, settings, self._streams, DeviceMemory(self._allocator, settings, journal)
+            yield by_device.call_device_kernels, self._library, mode
+        yield torch_functions.parameters, mode
+        yield torch_functions.values, mode
+        yield torch_functions.higher_order, journal, mode
+        yield torch_functions.saving, journal
+        yield torch_functions.profilers, journal, lambda is_over: steps.profiled(settings.ended_by, is_over)
+        yield torch_functions.loaders, journal, mode
+        yield (self._storages.follow,)
+        yield self._endings.watch, mode
+        yield OUTSIDE.tell, journal.assume
         if torch.distributed.is_available():
-            yield lambda: self._groups.make_fakes(mode.exchanges)
+            yield self._groups.make_fakes, mode.exchanges
         if settings.world > 1:
-            yield lambda: pipelines.leave_messages(settings, journal)
-        yield mode.compiled.take_over
-        yield lambda: watch_modules(journal, self._owners)
-        yield lambda: groups.start_here(settings)
-        yield lambda: steps.count_steps(self.step, settings.ended_by, self.ended_early, self._owners)
-        yield lambda: self._owners.watch_backward(self._storages.use_all)
+            yield pipelines.leave_messages, settings, journal
+        yield (mode.compiled.take_over,)
+        yield watch_modules, journal, owners
+        yield groups.start_here, settings
+        yield steps.count_steps, self.step, settings.ended_by, self.ended_early, owners
+        yield owners.watch_backward, self._storages.use_all
 
     def step(self) -> None:
         """A step has ended."""
@@ -151,15 +140,15 @@ class _Emulation:
             self._leave_record(self._recorded)
 
     def _leave_record(self, recorded: record.Process) -> None:
-        OUTSIDE.give_back()
+        OUTSIDE.take_back()
         record.write_record(recorded, Path(self._settings.file))
         leave(0)
 
     def fail(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
         """The script raised an exception: say which of its lines, and what it met."""
         del kind
-        self._say(script_error(error, line_of_error(trace), self._storages.held()))
-        leave(WAITS if isinstance(error, pipelines.StageWaitsError) else status_of(error))
+        self._say(script.script_error(error, line_of_error(trace), self._storages.held()))
+        leave(WAITS if isinstance(error, pipelines.StageWaitsError) else script.status_of(error))
 
     def ended_early(self) -> None:
         """The script ended before enough steps."""
@@ -172,7 +161,7 @@ class _Emulation:
         leave(TOO_FEW_STEPS)
 
     def _say(self, message: str) -> None:
-        OUTSIDE.give_back()
+        OUTSIDE.take_back()
         Path(self._settings.file).with_suffix(".error").write_text(message, encoding="utf-8")
 
 

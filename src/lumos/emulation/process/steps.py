@@ -6,19 +6,16 @@ An optimizer that steps for one parameter after the other in hooks of the backwa
 from __future__ import annotations
 
 import functools
-import sys
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from lumos.collect.hook import MARKED
 from lumos.collect.hook import step as marked
+from lumos.emulation.process.patches import TORCH
 from lumos.emulation.process.script import leave
 from lumos.emulation.process.settings import MARKS, StepEnd
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from types import FrameType
 
     from lumos.emulation.process.owners import Owners
 
@@ -28,43 +25,24 @@ _CALLS_WITHOUT = 16
 
 def count_steps(step: Callable[[], None], ended_by: StepEnd, without_optimizer: Callable[[], None], owners: Owners) -> None:
     """Call `step` at the end of each step. without_optimizer: called where the script turns out to have no optimizer, which it may never
-    end to say."""
-    MARKED.append(step if ended_by is StepEnd.MARK else lambda: leave(MARKS))
-    if ended_by is StepEnd.MODULE:
-        owners.after_call = step
-    else:
-        counts = ended_by is StepEnd.OPTIMIZER
-        _after_optimizer(*(lambda: owners.outside_backward(step), without_optimizer) if counts else (_nothing, _nothing), owners)
-
-
-def _nothing() -> None:
-    pass
-
-
-def profiled(ended_by: StepEnd, is_over: bool) -> None:
-    """The script's own profiler is told that a step has ended, or has a schedule and will be; it counts where there is no optimizer."""
-    if ended_by is StepEnd.MODULE or (is_over and ended_by is StepEnd.MARK):
-        marked()
-
-
-def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], None], owners: Owners) -> None:
-    """The end of `Optimizer.step` itself, rather than its hook for it, so that the row of the call is complete."""
+    end to say. The end of `Optimizer.step` is meant, rather than its hook for it, so that the row of the call is complete."""
     from torch.optim.optimizer import Optimizer
 
+    MARKED.append(step if ended_by is StepEnd.MARK else lambda: leave(MARKS))
     first: list[int] = []
     calls = 0
-    profiled = Optimizer.profile_hook_step
 
     def called() -> None:
         nonlocal calls
         calls += 1
-        if calls == _CALLS_WITHOUT:
+        if calls == _CALLS_WITHOUT and ended_by is StepEnd.OPTIMIZER:
             without_optimizer()
 
-    owners.after_call = called
+    owners.after_call = step if ended_by is StepEnd.MODULE else called
 
-    def with_end(function: Any) -> Any:
-        owners.after_call = _nothing  # an optimizer is being made
+    def with_end(profiled: Any, function: Any) -> Any:
+        if ended_by is not StepEnd.MODULE:
+            owners.after_call = lambda: None  # an optimizer is being made
         stepped = profiled(function)
 
         @functools.wraps(stepped)
@@ -75,39 +53,17 @@ def _after_optimizer(step: Callable[[], None], without_optimizer: Callable[[], N
             finally:
                 owners.step_ends(optimizer)
             first.append(id(optimizer))
-            if first[0] == id(optimizer):
-                holder = None if sys.getprofile() else _holder(sys._getframe(1))  # the script may measure its calls itself
-                step() if holder is None else _at_return(holder, step)
+            if first[0] == id(optimizer) and ended_by is StepEnd.OPTIMIZER:
+                owners.outside_backward(step)
             return out
 
         return wrapper
 
-    Optimizer.profile_hook_step = staticmethod(with_end)
+    before = Optimizer.profile_hook_step
+    TORCH.put(Optimizer, "profile_hook_step", staticmethod(lambda function: with_end(before, function)))
 
 
-def _holder(frame: FrameType | None) -> FrameType | None:
-    """The outermost call of `step` of an optimizer that has one of torch's inside, as those that keep parameters in two precisions have;
-    None where there is none. What it does once that one has stepped belongs to the same step. frame: of the caller of the one inside."""
-    found = None
-    while frame is not None:
-        held = frame.f_locals.get("self") if frame.f_code.co_name == "step" else None
-        if held is not None and not isinstance(held, torch.optim.Optimizer) and _has_parameters(held):
-            found = frame
-        frame = frame.f_back
-    return found
-
-
-def _at_return(frame: FrameType, call: Callable[[], None]) -> None:
-    """Make a call when a function that is running returns."""
-
-    def seen(other: FrameType, event: str, _: Any) -> None:
-        if event == "return" and other is frame:
-            sys.setprofile(None)
-            call()
-
-    sys.setprofile(seen)
-
-
-def _has_parameters(held: Any) -> bool:
-    """Whether an object is an optimizer, by what each of them has."""
-    return "param_groups" in vars(held) or hasattr(type(held), "param_groups")
+def profiled(ended_by: StepEnd, is_over: bool) -> None:
+    """The script's own profiler is told that a step has ended, or has a schedule and will be; it counts where there is no optimizer."""
+    if ended_by is StepEnd.MODULE or (is_over and ended_by is StepEnd.MARK):
+        marked()

@@ -14,7 +14,7 @@ import torch
 from lumos.emulation.record import CallKind, DeviceCall
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     from lumos.emulation.process.journal import Journal
 
@@ -62,7 +62,6 @@ class Streams:
         self._order(kind, stream, self._recorded.get(event, {}), event)
         self._journal.add(DeviceCall(kind=kind, thread=0, position=0, stream=stream, event=event, exchange=exchange, bytes=size))
 
-
     @property
     def next(self) -> int:
         """The number of the next call: what is on a stream now is done where that call's work is."""
@@ -83,8 +82,8 @@ class Streams:
             self.done(self._after[stream] | {stream: self._calls})
 
 
-def classes(streams: Streams) -> tuple[Any, Any, Any]:
-    """The classes that stand for torch.cuda's Stream, Event and StreamContext."""
+def answers(streams: Streams) -> dict[str, Any]:
+    """What takes the place of torch.cuda's names for streams and events; its contexts of a stream follow from these."""
 
     class Stream(torch.Stream):  # type: ignore[misc]
         """A stream of the emulated device."""
@@ -122,8 +121,7 @@ def classes(streams: Streams) -> tuple[Any, Any, Any]:
             return True
 
         def __enter__(self) -> Any:
-            self._before = streams.current
-            streams.current = self.stream_id
+            self._before, streams.current = streams.current, int(self.stream_id)
             return self
 
         def __exit__(self, *_: Any) -> None:
@@ -136,10 +134,10 @@ def classes(streams: Streams) -> tuple[Any, Any, Any]:
             self.number = streams.new_event()
 
         def record(self, stream: Any = None) -> None:
-            streams.call(CallKind.RECORD_EVENT, stream=_number(stream), event=self.number)
+            streams.call(CallKind.RECORD_EVENT, stream=number_of(stream), event=self.number)
 
         def wait(self, stream: Any = None) -> None:
-            streams.call(CallKind.STREAM_WAITS_EVENT, stream=_number(stream), event=self.number)
+            streams.call(CallKind.STREAM_WAITS_EVENT, stream=number_of(stream), event=self.number)
 
         def synchronize(self) -> None:
             streams.call(CallKind.SYNCHRONIZE_EVENT, event=self.number)
@@ -150,46 +148,15 @@ def classes(streams: Streams) -> tuple[Any, Any, Any]:
         def elapsed_time(self, _: Any) -> float:
             return 1.0  # milliseconds: nothing was timed, and a script may divide by it
 
-    class StreamContext:
-        """`with torch.cuda.stream(stream):`, where None changes nothing."""
-
-        def __init__(self, stream: Any) -> None:
-            self.stream = stream
-
-        def __enter__(self) -> Any:
-            self._before = streams.current
-            streams.current = _number(self.stream)
-            return self.stream
-
-        def __exit__(self, *_: Any) -> None:
-            streams.current = self._before
-
-    def _number(stream: Any) -> int:
+    def number_of(stream: Any) -> int:
         return streams.current if stream is None else int(stream.stream_id)
 
-    return Stream, Event, StreamContext
-
-
-def functions(streams: Streams) -> Iterator[tuple[str, Any]]:
-    """What takes the place of torch.cuda's names for streams and events."""
-    stream_class, event_class, context = classes(streams)
-
-    def of(number: int) -> Any:
-        return stream_class(stream_id=number)
-
     def set_stream(stream: Any) -> None:
-        if stream is not None:
-            streams.current = int(stream.stream_id)
+        streams.current = number_of(stream)
 
-    def synchronize(_device: Any = None) -> None:
-        streams.call(CallKind.SYNCHRONIZE_DEVICE)
-
-    yield "Stream", stream_class
-    yield "ExternalStream", stream_class
-    yield "Event", event_class
-    yield "StreamContext", context
-    yield "stream", context
-    yield "current_stream", lambda _device=None: of(streams.current)
-    yield "default_stream", lambda _device=None: of(0)
-    yield "set_stream", set_stream
-    yield "synchronize", synchronize
+    return {
+        "Stream": Stream, "ExternalStream": Stream, "Event": Event, "set_stream": set_stream,
+        "current_stream": lambda _device=None: Stream(stream_id=streams.current),
+        "default_stream": lambda _device=None: Stream(stream_id=0),
+        "synchronize": lambda _device=None: streams.call(CallKind.SYNCHRONIZE_DEVICE),
+    }  # fmt: skip

@@ -67,9 +67,7 @@ class Compiled:
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            if not self._journal.recording:
-                return self._run(function, args, kwargs)
-            with _RecordFunctionFast(name):
+            with _RecordFunctionFast(name) if self._journal.recording else contextlib.nullcontext():
                 return self._run(function, args, kwargs)
 
         return run

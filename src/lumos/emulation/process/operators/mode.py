@@ -17,13 +17,13 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
-from lumos.emulation.process import versions
 from lumos.emulation.process.journal import OperatorNote
-from lumos.emulation.process.operators import attention, recurrent, values
+from lumos.emulation.process.operators import by_device, stand_ins
 from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
 from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
 from lumos.emulation.process.operators.known import KnownValues, tensors_in
 from lumos.emulation.process.ranks.exchanges import Exchanges
+from lumos.emulation.process.versions import allows_tf32
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -86,18 +86,21 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if func.namespace == "c10d":
             self.storages.use(tensors_in((args, kwargs)))
             return self.exchanges.run(func, args, kwargs)
-        if (self.kind != "cpu" or func.namespace == "profiler") and values.can_run_for_real(self, func, args, kwargs):
+        if (self.kind != "cpu" or func.namespace == "profiler") and stand_ins.can_run_for_real(self, func, args, kwargs):
             note = self._note(func, args, kwargs)
             with self.journal.around(note, opened=True), torch._C._AutoDispatchBelowAutograd():
-                return self._returned(note, values.run_for_real(func, args, kwargs))
+                return self._returned(note, stand_ins.run_for_real(func, args, kwargs))
         if func is _PACK:
             return self._with_data_of_host(func, args, kwargs)
         args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
         if not self.journal.recording:
             with self.compiled.place(func, args, kwargs):
                 return self._quietly(func, types, args, kwargs)
-        if self._follows(func, args):
-            return self._follow(func, types, args, kwargs)
+        device = _device_of(args, self.kind)
+        if follows(func, device) or (_is_implicit(func) and func._can_decompose() and not has_kernel(func, device)):
+            note = self._note(func, args, kwargs)
+            with self.journal.around(note, opened=True):
+                return self._returned(note, self._by_parts(func, types, args, kwargs))
         with self.compiled.place(func, args, kwargs):
             return self._leaf(func, types, args, kwargs)
 
@@ -105,21 +108,21 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         """Run an operator by those that it calls, which read its tensors of the host."""
         note = self._note(func, args, kwargs)
         sequences, given, batch_first = args
-        given = recurrent.lengths(self, given, sequences.shape[1 if batch_first else 0])
+        given = by_device.lengths(self, given, sequences.shape[1 if batch_first else 0])
         with self.journal.around(note, opened=True), self, torch._C._AutoDispatchBelowAutograd():
             return self._returned(note, func._op_dk(DispatchKey.CompositeExplicitAutograd, sequences, given, batch_first, **kwargs))
 
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
         return tuple(
-            values.from_data(self, each) if type(each) in (torch.Tensor, torch.nn.Parameter)
+            stand_ins.from_data(self, each) if type(each) in (torch.Tensor, torch.nn.Parameter)
             else list(self._without_data(each)) if isinstance(each, (list, tuple)) and each and isinstance(each[0], torch.Tensor)
             else each for each in given
         )  # fmt: skip
 
     def _quietly(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         """Outside of the recorded steps, only memory is kept account of."""
-        if func.namespace == "_c10d_functional" or attention.chooses(func, self.kind):
+        if func.namespace == "_c10d_functional" or by_device.chooses(func, self.kind):
             return self._by_parts(func, types, args, kwargs)  # by torch's rules for shapes, a wait would make a tensor of its own
         out = self._result(func, types, args, kwargs)
         for each in out if isinstance(out, (list, tuple)) else (out,):
@@ -127,20 +130,11 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 self.storages.number_of(each)
         return out
 
-    def _follows(self, func: Any, args: Any) -> bool:
-        device = _device_of(args, self.kind)
-        return follows(func, device) or (_is_implicit(func) and func._can_decompose() and not has_kernel(func, device))
-
-    def _follow(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator by the operators that it calls."""
-        note = self._note(func, args, kwargs)
-        with self.journal.around(note, opened=True):
-            return self._returned(note, self._by_parts(func, types, args, kwargs))
-
     def _by_parts(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        if attention.chooses(func, self.kind):
+        """Run an operator by the operators that it calls."""
+        if by_device.chooses(func, self.kind):
             with self:
-                return attention.run(*args, **kwargs)
+                return by_device.device_attention(*args, **kwargs)
         try:
             with self, torch._C._AutoDispatchBelowAutograd():
                 if _is_implicit(func):
@@ -151,7 +145,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
             with self.journal.closed():
                 return self._result(func, types, args, kwargs)
-        values.pass_on(self, func, args, out)
+        stand_ins.pass_on(self, func, args, out)
         return out
 
     def _leaf(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -170,7 +164,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         else:
             with self.journal.around(note):
                 out = self._result(func, types, args, kwargs)
-        values.note_read(func, args, self.streams)
+        stand_ins.note_read(func, args, self.streams)
         return self._returned(note, out)
 
     def _returned(self, note: OperatorNote, out: Any) -> Any:
@@ -179,12 +173,12 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         return out
 
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        values.count_read(self, func)
-        stand_in = values.STAND_INS.get(func)
+        stand_ins.count_read(self, func)
+        stand_in = stand_ins.STAND_INS.get(func)
         if func.overloadpacket in PRODUCTS and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)
         with self._closed():
-            if func in values.BY_VALUES and (found := self.known.result(func, args, kwargs)) is not None:
+            if func in stand_ins.BY_VALUES and (found := self.known.result(func, args, kwargs)) is not None:
                 return self._placed(found, _device_of(args, self.kind))
             if stand_in is not None:
                 return stand_in(self, func, args, kwargs)
@@ -197,7 +191,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             if isinstance(out, torch.Tensor) and out.layout is torch.sparse_coo:
                 raise SparseGradientError(f"{func} makes a sparse matrix")
             self.known.follow(func, args, kwargs, out)
-        values.pass_on(self, func, args, out)
+        stand_ins.pass_on(self, func, args, out)
         return out
 
     def _placed(self, found: Any, device: str) -> Any:
@@ -256,7 +250,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         given = [args[place] if place < len(args) else kwargs.get(each.name, each.default_value) for place, each in enumerate(declared)]
         overload = "" if func._overloadname == "default" else func._overloadname
         name = func._schema.name
-        tf32 = versions.allows_tf32("conv" if "conv" in name else "rnn" if "rnn" in name else "matmul")
+        tf32 = allows_tf32("conv" if "conv" in name else "rnn" if "rnn" in name else "matmul")
         return OperatorNote(overload, [self.storages.as_argument(each) for each in given], [], self.streams.current, tf32)
 
 

@@ -13,6 +13,7 @@ import torch
 
 from lumos.emulation.process.allocator import CachingAllocator, MemoryBlock, NoRoomError, said
 from lumos.emulation.process.operators.known import address_of
+from lumos.emulation.process.patches import TORCH
 from lumos.emulation.record import Allocation, Argument, MemoryKind, Single, Tensor
 
 if TYPE_CHECKING:
@@ -124,9 +125,8 @@ class Storages:
     def follow(self) -> None:
         """Keep account of storages whose size changes, as FSDP's do when it gives parameters back and gathers them again, and of those that
         several streams use."""
-        resize = torch.UntypedStorage.resize_
-
-        def resized(storage: Any, size: int) -> Any:
+        @TORCH.around(torch.UntypedStorage, "resize_")
+        def resized(resize: Any, storage: Any, size: int) -> Any:
             number, _ = self._known.get(int(storage._cdata), (0, None))
             before = int(storage.nbytes())
             out = resize(storage, size)
@@ -137,7 +137,6 @@ class Storages:
                     self._return(old, number)
             return out
 
-        torch.UntypedStorage.resize_ = resized
         self._library = torch.library.Library("aten", "IMPL", "CUDA")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a build for CUDA says that its own is replaced

@@ -73,7 +73,8 @@ class Exchanges:
         with self._journal.around(note, opened=True) as number:
             pass
         self._pass_on(_OPERATORS[word], given)
-        work = self._work(number, given)
+        work = _work_class()(self._wait, self._leave_pending, number, _tensors(given.get("tensors") or given.get("outputs")))
+        self._works.append(work)
         returns = len(func._schema.returns)
         if returns == 0:
             return None
@@ -112,11 +113,6 @@ class Exchanges:
             self.known.forget(each)
             if known is not None and each.numel() % max(known.numel(), 1) == 0:
                 self.known.know(each, known)
-
-    def _work(self, number: int, given: dict[str, Any]) -> Any:
-        work = _work_class()(self._wait, self._leave_pending, number, _tensors(given.get("tensors") or given.get("outputs")))
-        self._works.append(work)
-        return work
 
     def _wait(self, number: int) -> None:
         if number:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from lumos.emulation.process.patches import TORCH
 from lumos.emulation.record import Group
 
 if TYPE_CHECKING:
@@ -30,39 +31,32 @@ class Groups:
 
     def make_fakes(self, exchanges: Exchanges) -> None:
         """Let torch.distributed make groups that exchange nothing."""
-        c10d = torch.distributed.distributed_c10d
+        c10d, settings = torch.distributed.distributed_c10d, self._settings
         store = importlib.import_module("torch.testing._internal.distributed.fake_pg").FakeStore
-        self._make_groups(c10d, store)
-        shown = "gloo" if self._settings.device.is_cpu else "nccl"
-        answers = {
-            "get_backend": lambda *_, **__: shown,
-            "is_nccl_available": lambda: True,
-            "batch_isend_irecv": _batch(exchanges),
-            "all_reduce": _known_sums(c10d.all_reduce, exchanges.known),
-            **_objects(self._settings),
-        }
-        for name, answer in answers.items():
-            setattr(torch.distributed, name, answer)
-            if name != "get_backend":  # torch's own functions must see that the groups are fakes
-                setattr(c10d, name, answer)
-        _ddp()
-
-    def _make_groups(self, c10d: Any, store: Any) -> None:
-        begin, make = c10d.init_process_group, c10d._new_process_group_helper
-        settings = self._settings
+        meshes = importlib.import_module("torch.distributed.device_mesh")  # which make the group of all ranks where there is none
+        begin = c10d.init_process_group
 
         def init_process_group(*_: Any, **__: Any) -> None:
             begin(backend="fake", store=store(), rank=settings.rank, world_size=settings.world)
 
-        def helper(size: int, rank: int, ranks: Any, _: Any, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
-            members = [int(each) for each in ranks] or list(range(settings.world))
-            self._add(name, str(kwargs.get("group_desc") or ""), members)
-            kwargs["device_id"] = None
-            return make(size, rank, ranks, c10d.Backend("fake"), store, name, *args, **kwargs)
+        for owner in (c10d, torch.distributed, meshes):
+            TORCH.put(owner, "init_process_group", init_process_group)
 
-        meshes: Any = importlib.import_module("torch.distributed.device_mesh")  # which make the group of all ranks where there is none
-        c10d.init_process_group = torch.distributed.init_process_group = meshes.init_process_group = init_process_group
-        c10d._new_process_group_helper = helper
+        @TORCH.around(c10d, "_new_process_group_helper")
+        def helper(make: Any, size: int, rank: int, ranks: Any, _: Any, store: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+            self._add(name, str(kwargs.get("group_desc") or ""), [int(each) for each in ranks] or list(range(settings.world)))
+            return make(size, rank, ranks, c10d.Backend("fake"), store, name, *args, **kwargs | {"device_id": None})
+
+        # torch's own functions must see that the groups are fakes
+        TORCH.put(torch.distributed, "get_backend", lambda *_, **__: "gloo" if settings.device.is_cpu else "nccl")
+        answers = {
+            "is_nccl_available": lambda: True, "batch_isend_irecv": _batch(exchanges),
+            "all_reduce": _known_sums(c10d.all_reduce, exchanges.known), **_objects(settings),
+        }  # fmt: skip
+        for name, answer in answers.items():
+            TORCH.put(torch.distributed, name, answer)
+            TORCH.put(c10d, name, answer)
+        _ddp()
 
     def _add(self, name: str, description: str, ranks: list[int]) -> None:
         """Groups of equal size and description that share no rank belong together, such as those of one dimension of a mesh."""
@@ -79,20 +73,17 @@ class Groups:
 def _batch(exchanges: Exchanges) -> Any:
     def batch_isend_irecv(operations: list[Any]) -> list[Any]:
         exchanges.batch = exchanges.batches = exchanges.batches + 1
+        sides = ["group_dst" if "send" in each.op.__name__ else "group_src" for each in operations]
         try:
             works = [
-                each.op(each.tensor, group=each.group, tag=each.tag, **{"group_dst" if _sends(each) else "group_src": each.group_peer})
-                for each in operations
+                each.op(each.tensor, group=each.group, tag=each.tag, **{side: each.group_peer})
+                for each, side in zip(operations, sides, strict=True)
             ]
         finally:
             exchanges.batch = -1
         return [each for each in works if each is not None]
 
     return batch_isend_irecv
-
-
-def _sends(operation: Any) -> bool:
-    return "send" in operation.op.__name__
 
 
 def _known_sums(all_reduce: Any, known: KnownValues) -> Any:
@@ -109,23 +100,19 @@ def _known_sums(all_reduce: Any, known: KnownValues) -> Any:
 
 
 def _objects(settings: EmulationSettings) -> dict[str, Any]:
-    def size(group: Any) -> int:
-        return int(torch.distributed.get_world_size(group))
-
     def all_gather_object(objects: list[Any], value: Any, group: Any = None) -> None:
-        objects[:] = [value] * size(group)
+        objects[:] = [value] * int(torch.distributed.get_world_size(group))
 
     def gather_object(value: Any, objects: list[Any] | None = None, *_: Any, group: Any = None, **__: Any) -> None:
         if objects is not None:
-            objects[:] = [value] * size(group)
+            all_gather_object(objects, value, group)
 
     def scatter_object_list(output: list[Any], values: list[Any] | None = None, *_: Any, **__: Any) -> None:
         output[0] = (values or [None])[min(settings.rank, len(values or [None]) - 1)]
 
     return {
         "all_gather_object": all_gather_object, "gather_object": gather_object, "scatter_object_list": scatter_object_list,
-        "broadcast_object_list": lambda *_, **__: None, "send_object_list": lambda *_, **__: None,
-        "recv_object_list": lambda *_, **__: 0,
+        **dict.fromkeys(("broadcast_object_list", "send_object_list"), lambda *_, **__: None), "recv_object_list": lambda *_, **__: 0,
     }  # fmt: skip
 
 

@@ -1,29 +1,168 @@
-"""The nodes of an execution trace, and its file: schema 1.1.1, as torch's ExecutionTraceObserver writes it since version 2.5.
+"""The execution trace of an emulated process: its operators with the identity of every tensor, in schema 1.1.1, as torch's
+ExecutionTraceObserver writes it since version 2.5; and arguments of operators as the profiler's rows show them.
 
 Node 1 is the process, then come its threads and the process groups, then everything that the record has, in the order in which it
 began, so that an id is a place in the order of calls. A node's `rf_id` is the "Record function id" of the profiler's row of the same call.
 An operator that only calls others gives what the last of them gave, or its first argument where it called none, as `aten::to` may.
+
+A tensor's value is its id, the id of its storage, the offset of its first element, its elements, bytes of an element and device. Types of
+elements, layouts and memory formats are the numbers of torch's enumerations.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from isal import igzip
 
-from lumos.emulation.execution_trace.values import TensorIds, type_word
-from lumos.emulation.record import Exchange, Mark, Operator, signature
+from lumos.emulation.device.launch import width
+from lumos.emulation.record import Exchange, Mark, Operator, Tensor, signature
 from lumos.graph.joined.one_job import EMULATED
 from lumos.trace.kineto_rows import PROCESS
-from lumos.vocabulary import MODULE_PREFIX, CollectiveKind
+from lumos.vocabulary import MODULE_PREFIX, CollectiveKind, DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from lumos.emulation.record import Argument, Group, Process
+
+#: torch's names in the order of the numbers that they have in c10::ScalarType, c10::Layout and c10::MemoryFormat of torch 2.13.
+_SCALAR_TYPES = (
+    "uint8", "int8", "int16", "int32", "int64", "float16", "float32", "float64", "complex32", "complex64", "complex128", "bool", "qint8",
+    "quint8", "qint32", "bfloat16", "quint4x2", "quint2x4", "bits1x8", "bits2x4", "bits4x2", "bits8", "bits16", "float8_e5m2",
+    "float8_e4m3fn", "float8_e5m2fnuz", "float8_e4m3fnuz", "uint16", "uint32", "uint64",
+)  # fmt: skip
+_LAYOUTS = ("strided", "sparse_coo", "sparse_csr", "_mkldnn", "sparse_csc", "sparse_bsr", "sparse_bsc", "jagged")
+_FORMATS = ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
+_NUMBERS = {f"torch.{name}": place for names in (_SCALAR_TYPES, _LAYOUTS, _FORMATS) for place, name in enumerate(names)}
+
+_DEVICE = re.compile(r"(cpu|cuda|meta)(:\d+)?")
+#: One argument in the four forms in which the observer writes it: its value, shape, type and stride.
+_Forms = tuple[Any, Any, str, Any]
+
+
+class TensorIds:
+    """Gives every tensor and every storage of a process an id. Two tensors are the same where they show the same part of a storage in the
+    same way. first: the first id that is free."""
+
+    def __init__(self, first: int) -> None:
+        self._next = first
+        self._tensors: dict[Tensor, int] = {}
+        self._storages: dict[int, int] = {}
+
+    def written(self, arguments: Iterable[Argument]) -> dict[str, Any]:
+        """The object that a node has for its inputs or outputs."""
+        forms = self._together(arguments)
+        return dict(zip(("values", "shapes", "types", "strides"), forms, strict=True))
+
+    def _together(self, arguments: Iterable[Argument]) -> list[list[Any]]:
+        return [list(each) for each in zip(*map(self._forms, arguments), strict=True)] or [[], [], [], []]
+
+    def _forms(self, argument: Argument) -> _Forms:
+        if isinstance(argument, list):
+            values, shapes, types, strides = self._together(argument)
+            return values, shapes, f"GenericList[{','.join(types)}]", strides
+        if not isinstance(argument, Tensor):
+            value, kind = _plain(argument)
+            return value, [], kind, []
+        storage, device = self._id(self._storages, argument.storage), _device(argument.device)
+        count = math.prod(argument.shape)
+        value = [self._id(self._tensors, argument), storage, argument.offset, count, width(argument.dtype), device]
+        return value, argument.shape, f"Tensor({cpp_type(argument.dtype)})", argument.stride
+
+    def _id(self, known: dict[Any, int], key: Any) -> int:
+        if key not in known:
+            known[key] = self._next
+            self._next += 1
+        return known[key]
+
+
+def _device(kind: str) -> str:
+    """A device with its number: a process has one accelerator, and calls it 0."""
+    return "cuda:0" if kind == "cuda" else kind
+
+
+def _plain(value: bool | float | str | None) -> tuple[Any, str]:
+    """The value and the type of an argument that is neither a tensor nor a list."""
+    if value is None:
+        return "<None>", "None"
+    if isinstance(value, (bool, int, float)):
+        kind = "Bool" if isinstance(value, bool) else "Int" if isinstance(value, int) else "Double"
+        return value if math.isfinite(value) else str(value), kind
+    if value in _NUMBERS:
+        return _NUMBERS[value], "Int"
+    if _DEVICE.fullmatch(value):
+        return _device(value), "Device"
+    return ("<Object>", "Object") if value.startswith("<") else (value, "String")
+
+
+#: The types of C++ that a profiler names, by torch's name of the type of an element.
+_CPP = {
+    "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float", "float64": "double", "int8": "signed char",
+    "uint8": "unsigned char", "int16": "short int", "int32": "int", "int64": "long int", "bool": "bool",
+    "complex64": "c10::complex<float>", "complex128": "c10::complex<double>", "float8_e4m3fn": "c10::Float8_e4m3fn",
+    "float8_e5m2": "c10::Float8_e5m2",
+}  # fmt: skip
+#: The types of tensors as the arguments of collectives name them.
+_WORDS = {
+    "float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "int8": "Char", "uint8": "Byte",
+    "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool",
+}  # fmt: skip
+
+
+def cpp_type(dtype: str) -> str:
+    """A type as the profiler and the execution trace name it, by its name in torch."""
+    return _CPP.get(dtype, dtype)
+
+
+def operator_arguments(operator: Operator, number: int) -> str:
+    """The members of the JSON object of an operator's row. number: of the row, which device work and the execution trace refer to."""
+    inputs = operator.inputs
+    out: dict[str, Any] = {"External id": number, "Record function id": number}
+    if operator.sequence >= 0:
+        out["Sequence number"] = operator.sequence
+        out["Fwd thread id"] = max(0, operator.forward_thread)
+    if inputs:
+        out["Concrete Inputs"], out["Input type"] = zip(*map(_shown, inputs), strict=True)
+        out["Input Strides"] = [_layout(argument, "stride") for argument in inputs]
+        out["Input Dims"] = [_layout(argument, "shape") for argument in inputs]
+    out["Ev Idx"] = number
+    return msgspec.json.encode(out).decode()[1:-1]
+
+
+def type_word(dtype: str) -> str:
+    """A type as the arguments of collectives name it; "Byte" for one that they have no name for."""
+    known = DType.parse(dtype)
+    return _WORDS.get(dtype if known is None else known.torch_name, "Byte")
+
+
+def _tensors(argument: Argument) -> Sequence[Tensor]:
+    """The tensors of a list of tensors; none for anything else."""
+    if not isinstance(argument, list):
+        return ()
+    found = [entry for entry in argument if isinstance(entry, Tensor)]
+    return found if len(found) == len(argument) else ()
+
+
+def _layout(argument: Argument, what: str) -> list[Any]:
+    if isinstance(argument, Tensor):
+        return list(getattr(argument, what))
+    return [list(getattr(tensor, what)) for tensor in _tensors(argument)]
+
+
+def _shown(argument: Argument) -> tuple[str, str]:
+    """The value and the type of an argument, as the profiler's rows show them."""
+    if isinstance(argument, Tensor):
+        return "", cpp_type(argument.dtype)
+    if isinstance(argument, list):
+        return ("", "TensorList") if _tensors(argument) else (f"[{', '.join(_shown(each)[0] for each in argument)}]", "ScalarList")
+    return ("", "") if argument is None else (str(argument), "Scalar")
+
 
 SCHEMA = "1.1.1-chakra.0.0.4"
 _PROCESS, _THREAD = (f"[pytorch|profiler|execution_trace|{word}]" for word in ("process", "thread"))

@@ -1,8 +1,10 @@
-"""Stand-ins for values that a script reads from tensors, which have none here, and which operators run for real.
+"""Stand-ins for values that a script reads from tensors, which have none here, for shapes of results for which torch has no rule, and
+operators that run for real.
 
 A number is 1, a truth value is False (no loss is ever nan) except where it says that something holds of all elements, a selection takes
 every element: so that a loop runs as it does where nothing is unusual. Small tensors of the host have data, since what a script computes
-there decides what it does: how a mesh is laid out, how long a batch is, which learning rate is due.
+there decides what it does: how a mesh is laid out, how long a batch is, which learning rate is due. Shapes are those that the kernels
+in ATen/native of torch 2.13 give their results. Each stand-in has the mode, the operator, its arguments and its keywords for arguments.
 """
 
 from __future__ import annotations
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from lumos.emulation.process.operators import recurrent, shapes
 from lumos.emulation.process.operators.known import tensors_in
 from lumos.emulation.record import CallKind
 
@@ -64,7 +65,7 @@ _CHOOSE: dict[Any, Callable[[Any, Any], tuple[Any, int]]] = {
 def from_data(mode: Any, source: Any) -> Any:
     """A tensor without data that takes the place of `source`, which has data: its values stay known, and that it is pinned."""
     tensor = mode.from_tensor(source)
-    if getattr(source, "pinned", False):
+    if is_pinned(source):
         tensor.pinned = True
     if source.device.type == "cpu" and not source.requires_grad:
         mode.known.forget(tensor)
@@ -111,12 +112,10 @@ def _item(mode: Any, _: Any, args: Any, __: Any) -> Any:
     mode.journal.assume("stand-in-value", "a value read from a tensor is 1, and a truth value False: tensors have no data here")
     if tensor.dtype == torch.bool:
         return False
-    if tensor.dtype.is_complex:
-        return complex(1.0)
-    return 1.0 if tensor.dtype.is_floating_point else 1
+    return complex(1.0) if tensor.dtype.is_complex else 1.0 if tensor.dtype.is_floating_point else 1
 
 
-def _equal(mode: Any, _: Any, __: Any, ___: Any) -> bool:
+def _equal(mode: Any, *_: Any) -> bool:
     mode.journal.assume("stand-in-equal", "tensors that are compared as a whole count as equal")
     return True
 
@@ -140,9 +139,8 @@ def _nonzero(mode: Any, _: Any, args: Any, __: Any) -> Any:
 
 
 def _masked_select(mode: Any, _: Any, args: Any, __: Any) -> Any:
-    tensor, mask = args
     with mode:
-        tensor, mask = torch.broadcasttensors_in(tensor, mask)
+        tensor, mask = torch.broadcast_tensors(*args)
         return tensor.new_empty((_selected(mode, mask),))
 
 
@@ -172,22 +170,20 @@ def _unique(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _repeat_interleave(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
-    counts = args[0]
     total = kwargs.get("output_size")
     if total is None:
         mode.journal.assume("stand-in-repeats", "elements that are repeated as often as a tensor says are repeated once")
-        total = counts.numel()
     with mode:
-        return counts.new_empty((total,), dtype=torch.int64)
+        return args[0].new_empty((args[0].numel() if total is None else total,), dtype=torch.int64)
 
 
 def _bincount(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
     mode.journal.assume("stand-in-counts", "elements that are counted by their values are equally frequent")
-    weights = args[1] if len(args) > 1 else kwargs.get("weights")
-    length = args[2] if len(args) > 2 else kwargs.get("minlength", 0)
+    given = dict(zip(("weights", "minlength"), args[1:], strict=False)) | kwargs
+    weights = given.get("weights")
     dtype = torch.int64 if weights is None else torch.float32 if weights.dtype == torch.float32 else torch.float64
     with mode:
-        out = args[0].new_empty((max(int(length), 1),), dtype=dtype)
+        out = args[0].new_empty((max(int(given.get("minlength", 0)), 1),), dtype=dtype)
     if weights is None:
         mode.known.know(out, args[0].numel() // out.numel())
     return out
@@ -199,17 +195,108 @@ def pin(tensor: Any) -> Any:
     return tensor
 
 
-STAND_INS: dict[Any, Callable[[Any, Any, Any, Any], Any]] = shapes.rules() | {
-    aten._local_scalar_dense.default: _item, aten.item.default: _item, aten.is_nonzero.default: lambda *given: bool(_item(*given)),
-    aten.equal.default: _equal, aten.allclose.default: _equal, aten.nonzero.default: _nonzero,
-    aten.masked_select.default: _masked_select, aten.index.Tensor: _index, aten._unique2.default: _unique,
-    aten.unique_dim.default: _unique, aten.unique_consecutive.default: _unique,
-    aten.repeat_interleave.Tensor: _repeat_interleave, aten.bincount.default: _bincount,
-    aten._cudnn_rnn_backward.default: recurrent.backward,
-    aten.record_stream.default: lambda mode, _, args, __: mode.storages.record_stream(*args),
-    aten._pin_memory.default: lambda _, __, args, ___: pin(args[0]),
-    aten.is_pinned.default: lambda _, __, args, ___: getattr(args[0], "pinned", False),
+def is_pinned(tensor: Any) -> bool:
+    """Whether a tensor of the host says that its memory is pinned."""
+    return bool(getattr(tensor, "pinned", False))
+
+
+def _convolution(*names: str) -> Callable[..., Any]:
+    """The rule of a convolution by a library, which has the result of any other. names: of its arguments after image and weight."""
+
+    def shape(mode: Any, _: Any, args: Any, __: Any) -> Any:
+        given = dict(zip(names, args[2:], strict=False))
+        bias, out_padding, sizes = given.get("bias"), given.get("output_padding"), (given["stride"], given["padding"], given["dilation"])
+        more = *sizes, out_padding is not None, out_padding or [0] * len(given["stride"]), given["groups"]
+        return mode.dispatch(aten.convolution.default, (), (*args[:2], bias, *more), {})
+
+    return shape
+
+
+def _grouped_mm(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
+    """The device multiplies groups in other types than bfloat16 one after the other, which torch's rule for shapes does not know."""
+    one, other, *rest = args
+    if one.dtype == torch.bfloat16:
+        return mode.dispatch(func, (), args, kwargs)
+    with mode:
+        return func(one.bfloat16(), other.bfloat16(), *rest, **kwargs).to(one.dtype)
+
+
+_like = torch.empty_like
+_SIZES = ("padding", "stride", "dilation", "groups")
+
+
+def _sums(tensor: Any, *shape: int) -> Any:
+    """A tensor in the precision in which sums are made."""
+    return tensor.new_empty(shape, dtype=torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype)
+
+
+def _ctc_loss(scores: Any, targets: Any, *_: Any, **__: Any) -> Any:
+    """A loss for each sequence, and for each of its moments the states of its target: its letters, with a blank around each."""
+    moments, sequences = scores.shape[0], scores.shape[1] if scores.dim() > 2 else 1
+    letters = targets.shape[1] if targets.dim() == 2 else targets.shape[0] // sequences
+    return scores.new_empty(sequences), scores.new_empty(sequences, moments, 2 * letters + 1)
+
+
+def _gru_backward(gradient: Any, _: Any, has_bias: bool) -> Any:
+    """Gradients of the three gates of both sides, of the state, and of both biases."""
+    gates = [gradient.new_empty(gradient.shape[0], 3 * gradient.shape[1]) for _ in range(2)]
+    return *gates, _like(gradient), *(each.new_empty(each.shape[1]) if has_bias else None for each in gates)
+
+
+def _batch_norm_sums(_: Any, __: Any, mean: Any, ___: Any, weight: Any, of_input: bool, *wanted: bool) -> Any:
+    """Two sums for each channel, and the gradients of weight and bias, of those that are wanted."""
+    sums = [_like(mean) if of_input else None for _ in range(2)]
+    return *sums, *(_like(weight) if each and weight is not None else None for each in wanted)
+
+
+#: Results by the operator's own arguments.
+_SHAPES: dict[str, Callable[..., Any]] = {
+    "_cudnn_rnn_backward": lambda x, weights, _, __, h, cell, *___: (
+        _like(x), _like(h), None if cell is None else _like(cell), [_like(each) for each in weights]
+    ),
+    # and the reciprocal root mean square of each row
+    "_fused_rms_norm": lambda x, shape, *_: (_like(x), _sums(x, *x.shape[: x.dim() - len(shape)], *[1] * len(shape))),
+    "_fused_rms_norm_backward": lambda _, x, __, ___, w, wanted: (_like(x), _like(w) if w is not None and wanted[1] else None),
+    # and five values of each element of the state for the backward pass
+    "_thnn_fused_gru_cell": lambda _, __, h, *___: (_like(h), h.new_empty(h.shape[0], 5 * h.shape[1])),
+    "_thnn_fused_gru_cell_backward": _gru_backward,
+    **dict.fromkeys(("_use_cudnn_ctc_loss", "_use_cudnn_ctc_loss.Tensor", "_use_miopen_ctc_loss", "_use_miopen_ctc_loss.Tensor"),
+                    lambda *_: False),
+    **dict.fromkeys(("_ctc_loss", "_ctc_loss.Tensor"), _ctc_loss), "batch_norm_elemt": lambda x, *_: _like(x),
+    **dict.fromkeys(("_ctc_loss_backward", "_ctc_loss_backward.Tensor", "batch_norm_backward_elemt"), lambda _, x, *__, **___: _like(x)),
+    # mean and reciprocal deviation of each channel
+    **dict.fromkeys(("batch_norm_stats", "batch_norm_gather_stats_with_counts"),
+                    lambda x, *_: (_sums(x, x.shape[1]), _sums(x, x.shape[1]))),
+    "batch_norm_backward_reduce": _batch_norm_sums,
+    # and which elements were inside of the range
+    **dict.fromkeys((
+        "fake_quantize_per_tensor_affine_cachemask", "fake_quantize_per_channel_affine_cachemask", "_fused_moving_avg_obs_fq_helper",
+        "_fake_quantize_per_tensor_affine_cachemask_tensor_qparams",
+    ), lambda x, *_: (_like(x), _like(x, dtype=torch.bool))),
 }  # fmt: skip
+
+
+def _shaped(rule: Callable[..., Any]) -> Callable[[Any, Any, Any, Any], Any]:
+    def shaped(mode: Any, _: Any, args: Any, kwargs: Any) -> Any:
+        with mode:
+            return rule(*args, **kwargs)
+
+    return shaped
+
+
+_BY_NAME: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
+    "_local_scalar_dense": _item, "item": _item, "is_nonzero": lambda *given: bool(_item(*given)), "equal": _equal, "allclose": _equal,
+    "nonzero": _nonzero, "masked_select": _masked_select, "index.Tensor": _index, "_unique2": _unique, "unique_dim": _unique,
+    "unique_consecutive": _unique, "repeat_interleave.Tensor": _repeat_interleave, "bincount": _bincount,
+    "record_stream": lambda mode, _, args, __: mode.storages.record_stream(*args),
+    "_pin_memory": lambda _, __, args, ___: pin(args[0]), "is_pinned": lambda _, __, args, ___: is_pinned(args[0]),
+    "mkldnn_convolution": _convolution("bias", *_SIZES), "cudnn_convolution": _convolution(*_SIZES), "_grouped_mm": _grouped_mm,
+    "cudnn_convolution_transpose": _convolution("padding", "output_padding", *_SIZES[1:]),
+    **{name: _shaped(rule) for name, rule in _SHAPES.items()},
+}  # fmt: skip
+_operators = {name: getattr(getattr(aten, name.partition(".")[0], None), name.partition(".")[2] or "default", None) for name in _BY_NAME}
+#: By operator, of those that this version of torch has.
+STAND_INS = {_operators[name]: rule for name, rule in _BY_NAME.items() if _operators[name] is not None}
 
 
 #: Elements of the largest tensor that an operator may make for real, so that memory stays bounded.
@@ -224,7 +311,7 @@ def can_run_for_real(mode: Any, func: Any, args: Any, kwargs: Any) -> bool:
     device = kwargs.get("device")
     if device is not None and torch.device(device).type != "cpu":
         return False
-    if func in STAND_INS or func is torch.ops.aten.lift_fresh.default:
+    if func in STAND_INS or func is aten.lift_fresh.default:
         return bool(tensors)
     return _is_small(mode, func, args, kwargs)
 

@@ -1,0 +1,242 @@
+"""Functions of torch that know tensors with data only, or that an emulated script must not run as they are: it saves nothing, profiles
+nothing, and has no workers beside it.
+
+`flex_attention` stands for attention by the kernel that torch would choose without a mask. What torch works out about a whole tensor, of
+which each rank holds a part, is no work of the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
+from torch.utils._pytree import tree_leaves
+
+from lumos.collect.loading import when_loaded
+from lumos.emulation.process.outside import OUTSIDE, leave_unwritten
+from lumos.emulation.process.patches import TORCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.emulation.process.journal import Journal
+
+
+def parameters(mode: Any) -> None:
+    """Parameters never have data, and one that is moved to the device stays the same object, so that what shares it still does."""
+    for module in ("torch.utils._foreach_utils", "torch.optim.optimizer"):
+        importlib.import_module(module)._foreach_supported_types.append(FakeTensor)
+    data = torch.Tensor.data
+
+    def put(tensor: Any, other: Any) -> None:
+        data.__set__(tensor, other)
+        if isinstance(other, FakeTensor):
+            tensor.fake_device = other.fake_device
+
+    FakeTensor.data = property(data.__get__, put)
+
+    @TORCH.around(torch.utils, "swap_tensors")
+    def swap_tensors(swap: Any, one: Any, other: Any) -> None:
+        if not (isinstance(one, FakeTensor) and isinstance(other, FakeTensor)):
+            with mode.storages.owners.without(one, other):
+                swap(one, other)
+        elif one.is_meta == other.is_meta:
+            one.data = other
+        else:  # which torch's own function refuses, since the mode has weak references to both
+            torch._C._swap_tensor_impl(one, other)
+            one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+
+    @TORCH.around(torch.nn.Parameter, "__new__")
+    def parameter(make: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
+        made = make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
+        mode.storages.owners.parameter(made)
+        return made
+
+
+def values(mode: Any) -> None:
+    """Arrays, numbers and texts of tensors without data, and tensors made of a sequence in which tensors stand, as of the losses of several
+    batches: those are read one by one. Values count as finite."""
+
+    @TORCH.around(torch.Tensor, "numpy")
+    def as_array(numpy: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        known = mode.known.copied(tensor) if isinstance(tensor, FakeTensor) else tensor
+        if known is not None:
+            return numpy(known, *args, **kwargs)
+        library: Any = importlib.import_module("numpy")
+        mode.journal.assume("stand-in-array", "an array made from a tensor is full of ones: tensors have no data here")
+        name = str(tensor.dtype).removeprefix("torch.").replace("bfloat16", "float32")
+        return library.broadcast_to(library.ones((), dtype=name), tuple(tensor.shape))
+
+    torch.Tensor.__array__ = lambda tensor, dtype=None: tensor.numpy() if dtype is None else tensor.numpy().astype(dtype)
+
+    @TORCH.around(torch.Tensor, "__format__")
+    def formatted(text: Any, tensor: Any, specification: str) -> str:
+        return format(tensor.item(), specification) if isinstance(tensor, FakeTensor) and tensor.dim() == 0 else text(tensor, specification)
+
+    def read(data: Any) -> Any:
+        if isinstance(data, FakeTensor):
+            return data.tolist()
+        nested = isinstance(data, (list, tuple)) and any(isinstance(each, (list, tuple, FakeTensor)) for each in data)
+        return [read(each) for each in data] if nested else data
+
+    @TORCH.around(torch, "tensor")
+    @TORCH.around(torch, "as_tensor")
+    def made(make: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        return make(data if isinstance(data, torch.Tensor) else read(data), *args, **kwargs)
+
+    @TORCH.around(torch.Tensor, "isfinite")
+    @TORCH.around(torch, "isfinite")
+    def isfinite(check: Any, tensor: Any) -> Any:
+        found = check(tensor)
+        if isinstance(found, FakeTensor):
+            mode.known.know(found, True)
+        return found
+
+    for name in ("tensor", "as_tensor", "isfinite"):  # as torch.jit.script knows them, which torch's own optimizers come through
+        torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
+    torch.backends.mha.set_fastpath_enabled(False)  # which packs padded sequences by the values of their mask
+    # transformers makes masks that need no value where it meets tensors without data; a real run reads the values.
+    when_loaded("transformers.utils.import_utils", lambda loaded: setattr(loaded, "is_fake_tensor", lambda _: False))
+
+
+def higher_order(journal: Journal, mode: Any) -> None:
+    """Functions that take functions, and shapes of whole distributed tensors. mode: the one that the script runs in."""
+
+    def random(_: Any, __: Any, ___: Any, operator: Any, *args: Any, **kwargs: Any) -> Any:
+        """The operator on this rank's part of a distributed tensor, between two offsets of the generator, which draws no numbers here."""
+        with mode:
+            return operator(*args, **kwargs)
+
+    def parts(module: Any) -> None:
+        if hasattr(module, "run_dtensor_rng_op"):  # earlier versions of torch call the operator itself
+            module.run_dtensor_rng_op.py_impl(type(mode))(random)
+
+    def whole(module: Any) -> None:
+        @TORCH.around(module.ShardingPropagator, "_propagate_tensor_meta_non_cached")
+        def shape_of_whole(find: Any, *args: Any, **kwargs: Any) -> Any:
+            return mode.hidden(lambda: find(*args, **kwargs))
+
+    when_loaded("torch.nn.attention.flex_attention", lambda module: _flexible(module, journal))
+    when_loaded("torch._prims.rng_prims", parts)
+    when_loaded("torch.distributed.tensor._sharding_prop", whole)
+
+
+def _flexible(module: Any, journal: Journal) -> None:
+    def flex_attention(
+        query: Any, key: Any, value: Any, score_mod: Any = None, block_mask: Any = None, scale: float | None = None,
+        enable_gqa: bool = False, return_lse: bool = False, kernel_options: Any = None, *, return_aux: Any = None,
+    ) -> Any:  # fmt: skip
+        del kernel_options
+        if score_mod is not None or block_mask is not None:
+            journal.assume(
+                "flex-attention", "flex_attention takes the time of attention without a mask: what its functions hide is not known"
+            )
+        out = torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale, enable_gqa=enable_gqa)
+        if return_aux is None and not return_lse:
+            return out
+        sums = query.new_empty(query.shape[:-1], dtype=torch.float32)
+        if return_aux is None:
+            return out, sums
+        return out, module.AuxOutput(**{name: sums for name in ("lse", "max_scores") if getattr(return_aux, name)})
+
+    module.flex_attention = flex_attention
+
+
+#: What torch and others save without Python's files.
+_SAVERS = dict.fromkeys(
+    ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict_saver"), ("save", "async_save", "save_state_dict")
+) | {"safetensors.torch": ("save_file", "save_model")}
+_SAVING_METHODS = {
+    "transformers.trainer": ("Trainer", "_save_checkpoint"), "transformers.modeling_utils": ("PreTrainedModel", "save_pretrained"),
+}  # fmt: skip
+
+
+def saving(journal: Journal) -> None:
+    """Checkpoints are not saved, but what is saved into memory, as when a tensor of the host is pickled."""
+
+    def nothing(*_: Any, **__: Any) -> None:
+        journal.assume("not-saved", "checkpoints are not saved")
+
+    @OUTSIDE.around(torch, "save")
+    def save(write: Any, content: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(file, io.BytesIO) or any(isinstance(each, FakeTensor) for each in tree_leaves(content)):
+            leave_unwritten(file)
+            return nothing()
+        with unset_fake_temporarily():
+            return write(content, file, *args, **kwargs)
+
+    @OUTSIDE.around(torch, "load")
+    def load(read: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
+        with unset_fake_temporarily() if isinstance(file, io.BytesIO) else contextlib.nullcontext():
+            return read(file, *args, **kwargs)
+
+    def cut(owner: Any, names: tuple[str, ...]) -> None:
+        for name in names:
+            OUTSIDE.put(owner, name, nothing)
+
+    for module, names in _SAVERS.items():
+        when_loaded(module, functools.partial(cut, names=names))
+    for module, (owner, name) in _SAVING_METHODS.items():
+        when_loaded(module, lambda loaded, owner=owner, name=name: cut(getattr(loaded, owner), (name,)))  # type: ignore[misc]
+
+
+def profilers(journal: Journal, stepped: Callable[[bool], None]) -> None:
+    """Profilers of the script's own, which would meet the emulation's. stepped: called where one is told that a step has ended
+    (True), or will be (False)."""
+
+    class Profile:
+        """A profiler that records nothing."""
+
+        def __init__(self, *_: Any, schedule: Any = None, **__: Any) -> None:
+            journal.assume("no-own-profiler", "the script's own profiler records nothing")
+            if schedule is not None:
+                stepped(False)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> None:
+            pass
+
+        def step(self) -> None:
+            stepped(True)
+
+        def __getattr__(self, _: str) -> Any:
+            return lambda *_, **__: None
+
+    torch.profiler.profile = torch.autograd.profiler.profile = Profile
+    torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()
+    for name in ("range_push", "range_pop", "range_start", "range_end", "mark"):
+        setattr(torch.cuda.nvtx, name, lambda *_: None)
+
+
+#: Arguments of a data loader that are about its workers, and about the memory that they fill.
+_OF_WORKERS = (
+    "num_workers", "pin_memory", "persistent_workers", "prefetch_factor", "timeout", "multiprocessing_context", "pin_memory_device",
+)  # fmt: skip
+
+
+def loaders(journal: Journal, mode: Any) -> None:
+    """Data loaders run for real, in this process: their workers would have to be emulated too."""
+    data = importlib.import_module("torch.utils.data.dataloader")
+    code = data.DataLoader.__init__.__code__
+    hidden: dict[int, bool] = {}
+
+    @TORCH.around(data.DataLoader, "__init__")
+    def init(make: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
+        given = dict(zip(code.co_varnames[1 : code.co_argcount], args, strict=False)) | kwargs
+        make(loader, **{name: value for name, value in given.items() if name not in _OF_WORKERS})
+        hidden[id(loader.dataset)] = apart = bool(given.get("num_workers"))
+        if apart:
+            journal.assume("no-workers", "data loaders run in the process itself, and their work is not part of the record")
+
+    @TORCH.around(data._BaseDataLoaderIter, "__next__")
+    def following_batch(following: Any, iterator: Any) -> Any:
+        with mode.aside(hidden=hidden.get(id(iterator._dataset), False)):
+            batch = following(iterator)
+        return mode.batch_of(batch)
