@@ -109,20 +109,6 @@ def test_changed_durations_carry_over_to_another_plan(written, glob, keys, chang
     assert found.changes == (change.replace("=", " = "), f"scale {glob} by 0.5")
 
 
-@pytest.mark.parametrize(
-    "durations",
-    [
-        Durations.parse(["*nccl*=0.5"], (), (), ()),
-        Durations.parse(["gemm*=0.5", "cpu:*=0.9"], (), (), ()),
-        Durations.parse((), (), (), ["5=1.5"]),
-    ],
-)
-def test_changed_durations_under_the_measured_plan_equal_changed_durations_alone(written, durations):
-    # the same change made twice: on the tasks of the trace, and on the prices of the identified plan
-    under_plan, alone = (written.whatif(*words, durations=durations) for words in (["tp=2"], []))
-    assert under_plan.outcome.step_time_s == pytest.approx(alone.outcome.step_time_s, rel=0.01)
-
-
 def test_a_slow_rank_is_one_of_the_new_plan(written):
     slow = Durations.parse((), (), (), ["15=1.5"])
     found = written.whatif("dp=4", durations=slow).outcome.step_time_s
@@ -155,17 +141,18 @@ def test_the_answer_has_memory_and_utilization(written):
     assert sum(outcome.breakdown) == pytest.approx(outcome.step_time_s)
 
 
-def test_a_faster_network_never_slows_the_step(written):
+def test_faster_links_and_devices_take_less_time_and_other_devices_keep_no_measured_one(written):
     faster = written.whatif(network=("bandwidth=x2",))
     assert faster.outcome.step_time_s < faster.base.step_time_s
     assert written.whatif(network=("bandwidth=x1,latency=x1",)).outcome.step_time_s == pytest.approx(faster.base.step_time_s)
+    other = written.whatif(cluster="b200")
+    assert other.share.measured == 0.0 and other.outcome.step_time_s < written.whatif(cluster="h100").outcome.step_time_s
 
 
-def test_another_cluster(written):
-    assert written.whatif(cluster="b200").outcome.step_time_s < written.whatif(cluster="h100").outcome.step_time_s
-
-
-def test_a_plan_that_breaks_a_rule_is_refused(written):
+def test_a_plan_that_breaks_a_rule_and_ranks_of_one_stage_are_refused(written):
+    part = replace(written.traces, traces=written.traces.traces[:2])
+    with pytest.raises(LumosError, match="at least one rank of every pipeline stage"):
+        answer_changes(part, build(part), Changes(parse_settings(["layers=24"])))
     with pytest.raises(PlanError, match="heads"):
         written.whatif("tp=5")
     with pytest.raises(UsageError, match="valid are"):
@@ -174,36 +161,12 @@ def test_a_plan_that_breaks_a_rule_is_refused(written):
         written.whatif("ep=2")
 
 
-def test_a_stage_without_a_trace_is_refused(written):
-    half = replace(written.traces, traces=written.traces.traces[:4])
-    with pytest.raises(LumosError, match=r"--set tp: .* every pipeline stage"):
-        answer_changes(half, build(half), Changes(parse_settings(["tp=4"])))
-
-
 def test_a_grid_of_plans(written):
     cells = evaluate(written.traces, written.graph, Changes(), parse_grid(["tp=2,5", "dp=2"]))
     assert [cell.settings for cell in cells] == [{"tp": "2", "dp": "2"}, {"tp": "5", "dp": "2"}]
     assert cells[0].step_time_s == pytest.approx(written.whatif("tp=2").outcome.step_time_s)
     assert cells[1].step_time_s is None
     assert "heads" in cells[1].refused
-
-
-def test_a_grid_of_durations_is_swept_together(written):
-    cells = evaluate(written.traces, written.graph, Changes(), parse_grid(["scale:*gemm*=0.5,1,2"]))
-    times = [cell.step_time_s for cell in cells]
-    assert times == sorted(times)
-    assert times[1] == pytest.approx(written.whatif("tp=2").base.step_time_s, rel=1e-3)
-
-
-def test_ranks_of_one_stage_are_no_whole_model(written):
-    part = replace(written.traces, traces=written.traces.traces[:2])
-    with pytest.raises(LumosError, match="at least one rank of every pipeline stage"):
-        answer_changes(part, build(part), Changes(parse_settings(["layers=24"])))
-
-
-def test_other_hardware_keeps_no_measured_time(written):
-    found = written.whatif(cluster="b200")
-    assert found.share.measured == 0.0
 
 
 def test_a_latency_that_is_not_stated_cannot_change():

@@ -53,17 +53,14 @@ def test_modules_that_only_wrap_another_one_are_set_aside():
     """The same two layers, alone and within what exchanges their gradients, the second one wrapped once more."""
 
     def unwrapped(modules):
+        modules = {f"nn.Module: {name}": path for name, path in modules.items()}
         marks = [mark("ProfilerStep#0", 1, 100), *(mark(name, 10 * i + 2, 10 * i + 8) for i, name in enumerate(modules))]
         operators = [op("aten::addmm", 10 * i + 3, 10 * i + 5) for i in range(len(modules))]
-        process = Process(
-            rank=0, world=1, accelerator="cpu", torch="2", threads=["main"], operators=operators, marks=marks, modules=modules
-        )
+        said = {"accelerator": "cpu", "torch": "2", "threads": ["main"], "operators": operators, "marks": marks, "modules": modules}
+        process = Process(rank=0, world=1, **said)
         return [place.module for place in placed(process).unwrapped]
 
-    plain = {"nn.Module: Model_0": "Model", "nn.Module: Linear_0": "layers.0.up", "nn.Module: Norm_0": "layers.1.norm"}
-    plain |= {"nn.Module: Linear_1": "layers.1.up", "nn.Module: Linear_2": "head"}
-    wrapped = {"nn.Module: DistributedDataParallel_0": "DistributedDataParallel", "nn.Module: Model_0": "module"}
-    wrapped |= {"nn.Module: Linear_0": "module.layers.0.up", "nn.Module: Norm_0": "module.layers.1.wrapped.norm"}
-    wrapped |= {"nn.Module: Linear_1": "module.layers.1.wrapped.up", "nn.Module: Linear_2": "module.head"}
+    plain = {"Model_0": "Model", "Linear_0": "layers.0.up", "Norm_0": "layers.1.norm", "Linear_1": "layers.1.up", "Linear_2": "head"}
+    wrapped = {name: f"module.{path}".replace("1.", "1.wrapped.") for name, path in plain.items()} | {"Model_0": "module"}
     assert unwrapped(plain) == ["", "layers.*", "layers.*.norm", "layers.*.up", "head"]
-    assert unwrapped(wrapped) == ["", "", "layers.*", "layers.*.norm", "layers.*.up", "head"]
+    assert unwrapped({"Replicas_0": "Replicas", **wrapped}) == ["", "", "layers.*", "layers.*.norm", "layers.*.up", "head"]

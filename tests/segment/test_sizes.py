@@ -174,5 +174,5 @@ def test_a_gate_beside_the_feed_forward_width_is_twice_that_width(tmp_path):
     trace = trace_of(tuple(script.calls), tmp_path)
     assert sizes(trace).ffn == 12
     axes, change = axes_of(trace), Resized(trace, sizes(trace), sizes(trace)._replace(ffn=20))
-    changed = {o.shapes for i, o in enumerate(axes.operators) for o in (change.operator(i),) if o.name == "aten::addmm"}
+    changed = {change.operator(i).shapes for i, o in enumerate(axes.operators) if o.name == "aten::addmm"}
     assert {((40,), (32, 10), (10, 40)), ((10,), (32, 20), (20, 10))} <= changed

@@ -144,33 +144,20 @@ def test_work_of_others_between_the_nodes_of_a_pass_does_not_part_it(drawn):
     ]
 
 
-def test_what_is_cheap_to_make_is_made_again(drawn):
+@pytest.mark.parametrize(
+    ("first", "kernels"),
+    [
+        # Storage 2 is never written: `add` reads storage 1 in its place.
+        ("silu", [("triton_poi_fused_silu_mul", 3 * SIZE), ("triton_poi_fused_add", 3 * SIZE)]),
+        # Read 1 and 3, write 4 and the sum; then read the sum and 5, write 6.
+        ("sum", [("triton_red_fused_sum_mul", 4 * SIZE), ("triton_poi_fused_add", 3 * SIZE)]),
+    ],
+)
+def test_what_is_cheap_to_make_is_made_again_and_a_reduction_is_not(drawn, first, kernels):
     draw = drawn()
-    draw.mark(
-        f"{REGION_PREFIX}0/0",
-        op(draw, "silu", [1], 2),
-        op(draw, "mul", [2, 3], 4),
-        multiply(draw, 4, 5),
-        op(draw, "add", [2, 5], 6),
-    )
+    draw.mark(f"{REGION_PREFIX}0/0", op(draw, first, [1], 2), op(draw, "mul", [2, 3], 4), multiply(draw, 4, 5), op(draw, "add", [2, 5], 6))
     found = launches(draw)
-    # Storage 2 is never written: `add` reads storage 1 in its place.
-    assert found[0][1][0] == ("triton_poi_fused_silu_mul", 3 * SIZE)
-    assert ("triton_poi_fused_add", 3 * SIZE) in found[-1][1]
-
-
-def test_a_reduction_is_not_made_again(drawn):
-    draw = drawn()
-    draw.mark(
-        f"{REGION_PREFIX}0/0",
-        op(draw, "sum", [1], 2),
-        op(draw, "mul", [2, 3], 4),
-        multiply(draw, 4, 5),
-        op(draw, "add", [2, 5], 6),
-    )
-    (_, first), (_, last) = launches(draw)
-    # Read 1 and 3, write 4 and the sum; then read the sum and 5, write 6.
-    assert first[0] == ("triton_red_fused_sum_mul", 4 * SIZE) and last == [("triton_poi_fused_add", 3 * SIZE)]
+    assert found[0][1][0] == kernels[0] and kernels[1] in found[-1][1]
 
 
 def test_operators_on_complex_numbers_are_not_fused(drawn):
