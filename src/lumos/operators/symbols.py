@@ -80,10 +80,6 @@ class Symbols:
             self._numbers[known] = size
         return Axis(1, (known,))
 
-    def is_number(self, symbol: int) -> bool:
-        """Whether a symbol is a number."""
-        return symbol in self._numbers
-
     def plain(self, size: int) -> Axis:
         """The same, but for a size of 1, which is taken as that number."""
         return ONE if size == 1 else self.fresh(size)
@@ -149,14 +145,14 @@ class Symbols:
         """Axes laid end to end, each so many times, and so many elements more."""
         counted: Counter[tuple[int, ...]] = Counter()
         for times, term in terms:
-            axis = self._without_numbers(self.normal(term))
+            axis = self.folded(term)
             known = self._follows.get(axis.symbols[0]) if len(axis.symbols) == 1 else None
             if not axis.symbols:
                 constant += times * axis.factor
             elif isinstance(known, Sum):
                 constant += times * axis.factor * known.constant
                 for inner_times, inner in known.terms:
-                    normal = self._without_numbers(self.normal(inner))
+                    normal = self.folded(inner)
                     counted[normal.symbols] += times * axis.factor * inner_times * normal.factor
             else:
                 counted[axis.symbols] += times * axis.factor
@@ -206,7 +202,7 @@ class Symbols:
         ordered = self.normal(a), self.normal(b)
         if self._renamed(*ordered) or self._renamed(*ordered[::-1]):
             return
-        a, b = map(self._without_numbers, ordered)
+        a, b = map(self.folded, ordered)
         common = Counter(a.symbols) & Counter(b.symbols)
         left, right = _without(a.symbols, common), _without(b.symbols, common)
         if not left or not right:
@@ -216,7 +212,7 @@ class Symbols:
 
     def _renamed(self, a: Axis, b: Axis) -> bool:
         """Say of an axis of one symbol that it is another axis that has numbers inside, in their order."""
-        if a.factor != 1 or len(a.symbols) != 1 or self._without_numbers(b) == b:
+        if a.factor != 1 or len(a.symbols) != 1 or self.folded(b) == b:
             return False
         s = a.symbols[0]
         if s in self._follows or s in self._numbers or s in self._inside(b.symbols):

@@ -80,12 +80,13 @@ class _Names:
         if "seq" not in out and (steps := self._recurrent("t")) is not None:
             out["seq"] = (steps,)
         weights = list(self._matrices())
-        hidden = table[1] if table is not None and not self._is_wide(table, weights) else self._most_shared(weights)
+        counted = Counter(self.symbols.folded(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
+        hidden = table[1] if table is not None and not self._is_wide(table, weights) else self._most_shared(counted, len(weights))
         if hidden is not None:
             out["hidden"] = (hidden,)
             self._inside(hidden, weights, out)
             self._vocabulary(table, hidden, weights, out)
-        elif table is None and (passed := self._passed_on(weights)):
+        elif table is None and (passed := self._passed_on(counted)):
             out["hidden"] = passed
         return {name: found for name, found in out.items() if self._is_size(name, found[0])}
 
@@ -262,16 +263,13 @@ class _Names:
         """Whether a table's width is that of no layer, so that it holds features and no tokens."""
         return bool(weights) and not any(self.key(table[1]) in map(self.key, pair) for pair in weights)
 
-    def _most_shared(self, weights: list[tuple[Axis, Axis]]) -> Axis | None:
-        """The width that more weights than any other have on one side, and at least half of them."""
-        counted = Counter(self.symbols.folded(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
+    def _most_shared(self, counted: Counter[Axis], number: int) -> Axis | None:
+        """The width that more weights than any other have on one side, and at least half of them, of that number."""
         found = counted.most_common(2)
-        least = max(2, len(weights) / 2)
-        return found[0][0] if found and found[0][1] >= least and (len(found) < 2 or found[1][1] < found[0][1]) else None
+        return found[0][0] if found and found[0][1] >= max(2, number / 2) and (len(found) < 2 or found[1][1] < found[0][1]) else None
 
-    def _passed_on(self, weights: list[tuple[Axis, Axis]]) -> tuple[Axis, ...]:
+    def _passed_on(self, counted: Counter[Axis]) -> tuple[Axis, ...]:
         """Of layers one after the other the widths that one passes on to the next, where most of these are of one size."""
-        counted = Counter(self.symbols.folded(axis) for pair in weights for axis in {self.key(a): a for a in pair}.values())
         sizes = Counter(self.symbols.size(axis) for axis, several in counted.items() if several > 1)
         found = sizes.most_common(2)
         if not found or (len(found) > 1 and found[1][1] == found[0][1]):

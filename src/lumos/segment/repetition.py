@@ -148,13 +148,14 @@ def _chain(symbols: Sequence[int], at: list[int]) -> list[int]:
     for i, anchor in enumerate(at[1:]):
         fits = i == 0 or alike(stretches[i - 1], stretches[i]) >= LEAST_ALIKE
         if not fits:
-            best = max(best, chain, key=_length)
+            best = max(best, chain, key=_extent)
             chain = [at[i]]
         chain.append(anchor)
-    return max(best, chain, key=_length)
+    return max(best, chain, key=_extent)
 
 
-def _length(chain: list[int]) -> tuple[bool, int]:
+def _extent(chain: list[int]) -> tuple[bool, int]:
+    """Whether a chain has more anchors than two, and how many symbols it spans."""
     return len(chain) > FEWEST_LAYERS, chain[-1] - chain[0] if chain else 0
 
 
@@ -177,11 +178,15 @@ def _run(symbols: Sequence[int], anchors: list[int]) -> Run | None:
     layers = [Counter(symbols[a:b]) for a, b in pairwise(bounds)]
     if alike(layers[-2], layers[-1]) < LEAST_ALIKE:
         return None
+    return Run(bounds, _likeness(layers), (stop - starts[0]) / len(symbols))
+
+
+def _likeness(layers: Sequence[Counter[int]]) -> float:
+    """The mean share of symbols that a layer has in common with the one most like it."""
     kinds = Counter(frozenset(layer.items()) for layer in layers)
-    most = {kind: 1.0 if many > 1 else max(alike(Counter(dict(kind)), Counter(dict(other))) for other in kinds if other != kind)
-            for kind, many in kinds.items()}  # fmt: skip
-    share = sum(most[kind] * many for kind, many in kinds.items()) / len(layers)
-    return Run(bounds, share, (stop - starts[0]) / len(symbols))
+    every, single = [Counter(dict(kind)) for kind in kinds], [Counter(dict(kind)) for kind, many in kinds.items() if many == 1]
+    shares = (max(alike(layer, other) for other in every if other != layer) for layer in single)
+    return (len(layers) - len(single) + sum(shares)) / len(layers)
 
 
 def _agree(symbols: Sequence[int], anchors: list[int], offset: int) -> bool:

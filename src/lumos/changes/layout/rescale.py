@@ -250,12 +250,13 @@ def attention_blocks(
 def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0) -> Estimate | None:
     """The cost model's time of an operator on an accelerator; None where no model covers it. times: an attention is modelled as that of so
     many batches at once."""
-    sizes, dtype = product(o) or grouped_product(o), dtype_on(o, accelerator)
+    sizes = product(o) or grouped_product(o)
     if sizes is not None:
         m, n, k, batch = sizes
+        dtype = dtype_on(o, accelerator)
         return None if dtype is None else gemm(m, n, k, accelerator, dtype, batch=batch, cast=False)
     if is_attention(o.name):
-        a = attention_of(o.name, o.shapes)
+        a, dtype = attention_of(o.name, o.shapes), dtype_on(o, accelerator)
         if a is None or dtype is None:
             return None
         direction = Direction.BACKWARD if "backward" in o.name else Direction.FORWARD
