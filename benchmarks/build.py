@@ -1,4 +1,4 @@
-"""From columns to a graph: the build table of docs/performance.md.
+"""From columns to a graph: benchmarks/results/build.md.
 
     LUMOS_TRACES=... python -m benchmarks.build
 
@@ -14,7 +14,8 @@ import time
 from pathlib import Path
 
 from benchmarks.repeat import repeated
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 
 from lumos.graph.build import build
 from lumos.graph.table import Graph
@@ -28,7 +29,7 @@ PEER_TASKS = 200_000
 
 
 def main() -> int:
-    write_section("docs/performance.md", "build", table())
+    write_result("benchmarks/results/build.md", table())
     return 0
 
 

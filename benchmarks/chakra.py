@@ -1,6 +1,6 @@
 """Speed of the Chakra tools: the codec against protobuf, the export of a large job, linking and checking.
 
-python -m benchmarks.chakra        writes the section `chakra` of docs/performance.md
+python -m benchmarks.chakra        writes benchmarks/results/chakra.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
@@ -47,7 +48,7 @@ def main() -> int:
         " protobuf is not needed at run time and cannot clash with another installation, and fields that are not in the schema are"
         " preserved byte for byte.\n\n" + markdown_table(("codec, per node of the export", "own", "protobuf"), _codec_rows()),
     ]
-    write_section("docs/performance.md", "chakra", "## Chakra\n\n" + "\n\n".join(parts))
+    write_result("benchmarks/results/chakra.md", "\n\n".join(parts))
     return 0
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.gemm_model import gemm
@@ -22,9 +23,8 @@ def main() -> None:
     m, n, k = np.exp2(np.random.default_rng(0).uniform(5, 15, (3, COUNT))).astype(int)
     best = min(_seconds(lambda: gemm(m, n, k, accelerator)) for _ in range(5))
     limit = min(_seconds(lambda: 2.0 * m * n * k / 1e15) for _ in range(5))
-    write_section(
-        "docs/performance.md",
-        "cost",
+    write_result(
+        "benchmarks/results/cost.md",
         "Written by `python -m benchmarks.cost`: random shapes on one core, best of five. To reach: 1 M/s. The limit beside it computes"
         " nothing but the FLOP of each shape.\n\n"
         + markdown_table(

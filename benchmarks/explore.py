@@ -1,4 +1,4 @@
-"""How fast reports and the explorer are: the explore table of docs/performance.md.
+"""How fast reports and the explorer are: benchmarks/results/explore.md.
 
     python -m benchmarks.explore            with LUMOS_TRACES set: reports of public recordings too
 
@@ -23,7 +23,8 @@ from benchmarks import simulate as simulated
 from benchmarks.load import busy
 from benchmarks.repeat import repeated, stretched
 from tools.browser import Page, browser
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 
 from lumos.analyze.loop.steps import members
 from lumos.changes.changes import Changes
@@ -54,7 +55,7 @@ def main() -> int:
         rows = [*_reports(Path(folder), page), *_large(Path(folder), page)]
     text = markdown_table(("what", "figure", "to reach"), rows)
     print(text)
-    write_section("docs/performance.md", "explore", f"Written by `python -m benchmarks.explore` ({busy()}).\n\n{text}")
+    write_result("benchmarks/results/explore.md", f"Written by `python -m benchmarks.explore` ({busy()}).\n\n{text}")
     return 0
 
 

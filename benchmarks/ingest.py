@@ -1,4 +1,4 @@
-"""From files to columns: the ingest table of docs/performance.md.
+"""From files to columns: benchmarks/results/ingest.md.
 
     LUMOS_TRACES=... python -m benchmarks.ingest
 
@@ -22,7 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 #: Bytes of JSON that the repeated recording reaches.
 LONG = 310_000_000
@@ -68,7 +69,7 @@ class Reading(NamedTuple):
 
 
 def main() -> int:
-    write_section("docs/performance.md", "ingest", table())
+    write_result("benchmarks/results/ingest.md", table())
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Speed of predictions: whole commands, and published rows a second in coarse form; writes docs/performance.md.
+"""Speed of predictions: whole commands, and published rows a second in coarse form; writes benchmarks/results/predict.md.
 
     LUMOS_MEASURED=... python -m benchmarks.predict
 
@@ -15,7 +15,8 @@ import sys
 import time
 from pathlib import Path
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.prediction.validate import read_tables, score
 
@@ -40,7 +41,7 @@ def main() -> int:
     peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1024
     rows.append(("peak memory of either", "≤ 1 GB", f"{peak:.0f} MB"))
     rows.append(_published(folder))
-    write_section("docs/performance.md", "predict", "## Predict\n\n" + markdown_table(("what", "figure", "reached"), rows))
+    write_result("benchmarks/results/predict.md", markdown_table(("what", "figure", "reached"), rows))
     return 0
 
 

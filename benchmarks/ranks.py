@@ -1,4 +1,4 @@
-"""Many ranks in one graph: the rank table of docs/performance.md.
+"""Many ranks in one graph: benchmarks/results/many-ranks.md.
 
     python -m benchmarks.ranks [--ranks 512] [--tasks 100000]
 
@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import numpy as np
 from benchmarks.load import busy
 from benchmarks.repeat import repeated, stretched
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 
 from lumos.graph.concatenate import concatenate
 from lumos.graph.joined.ranks import join
@@ -52,7 +53,7 @@ def main() -> int:
     parser.add_argument("--ranks", type=int, default=512)
     parser.add_argument("--tasks", type=int, default=100_000, help="tasks a rank")
     args = parser.parse_args()
-    write_section("docs/performance.md", "many-ranks", table(args.ranks, args.tasks))
+    write_result("benchmarks/results/many-ranks.md", table(args.ranks, args.tasks))
     return 0
 
 

@@ -1,4 +1,4 @@
-"""How reading the files of many ranks grows with the workers of a Ray cluster: the table of docs/performance.md.
+"""How reading the files of many ranks grows with the workers of a Ray cluster: benchmarks/results/read-workers.md.
 
     LUMOS_TRACES=... python -m benchmarks.read_workers        needs Ray (extra `distributed`)
 
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.ingest import repeat_events
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.trace import read
 
@@ -42,7 +43,7 @@ class Reading(NamedTuple):
 
 
 def main() -> int:
-    write_section("docs/performance.md", "read-workers", table())
+    write_result("benchmarks/results/read-workers.md", table())
     return 0
 
 

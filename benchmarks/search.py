@@ -15,7 +15,8 @@ import sys
 import time
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
@@ -48,7 +49,7 @@ def main() -> int:
         return 2
     for part in parts:
         name, run = sections[part]
-        write_section("docs/performance.md", name, run())
+        write_result(f"benchmarks/results/{name}.md", run())
     return 0
 
 
@@ -70,7 +71,7 @@ def searches() -> str:
     head = ("search", "plans", "too large", "proved slower", "timed", "s", "CPU s", "peak memory")
     return (
         f"Written by `python -m benchmarks.search`, {NOTE}. Whole searches (to reach: 20 s and 90 s, 2 GB); the plans that they find are in"
-        ' [accuracy](accuracy.md), section "Searches":\n\n' + markdown_table(head, rows)
+        " `validation/results/searches.md`:\n\n" + markdown_table(head, rows)
     )
 
 

@@ -1,6 +1,6 @@
 """How fast a graph is simulated: ns a task of the sweep, the batched sweep and the event loop, beside two alternatives.
 
-Run `python -m benchmarks.simulate` to measure and to write the table into docs/performance.md.
+Run `python -m benchmarks.simulate` to measure and to write benchmarks/results/simulate.md.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
-from tools.document import write_section
+from tools.figures import write_result
 
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
 from lumos.simulation import Frozen, freeze, simulate, sweep, sweep_many
@@ -187,10 +187,10 @@ def table() -> str:
 
 
 def main() -> None:
-    """Measure, print, and put the table between its markers in docs/performance.md."""
+    """Measure, print, and write the table."""
     text = table()
     print(text)
-    write_section("docs/performance.md", "simulate", text)
+    write_result("benchmarks/results/simulate.md", text)
 
 
 if __name__ == "__main__":

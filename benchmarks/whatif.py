@@ -1,4 +1,4 @@
-"""How fast a what-if is on a job of a million tasks: the whatif table of docs/performance.md.
+"""How fast a what-if is on a job of a million tasks: benchmarks/results/whatif.md.
 
     python -m benchmarks.whatif
 
@@ -19,7 +19,8 @@ import numpy as np
 from benchmarks.load import busy
 from benchmarks.repeat import repeated
 from benchmarks.simulate import synthetic
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations, matching
@@ -46,7 +47,7 @@ def main() -> int:
     text = markdown_table(("a job of 1 M tasks", "time of one core", "passes of NumPy", "to reach"), table)
     text += f"\n\nMade by `python -m benchmarks.whatif` on {platform.machine()}, Python {platform.python_version()} ({busy()})."
     print(text)
-    write_section("docs/performance.md", "whatif", text)
+    write_result("benchmarks/results/whatif.md", text)
     return 0
 
 

@@ -62,10 +62,10 @@ def test_no_source_file_mentions_a_case_without_standing_in_its_guide(guide):
     assert used <= guide.files
 
 
-DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("*/results/*.md")])
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
 def test_documents_name_files_that_exist(document):
     text = document.read_text(encoding="utf-8")
     named = re.findall(r"`((?:src|native|docs|validation|benchmarks|tools|examples|tests)/[\w./-]*(?:\.\w+|/))`", text)

@@ -3,7 +3,8 @@
     LUMOS_TRACES=... python -m tools.mutants [--only TEXT] [--jobs N] [--write]
 
 tools/mutants.toml lists the faults and which tests are run for each. --only takes those whose file or description contains a text; --write
-puts the table into docs/accuracy.md. Faults in native code need CMake and nanobind: the one module is built again (`tools.native_modules`).
+writes validation/results/mutants.md. Faults in native code need CMake and nanobind: the one module is built again
+(`tools.native_modules`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 from tools.native_modules import NativeModules
 
 import lumos._engine
@@ -141,7 +143,7 @@ def _failures(output: str) -> Iterator[str]:
 
 
 def table(outcomes: Sequence[Outcome]) -> str:
-    """The section of docs/accuracy.md."""
+    """The text of its result file."""
     killed = sum(o.killed for o in outcomes)
     text = (
         "Written by `make mutants`. Each row is a fault that was put into a copy of the code. A fault counts as killed where a test fails:"
@@ -150,7 +152,7 @@ def table(outcomes: Sequence[Outcome]) -> str:
         f"\n\n{killed} of {len(outcomes)} faults were killed ({killed / len(outcomes):.0%}; to reach: 90 %).\n\n"
     )
     rows = [(f"`{o.mutant.path}`: {o.mutant.what}", f"`{o.by}`" if o.killed else "**survived**") for o in outcomes]
-    return f"## Faults that the tests notice\n\n{text}{markdown_table(('fault', 'killed by'), rows)}"
+    return f"{text}{markdown_table(('fault', 'killed by'), rows)}"
 
 
 def main() -> int:
@@ -158,7 +160,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.mutants", description=__doc__.splitlines()[0] if __doc__ else "")
     parser.add_argument("--only", default="", help="text in the file or the description of the faults to run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="how many run at a time")
-    parser.add_argument("--write", action="store_true", help="write the table into docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="write the table into validation/results/mutants.md")
     given = parser.parse_args()
     chosen = [m for m in mutants() if given.only in m.path or given.only in m.what]
     for m in chosen:
@@ -172,7 +174,7 @@ def main() -> int:
             print(f"{'killed  ' if outcome.killed else 'SURVIVED'} {outcome.mutant.path}: {outcome.mutant.what}  {outcome.by}", flush=True)
     print(f"{sum(o.killed for o in outcomes)} of {len(outcomes)} killed")
     if given.write:
-        write_section("docs/accuracy.md", "mutants", table(outcomes))
+        write_result("validation/results/mutants.md", table(outcomes))
     return int(not all(o.killed for o in outcomes))
 
 

@@ -18,7 +18,8 @@ from functools import partial
 from math import prod
 from typing import Any, NamedTuple
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation.foreign.drawn import SEED
 from validation.foreign.nodes import Node
 from validation.foreign.pairs import Pair, drawn_pairs
@@ -135,11 +136,9 @@ def scores(seeds: Sequence[int]) -> Iterator[Score]:
 
 
 def section(found: Sequence[Score], seeds: Sequence[int]) -> str:
-    """The section of docs/accuracy.md."""
+    """The text of its result file."""
     rows = [("all", list(found)), *((key, [s for s in found if s.pair.change.startswith(key)]) for key in sorted(KEYS))]
     lines = [
-        "### What the axes of a program say",
-        "",
         f"Written by `python -m validation.axes --seed {' '.join(map(str, seeds))} --write`. Scripts drawn by seed run on fake",
         "tensors before and after a change of a size; the shapes that the axes of the calls before it give are compared with those after",
         "it, by work. No row of these draws was read before the first score, which this is.",
@@ -174,7 +173,7 @@ def main() -> int:
     text = section(list(scores(args.seed)), args.seed)
     print(text)
     if args.write:
-        write_section("docs/accuracy.md", "axes", text)
+        write_result("validation/results/axes.md", text)
     return 0
 
 

@@ -1,6 +1,6 @@
 """Chakra against truth: linking, the round trip, the rules, a simulator's known times, synthetic sets.
 
-LUMOS_TRACES=... LUMOS_CHAKRA=... python -m validation.chakra        writes the section `chakra` of docs/accuracy.md
+LUMOS_TRACES=... LUMOS_CHAKRA=... python -m validation.chakra        writes validation/results/chakra.md
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 from tests.chakra.two_stages import FINISH, NETWORK, two_stages
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation import chakra_player, chakra_ranks, chakra_simulator, chakra_uneven
 
 import lumos
@@ -109,7 +110,7 @@ def main() -> int:
         ("synthetic sets: replayed step", "≤ 5 %", f"{100 * max(abs(s.error) for s in samples):.2f} % at worst"),
         ("synthetic sets: marginals (Kolmogorov–Smirnov)", "≤ 0.1", f"{max(max(s.like.ks.values()) for s in samples):.3f} at worst"),
     ]
-    write_section("docs/accuracy.md", "chakra", _section(summary, links, apart, trips, samples, of_one, answers))
+    write_result("validation/results/chakra.md", _section(summary, links, apart, trips, samples, of_one, answers))
     return 0
 
 
@@ -246,7 +247,6 @@ def _section(
 ) -> str:
     return "\n\n".join(
         [
-            "## Chakra",
             "Written by `python -m validation.chakra` with `LUMOS_TRACES` and `LUMOS_CHAKRA` set.",
             markdown_table(("what", "to reach", "reached"), summary),
             "Linking. names: operators matched whose names agree. sequence numbers: of the matched operators that have autograd's number"

@@ -1,6 +1,6 @@
 """Synthetic sets of a family against sets of that family that were held out, and how well the source of a sample can be told.
 
-python -m validation.chakra_family        writes the section `chakra-family` of docs/accuracy.md
+python -m validation.chakra_family        writes validation/results/chakra-family.md
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation.chakra_operators import operator_distances, operator_names
 
 import lumos
@@ -109,7 +110,7 @@ def main() -> int:
         model, names = learn(sources, of_sets), operator_names(sources, of_sets)
         rows = [_held_out(model, names, facts, workload(_predicted(folder, facts))) for facts in HELD_OUT]
         told = _told(model, sources, folder)
-    write_section("docs/accuracy.md", "chakra-family", _section(rows, [each.limit for each in model.buckets], told))
+    write_result("validation/results/chakra-family.md", _section(rows, [each.limit for each in model.buckets], told))
     return 0
 
 
@@ -199,7 +200,6 @@ def _section(rows: list[Row], limits: list[float], told: Told) -> str:
     wrong = [row.wrong_near for row in rows]
     return "\n\n".join(
         [
-            "## Synthetic sets of a family",
             f"Written by `python -m validation.chakra_family`. Learned from {len(LEARNED)} sets: GPTs of {', '.join(KEYS)} as listed in"
             " the script, predicted on a cluster in which no transfer leaves the NVLink domain. Held out: sets with facts that none of them"
             f" has; the worst of {len(SEEDS)} seeds.",

@@ -1,6 +1,6 @@
 """Chakra sets of other hands, and exported jobs as a simulator runs them.
 
-LUMOS_TRACES=... LUMOS_CHAKRA=... python -m validation.chakra_sets        writes the section `chakra-sets` of docs/accuracy.md
+LUMOS_TRACES=... LUMOS_CHAKRA=... python -m validation.chakra_sets        writes validation/results/chakra-sets.md
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 import lumos
 from lumos.chakra.build import graph
@@ -44,7 +45,7 @@ def main() -> int:
     traces, sets = (Path(str(folder)) for folder in folders)
     with tempfile.TemporaryDirectory() as scratch:
         parts = [
-            "## Chakra sets of other hands, and exported jobs\n\nWritten by `python -m validation.chakra_sets` with `LUMOS_TRACES` and"
+            "Written by `python -m validation.chakra_sets` with `LUMOS_TRACES` and"
             " `LUMOS_CHAKRA` set.",
             "Sets that other tools wrote: read, held to the simulator's rules, replayed. A set of one rank of a larger job breaks"
             " rules by what it lacks. Sets in the manner of further producers (microbenchmarks of one collective, samples of a generator,"
@@ -57,7 +58,7 @@ def main() -> int:
                 ("job", "form", "work", "replayed", "one at a time", "its prices", "roofline"), list(_jobs(traces, Path(scratch)))
             ),
         ]
-    write_section("docs/accuracy.md", "chakra-sets", "\n\n".join(parts))
+    write_result("validation/results/chakra-sets.md", "\n\n".join(parts))
     return 0
 
 

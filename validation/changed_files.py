@@ -18,7 +18,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
@@ -118,7 +119,7 @@ def _difference(path: Path, wanted: float) -> float:
 
 
 def section(found: Sequence[Written]) -> str:
-    """The section of docs/accuracy.md."""
+    """The text of its result file."""
     off = [each for each in found if each.worst > FIGURE]
     recordings, keys = {each.recording for each in found}, {key for each in found for key in _keys(each.change)}
     rows = [
@@ -127,8 +128,6 @@ def section(found: Sequence[Written]) -> str:
         (f"answers whose files differ by more than {FIGURE:.1%}", str(len(off))),
     ]
     lines = [
-        "### Changed jobs as files",
-        "",
         "Written by `python -m validation.changed_files DIR --write`, with the recordings of `python -m validation.foreign --record DIR`.",
         "The step that each file replays to, against the step of the answer that it was written for.",
         "",
@@ -152,7 +151,7 @@ def main() -> int:
     text = section(list(sweep(args.folder, args.words)))
     print(text)
     if args.write and not args.words:
-        write_section("docs/accuracy.md", "changed-files", text)
+        write_result("validation/results/changed-files.md", text)
     return 0
 
 

@@ -1,7 +1,7 @@
 """The closed loop of what-if: a job A is predicted and written as profiler files; from those files alone `whatif` changes its
 plan; the result is compared with the prediction of the changed job B.
 
-    python -m validation.closed_loop [--jobs NAME,…]        writes a section of docs/accuracy.md
+    python -m validation.closed_loop [--jobs NAME,…]        writes its result file
 
 It is the one test of tensor, pipeline, context and expert changes, since no public trace of several ranks of an LLM has a
 backward pass. Costs are exact on both sides: what is tested is that model, plan and framework are read back from the
@@ -25,7 +25,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.blocks.coefficients import shipped_step_coefficients
 from lumos.blocks.price import Pricer
@@ -152,7 +153,7 @@ def jittered(truth: Prediction) -> float:
 
 
 def section(scores: Sequence[Score]) -> str:
-    """The text of docs/accuracy.md."""
+    """The text of its result file."""
     errors = [abs(s.error) for s in scores]
     with_jitter = [abs(s.error_with_jitter) for s in scores]
     inside = statistics.mean(s.low_s <= s.truth_s <= s.high_s for s in scores)
@@ -167,8 +168,6 @@ def section(scores: Sequence[Score]) -> str:
         for s in scores
     ]
     lines = [
-        "### What-if, closed loop",
-        "",
         "`predict --kineto` writes job A, with 1 % of jitter on every duration and 50 µs between the ranks' clocks; `whatif` changes it",
         "from the files alone; the prediction of the changed job B is the truth: outright, without jitter, and with the jitter that A has,",
         "which `whatif` keeps (a step in which ranks meet is longer with jitter than without, by what the slowest of them takes more).",
@@ -192,7 +191,7 @@ def main() -> int:
     text = section(scores)
     print(text)
     if not args.jobs:
-        write_section("docs/accuracy.md", "whatif-loop", text)
+        write_result("validation/results/whatif-loop.md", text)
     return 0
 
 

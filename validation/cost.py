@@ -1,4 +1,4 @@
-"""How well the cost models predict measurements that they were not fitted to; writes the tables of docs/cost-models.md.
+"""How well the cost models predict measurements that they were not fitted to; writes validation/results/cost.md.
 
     LUMOS_MEASURED=… LUMOS_TRACES=… python -m validation.cost [--plots DIR]
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from tools.document import write_section
+from tools.figures import write_result
 from tools.fit import comparable, kernels
 from validation.goals import marked
 
@@ -256,8 +256,8 @@ def main() -> None:
         "The same with the kernels that their launch bounds": summary(kernel_sets),
         "Sources never fitted": summary(others),
     }
-    text = "\n\n".join(f"### {title}\n\n{body}" for title, body in sections.items())
-    write_section("docs/cost-models.md", "cost", text)
+    text = "\n\n".join(f"## {title}\n\n{body}" for title, body in sections.items())
+    write_result("validation/results/cost.md", text)
     print(sections["Figures"])
     if "--plots" in sys.argv:
         draw(

@@ -1,4 +1,4 @@
-"""How well the emulation knows a device's work: tables of docs/accuracy.md.
+"""How well the emulation knows a device's work: validation/results/emulate-*.md.
 
     LUMOS_TRACES=… LUMOS_MEASURED=… python -m validation.emulate_device [operators] [steps] [peaks] [memory]
 
@@ -11,7 +11,7 @@ No constant of the rules was fitted to the times of these recordings. Their laun
 which products in fp32 are split along k, the tiles of kernels that permute, which kernels multiply images of odd channels and that memory
 is cleared for these, and how many blocks of attention a core holds. The coefficients that price memory-bound kernels on H100 were fitted to
 kernels of the same recordings, and those of a whole step to published runs, torchtitan's among them (docs/cost-models.md,
-docs/accuracy.md).
+validation/results/runs.md).
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 from validation.emulated.recorded import Measured, measured_operators
 
 import lumos
@@ -358,7 +359,7 @@ def main(chosen: list[str]) -> None:
     """Score, and write a section for each part; only those that are named, if any."""
     for name, part in PARTS.items():
         if not chosen or name in chosen:
-            write_section("docs/accuracy.md", f"emulate-{name}", part())
+            write_result(f"validation/results/emulate-{name}.md", part())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Models of `transformers` emulated on an H100 against recordings of them there: a table of docs/accuracy.md.
+"""Models of `transformers` emulated on an H100 against recordings of them there: validation/results/emulate-inference.md.
 
     python -m validation.emulate_inference
 
@@ -23,7 +23,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.record import Process, Tensor
@@ -59,7 +60,7 @@ def main() -> int:
     found = [agreement(name) for name in RECORDINGS]
     for each in found:
         print(f"{each.name}: {each.of_rows:.1%} of {each.rows} rows, {each.of_launching:.1%} of {each.launching} that launch")
-    write_section("docs/accuracy.md", "emulate-inference", _section(found, used))
+    write_result("validation/results/emulate-inference.md", _section(found, used))
     return 0 if all(each.of_rows >= TARGET for each in found) else 1
 
 

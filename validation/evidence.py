@@ -1,4 +1,4 @@
-"""Spoil public traces in ways that happen, and see whether every answer says so: the evidence section of docs/accuracy.md.
+"""Spoil public traces in ways that happen, and see whether every answer says so: validation/results/evidence.md.
 
     LUMOS_TRACES=... python -m validation.evidence
 
@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.analyze.facade import compare
 from lumos.analyze.ranks.stragglers import stragglers
@@ -471,12 +472,12 @@ def main() -> int:
         grade = "refused" if one.trust is None else one.trust.grade
         codes = one.refused if one.trust is None else ", ".join(r.code for r in one.trust.reasons)
         print(f"{'ok  ' if one.named else 'MISS'} {one.corruption.what:50} {grade:8} {codes}", file=sys.stderr)
-    write_section("docs/accuracy.md", "evidence", section(seen))
+    write_result("validation/results/evidence.md", section(seen))
     return 0 if all(one.named for one in seen) else 1
 
 
 def section(seen: list[Seen]) -> str:
-    """The section of docs/accuracy.md."""
+    """The text of its result file."""
     named = sum(one.named for one in seen)
     rows = [
         (
@@ -491,7 +492,7 @@ def section(seen: list[Seen]) -> str:
     return "\n\n".join(
         [
             "Written by `python -m validation.evidence`. Public traces are spoilt in ways that happen to recordings; the codes are those of"
-            " [trust](trust.md), by which every verb that answers from a trace says how far its answer can be trusted.",
+            " [trust](../../docs/trust.md), by which every verb that answers from a trace says how far its answer can be trusted.",
             markdown_table(("what", "to reach", "reached"), [("corruptions named", "all", f"{named} of {len(seen)}")]),
             markdown_table(("corruption", "trace", "grade", "reasons", "named"), rows),
         ]

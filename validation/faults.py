@@ -21,7 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.loop.steps import members, step_times
@@ -283,7 +284,7 @@ def score(folder: Path) -> list[Scored]:
 
 
 def section(scored: list[Scored]) -> str:
-    """The section of docs/accuracy.md."""
+    """The text of its result file."""
     counted = [s for s in scored if s.counted]
     off = [abs(x) for s in counted if (x := s.off(s.verb)) is not None]
     near, near_asked = (sum(s.within_noise(s.verb if verb is None else verb) for s in counted) for verb in (None, "whatif"))
@@ -370,7 +371,7 @@ def main() -> int:
         case ["--record", folder, rounds]:
             record(Path(folder), int(rounds))
         case [folder]:
-            write_section("docs/accuracy.md", "faults", section(score(Path(folder))))
+            write_result("validation/results/faults.md", section(score(Path(folder))))
         case _:
             print(__doc__, file=sys.stderr)
             return 2

@@ -3,7 +3,7 @@
     python -m validation.gpu
 
 For each examples/*/steps.csv, every trace is replayed by the installed `lumos replay --json`, and one table per device
-goes between the markers `<!-- gpu -->` and `<!-- /gpu -->` of docs/accuracy.md. Stretch: median traced step over median
+goes into validation/results/gpu.md. Stretch: median traced step over median
 untraced step of the same program in the same process, minus one. Errors: replayed against traced step.
 """
 
@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.document import ROOT, write_section
+from tools.document import ROOT
+from tools.figures import write_result
 
 NONE_YET = (
     "No GPU recording yet. `python examples/record_suite.py --out examples/NAME` makes one on any CUDA device; "
@@ -61,7 +62,7 @@ def section(folder: Path, replays: list[Replayed]) -> str:
     versions = ", ".join(f"{key} {recording[key]}" for key in ("driver", "torch", "cuda") if recording.get(key))
     errors = [abs(step["error"]) for r in replays for step in r.scored]
     steps = sum(len(r.steps) for r in replays)
-    lines = [f"### {recording['device']} (`{folder.name}`)", "", f"{versions}. Recorded by `{recording['command']}`.", ""]
+    lines = [f"## {recording['device']} (`{folder.name}`)", "", f"{versions}. Recorded by `{recording['command']}`.", ""]
     if errors:
         lines += [f"Mean absolute replay error {_percent(statistics.mean(errors))} over {len(errors)} scored of {steps} steps,"]
         lines += [f"worst {_percent(max(errors))}. Profiling stretches the median setting by {_stretch(replays)}.", ""]
@@ -115,14 +116,14 @@ def main() -> None:
         if rows:
             sections.append(section(table.parent, [replay(options.lumos, table.parent, row) for row in rows]))
     text = "\n\n".join(sections) or NONE_YET
-    write_section(options.page, "gpu", text)
+    write_result(options.result, text)
     print(text)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=Path, default=ROOT / "examples", help="folder of recordings")
-    parser.add_argument("--page", type=Path, default=ROOT / "docs" / "accuracy.md", help="page whose section is written")
+    parser.add_argument("--result", type=Path, default=ROOT / "validation" / "results" / "gpu.md", help="file that is written")
     beside = Path(sys.executable).with_name("lumos")
     parser.add_argument("--lumos", default=str(beside) if beside.exists() else shutil.which("lumos"), help="the command to hold to account")
     options = parser.parse_args()

@@ -1,4 +1,4 @@
-"""Operation-level jobs against what was measured and published: the table of docs/accuracy.md.
+"""Operation-level jobs against what was measured and published: validation/results/operations.md.
 
     LUMOS_TRACES=... python -m validation.operations
 
@@ -18,7 +18,8 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.analyze.probes import probes
 from lumos.analyze.ranks.stragglers import Stragglers, stragglers
@@ -47,7 +48,7 @@ def main() -> int:
         _shares(stragglers(operations_graph(straggler), straggler, "pooled-mean"), published),
         _pipeline(pipeline),
     ]
-    write_section("docs/accuracy.md", "operations", "\n\n".join(parts))
+    write_result("validation/results/operations.md", "\n\n".join(parts))
     return 0
 
 

@@ -18,7 +18,8 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 from lumos.analyze.breakdown import four_way
 from lumos.analyze.loop.steps import members, step_times
@@ -70,7 +71,7 @@ def main() -> int:
         return 1
     rows = list(csv.DictReader((Path(folder) / "lumos_paper.csv").open(encoding="utf-8")))
     pricer = Pricer(load_cluster("h100"))
-    write_section("docs/accuracy.md", "paper", report(rows, pricer))
+    write_result("validation/results/paper.md", report(rows, pricer))
     return 0
 
 
@@ -120,8 +121,6 @@ def report(rows: list[dict[str, str]], pricer: Pricer) -> str:
         *(c.replace("_", " ") for c in COMPONENTS),
     )
     lines = [
-        "### The paper's runs, from configuration alone",
-        "",
         f"Ratios to the {BASE} run; parts as shares of the step, measured / predicted. Assumed: {MICROBATCHES} microbatches of one "
         "sequence of 2,048 for each pipeline stage, bf16, 1F1B, groups in Megatron's order on a non-blocking fabric.",
         "",

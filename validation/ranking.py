@@ -6,7 +6,7 @@ The coarse form is held to the full simulation on random plans that fit. On the 
 number of devices, batch, sequence and precision are ranked by their predicted steps; the regret is what the first choice costs over the
 best that was measured, and of every pair of plans it is counted whether they ran in the predicted order. `left-out` predicts every
 source with coefficients fitted to the others (minutes more). Each writes its own
-section of docs/accuracy.md.
+result file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation.composed import described
 
 from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
@@ -64,14 +65,14 @@ def main() -> int:
         return 2
     folder = os.environ.get("LUMOS_MEASURED")
     if "agreement" in parts:
-        write_section("docs/accuracy.md", "ranking", _agreement())
+        write_result("validation/results/ranking.md", _agreement())
     if folder is None:
         print("LUMOS_MEASURED is not set: the published runs are left out", file=sys.stderr)
         return 0
     if "published" in parts:
-        write_section("docs/accuracy.md", "ranking-published", _published(folder, False))
+        write_result("validation/results/ranking-published.md", _published(folder, False))
     if "left-out" in parts:
-        write_section("docs/accuracy.md", "ranking-left-out", _published(folder, True))
+        write_result("validation/results/ranking-left-out.md", _published(folder, True))
     return 0
 
 

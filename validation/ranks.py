@@ -1,4 +1,4 @@
-"""What joining the ranks is worth: the multi-rank table of docs/accuracy.md.
+"""What joining the ranks is worth: validation/results/ranks.md.
 
     LUMOS_TRACES=... python -m validation.ranks
 
@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 
 from lumos.analyze.probes import probes
 from lumos.analyze.replay import replay
@@ -47,7 +48,7 @@ def main() -> int:
         print("LUMOS_TRACES is not set: only the project's own recording is replayed", file=sys.stderr)
     jobs.append(("examples/gpt-2rank-cpu", str(ROOT / "examples" / "gpt-2rank-cpu")))
     rows = [row for name, path in jobs for row in _rows(name, path)]
-    write_section("docs/accuracy.md", "ranks", _section(rows))
+    write_result("validation/results/ranks.md", _section(rows))
     return 0
 
 

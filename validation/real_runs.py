@@ -2,7 +2,7 @@
 
     pip install -e '.[torch]'
     python -m validation.real_runs --record DIR     runs everything (about 15 minutes)
-    python -m validation.real_runs DIR --write      predicts, compares, writes docs/accuracy.md
+    python -m validation.real_runs DIR --write      predicts, compares, writes its result file
 
 Recording. Two processes of one thread each (gloo) hold all settings at once and go through them in turn, round after
 round. A core's speed drifts by tens of percent within seconds where others use the machine too, so in every round each
@@ -43,7 +43,8 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import structs
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
+from tools.figures import write_result
 
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
@@ -368,7 +369,7 @@ def _noise(values: Sequence[float]) -> float:
 
 
 def section(scores: Sequence[Score], folder: Path) -> str:
-    """The text of docs/accuracy.md."""
+    """The text of its result file."""
     recorded = json.loads((folder / "steps0.json").read_text())
     errors = [abs(s.error) for s in scores]
     held = sum(abs(s.error) <= FIGURE + min(s.noise, MOST_NOISE) for s in scores)
@@ -378,8 +379,6 @@ def section(scores: Sequence[Score], folder: Path) -> str:
     ]
     return "\n".join(
         [
-            "### What-if, real runs on a CPU",
-            "",
             f"A GPT of {BASE.layers} layers (hidden {BASE.hidden}, sequence {BASE.seq}, {BASE.micro_batch} sequences, one process of one thread,",  # noqa: E501
             f"torch {recorded['torch']}); every change predicted from a trace of it alone, then run. Steps as multiples",
             f"of the base's step; {scores[0].rounds} interleaved rounds on a machine shared with other programs; predicted:",
@@ -402,14 +401,14 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="run the settings first")
     parser.add_argument("--rounds", type=int, default=24)
     parser.add_argument("--nice", type=int, default=0, help="priority of the measured steps, below 0 on a shared machine")
-    parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="write the result file")
     args = parser.parse_args()
     if args.record:
         record(args.folder, args.rounds, args.nice)
     text = section(score(args.folder), args.folder)
     print(text)
     if args.write:
-        write_section("docs/accuracy.md", "whatif-real", text)
+        write_result("validation/results/whatif-real.md", text)
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Replay every public trace and the project's own recordings, and write the accuracy tables of docs/accuracy.md.
+"""Replay every public trace and the project's own recordings, and write validation/results/replay.md.
 
     LUMOS_TRACES=... python -m validation.replay
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tools.document import ROOT, markdown_table, write_section
+from tools.figures import write_result
 from validation.exchange import LEAST, Exchange, exchange
 from validation.goals import marked
 
@@ -93,7 +94,7 @@ def main() -> int:
             continue
         print(f"{name}: {_percent(cases[-1].result.mean_abs_error)}", file=sys.stderr)
     summary = _summary(cases)
-    write_section("docs/accuracy.md", "replay", _section(cases, summary))
+    write_result("validation/results/replay.md", _section(cases, summary))
     write_section("README.md", "accuracy", summary)
     return 0
 
@@ -238,10 +239,10 @@ def _section(cases: Sequence[Case], summary: str) -> str:
     return "\n\n".join(
         [
             "Written by `python -m validation.replay` with `LUMOS_TRACES` set to the public traces (their sources are listed in"
-            " [formats.md](formats.md)). Errors are shares of the measured step: of its period or, in recordings that show none, of its"
-            " latency ([what a step is](how-it-works.md#what-a-step-is)).",
+            " [formats.md](../../docs/formats.md)). Errors are shares of the measured step: of its period or, in recordings that"
+            " show none, of its latency ([what a step is](../../docs/how-it-works.md#what-a-step-is)).",
             summary,
-            "### Every step",
+            "## Every step",
             "error: of the period or, where basis says so, of the latency. completion: error of the time from the begin of the rank's"
             " first step to the completion of this one. start: kernel start error, median and 95th percentile. kept: waiting that no rule"
             " explained, kept as CPU work. unexplained: idle without a known cause. prefix: share covered by device work launched before"
@@ -258,7 +259,7 @@ def _section(cases: Sequence[Case], summary: str) -> str:
             UNSCORED_NOTES,
             OFF_NOTES,
             KEPT_NOTES,
-            "### The base of every answer",
+            "## The base of every answer",
             "What-ifs and findings compare two loops of the recorded steps, and the base must take what was measured: up to"
             f" {SAME:.0%} off it is sound, up to {NEAR:.0%} limited, beyond that unsound. off: of the base, against the measured mean; of a"
             " recording without periods, of its replayed latency, with all that happens once. passes: how often the steps were repeated"
@@ -268,7 +269,7 @@ def _section(cases: Sequence[Case], summary: str) -> str:
                 ("job", "basis", "steps", "measured ms", "base ms", "off", "replay", "grade", "passes", "tasks", "left out"),
                 [_identity_row(case) for case in cases],
             ),
-            "### One step's durations in another step's graph",
+            "## One step's durations in another step's graph",
             "The period of step B, predicted by the graph of step A with the durations of B: mean absolute error over all pairs of steps of"
             f" a job whose periods differ by {100 * LEAST:.0f} % or more. again: taking the period of A instead. alone: with those of"
             " B alone. with the step before: with those of the step before B as well, which set how far the CPU is ahead when B begins."
@@ -277,14 +278,14 @@ def _section(cases: Sequence[Case], summary: str) -> str:
                 ("job", "pairs", "again", "alone", "share of it", "with the step before", "replayed"),
                 [_exchange_row(case, case.exchanged) for case in cases if case.exchanged is not None],
             ),
-            "### What each dependency is worth",
+            "## What each dependency is worth",
             "Mean absolute step error, over the steps that count, when a kind of dependency is ignored (`lumos replay --ignore KIND`)."
             " A dash: the graph then has no schedule.",
             markdown_table(
                 ("job", "none ignored", *IGNORED),
                 [(c.name, _percent(_mean_error(c.graph)), *(_percent(c.without[k]) for k in IGNORED)) for c in cases],
             ),
-            "### Constants and probes",
+            "## Constants and probes",
             "Constants in µs, per rank where they differ. Probes: what the loop takes for a step with GPU work at zero and with CPU work"
             " doubled, as a multiple of what it takes as it is. A replay that only copied the measured waits would give 1.0 and 2.0,"
             " whatever bounds the job.",

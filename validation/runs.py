@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation.composed import described
 from validation.goals import marked
 
@@ -72,7 +73,7 @@ def main() -> int:
             pool.submit(score, incomplete),
         ]
         fitted, apart, unprofiled, incompletely = (future.result() for future in scored)
-    write_section("docs/accuracy.md", "runs", report(fitted, apart, unprofiled, incompletely, most))
+    write_result("validation/results/runs.md", report(fitted, apart, unprofiled, incompletely, most))
     return 0
 
 
@@ -84,7 +85,7 @@ def complete(row: PublishedRun) -> bool:
 
 def _ship(coefficients: StepCoefficients) -> None:
     lines = [f"{key} = {value:g}" for key, value in msgspec.structs.asdict(coefficients).items()]
-    heading = "# Fitted by validation/runs.py --fit over published runs; see docs/accuracy.md. Do not edit by hand.\n"
+    heading = "# Fitted by validation/runs.py --fit over published runs; see validation/results/runs.md. Do not edit by hand.\n"
     STEP_FILE.write_text(heading + "\n".join(lines) + "\n", encoding="utf-8")
     shipped_step_coefficients.cache_clear()
 
@@ -104,8 +105,6 @@ def report(
     ranked = spearman_within(fitted) or 0.0
     part = f" (a sample: at most {most} rows of each source, spread evenly)" if most is not None else ""
     lines = [
-        "### Published training runs, from configuration alone",
-        "",
         f"{whole['scored']} complete rows of {len(TABLES)} public tables (`lumos validate`), {whole['skipped_count']} skipped{part}. "
         "Source left out (`--leave-out source`): the coefficients are fitted "
         "without any row of the source. The frameworks' profiles (which kernels, what overlaps, what a launch costs the host) are "

@@ -5,7 +5,7 @@
 Each pair is a command and a changed one. Both are emulated, and the time of every piece of device work is multiplied by a hidden factor of
 its operator and of the class of its size; both are written as recordings. The first recording and the two commands are then all that the
 what-if has; the second recording is the truth. A price that comes from the models instead of the recording is wrong by the hidden factor,
-so it is seen. The section of docs/accuracy.md is written from what is found.
+so it is seen. validation/results/scripted.md is written from what is found.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 
 import lumos
 from lumos.analyze.loop.steps import members
@@ -248,7 +249,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, nargs="*", default=[37])
     parser.add_argument("--only", default="")
     parser.add_argument("--real", action="store_true", help="run pairs on the CPU instead")
-    parser.add_argument("--write", action="store_true", help="write the section of docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="write the result file")
     asked = parser.parse_args()
     if asked.real:
         real = []
@@ -257,7 +258,7 @@ def main() -> None:
                 real.append(really(pair))
                 print(real[-1], flush=True)
         if asked.write:
-            write_section("docs/accuracy.md", "scripted-real", _real_section(real))
+            write_result("validation/results/scripted-real.md", _real_section(real))
         return
     rows = []
     for seed in asked.seed:
@@ -267,7 +268,7 @@ def main() -> None:
                 print(_line(rows[-1]), flush=True)
     print(_figures([row.error for row in rows]))
     if asked.write:
-        write_section("docs/accuracy.md", "scripted", _section(rows))
+        write_result("validation/results/scripted.md", _section(rows))
 
 
 def _figures(errors: Sequence[float | None]) -> str:
@@ -289,7 +290,7 @@ def _section(rows: Sequence[Scored]) -> str:
     left = f" Not run: {', '.join(lacking)}." if lacking else ""
     head = ("change", "ranks", "recorded, ms", "base off", "changed, ms", "error", "in the interval")
     return (
-        "### Changed scripts, kernels of hidden times\n\nWritten by `python -m validation.scripted --write`. The two scripts of each pair"
+        "Written by `python -m validation.scripted --write`. The two scripts of each pair"
         f" are emulated on {CLUSTER}, and every kernel's time is multiplied by a hidden factor between one half and two of its operator and"
         " the class of its shapes. The first recording and the two commands answer for the second recording."
         f" {_figures([row.error for row in rows])}.{left}\n\n{markdown_table(head, table)}"
@@ -306,7 +307,7 @@ def _real_section(rows: Sequence[RealScore]) -> str:
     ]  # fmt: skip
     head = ("change", "base off", "processor time of a step", "noise of the rounds", "error")
     return (
-        "### Changed scripts, run on a CPU\n\nWritten by `python -m validation.scripted --real --write`. One process on one core; the"
+        "Written by `python -m validation.scripted --real --write`. One process on one core; the"
         f" processor time of a step of both sides, in {ROUNDS} rounds in turn, against the answer from a recording of the first."
         f" {_figures([row.error for row in rows])}.\n\n{markdown_table(head, table)}"
     )

@@ -2,7 +2,7 @@
 
     python -m validation.searches
 
-Writes its own section of docs/accuracy.md. GPT-3 175B on 512 H100 is the search of Isaev et al. 2023 (Calculon) at another size;
+Writes validation/results/searches.md. GPT-3 175B on 512 H100 is the search of Isaev et al. 2023 (Calculon) at another size;
 Llama 3 405B on 16,384 H100 was trained with a published layout (arXiv:2407.21783, table 4), which is set against the best plan found.
 """
 
@@ -11,7 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation.runs import korthikanti
 
 from lumos.blocks.price import Pricer
@@ -39,7 +40,7 @@ def main() -> int:
     pricer = Pricer(LLAMA.cluster)
     gpt3, llama, grouped = search_problem(GPT3), search_problem(LLAMA, prune=False), search_problem(_reducing("group"), prune=False)
     text = f"{_first_ten(gpt3)}\n\n{_first_ten(llama)}\n\n{_published(llama, grouped, pricer)}\n\n{_beside_calculon()}"
-    write_section("docs/accuracy.md", "searches", f"Written by `python -m validation.searches`.\n\n{text}")
+    write_result("validation/results/searches.md", f"Written by `python -m validation.searches`.\n\n{text}")
     return 0
 
 

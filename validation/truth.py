@@ -20,7 +20,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation.machine import run
 from validation.machine_trace import write_trace
 from validation.program import READS, WAITS, Program, scaled, without_synchronising
@@ -156,7 +157,7 @@ def answered(case: Case, folder: Path, *, optional: bool = True) -> list[Answere
 
 
 def section(lines: list[Answered]) -> str:
-    """The section of docs/accuracy.md."""
+    """The text of its result file."""
     asked = [line for line in lines if line.change != "–"]
     given = [line for line in asked if line.lumos is not None]
     limited = [line for line in given if line.grade is Grade.LIMITED]
@@ -261,7 +262,7 @@ def main() -> int:
         _print(lines)
     print(score(lines))
     if not options.names and options.seed is None:
-        write_section("docs/accuracy.md", "truth", section(lines))
+        write_result("validation/results/truth.md", section(lines))
     return 0 if all(line.right for line in lines) else 1
 
 

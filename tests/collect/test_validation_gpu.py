@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 STEP = {"basis": "period", "counts": True, "kernel_start_error": {"median": 0.0, "p95": 0.002}, "kept_wait": 0.001, "unexplained_idle": 0.0}
-PAGE = "# Accuracy\n\n<!-- gpu -->\nold\n<!-- /gpu -->\n\nafter\n"
+PAGE = "# Recordings\n\n<!-- gpu -->\nold\n<!-- /gpu -->\n\nafter\n"
 
 
 @pytest.fixture
@@ -28,12 +28,12 @@ def run(tmp_path: Path) -> Callable[[], str]:
     refuse = "if 'broken' in sys.argv[-1]: sys.exit('broken: no such trace')"
     lumos.write_text(f"#!{sys.executable}\nimport sys\n{refuse}\nprint({json.dumps(json.dumps(answer))})\n")
     lumos.chmod(0o755)
-    (tmp_path / "accuracy.md").write_text(PAGE)
+    (tmp_path / "gpu.md").write_text(PAGE)
 
     def validate() -> str:
         command = [sys.executable, "-m", "validation.gpu", "--examples", str(tmp_path / "examples"), "--lumos", str(lumos)]
-        subprocess.run([*command, "--page", str(tmp_path / "accuracy.md")], check=True, capture_output=True, cwd=ROOT)
-        return (tmp_path / "accuracy.md").read_text()
+        subprocess.run([*command, "--result", str(tmp_path / "gpu.md")], check=True, capture_output=True, cwd=ROOT)
+        return (tmp_path / "gpu.md").read_text()
 
     return validate
 
@@ -50,13 +50,13 @@ def recording(folder: Path, *rows: str) -> None:
 def test_no_recording_is_said_so(run: Callable[[], str], tmp_path: Path) -> None:
     page = run()
     assert "No GPU recording yet" in page
-    assert "old" not in page and page.startswith("# Accuracy") and page.endswith("after\n")
+    assert "old" not in page and page.startswith("# Recordings") and page.endswith("after\n")
 
 
 def test_errors_are_over_scored_steps_and_stretch_is_traced_over_untraced(run: Callable[[], str], tmp_path: Path) -> None:
     recording(tmp_path / "examples" / "gpu-x", "base,10000000,0.01,10500000,base/rank0.json.gz")
     page = run()
-    assert "### GPU X (`gpu-x`)" in page and "driver 1.2, torch 2.9, cuda 13" in page
+    assert "## GPU X (`gpu-x`)" in page and "driver 1.2, torch 2.9, cuda 13" in page
     assert "Mean absolute replay error 2.00% over 2 scored of 3 steps,\nworst 3.00%" in page
     assert "| base | 10.00 ms | 1.00% | 10.50 ms | 5.00% | 2.00% | 3.00% | 0.20% | 0.10% | 0.00% | 2 of 3 |" in page
 
@@ -72,5 +72,5 @@ def test_running_it_twice_changes_nothing(run: Callable[[], str], tmp_path: Path
 
 
 def test_a_page_without_the_markers_gets_the_section(run: Callable[[], str], tmp_path: Path) -> None:
-    (tmp_path / "accuracy.md").write_text("# Accuracy\n\ntext\n")
-    assert run().startswith("# Accuracy\n\ntext\n\n<!-- gpu -->\nNo GPU recording yet")
+    (tmp_path / "gpu.md").write_text("# Recordings\n\ntext\n")
+    assert run().startswith("# Recordings\n\ntext\n\n<!-- gpu -->\nNo GPU recording yet")

@@ -8,7 +8,7 @@ python -m validation.foreign DIR [--record] --drawn [--seed N]  the same with pa
 python -m validation.foreign DIR [--record] --odd [--seed N]    the same with pairs of odd families: recommenders, loops over time, …
 python -m validation.foreign DIR --shuffle               give every pair the truth of another one, to see the score fall
 python -m validation.foreign DIR --calibrate             the part of an interval that was observed, and how it does for jobs left out
-python -m validation.foreign DIR [--held-out] --write    write the score into docs/accuracy.md
+python -m validation.foreign DIR [--held-out] --write    write the score into its result file
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tools.document import write_section
+from tools.figures import write_result
 from validation.foreign.calibrate import calibration
 from validation.foreign.drawn import SEED
 from validation.foreign.pairs import PAIRS, drawn_pairs
@@ -55,7 +55,7 @@ def main() -> int:
         name, text = "whatif-foreign", section(scores)
     print(text)
     if args.write and not args.words and not args.shuffle:
-        write_section("docs/accuracy.md", name, text)
+        write_result(f"validation/results/{name}.md", text)
     return 0
 
 

@@ -1,7 +1,7 @@
 """The same on a real machine: other people's models trained on the CPU, before and after a change.
 
     python -m validation.foreign.cpu --record DIR [--rounds N]     needs torch and transformers; about a minute a round
-    python -m validation.foreign.cpu DIR [--write]             predicts, compares; writes docs/accuracy.md
+    python -m validation.foreign.cpu DIR [--write]             predicts, compares; writes its result file
 
 One process of one thread holds a base and its targets at once. In every round each target's step stands between two of the base, each
 after one that warms the caches up, since a core's speed drifts by tens of percent within seconds on a machine that is shared. What is
@@ -25,7 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tools.document import markdown_table, write_section
+from tools.document import markdown_table
+from tools.figures import write_result
 from validation.foreign.job import Job
 from validation.foreign.pairs import changed, folder_of
 
@@ -199,7 +200,7 @@ def _noise(rounds: Sequence[Sequence[float]]) -> float:
 
 
 def section(scores: Sequence[Score]) -> str:
-    """The section of docs/accuracy.md."""
+    """The text of its result file."""
     errors = sorted(abs(s.error) for s in scores if s.error is not None)
     within = sum(abs(s.error) <= WORST + s.noise for s in scores if s.error is not None)
     rows = [
@@ -215,8 +216,6 @@ def section(scores: Sequence[Score]) -> str:
     unanswered = [f"- {s.job}, {s.change}: {s.why}" for s in scores if s.predicted is None]
     figures = f"Median absolute error {statistics.median(errors):.1%} (to reach: {MEDIAN:.0%}), worst {errors[-1]:.1%};" if errors else ""
     lines = [
-        "### What-if, other people's models on a CPU",
-        "",
         "Written by `python -m validation.foreign.cpu DIR --write`. Models of `transformers` and `torch.nn` trained for real by one",
         "process of one thread. Steps as multiples of the base's, in time on a core; in every round a target's step stands between two of",
         "the base's.",
@@ -239,7 +238,7 @@ def main() -> int:
     parser.add_argument("words", nargs="*", help="only models whose name contains one of them")
     parser.add_argument("--record", action="store_true")
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--write", action="store_true", help="write docs/accuracy.md")
+    parser.add_argument("--write", action="store_true", help="write the result file")
     args = parser.parse_intermixed_args()
     if args.record:
         record(args.folder, args.rounds, args.words)
@@ -247,7 +246,7 @@ def main() -> int:
     text = section(score(args.folder))
     print(text)
     if args.write:
-        write_section("docs/accuracy.md", "whatif-foreign-cpu", text)
+        write_result("validation/results/whatif-foreign-cpu.md", text)
     return 0
 
 

@@ -120,14 +120,12 @@ def _stated(pair: Pair, question: QuestionError) -> dict[str, str]:
 
 
 def section(scores: Sequence[Score]) -> str:
-    """The section of docs/accuracy.md: the pairs looked at one by one, those held out only in sums."""
+    """The text of its result file: the pairs looked at one by one, those held out only in sums."""
     open_ones, held = [s for s in scores if not s.pair.held_out], [s for s in scores if s.pair.held_out]
     shown = [("looked at", open_ones), ("held out", held), ("all", scores)] if held else [("looked at", open_ones)]
     heads = ("what", "to reach", *(name for name, _ in shown))
     rows = [(what, reach, *(of(each) for _, each in shown)) for what, reach, of in FIGURES]
     lines = [
-        "### What-if, other people's scripts",
-        "",
         "Written by `python -m validation.foreign DIR --held-out --write`; `--record DIR` makes the recordings, of which a few are in",
         "`examples/foreign`. Scripts with models of `transformers` and `torch.nn` run on fake tensors; their operators launch kernels with",
         "a pricing of their own (tiles, waves, and factors that no formula knows) on a simulated machine that shares no code with Lumos.",
@@ -174,7 +172,7 @@ UNREAD = {
 
 
 def drawn_section(scores: Sequence[Score], seed: int = SEED, *, odd: bool = False) -> str:
-    """The section of docs/accuracy.md on the pairs of a draw: sums alone."""
+    """The text of the result file on the pairs of a draw: sums alone."""
     first, kind = seed == SEED and not odd, "odd" if odd else "drawn"
     unread = (
         f"The first score was made with their rows unread ({UNREAD[seed]}). Then the rows were read, and causes found in them mended."
@@ -182,8 +180,6 @@ def drawn_section(scores: Sequence[Score], seed: int = SEED, *, odd: bool = Fals
         else "Nobody has looked at their rows."
     )
     lines = [
-        f"### What-if, {'odd ' if odd else ''}scripts drawn {'anew' if first else f'by seed {seed}'}",
-        "",
         f"Written by `python -m validation.foreign DIR --{kind} {'' if first else f'--seed {seed} '}--write`; `--record` records.",
         "Jobs and changes are",
         *(ODD_FAMILIES if odd else FIRST_FAMILIES if first else LATER_FAMILIES),

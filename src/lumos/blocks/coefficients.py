@@ -1,7 +1,7 @@
 """The global coefficients of a whole step: effects that measurements of single kernels do not show.
 
 There are at most 25, none for a single run or source. `validation/runs.py --fit` fits the shipped ones to published runs;
-docs/accuracy.md lists them with their errors on runs that were left out of the fit.
+validation/results/runs.md lists them with their errors on runs that were left out of the fit.
 """
 
 from __future__ import annotations

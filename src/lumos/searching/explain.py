@@ -1,7 +1,7 @@
 """Why one plan beats another, whether it does as far as is known, and what would tell the two apart.
 
 Two plans are equal if the 80 % intervals of their steps overlap: published runs do not show that predictions order such plans
-(docs/accuracy.md, section "ranking"). The cost models price the same kind of work in both, so an error in one kind moves both steps,
+(validation/results/ranking-published.md). The cost models price the same kind of work in both, so an error in one kind moves both steps,
 each by its own amount. For every part of the step there is an error that would make both steps equal. The part for which that error is
 the smallest, measured by how far its cost is known, is the one to measure.
 """

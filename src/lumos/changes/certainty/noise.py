@@ -24,7 +24,7 @@ _FEWEST = 3
 #: The 90th percentile of Student's t with one degree of freedom, tan(0.4 π): two steps have one.
 T80_OF_TWO = 3.0777
 #: Half-width of the interval of a step, as a fraction, where there is one: no replay of a public trace is that far off in a scored
-#: step (docs/accuracy.md).
+#: step (validation/results/replay.md).
 FEW_STEPS = 0.02
 
 
