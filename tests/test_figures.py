@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import tomllib
+
 import pytest
 from tools.document import ROOT
-from tools.figures import LISTS, figures, line_pattern, misses, page, write_result
+from tools.figures import LISTS, figures, front, line_pattern, misses, page, write_result
 
 TARGETS_MET = [
     ("≤ 5 %", "4.9 %"), ("≤ 10 %", "-9.4%"), ("≥ 90%", "97% of 36"), ("≥ 90 %", "24 of 24"), ("all", "12 of 12"), ("70–90 %", "89.0%"),
@@ -47,6 +49,14 @@ def test_what_misses_stands_first(tmp_path):
     asked = {"results": ["a"], "figures": [*listed, {"what": "answered", "target": "all", "line": "In all {reached} answered"}]}
     found = figures(asked, tmp_path)
     assert [(f.what, f.reached, f.missed) for f in found] == [("worst", "3 %", True), ("answered", "7 of 8", True), ("mean", "1 %", False)]
+
+
+def test_the_readme_shows_the_figures_that_are_marked_for_it():
+    about = tomllib.loads(LISTS[0].read_text(encoding="utf-8"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = front(about["capability"], LISTS[0].parent)
+    assert len(shown) > 5
+    assert all(f"| {figure.what} |" in readme and figure.reached in readme for figure in shown)
 
 
 def test_a_figure_whose_line_is_gone_is_an_error(tmp_path):

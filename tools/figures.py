@@ -52,9 +52,17 @@ def write_result(result: str | Path, text: str) -> None:
 
 
 def write_page(listed: Path) -> None:
-    """Write the page of one list of figures."""
+    """Write the page of one list of figures, and the figures for the README that it marks with `front`."""
     about = tomllib.loads(listed.read_text(encoding="utf-8"))
     (ROOT / about["page"]).write_text(page(listed), encoding="utf-8")
+    if shown := front(about["capability"], listed.parent):
+        write_section("README.md", "figures", _table(shown))
+
+
+def front(capabilities: Sequence[dict[str, Any]], folder: Path) -> list[Figure]:
+    """The figures for the README, in the order of the list."""
+    chosen = [{**each, "figures": [listed for listed in each["figures"] if listed.get("front")]} for each in capabilities]
+    return [figure for each in chosen for figure in figures(each, folder)]
 
 
 def page(listed: Path) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from tools.document import ROOT, markdown_table, write_section
+from tools.document import ROOT, markdown_table
 from tools.figures import write_result
 from validation.exchange import LEAST, Exchange, exchange
 from validation.goals import marked
@@ -95,7 +95,6 @@ def main() -> int:
         print(f"{name}: {_percent(cases[-1].result.mean_abs_error)}", file=sys.stderr)
     summary = _summary(cases)
     write_result("validation/results/replay.md", _section(cases, summary))
-    write_section("README.md", "accuracy", summary)
     return 0
 
 
