@@ -28,6 +28,11 @@ PROMISED = {
         "faster_gpu.outcome.step_time_s < bound.outcome.step_time_s < base.step_time_s",
         "one_slow.outcome.step_time_s > 1.2 * one_slow.base.step_time_s",
     ],
+    "paper": [
+        "len(steps_ms) == 9 and all(300 < step < 2000 for step in steps_ms.values())",
+        "[row[2] for row in rows if row[1].startswith('here')] == list(steps_ms.values()) and 'here' in Bars()._repr_html_()",
+        "not published or (0.3 < mean['here'] < 0.4 and mean['the paper'] < 0.05)",
+    ],
     "plan": [
         "prediction.time.low_s < prediction.time.time_s < prediction.time.high_s",
         "found.best[0].time.time_s <= prediction.time.time_s",
