@@ -65,6 +65,17 @@ def test_the_operators_of_a_changed_model_have_its_shapes(tmp_path, changed):
             assert change.operator(index).shapes == call.shapes
 
 
+def test_each_of_two_stacks_of_layers_has_a_feed_forward_width(tmp_path):
+    """As in an encoder and a decoder: both stacks are 10 wide and 12 inside, and nothing but the numbers says so."""
+    script = Script(calls=list(language_model(Model())[0]))
+    script.linear((3, 7, 10), 12)
+    script.linear((3, 7, 12), 10)
+    trace = trace_of(tuple(script.calls), tmp_path)
+    named, symbols = named_axes(trace), axes_of(trace).inferred.symbols
+    assert [symbols.size(axis) for axis in named["ffn"]] == [12, 12]
+    assert len({symbols.key(axis) for axis in named["ffn"]}) == 2
+
+
 def test_equal_steps_are_one_program(tmp_path):
     calls = language_model(Model())[0]
     trace = trace_of(calls, tmp_path, steps=3)

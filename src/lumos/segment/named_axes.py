@@ -63,6 +63,7 @@ class _Names:
         self.key = self.symbols.key
         self.batches: tuple[Axis, ...] = ()
         self.inner: tuple[Axis, ...] = ()
+        self.of_heads: set[tuple[int, ...]] = set()
 
     def all(self) -> Named:
         out: Named = {}
@@ -72,6 +73,7 @@ class _Names:
             found = self._most(attention[letter])
             if found is not None:
                 out[name] = (found,)
+        self.of_heads = {self.symbols.folded(axis).symbols for letter in "hgd" for axis in attention[letter]}
         if tokens is not None:
             self._by_tokens(tokens, out, attention)
         if "micro_batch" not in out:
@@ -145,6 +147,7 @@ class _Names:
             width = self._width_of_heads(tokens[at])
             out |= {"heads": (heads,), "kv_heads": (heads,)} if heads is not None else {}
             out |= {"head_dim": (width,)} if width is not None else {}
+        self.of_heads |= {self.symbols.folded(out[name][0]).symbols for name in ("heads", "kv_heads", "head_dim") if name in out}
 
     def meanings(self) -> dict[str, Meanings]:
         """See the function of that name."""
@@ -278,32 +281,29 @@ class _Names:
 
     def _inside(self, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
         """The widths inside a layer: of the feed-forward part, which two matrices lead into and out of, and of keys and values."""
-        of_heads = [self.symbols.product(*(out[name][0] for name in names)) for names in (("heads", "head_dim"), ("kv_heads", "head_dim"))
-                    if all(name in out for name in names)]  # fmt: skip
-        taken = {self.key(axis) for axis in (hidden, *of_heads)}
-        others = [(pair[1 - side], side) for pair in weights for side in (0, 1) if self.key(pair[side]) == self.key(hidden)]
-        widths = Counter(self.symbols.folded(other) for other, _ in others if self.key(other) not in taken)
+        width_of = self.symbols.size(hidden)  # of an encoder and a decoder, each has its own
+        others = [(pair[1 - side], side) for pair in weights for side in (0, 1) if self.symbols.size(pair[side]) == width_of]
+        widths = Counter(self.symbols.folded(other) for other, _ in others if self.key(other) != self.key(hidden))
         into, out_of = ({self.symbols.folded(other).symbols for other, at in others if at == side} for side in (0, 1))
         both = into & out_of  # a gate makes the width inside so many times as wide on one side
-        inner = [axis for axis, _ in widths.most_common() if axis.symbols in both and not self._of_heads(axis, out)]
-        inner.sort(key=lambda axis: axis.factor)
+        inner = [axis for axis, _ in widths.most_common() if axis.symbols in both and not self._of_heads(axis)]
+        inner.sort(key=lambda axis: (self.symbols.size(axis) == width_of, axis.factor))
         self.inner = tuple(inner)
         if inner:
             size = self.symbols.size(inner[0])
             out["ffn"] = tuple(axis for axis in inner if self.symbols.size(axis) == size)
         width = out.get("head_dim")
         if width is not None and "heads" in out and self.key(out.get("kv_heads", out["heads"])[0]) == self.key(out["heads"][0]):
-            narrow = [axis for axis in widths if self._of_heads(axis, out)]
+            narrow = [axis for axis in widths if self._of_heads(axis)]
             rest = [self._others((axis,), width[0]) for axis in narrow]
             fewer = [axis for axis in rest if axis is not None and self.symbols.size(out["heads"][0]) % self.symbols.size(axis) == 0]
             if fewer:
                 out["kv_heads"] = (fewer[0],)
 
-    def _of_heads(self, axis: Axis, out: Named) -> bool:
-        """Whether an axis is so many heads, of any width, or so many times the width of one."""
+    def _of_heads(self, axis: Axis) -> bool:
+        """Whether an axis is so many heads of any attention, of any width, or so many times the width of one."""
         own = set(self.symbols.folded(axis).symbols)
-        parts = [self.symbols.folded(out[name][0]).symbols for name in ("heads", "kv_heads", "head_dim") if name in out]
-        return any(part and set(part) <= own for part in parts)
+        return any(part and set(part) <= own for part in self.of_heads)
 
     def _vocabulary(self, table: tuple[Axis, Axis] | None, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
         """The rows of the table of tokens, and the results of the head: that of which the loss is computed, or that has as many."""
