@@ -24,7 +24,7 @@ BUILDERS = (
     ("lumos.prediction.ranks", ("expand",)),
     ("lumos.changes.layout.place", ("assemble_pieces",)),
     ("lumos.changes.layout.capture", ("capture",)),
-    ("lumos.changes.plan.passes", ("rearranged",)),
+    ("lumos.changes.passes", ("rearranged",)),
     ("lumos.chakra.build", ("graph_of",)),
     ("lumos.emulation.device.ranks", ("all_ranks",)),
 )

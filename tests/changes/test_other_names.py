@@ -8,9 +8,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from tests.like_recorded import without_origin
 
 from lumos.changes.changes import Changes
-from lumos.changes.plan.identify import Identification
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.graph.build import build
@@ -18,9 +18,10 @@ from lumos.operators.shaped import ShapedOperator, product
 from lumos.plan.configuration import Settings, job_from
 from lumos.prediction.predict import predict_job
 from lumos.reports.export.kineto import write_kineto
+from lumos.segment.segment import Cut
 from lumos.trace import read
 
-CHANGES = ("tp=4", "layers=24", "seq=2048", "pp=4", "dp=4")
+CHANGES = ("layers=24", "microbatches=16", "dp=4")
 
 
 def renamed(events):
@@ -53,7 +54,7 @@ class Rewritten:
 
     def __init__(self, folder: Path, rewrite=lambda events: events):
         job = job_from(Settings(model="gpt3-126m", cluster="h100", gpus=8, global_batch=16, seq=1024, tp=2, pp=2))
-        write_kineto(str(folder), predict_job(job), ranks="stages")
+        write_kineto(str(folder), predict_job(job), ranks="all")
         for path in folder.glob("*.json.gz"):
             with gzip.open(path, "rt") as file:
                 document = json.load(file)
@@ -61,13 +62,13 @@ class Rewritten:
             document["traceEvents"] = rewrite(named)
             with gzip.open(path, "wt", compresslevel=1) as file:
                 json.dump(document, file)
-        self.traces = read(str(folder))
+        self.traces = without_origin(read(str(folder)))
         self.graph = build(self.traces)
-        self.plan = Identification(self.traces, self.graph)
+        self.cut = Cut(self.traces, self.graph)
 
     @cache  # noqa: B019
     def step(self, change):
-        return answer_changes(self.traces, self.graph, Changes(parse_settings([change])), self.plan).outcome.step_time_s
+        return answer_changes(self.traces, self.graph, Changes(parse_settings([change])), self.cut).outcome.step_time_s
 
 
 @pytest.fixture(scope="module")

@@ -1,14 +1,18 @@
 """Settings that say how many times what was recorded."""
 
+from functools import partial
+
 import pytest
 from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.relative import absolute, of_blocks, of_plan
+from lumos.changes.predicted import setting_of
+from lumos.changes.relative import absolute, of_blocks
 from lumos.changes.settings import parse_settings
 from lumos.errors import LumosError, UsageError
-from lumos.plan.configuration import Settings, job_from
+from lumos.plan.configuration import Settings
+from lumos.plan.configuration import job_from as planned
 from lumos.segment.segment import segment
 
 
@@ -23,10 +27,10 @@ def test_a_factor_is_of_what_was_recorded(tmp_path):
     assert resolved(tmp_path, *words) == {"hidden": "1024", "micro_batch": "8", "microbatches": "4", "dp": "3", "tp": "2", "layers": "7"}
 
 
-def test_of_an_identified_plan_the_factor_is_of_the_plan():
-    plan = of_plan(job_from(Settings(model="gpt3-6.7b", cluster="h100", global_batch=8, seq=2048, gpus=4, tp=2)))
-    found = absolute(Changes(parse_settings(["tp=x2", "seq=x1.5", "hidden=x2", "precision=fp8"])), plan).settings
-    assert found == {"tp": "4", "seq": "3072", "hidden": "8192", "precision": "fp8"}
+def test_of_a_prediction_the_factor_is_of_what_was_predicted():
+    job = planned(Settings(model="gpt3-6.7b", cluster="h100", global_batch=8, seq=2048, gpus=4, tp=2))
+    wanted = Changes(parse_settings(["tp=x2", "seq=x1.5", "hidden=x2", "precision=fp8"]))
+    assert absolute(wanted, partial(setting_of, job)).settings == {"tp": "4", "seq": "3072", "hidden": "8192", "precision": "fp8"}
 
 
 def test_a_factor_of_nothing_and_one_that_divides_are_refused(tmp_path):

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lumos.changes.changes import Changes
-from lumos.changes.settings import SETTINGS, SettingKind, Way, check_settings, counts, in_words, keys_for, needs_plan, parse_settings
-from lumos.errors import UsageError
+from lumos.changes.settings import SETTINGS, SettingKind, Way, check_blocks, check_settings, counts, in_words, keys_for, parse_settings
+from lumos.errors import LumosError, UsageError
 from lumos.vocabulary import Recompute
 
 DOCS = Path(__file__).parents[2] / "docs" / "whatif.md"
@@ -58,24 +58,14 @@ def test_whole_numbers_are_parsed_and_words_are_not():
     assert counts(wanted) == {"micro_batch": 4, "zero": 0}
 
 
-@pytest.mark.parametrize(
-    ("word", "plan"),
-    [
-        ("layers=8", False),
-        ("recompute=full", False),
-        ("recompute=selective", True),
-        ("tp=2", False),
-        ("pp=2", False),
-        ("cp=2", False),
-        ("ep=2", False),
-    ],
-)
-def test_some_settings_need_the_plan(word, plan):
-    assert needs_plan(parse_settings([word])) is plan
+def test_words_that_measured_blocks_do_not_show_are_refused_with_the_reason_of_each():
+    check_blocks(parse_settings(["layers=8", "recompute=full", "tp=2"]))
+    with pytest.raises(LumosError, match=r"recompute=selective: which parts .*; schedule=zero-bubble: it runs .* ask lumos predict"):
+        check_blocks(parse_settings(["recompute=selective", "schedule=zero-bubble"]))
 
 
 def test_a_word_may_be_valid_elsewhere():
-    SETTINGS["recompute"].check_for(Way.PLAN, Recompute.SELECTIVE)
+    SETTINGS["recompute"].check_for(Way.PREDICTED, Recompute.SELECTIVE)
     with pytest.raises(UsageError, match="valid are full, none for a job that is changed through its measured blocks"):
         SETTINGS["recompute"].check_for(Way.BLOCKS, Recompute.SELECTIVE)
 
@@ -87,9 +77,9 @@ def test_kinds():
 
 
 def test_the_help_names_every_setting_where_it_is_valid():
-    blocks, plan, passes = in_words().split("; ")
+    blocks, predicted, passes = in_words().split("; ")
     assert blocks.endswith("recompute (full or none), cuda_graphs (on or off)")
-    assert plan.startswith("of jobs whose plan the traces show also schedule=zero-bubble, ") and plan.endswith("recompute=selective")
+    assert predicted.startswith("of what lumos predict wrote also schedule=zero-bubble, ") and predicted.endswith("recompute=selective")
     assert passes == "of recordings of passes pp, vpp, microbatches, schedule (1f1b, gpipe or interleaved)"
 
 

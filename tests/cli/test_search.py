@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from importlib import import_module
 
 import pytest
@@ -148,40 +146,6 @@ def test_a_measured_job_is_searched_with_its_own_blocks(lumos, tmp_path):
     assert [b["step_time_s"] for b in same] == pytest.approx([predicted], rel=0.02)
 
 
-@pytest.fixture
-def measured(lumos, tmp_path):
-    """A job of two ranks, written as the profiler's files."""
-    words = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 2, "--global-batch", 4, "--seq", 1024, "--tp", 2)
-    assert lumos("predict", *words, "--kineto", tmp_path / "job", "--json").status == 0
-    return tmp_path / "job"
-
-
-def searched(lumos, job, *more):
-    return lumos("search", job, "--cluster", "h100", "--tp", 2, "--cp", 1, "--zero", 1, "--micro-batch", 1, "--refine", 1, *more)
-
-
-def test_a_search_says_how_far_its_recording_can_be_trusted(lumos, measured):
-    """The files were written by a prediction, and say so."""
-    trust = searched(lumos, measured, "--json").json["trust"]
-    assert (trust["grade"], [reason["code"] for reason in trust["reasons"]]) == ("limited", ["durations-modelled"])
-    assert "\n  trust: limited: no device ran this job" in searched(lumos, measured).out
-    assert "trust" not in lumos("search", *FEW, "--json").json  # nothing was recorded
-
-
-def test_a_search_of_a_recording_with_lost_kernels_says_so(lumos, measured):
-    """Every fourth elementwise kernel of rank 1 is lost. The plans are listed, of one size or of several, with the reason to doubt them."""
-    path = measured / "rank1.json.gz"
-    recorded = json.loads(gzip.decompress(path.read_bytes()))
-    elementwise = [i for i, row in enumerate(recorded["traceEvents"]) if row["name"].startswith("elementwise") and row["cat"] == "kernel"]
-    for i in reversed(elementwise[::4]):
-        del recorded["traceEvents"][i]
-    path.write_bytes(gzip.compress(json.dumps(recorded).encode(), 1))
-    found = searched(lumos, measured, "--json").json["trust"]
-    assert (found["grade"], found["reasons"][0]["code"]) == ("unsound", "kernels-lost")
-    for more in ((), ("--sweep", "global_batch=4,8")):
-        assert "\n  trust: unsound: rank 1: " in searched(lumos, measured, *more).out
-
-
 def test_tables_and_plots(lumos, tmp_path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed (extra `arrow`)")
     found = lumos("search", *FEW, "--parquet", tmp_path / "plans.parquet", "--json").json
@@ -296,6 +260,8 @@ def test_refused_switches(lumos, words, reason):
 
 
 @pytest.mark.parametrize("words", [("--framework", "nemo"), ("--precision", "fp8"), ("--model", "llama3-8b")])
-def test_what_traces_say_cannot_be_given_too(lumos, measured, words):
-    done = searched(lumos, measured, *words)
+def test_what_the_files_of_a_prediction_say_cannot_be_given_too(lumos, tmp_path, words):
+    job = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 2, "--global-batch", 4, "--seq", 1024, "--tp", 2)
+    assert lumos("predict", *job, "--kineto", tmp_path / "job", "--json").status == 0
+    done = lumos("search", tmp_path / "job", *words)
     assert done.status == 2 and f"leave out {words[0]}" in " ".join(done.err.split())

@@ -29,7 +29,6 @@ from lumos.changes.certainty.unmeasured import mostly_modelled, open_share, unme
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
 from lumos.prediction.ranks import whole
-from lumos.prediction.step_time import PredictedStep
 from lumos.result import Shown, plain
 from lumos.simulation import Timeline, simulate
 from lumos.units import duration
@@ -40,7 +39,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.changes.plan.planned import Planned
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Evidence, Graph
     from lumos.prediction.predict import Prediction
@@ -353,10 +351,10 @@ def contributions(base: Mapping[str, float], changed: Mapping[str, float]) -> tu
     """The classes whose time on the critical path (ns) changed most, and what remains as "everything else"."""
     names = dict.fromkeys([*base, *changed])
     every = [Contribution(n, base.get(n, 0) * 1e-9, changed.get(n, 0) * 1e-9) for n in names]
-    return _largest(every)
+    return largest(every)
 
 
-def _largest(all_classes: list[Contribution]) -> tuple[Contribution, ...]:
+def largest(all_classes: list[Contribution]) -> tuple[Contribution, ...]:
     """The contributions that changed most, largest first, and the sum of the rest."""
     all_classes = sorted((c for c in all_classes if c.delta_s), key=lambda c: -abs(c.delta_s))
     rest = all_classes[_LARGEST:]
@@ -366,48 +364,6 @@ def _largest(all_classes: list[Contribution]) -> tuple[Contribution, ...]:
             Contribution("everything else", sum(c.base_s for c in rest), sum(c.changed_s for c in rest)),
         ]
     return tuple(all_classes)
-
-
-def planned_answer(
-    planned: Planned,
-    basis: Basis,
-    changes: tuple[str, ...],
-    error: float,
-    measured_s: float | None,
-    diagnostics: tuple[Diagnostic, ...],
-) -> Answer:
-    """The answer of a change of the identified plan. error: half-width of the interval of the base, as a fraction of the step."""
-    base, changed = (
-        _of_prediction(p, basis, planned.factor, error, is_base) for p, is_base in ((planned.base, True), (planned.changed, False))
-    )
-    names = dict.fromkeys([*base.critical_path, *changed.critical_path])
-    every = [
-        Contribution(n, base.critical_path.get(n, 0.0) * base.step_time_s, changed.critical_path.get(n, 0.0) * changed.step_time_s)
-        for n in names
-    ]
-    share = Provenance(1 - planned.scaled, planned.scaled, 0.0)
-    notes = tuple(dict.fromkeys((*diagnostics, *planned.changed.diagnostics)))
-    job = replace(planned.changed, time=PredictedStep(changed.step_time_s, changed.step_time_low_s, changed.step_time_high_s))
-    return Answer(changed, base, measured_s, changes, _largest(every), share, notes, job=job)
-
-
-def _of_prediction(p: Prediction, basis: Basis, factor: float, error: float, is_base: bool) -> Outcome:
-    """A prediction as an outcome. is_base: its time was measured, so the only error is that of the replay."""
-    time = p.time.time_s * factor
-    low, high = (time, time) if is_base else (p.time.low_s * factor, p.time.high_s * factor)
-    total = sum(p.breakdown.values())
-    m = p.memory
-    return Outcome(
-        basis=basis,
-        step_time_s=time,
-        step_time_low_s=low * (1 - error),
-        step_time_high_s=high * (1 + error),
-        breakdown=Parts(**{key: value / total * time for key, value in p.breakdown.items()}),
-        tokens_per_s_per_gpu=p.tokens_per_s_per_gpu / factor,
-        model_flops_utilization=p.model_flops_utilization / factor,
-        memory=PeakMemory(m.parameters_bytes, m.gradients_bytes, m.optimizer_bytes, m.activations_bytes, m.peak_bytes, m.fits),
-        critical_path=p.critical_path,
-    )
 
 
 def contracted(result: Answer) -> dict[str, Any]:

@@ -23,10 +23,10 @@ from lumos.changes.certainty.noise import step_times_of
 from lumos.changes.certainty.peak import ABOVE_PEAK_RATE, above_peak_rate, least_times
 from lumos.changes.durations import Scale, matching, number
 from lumos.changes.machine import Machine
-from lumos.changes.plan.identify import Identification
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import unchecked_answer
 from lumos.errors import LumosError, UsageError
+from lumos.segment.segment import Cut
 from lumos.simulation import Frozen, freeze, sweep_scaled
 from lumos.simulation.durations import scale
 from lumos.vocabulary import Basis
@@ -91,16 +91,16 @@ def evaluate(
 
 def _each(job: Job, graph: Graph, changes: Changes, cells: Iterable[dict[str, str]]) -> tuple[Cell, ...]:
     """Evaluate the combinations one by one."""
-    plan = Identification(job, graph)
-    return tuple(_one(job, graph, changes, cell, plan) for cell in cells)
+    cut = Cut(job, graph)
+    return tuple(_one(job, graph, changes, cell, cut) for cell in cells)
 
 
-def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], plan: Identification) -> Cell:
+def _one(job: Job, graph: Graph, changes: Changes, cell: dict[str, str], cut: Cut) -> Cell:
     scales = tuple(Scale(key.removeprefix(SCALE), number(v, key)) for key, v in cell.items() if key.startswith(SCALE))
     settings = {**changes.settings, **{k: v for k, v in cell.items() if not k.startswith(SCALE)}}
     durations = changes.durations._replace(scales=(*changes.durations.scales, *scales))
     try:
-        found = unchecked_answer(job, graph, replace(changes, settings=settings, durations=durations), plan)
+        found = unchecked_answer(job, graph, replace(changes, settings=settings, durations=durations), cut)
     except LumosError as error:
         return Cell(cell, None, str(error))
     impossible = (reason.message for reason in found.trust.reasons if reason.code in (ABOVE_PEAK_RATE, SIDE_LEFT_OUT))
@@ -117,9 +117,9 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
         return _each(job, graph, changes, cells)
     ready = step_sweep(graph, changes.durations.apply(graph, job), repeat=changes.repeat)
     seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
-    plan, possible = Identification(job, graph), _Possible(job, graph, changes, ready.base_ns)
+    cut, possible = Cut(job, graph), _Possible(job, graph, changes, ready.base_ns)
     return tuple(
-        _one(job, graph, changes, cell, plan) if step is None else Cell(cell, step, impossible=possible.why_not(masks, cell, step))
+        _one(job, graph, changes, cell, cut) if step is None else Cell(cell, step, impossible=possible.why_not(masks, cell, step))
         for cell, step in zip(cells, seconds, strict=True)
     )
 

@@ -26,8 +26,8 @@ from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
+from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
 from lumos.segment.dimensions import shapes_of
-from lumos.segment.signatures import in_tf32, rounds_to_tf32, type_by_name
 from lumos.trace.table import ABSENT, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, DType
 

@@ -1,6 +1,6 @@
 """Settings that say how many times what was recorded: `layers=x2` is twice the recorded layers, whatever their number.
 
-They become whole numbers once the recording is read: by the job's identified plan, or by what its measured blocks show.
+They become whole numbers once the recording is read, by what its measured blocks show.
 """
 
 from __future__ import annotations
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from lumos.changes.changes import Changes
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.plan.job import PlannedJob
     from lumos.trace.table import Job
 
 
@@ -58,14 +57,6 @@ def _checked(key: str, text: str, recorded: Callable[[str], int]) -> int:
     if shown and shown not in numbers and not ("@" in text and key == "layers"):
         raise LumosError(f"--base {key}={text}: the recording shows {key} {shown}; correct --base, or leave it out")
     return shown or numbers[0]
-
-
-def of_plan(job: PlannedJob) -> Callable[[str], int]:
-    """The settings of an identified plan."""
-    model, plan = job.model, job.plan
-    known = {key: getattr(model, key) for key in ("hidden", "heads", "ffn", "vocab", "layers")}
-    known |= {key: getattr(plan, key) for key in ("micro_batch", "microbatches", "pp", "vpp", "dp", "tp", "cp", "ep")}
-    return lambda key: plan.seq_len if key == "seq" else known.get(key, 0)
 
 
 def of_blocks(layout: MeasuredLayout, job: Job) -> Callable[[str], int]:

@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from lumos.errors import UsageError
+from lumos.errors import LumosError, UsageError
 from lumos.model.transformer import LARGEST_SIZE, MOST_LAYERS, MOST_TOKENS
 from lumos.vocabulary import Precision, Recompute, Schedule
 
@@ -23,7 +23,7 @@ class Way(StrEnum):
     """On what a change of a job's settings is made."""
 
     BLOCKS = "measured blocks"
-    PLAN = "identified plan"
+    PREDICTED = "prediction"
     PASSES = "recorded passes"
 
 
@@ -105,30 +105,36 @@ def _count(key: str, says: str, *ways: Way, least: int = 1, most: int = LARGEST_
     return Setting(key, says, dict.fromkeys(ways, ()), least, most)
 
 
+#: Why measured blocks do not show what some words of a setting would change.
+_UNMEASURED = {
+    "schedule": "it runs the two halves of a backward pass apart, which the recording shows as one",
+    "precision": "kernels for this type are not those of the recorded one",
+    "recompute": "which parts of a layer the framework would compute again is not in the recording",
+}
 #: Every setting by its key.
 SETTINGS: Mapping[str, Setting] = {
     setting.key: setting
     for setting in (
-        _count("seq", "tokens of a sequence", Way.BLOCKS, Way.PLAN, most=MOST_TOKENS),
-        _count("micro_batch", "sequences of a microbatch", Way.BLOCKS, Way.PLAN),
-        _count("hidden", "width of the model", Way.BLOCKS, Way.PLAN),
-        _count("heads", "attention heads", Way.BLOCKS, Way.PLAN),
-        _count("ffn", "width of the feed-forward part", Way.BLOCKS, Way.PLAN),
-        _count("vocab", "tokens of the vocabulary", Way.BLOCKS, Way.PLAN),
-        _count("layers", "layers of the model", Way.BLOCKS, Way.PLAN, most=MOST_LAYERS),
-        _count("pp", "pipeline stages", Way.BLOCKS, Way.PLAN, Way.PASSES),
-        _count("vpp", "virtual stages of a device", Way.BLOCKS, Way.PLAN, Way.PASSES),
-        _count("microbatches", "microbatches of a step and replica", Way.BLOCKS, Way.PLAN, Way.PASSES),
-        _count("dp", "replicas (data parallel)", Way.BLOCKS, Way.PLAN),
-        _count("tp", "tensor-parallel ranks", Way.BLOCKS, Way.PLAN),
-        _count("cp", "context-parallel ranks", Way.BLOCKS, Way.PLAN),
-        _count("ep", "expert-parallel ranks", Way.BLOCKS, Way.PLAN),
-        _count("zero", "1 optimizer states sharded, 2 gradients too, 3 parameters too", Way.BLOCKS, Way.PLAN, least=0, most=3),
+        _count("seq", "tokens of a sequence", Way.BLOCKS, Way.PREDICTED, most=MOST_TOKENS),
+        _count("micro_batch", "sequences of a microbatch", Way.BLOCKS, Way.PREDICTED),
+        _count("hidden", "width of the model", Way.BLOCKS, Way.PREDICTED),
+        _count("heads", "attention heads", Way.BLOCKS, Way.PREDICTED),
+        _count("ffn", "width of the feed-forward part", Way.BLOCKS, Way.PREDICTED),
+        _count("vocab", "tokens of the vocabulary", Way.BLOCKS, Way.PREDICTED),
+        _count("layers", "layers of the model", Way.BLOCKS, Way.PREDICTED, most=MOST_LAYERS),
+        _count("pp", "pipeline stages", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
+        _count("vpp", "virtual stages of a device", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
+        _count("microbatches", "microbatches of a step and replica", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
+        _count("dp", "replicas (data parallel)", Way.BLOCKS, Way.PREDICTED),
+        _count("tp", "tensor-parallel ranks", Way.BLOCKS, Way.PREDICTED),
+        _count("cp", "context-parallel ranks", Way.BLOCKS, Way.PREDICTED),
+        _count("ep", "expert-parallel ranks", Way.BLOCKS, Way.PREDICTED),
+        _count("zero", "1 optimizer states sharded, 2 gradients too, 3 parameters too", Way.BLOCKS, Way.PREDICTED, least=0, most=3),
         Setting(
             "schedule",
             "order of the pipeline's passes",
             {
-                Way.PLAN: tuple(Schedule),
+                Way.PREDICTED: tuple(Schedule),
                 Way.BLOCKS: (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED),
                 Way.PASSES: (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED),
             },
@@ -136,14 +142,14 @@ SETTINGS: Mapping[str, Setting] = {
         Setting(
             "precision",
             "types of multiplications and activations",
-            {Way.BLOCKS: (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16), Way.PLAN: tuple(Precision)},
+            {Way.BLOCKS: (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16), Way.PREDICTED: tuple(Precision)},
         ),
         Setting(
             "recompute",
             "what the backward pass computes again",
-            {Way.BLOCKS: (Recompute.FULL, Recompute.NONE), Way.PLAN: (Recompute.FULL, Recompute.NONE, Recompute.SELECTIVE)},
+            {Way.BLOCKS: (Recompute.FULL, Recompute.NONE), Way.PREDICTED: (Recompute.FULL, Recompute.NONE, Recompute.SELECTIVE)},
         ),
-        Setting("cuda_graphs", "the passes over the layers launched as CUDA graphs", {Way.BLOCKS: (ON, OFF), Way.PLAN: (ON, OFF)}),
+        Setting("cuda_graphs", "the passes over the layers launched as CUDA graphs", {Way.BLOCKS: (ON, OFF), Way.PREDICTED: (ON, OFF)}),
     )
 }
 
@@ -205,28 +211,25 @@ def counts(settings: Mapping[str, str]) -> dict[str, int]:
     return {key: _whole(key, text) for key, text in settings.items() if known(key).kind is SettingKind.COUNT}
 
 
-def needs_plan(settings: Mapping[str, str]) -> bool:
-    """Whether the settings can only be changed on the identified plan of a job."""
-
-    def by_blocks(key: str, text: str) -> bool:
-        words = known(key).values.get(Way.BLOCKS)
-        return words is not None and (not words or text in words)
-
-    return not all(by_blocks(key, text) for key, text in settings.items())
+def check_blocks(settings: Mapping[str, str]) -> None:
+    """Raise LumosError, with the reason of each, for words that measured blocks cannot answer."""
+    asked = [(key, text) for key, text in settings.items() if (words := known(key).values[Way.BLOCKS]) and text not in words]
+    if asked:
+        why = "; ".join(f"{key}={text}: {_UNMEASURED[key]}" for key, text in asked)
+        raise LumosError(f"--set {why}. Record a job that has it, or ask lumos predict")
 
 
 def in_words() -> str:
     """The settings and the jobs for which they are valid, in a sentence for the help."""
     blocks = ", ".join(_with_words(SETTINGS[key], Way.BLOCKS) for key in keys_for(Way.BLOCKS))
-    plan = []
-    for key in keys_for(Way.PLAN):
-        plan_words = [word for word in SETTINGS[key].values[Way.PLAN] if word not in SETTINGS[key].values.get(Way.BLOCKS, ())]
-        if Way.BLOCKS not in SETTINGS[key].values:
-            plan.append(_with_words(SETTINGS[key], Way.PLAN))
-        else:
-            plan += [f"{key}={word}" for word in plan_words]
+    more = [
+        f"{key}={word}"
+        for key, setting in SETTINGS.items()
+        for word in setting.values.get(Way.PREDICTED, ())
+        if word not in setting.values[Way.BLOCKS]
+    ]
     passes = ", ".join(_with_words(SETTINGS[key], Way.PASSES) for key in keys_for(Way.PASSES))
-    return f"{blocks}; of jobs whose plan the traces show also {', '.join(plan)}; of recordings of passes {passes}"
+    return f"{blocks}; of what lumos predict wrote also {', '.join(more)}; of recordings of passes {passes}"
 
 
 def _with_words(setting: Setting, way: Way) -> str:

@@ -54,8 +54,6 @@ def with_stated_sizes(job: Job, changes: Changes) -> Job:
     Raises QuestionError where a changed size can mean several axes and nothing was stated, LumosError where what was stated is none of
     them.
     """
-    if job.origin is not None and job.origin.sizes:
-        return job
     known = readings_of_sizes(job.traces[0]) if {*changes.settings, *changes.base} & set(SIZES) else {}
     said: dict[str, list[str]] = {}
     for key, readings in known.items():

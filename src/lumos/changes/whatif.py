@@ -1,6 +1,6 @@
 """From a measured job and a list of changes to the answer.
 
-Structural changes are made on the identified plan, on a layout of the measured blocks, or on recorded passes. Changes of
+Structural changes are made on a layout of the measured blocks, or on recorded passes; a prediction is made anew. Changes of
 durations then apply to the result.
 """
 
@@ -8,19 +8,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.loop.bounds import size_bounds
-from lumos.analyze.loop.identity import identity
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
-from lumos.changes.answer import Answer, Changed, answer, planned_answer, unchanged_tasks
+from lumos.changes.answer import Answer, Changed, answer, unchanged_tasks
 from lumos.changes.certainty.left_out import sides_left_out
-from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.changes.certainty.peak import above_peak_rate
 from lumos.changes.certainty.possible import check_size, schedulable
 from lumos.changes.certainty.probe import probe, probe_of_base
@@ -29,7 +28,6 @@ from lumos.changes.certainty.reproduced import as_far_as_reproduced
 from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, up_to_base, widened
 from lumos.changes.certainty.unmeasured import loader_evidence
 from lumos.changes.durations import Durations, check_altered, meant_operators
-from lumos.changes.hardware import HOST_INTERVAL, HOST_UNKNOWN, host_work
 from lumos.changes.layout.accumulate import accumulation_ns, operator_ns
 from lumos.changes.layout.capture import capture, wants_graphs
 from lumos.changes.layout.change import recorded_layers
@@ -42,20 +40,17 @@ from lumos.changes.layout.reshaped import reshaped
 from lumos.changes.layout.resize import SIZE_KEYS, sizes_of_rank
 from lumos.changes.machine import has_device, other_device
 from lumos.changes.memory import with_memory
-from lumos.changes.plan.identify import ENOUGH_AGREEMENT, Identification, Identified
-from lumos.changes.plan.needs import refusal
-from lumos.changes.plan.passes import rearranged
-from lumos.changes.plan.planned import Planned, between, planned
-from lumos.changes.relative import absolute, of_blocks, of_plan
-from lumos.changes.settings import counts, needs_plan
+from lumos.changes.passes import rearranged
+from lumos.changes.predicted import predicted_anew, predicted_job, setting_of
+from lumos.changes.relative import absolute, of_blocks
+from lumos.changes.settings import check_blocks, counts
 from lumos.changes.stated import by_steps_of_time, check_layers, named_by_setting, with_stated_sizes
 from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
-from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UnknownDeviceError
 from lumos.graph.table import Evidence
+from lumos.segment.segment import Cut
 from lumos.segment.sizes import Resized, sizes
-from lumos.simulation.durations import scale
 from lumos.stages import stage
 from lumos.trace.operations import is_operations
 from lumos.units import count
@@ -83,7 +78,7 @@ def answer_changes(
     job: Job,
     graph: Graph,
     changes: Changes,
-    plan: Identification | None = None,
+    cut: Cut | None = None,
     *,
     trust: Trust | None = None,
     force: bool = False,
@@ -91,15 +86,15 @@ def answer_changes(
 ) -> Answer:
     """The answer for one set of changes to `graph`, which was built from `job`.
 
-    plan, trust: the identification of this job and how far it can be trusted, for callers that ask many what-ifs and need these only
-    once. force: answer also where the evidence is unsound. probed: whether to ask the same of the job without a few rows, which cannot be
-    done where the graph is not what the job's rows give. Raises LumosError where it is and `force` is not given.
+    cut, trust: this job cut into layers, and how far it can be trusted, for callers that ask many what-ifs and need these only once.
+    force: answer also where the evidence is unsound. probed: whether to ask the same of the job without a few rows, which cannot be done
+    where the graph is not what the job's rows give. Raises LumosError where it is and `force` is not given.
     """
     grounds = with_evidence(trust_in(graph) if trust is None else trust, other_device(job, graph, changes.base_cluster))
     check_sound(grounds, "whatif", force=force)
-    found = unchecked_answer(job, graph, changes, plan)
+    found = unchecked_answer(job, graph, changes, cut)
     if not changes.repeat:
-        grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), plan)))
+        grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), cut)))
     unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s)
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
@@ -121,22 +116,25 @@ def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Ev
     return probe(job, outcome.step_time_s / base, half, lambda each, its: changes.durations.apply(its, each))
 
 
-def unchecked_answer(job: Job, graph: Graph, changes: Changes, plan: Identification | None = None) -> Answer:
+def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None = None) -> Answer:
     """The same without a look at the evidence. Where the change needs to know a device that is not known, but is refused whatever that is,
     the error is the refusal and not the question for the device."""
+    ran = predicted_job(job) if changes.structural else None
+    if ran is not None:
+        return predicted_anew(ran, job, graph, absolute(changes, partial(setting_of, ran)))
     changes = named_by_setting(job, changes)
     stated = with_stated_sizes(job, changes)
-    plan = Identification(stated, graph) if plan is None or stated is not job else plan
-    done = by_steps_of_time(stated, lambda: plan.segmentation, changes)
+    cut = Cut(stated, graph) if cut is None or stated is not job else cut
+    done = by_steps_of_time(stated, lambda: cut.segmentation, changes)
     try:
-        found = _changed_job(stated, graph, done, plan)
+        found = _changed_job(stated, graph, done, cut)
     except UnknownDeviceError:
-        _changed_job(stated, graph, replace(done, base_cluster=_ANY), plan)
+        _changed_job(stated, graph, replace(done, base_cluster=_ANY), cut)
         raise
     return found if done is changes else replace(found, changes=tuple(re.sub("^layers =", "seq =", each) for each in found.changes))
 
 
-def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Answer:
+def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut) -> Answer:
     """The answer for one set of changes."""
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
@@ -144,20 +142,15 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification)
         found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
         known = changes.machine(job, graph).known
         impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, found.base.step_time_s)
-        found = with_memory(found, job, lambda: plan.segmentation, (None,) * len(job.traces))
+        found = with_memory(found, job, lambda: cut.segmentation, (None,) * len(job.traces))
         return replace(found, trust=with_evidence(found.trust, (*impossible, *sides_left_out(graph, altered))))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
+    check_blocks(changes.settings)
     graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
-    check_layers(job, plan.segmentation, changes)
-    identified = _identified(job, graph, changes, plan)
-    if identified is not None and (needs_plan(changes.settings) or identified.agreement >= ENOUGH_AGREEMENT):
-        changes = absolute(changes, of_plan(identified.job))
-        counted = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
-        check_size(len(graph), counts(changes.settings), counted)
-        return _planned(identified, job, graph, changes)
+    segmentation = cut.segmentation
+    check_layers(job, segmentation, changes)
     _whole_pipeline(job, graph, changes.settings)
-    segmentation = plan.segmentation
     measured = measured_layout(segmentation)
     changes = absolute(changes, of_blocks(measured, job))
     counted = {"layers": segmentation.layers, "microbatches": 1 + max(p.label.microbatch for p in segmentation.pieces)}
@@ -197,7 +190,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, plan: Identification)
         modelled=modelled,
         left_open=left_open,
         changes=(*layout.changes, *changes.durations.described()),
-        diagnostics=(*layout.diagnostics, *_plan_not_followed(identified)),
+        diagnostics=layout.diagnostics,
     )
     resized_here = sizes_of_rank(measured, job, resized)
     done = work(measured, job, changes, resized_here, layout.shared)
@@ -275,76 +268,6 @@ def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None
             f"--set {changed[0]}: the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show"
             " only a part of the model; give at least one rank of every pipeline stage"
         )
-
-
-def _plan_not_followed(identified: Identified | None) -> tuple[Diagnostic, ...]:
-    """The diagnostic that a job is changed through its measured blocks although its plan was identified, and why."""
-    if identified is None:
-        return ()
-    text = (
-        f"the layout of the plan that the traces show accounts for {identified.agreement:.1%} of their device work,"
-        f" less than {ENOUGH_AGREEMENT:.0%}:"
-        " the change is made on the measured blocks, which do not model experts or exchanges inside layers; compare it with lumos predict"
-    )
-    return (Diagnostic("plan-not-followed", text),)
-
-
-def _identified(job: Job, graph: Graph, changes: Changes, plan: Identification) -> Identified | None:
-    """The job's identified plan. None where no setting needs it and the job has no collectives on devices or cannot be identified."""
-    if needs_plan(changes.settings):
-        if not has_device(graph):
-            raise LumosError(
-                "--set of a parallel plan needs a job on accelerators; jobs on CPUs can change dp, tp, pp, layers, sizes and microbatches"
-            )
-        try:
-            found = plan.on(changes.machine(job, graph).recorded)
-        except LumosError as error:
-            raise refusal(changes.settings, str(error)) from error
-        if found.agreement < ENOUGH_AGREEMENT:
-            raise refusal(
-                changes.settings, f"a layout of it accounts for {found.agreement:.1%} of the device work, not {ENOUGH_AGREEMENT:.0%}"
-            )
-        return found
-    if not has_device(graph) or graph.collectives is None or not len(graph.collectives.task):
-        return None
-    try:
-        return plan.on(changes.machine(job, graph).recorded)
-    except LumosError:
-        return None
-
-
-def _planned(identified: Identified, job: Job, graph: Graph, changes: Changes) -> Answer:
-    """The answer of a change that is made on the identified plan."""
-    owners = members(graph)
-    loop = steady(owners, repeat=changes.repeat or None)
-    times = step_times_of(graph, owners)
-    off, grounds = identity(graph, loop, times)
-    durations = changes.durations
-    altered = durations._replace(slow=()).apply(graph, job)
-    cluster = changes.machine(job, graph).target(identified.job.cluster)
-
-    def predicted(host: float) -> Planned:
-        there = altered if host == 1 else scale(altered, host_work(graph), host)
-        return planned(identified, graph, loop.step_time_ns * 1e-9, changes.settings, cluster, there, durations.slow)
-
-    moves = changes.moves_from(identified.job.cluster)
-    prediction = predicted((changes.host_factor if moves else None) or 1.0)
-    unknown = moves and changes.host_factor is None
-    if unknown:
-        prediction = between(prediction, *(predicted(1 + by) for by in (-HOST_INTERVAL, HOST_INTERVAL)))
-    found = planned_answer(
-        prediction,
-        loop.basis,
-        (*(f"{k} = {v}" for k, v in changes.settings.items()), *changes.hardware_words, *changes.durations.described()),
-        spread(times, off),
-        measured_step(graph, times),
-        (*graph.diagnostics, *noise_unknown(times), *loop.findings("the job"), *((HOST_UNKNOWN,) if unknown else ())),
-    )
-    found = replace(found, trust=with_evidence(found.trust, grounds))
-    found = as_far_as_rebuilt(found) if changes.settings else found
-    found = less_sure(found, "plan-uncertain", "the plan accounts for a part of the heavy work of the recording", identified.agreement)
-    of_plan = {"layers": identified.job.model.layers, "microbatches": identified.job.plan.microbatches}
-    return _sized(found, changes, of_plan, counts(changes.settings))
 
 
 def _sized(found: Answer, changes: Changes, recorded: Mapping[str, int], wanted: Mapping[str, int], added_s: float = 0.0) -> Answer:

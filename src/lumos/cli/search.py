@@ -19,12 +19,12 @@ Values = Annotated[str | None, typer.Option(metavar="V,V|A..B", show_default=Fal
 def command(
     paths: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATH...]", help="Traces of a job, whose sizes and measured blocks are used.", show_default=False),
+        typer.Argument(metavar="[PATH...]", help="What lumos predict wrote: its model, plan and cluster.", show_default=False),
     ] = None,
     model: Annotated[str | None, typer.Option(help="A known model, or the path of a config.json.", show_default=False)] = None,
     cluster: Annotated[
         str | None,
-        typer.Option(help="A known cluster, or a .toml file; with traces, the cluster on which they were recorded.", show_default=False),
+        typer.Option(help="A known cluster, or a .toml file.", show_default=False),
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="Devices of the job.", show_default=False)] = None,
     global_batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step.", show_default=False)] = None,

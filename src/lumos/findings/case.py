@@ -23,8 +23,8 @@ from lumos.analyze.ranks.straggler_causes import described
 from lumos.analyze.trust import trust, with_evidence
 from lumos.changes.certainty.noise import spread
 from lumos.changes.certainty.probe import probe_of_base
-from lumos.changes.plan.identify import Identification
 from lumos.findings.finding import Finding, FindingCode, FindingPlace
+from lumos.segment.segment import Cut
 from lumos.simulation import measured, simulate
 from lumos.simulation.durations import with_durations
 from lumos.vocabulary import Basis
@@ -65,7 +65,7 @@ class Case:
     base: Steady
     parts: tuple[StepBreakdown, ...]
     noise: float
-    plan: Identification
+    cut: Cut
     beyond: list[Evidence]
 
     @property
@@ -222,6 +222,6 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:
         base=base,
         parts=tuple(each for each in breakdown(truth, owners, job) if each.counts),
         noise=spread(times, off),
-        plan=Identification(job, graph),
+        cut=Cut(job, graph),
         beyond=[],
     )

@@ -40,7 +40,7 @@ def plan_findings(case: Case, uneven_ns: float) -> Iterator[Priced]:
 def _interleaved_ns(case: Case) -> float | None:
     """What two chunks a stage save by `lumos whatif`, ns; None where the recording cannot be rearranged."""
     try:
-        found = unchecked_answer(case.job, case.graph, Changes({"vpp": "2"}), case.plan)
+        found = unchecked_answer(case.job, case.graph, Changes({"vpp": "2"}), case.cut)
     except LumosError:
         return None
     return 1e9 * (found.base.step_time_s - found.outcome.step_time_s)

@@ -33,7 +33,7 @@ class Saved(NamedTuple):
 
 def saved_by(case: Case, settings: Mapping[str, str]) -> Saved:
     """What settings of the job's structure (`changes.settings`) save. Raises LumosError where the recording does not support the change."""
-    segmentation = case.plan.segmentation
+    segmentation = case.cut.segmentation
     placed = assemble_pieces(changed_layout(measured_layout(segmentation), case.job, Changes(settings)))
     if wants_graphs(settings, case.graph):
         placed = capture(placed, segmentation).placed

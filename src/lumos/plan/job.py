@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from lumos.cost.cluster import Cluster
+from lumos.errors import LumosError, UsageError
+from lumos.model import Model
+from lumos.plan.framework import Framework
+from lumos.plan.plan import Plan, check_plan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from lumos.cost.cluster import Cluster
     from lumos.diagnostics import Diagnostic
-    from lumos.model import Model
-    from lumos.plan.framework import Framework
-    from lumos.plan.plan import Plan
 
 
 class Unknown(NamedTuple):
@@ -39,3 +43,24 @@ class PlannedJob:
     cluster: Cluster
     assumed: tuple[Diagnostic, ...] = ()
     unknowns: tuple[Unknown, ...] = ()
+
+
+#: The parts of a job that files of a prediction carry.
+_PARTS: Mapping[str, type[Any]] = {"model": Model, "plan": Plan, "framework": Framework, "cluster": Cluster}
+
+
+def facts_of(job: PlannedJob) -> dict[str, object]:
+    """The job as JSON has it, for the files of its prediction: which it is, not what was left open."""
+    return {part: msgspec.to_builtins(getattr(job, part)) for part in _PARTS}
+
+
+def job_from_facts(facts: Mapping[str, object], path: str) -> PlannedJob:
+    """The reverse of `facts_of`, from a file at `path`. Raises LumosError where `facts_of` cannot have written it."""
+    try:
+        job = PlannedJob(**{part: msgspec.convert(facts.get(part), kind) for part, kind in _PARTS.items()})
+        check_plan(job.plan, job.model)
+        job.cluster.check_size(job.plan.devices)
+    except (msgspec.ValidationError, UsageError, LumosError) as error:
+        text = f"{path}: what it says of the job that was predicted is no job ({error}); write it again with lumos predict --kineto"
+        raise LumosError(text) from error
+    return job

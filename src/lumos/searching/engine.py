@@ -89,8 +89,8 @@ def layer_blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:
 class Local:
     """Times plans in threads of this process, without the interpreter's lock. Full simulations run one by one."""
 
-    def __init__(self, problem: Problem, threads: int | None = None, pricer: Pricer | None = None) -> None:
-        self.pricer = pricer or Pricer(problem.cluster)
+    def __init__(self, problem: Problem, threads: int | None = None) -> None:
+        self.pricer = Pricer(problem.cluster)
         self._threads = threads or min(4, os.cpu_count() or 1)
 
     def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
@@ -109,8 +109,8 @@ class Local:
 class Ray:
     """Runs tasks on a Ray cluster. The plans, their columns and the prices are put into its object store once."""
 
-    def __init__(self, problem: Problem, workers: Workers, pricer: Pricer | None = None) -> None:
-        self.pricer = pricer or Pricer(problem.cluster)
+    def __init__(self, problem: Problem, workers: Workers) -> None:
+        self.pricer = Pricer(problem.cluster)
         self._workers = workers
         self._stored: tuple[Plans, Any] | None = None
 
@@ -136,16 +136,16 @@ def _simulated(table: tuple[Plans, Pricer], row: int) -> Simulated:
 
 
 @contextmanager
-def engines(name: str, address: str | None = None) -> Iterator[Callable[[Problem, Pricer | None], Engine]]:
-    """What makes the engine of that name for a problem and, where there are some, its prices; engines on Ray share one connection.
+def engines(name: str, address: str | None = None) -> Iterator[Callable[[Problem], Engine]]:
+    """What makes the engine of that name for a problem; engines on Ray share one connection.
 
     address: of a running Ray cluster. Raises UsageError for an unknown name, LumosError where no cluster answers.
     """
     match name:
         case "local":
-            yield lambda problem, pricer: Local(problem, pricer=pricer)
+            yield Local
         case "ray":
             with connected(address) as workers:
-                yield lambda problem, pricer: Ray(problem, workers, pricer)
+                yield lambda problem: Ray(problem, workers)
         case _:
             raise UsageError(f"engine {name!r} is not known; valid: {', '.join(SEARCH_ENGINES)}")

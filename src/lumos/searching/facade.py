@@ -11,14 +11,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
+from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
 
-from lumos.analyze.trust import Trust, trust
 from lumos.blocks.price import Pricer
+from lumos.changes.predicted import predicted_job
 from lumos.choices import as_mapping, as_number, check_choice
 from lumos.cost.cluster import load_cluster
-from lumos.errors import UsageError
-from lumos.graph.build import build
+from lumos.errors import LumosError, UsageError
 from lumos.plan.configuration import Settings, job_from, read_settings
 from lumos.plan.words import JobWords, PlanWords, switch_text, with_words
 from lumos.prediction.predict import Prediction, predict_job, result
@@ -27,16 +26,13 @@ from lumos.searching.constraints import parse_constraint
 from lumos.searching.engine import engines
 from lumos.searching.explain import Explanation, Otherwise, reduced_otherwise
 from lumos.searching.explain import explain_predictions as difference_of
-from lumos.searching.measured import problem_of_traces
 from lumos.searching.mixed import mixed_problem
 from lumos.searching.search import Found, _Report, plan_keys
 from lumos.searching.search import search_problem as search_problem
 from lumos.searching.settings import problem_of, proved_only, settings_of, space_of, sweep_of, switched
+from lumos.searching.space import Problem
 from lumos.searching.sweep import sweep_sizes as sweep_problem
 from lumos.trace.source import Source, as_job
-
-if TYPE_CHECKING:
-    from lumos.searching.space import Problem
 
 #: A value that a choice takes, or several.
 SweepSizes: TypeAlias = int | Sequence[int]
@@ -62,7 +58,7 @@ class SpaceWords(TypedDict, total=False):
 class SearchWords(SpaceWords, total=False):
     """What is searched and how.
 
-    model, cluster, gpus, global_batch, seq: the job; for traces, the cluster on which they ran, and sizes in place of the measured ones.
+    model, cluster, gpus, global_batch, seq: the job; with files of a prediction, another cluster and other sizes than theirs.
     switches: single switches of the framework's profile, by name, in every plan.
     refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". reserve_gb: memory of each
     device that plans may not use. proved: only schedules that were compared with measured runs. mixed_with: clusters whose nodes are part
@@ -109,17 +105,17 @@ def search(
 ) -> Found | Rows[Swept]:
     """The plans of a model on a cluster, best first.
 
-    job: trace files, a folder, or a job from `lumos.read`, of which the sizes and the measured blocks are used. Without one, model,
-    cluster, gpus, global_batch and seq are needed. words: see `SearchWords` and `SpaceWords`. sweep: one size with its values,
+    job: what `lumos predict` wrote: its files, their folder, or a job from `lumos.read`. Without one, model, cluster, gpus, global_batch
+    and seq are needed. words: see `SearchWords` and `SpaceWords`. sweep: one size with its values,
     {"gpus": (256, 512)} or "gpus=256..16384" (doubling); every value is searched and becomes a row. Raises UsageError where a word is
-    unknown or wrong, LumosError where no plan can be identified from the traces.
+    unknown or wrong, LumosError for recordings, which do not say which plan they ran.
     """
     for word in words:
         check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
     conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
     given = cast("dict[str, object]", dict(words))
     space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
-    problem, pricer, grounds = _problem(job, words)
+    problem = _problem(job, words)
     if words.get("proved", False):
         space = proved_only(space, problem.schedules)
     switches = as_mapping(words.get("switches", {}), "switches", "{'dropout': True}")
@@ -130,38 +126,39 @@ def search(
     with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
 
         def run(p: Problem) -> Found:
-            found = search_problem(
-                p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine_of(p, pricer)
+            return search_problem(
+                p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine_of(p)
             )
-            return replace(found, trust=grounds)
 
         rows = sweep_problem(problem, key, values, run)
     return rows[0][1] if sweep is None else Rows(Swept(value, found) for value, found in rows)
 
 
-def _problem(job: Source | None, words: SearchWords) -> tuple[Problem, Pricer | None, Trust | None]:
-    """The problem to search; where there are traces, also the prices of measured blocks, and how far the traces can be trusted."""
+def _problem(job: Source | None, words: SearchWords) -> Problem:
+    """The problem to search."""
     others = [load_cluster(name) for name in _listed(words.get("mixed_with", ()))]
     if job is None:
         sizes = words.get("gpus"), words.get("global_batch"), words.get("seq")
         named = words.get("precision", "bf16"), words.get("framework", "megatron-core")
-        return mixed_problem(problem_of(words.get("model"), words.get("cluster"), *sizes, *named), others), None, None
+        return mixed_problem(problem_of(words.get("model"), words.get("cluster"), *sizes, *named), others)
     if others:
-        raise UsageError("--mixed-with and traces exclude each other: measured blocks have the pace of the nodes that ran them")
+        raise UsageError("--mixed-with and traces exclude each other: their job ran on nodes of one kind")
     for word in ("model", "framework", "precision"):
         if word in words:
             raise UsageError(f"--{word} and traces exclude each other: the traces say which {word} ran; leave out --{word}")
     read = as_job(job)
-    graph = build(read)
-    problem, pricer = problem_of_traces(read, graph, words.get("cluster"))
-    problem = replace(
-        problem,
-        gpus=words.get("gpus", problem.gpus),
-        global_batch=words.get("global_batch", problem.global_batch),
-        seq_len=words.get("seq", problem.seq_len),
-    )
+    ran = predicted_job(read)
+    if ran is None:
+        raise LumosError(
+            f"{read.traces[0].path}: a recording, which does not say what its model and plan are; lumos whatif PATH --grid tp=1,2,4"
+            " --grid zero=0,3 asks the recording for each plan, and lumos search --model M --cluster C --gpus N predicts them"
+        )
+    plan = ran.plan
+    cluster = load_cluster(words["cluster"]) if "cluster" in words else ran.cluster
+    sizes = (words.get("gpus", plan.devices), words.get("global_batch", plan.global_batch), words.get("seq", plan.seq_len))
+    problem = Problem(ran.model, ran.framework, cluster, *sizes, plan.precision)
     problem.cluster.check_size(problem.gpus)
-    return problem, pricer, trust(graph)
+    return problem
 
 
 def _listed(value: object) -> Sequence[str]:

@@ -22,7 +22,6 @@ from lumos.searching.prices import Floats, Prices
 from lumos.searching.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
 
 if TYPE_CHECKING:
-    from lumos.analyze.trust import Trust
     from lumos.blocks.price import Pricer
     from lumos.searching.constraints import Constraint
 
@@ -96,8 +95,7 @@ class Found(Shown):
     least, None where there is no plan. excluded: those that break a condition on plan or memory. pruned: those whose lower bound proves
     them slower. evaluated: those that were timed. simulated: those simulated in full. best: those of them that meet the conditions, best
     first.
-    complete: False where the search was interrupted. trust: how far the recording that the search started from can be trusted; None where
-    there is none. pricer: what the plans were timed with.
+    complete: False where the search was interrupted. pricer: what the plans were timed with.
     """
 
     problem: Problem
@@ -112,7 +110,6 @@ class Found(Shown):
     best: tuple[Simulated, ...]
     candidates: Candidates
     complete: bool = True
-    trust: Trust | None = None
     pricer: Pricer | None = None
 
     @property
@@ -312,7 +309,6 @@ def search_keys(found: Found) -> dict[str, Any]:
         "simulated": found.simulated,
         "seconds_s": found.seconds_s,
         "complete": found.complete,
-        **({} if found.trust is None else {"trust": plain(found.trust)}),
         "best": [{**keys_of(p), "against_first": plain(a)} for p, a in zip(found.best, found.against_first, strict=True)],
         "safest": found.safest,
         "pareto": [

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -19,6 +20,7 @@ from lumos.analyze.loop.spans import span_ends
 from lumos.analyze.loop.steps import members
 from lumos.graph.joined.collectives import issuers
 from lumos.graph.lists import list_of
+from lumos.graph.one_off import recurring
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_passes
 from lumos.segment.pass_layers import forward_layers, layers_in
@@ -107,6 +109,21 @@ class _RankLabels(NamedTuple):
     @property
     def confidence(self) -> float:
         return self.alike * self.agreeing
+
+
+class Cut:
+    """A job that is cut into layers and passes, without work that happened only once, when somebody first asks, and then not again.
+
+    job, graph: the traces, and the graph that was built from them.
+    """
+
+    def __init__(self, job: Job, graph: Graph) -> None:
+        self._job, self._graph = job, graph
+
+    @cached_property
+    def segmentation(self) -> Segmentation:
+        """The cut job."""
+        return segment(recurring(self._graph), self._job)
 
 
 def segment(graph: Graph, job: Job) -> Segmentation:

@@ -184,16 +184,19 @@ class ProcessGroup:
 
 class Origin(NamedTuple):
     """What made a job that no device ran ("emulated", "predicted", "changed", …), and the grade that its times had then. sizes: of a
-    rank's part of the model, where what made the job knows them. A file has it under the key `lumos`, as `said`."""
+    rank's part of the model, where what made the job knows them. job: what was predicted (`plan.job.facts_of`), as JSON has it, unchecked.
+    A file has it under the key `lumos`, as `said`."""
 
     what: str
     grade: Grade = Grade.LIMITED
     sizes: Mapping[str, int] = MappingProxyType({})
+    job: Mapping[str, object] = MappingProxyType({})
 
     @property
     def said(self) -> dict[str, object]:
         """The origin as files have it."""
-        return {"origin": self.what, "grade": self.grade.value, **({"sizes": dict(self.sizes)} if self.sizes else {})}
+        known = {key: dict(facts) for key, facts in (("sizes", self.sizes), ("job", self.job)) if facts}
+        return {"origin": self.what, "grade": self.grade.value, **known}
 
 
 def origin_of(trace: Trace) -> Origin | None:
@@ -208,7 +211,8 @@ def origin_of(trace: Trace) -> Origin | None:
     grade = next((each for each in Grade if each.value == facts.get("grade")), Grade.LIMITED)
     sizes = facts.get("sizes")
     known = {key: x for key, x in sizes.items() if type(x) is int and x > 0} if isinstance(sizes, dict) else {}
-    return Origin(str(facts.get("origin", "modelled")), grade, known)
+    job = facts.get("job")
+    return Origin(str(facts.get("origin", "modelled")), grade, known, job if isinstance(job, dict) else {})
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

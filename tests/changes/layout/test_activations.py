@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.like_recorded import like_recorded
 
-from lumos.changes import whatif
 from lumos.changes.changes import Changes
 from lumos.changes.layout.activations import exchanged, in_embedding, in_forward, of_stream
 from lumos.changes.layout.change import pipeline_stages
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.plan.planned import with_settings
+from lumos.changes.predicted import with_settings
 from lumos.changes.settings import parse_settings
 from lumos.changes.structure import changed_layout
 from lumos.changes.whatif import answer_changes
@@ -20,10 +20,8 @@ from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.plan.configuration import Settings, job_from
 from lumos.prediction.predict import predict_job
-from lumos.reports.export.kineto import write_kineto
 from lumos.segment.segment import segment
 from lumos.segment.sizes import sizes
-from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 
 
@@ -33,8 +31,7 @@ class Recorded:
     def __init__(self, folder, **plan):
         self.job = job_from(Settings(model="gpt3-6.7b", cluster="h100", global_batch=8, seq=2048, **plan))
         self.job = replace(self.job, model=replace(self.job.model, layers=4))
-        write_kineto(str(folder), predict_job(self.job, coarse=False), ranks="all")
-        self.traces = read(str(folder))
+        self.traces = like_recorded(folder, predict_job(self.job, coarse=False), ranks="all")
         self.graph = build(self.traces)
         self.layout = measured_layout(segment(self.graph, self.traces))
 
@@ -42,12 +39,6 @@ class Recorded:
 @pytest.fixture(scope="module")
 def tensor(tmp_path_factory):
     return Recorded(tmp_path_factory.mktemp("tensor"), gpus=4, tp=2)
-
-
-@pytest.fixture
-def on_blocks(monkeypatch):
-    """No plan agrees enough, so that every change is made on the measured blocks."""
-    monkeypatch.setattr(whatif, "ENOUGH_AGREEMENT", 2.0)
 
 
 @pytest.mark.parametrize(
@@ -59,7 +50,7 @@ def on_blocks(monkeypatch):
         ("dp=4", 0.03),
     ],
 )
-def test_measured_blocks_say_what_predict_says(tensor, on_blocks, change, within):
+def test_measured_blocks_say_what_predict_says(tensor, change, within):
     wanted = parse_settings([change])
     truth = predict_job(with_settings(tensor.job, wanted, None), coarse=False).time.time_s
     found = answer_changes(tensor.traces, tensor.graph, Changes(wanted), force=True)
@@ -91,7 +82,7 @@ def test_unknown_links_take_time_as_their_bytes(tensor):
     assert [d.code for d in wider.diagnostics] == ["exchange-in-proportion"]
 
 
-def test_the_layers_of_a_pipeline_are_those_of_all_stages(tmp_path, on_blocks):
+def test_the_layers_of_a_pipeline_are_those_of_all_stages(tmp_path):
     pipeline = Recorded(tmp_path, gpus=2, pp=2)
     assert pipeline_stages(pipeline.graph, pipeline.traces) == 2
     assert pipeline.layout.segmentation.layers == 2
@@ -107,7 +98,7 @@ def test_the_layers_of_a_pipeline_are_those_of_all_stages(tmp_path, on_blocks):
         answer_changes(pipeline.traces, pipeline.graph, Changes(parse_settings(["layers=5"])), force=True)
 
 
-def test_the_replicas_of_a_stage_are_fewer_than_the_ranks(tmp_path, on_blocks):
+def test_the_replicas_of_a_stage_are_fewer_than_the_ranks(tmp_path):
     """Two stages of two replicas each, which become four: their gradients then take longer to exchange."""
     pipeline = Recorded(tmp_path, gpus=4, pp=2)
     layout = changed_layout(pipeline.layout, pipeline.traces, Changes(parse_settings(["dp=4"])))
@@ -118,7 +109,7 @@ def test_the_replicas_of_a_stage_are_fewer_than_the_ranks(tmp_path, on_blocks):
     assert (layout.prices.best[facts.task[~messages]] > 1).any()
 
 
-def test_stages_that_become_one_rank_sum_the_norm_of_their_gradients_alone(tmp_path, on_blocks):
+def test_stages_that_become_one_rank_sum_the_norm_of_their_gradients_alone(tmp_path):
     """The two stages exchange the norm of their gradients, which one rank has of itself; the model says the same of one stage."""
     pipeline, wanted = Recorded(tmp_path, gpus=2, pp=2), parse_settings(["pp=1"])
     facts = pipeline.graph.collectives
@@ -128,14 +119,7 @@ def test_stages_that_become_one_rank_sum_the_norm_of_their_gradients_alone(tmp_p
     assert answer.outcome.step_time_s == pytest.approx(truth, rel=0.03)
 
 
-@pytest.mark.parametrize("change", ["seq=4096", "ffn=32768", "tp=4"])
-def test_sizes_of_a_job_that_was_predicted_are_asked_of_the_prediction(tensor, on_blocks, change):
-    """Its rows have neither views nor autograd's numbers, so nothing in them says which of their sizes are one."""
-    with pytest.raises(LumosError, match=r"was predicted, and its rows do not show .* ask `lumos predict`"):
-        answer_changes(tensor.traces, tensor.graph, Changes(parse_settings([change])), force=True)
-
-
-def test_sizes_are_those_of_the_model_of_which_ranks_hold_a_part(tensor, on_blocks):
+def test_sizes_are_those_of_the_model_of_which_ranks_hold_a_part(tensor):
     answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["ffn=16384"])), force=True)
     assert answer.changes == ("ffn = 16384 (measured: 16384)",)
     assert answer.outcome.step_time_s == answer.base.step_time_s
@@ -143,12 +127,12 @@ def test_sizes_are_those_of_the_model_of_which_ranks_hold_a_part(tensor, on_bloc
         answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["ffn=1001"])), force=True)
 
 
-def test_heads_that_cannot_be_shared_are_named(tensor, on_blocks):
+def test_heads_that_cannot_be_shared_are_named(tensor):
     with pytest.raises(LumosError, match="32 heads of the model cannot be shared equally by 5"):
         answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=5"])), force=True)
 
 
-def test_as_many_tensor_parallel_ranks_are_the_recorded_job(tensor, on_blocks):
+def test_as_many_tensor_parallel_ranks_are_the_recorded_job(tensor):
     answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=2"])), force=True)
     assert answer.outcome.step_time_s == answer.base.step_time_s
     assert answer.changes == ("tp = 2 (measured: 2)",)

@@ -3,8 +3,7 @@
 A copied layer takes what its original took, a repeated pass what the recorded one took, and work keeps its order. Caches, allocations,
 the CPU's own state and waits too short to show are different in the changed job all the same. How much that comes to was observed: over
 changes of other people's scripts that resize nothing, it is the share of the step that eight in ten errors stay below
-(`python -m validation.foreign DIR --calibrate`, where it is also taken from all jobs but one and held against that one). Of jobs that are
-put together from an identified plan, which follows the measured order no closer, no such scripts are at hand; they have the same share.
+(`python -m validation.foreign DIR --calibrate`, where it is also taken from all jobs but one and held against that one).
 """
 
 from __future__ import annotations

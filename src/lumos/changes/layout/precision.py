@@ -33,9 +33,9 @@ from lumos.changes.layout.prices import Ratio, around
 from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, model_ratio, operator_rows
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
+from lumos.operators.kernel_formats import rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, elements, grouped_product, is_attention, is_recurrent, product
 from lumos.segment.dimensions import Shapes, shapes_of
-from lumos.segment.signatures import rounds_to_tf32, type_by_name
 from lumos.segment.weights import gradients
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase

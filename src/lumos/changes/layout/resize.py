@@ -24,10 +24,10 @@ from lumos.changes.settings import SETTINGS
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Graph, Kind
+from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32
 from lumos.operators.shaped import shapes_of_weights
 from lumos.operators.table import without_work
 from lumos.segment.program import axes_of
-from lumos.segment.signatures import in_tf32, rounds_to_tf32
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.segment.weights import weights
 from lumos.units import count as counted
@@ -102,11 +102,6 @@ def to_sizes(
         old = sizes(trace)
         shapes = axes_of(trace)
         new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
-        if new != old and job.origin is not None and job.origin.sizes:
-            raise LumosError(
-                f"--set {', '.join(described)}: {job.traces[0].path} was {job.origin.what}, and its rows do not show how their sizes belong"
-                " together; ask `lumos predict` for the job with the new sizes"
-            )
         change = Resized(trace, old, new)
         changes_sizes |= new != old
         after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))

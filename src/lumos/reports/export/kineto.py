@@ -24,6 +24,7 @@ from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGe
 from lumos.errors import UsageError
 from lumos.graph.table import Dependency, Graph
 from lumos.output_files import check_only_own, new_folder
+from lumos.plan.job import facts_of
 from lumos.prediction.ranks import World, group_of, whole
 from lumos.simulation import simulate
 from lumos.trace.kineto_rows import (
@@ -133,7 +134,7 @@ class _Writer:
         groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
         accelerator = self.prediction.job.cluster.accelerator
         device = WrittenDevice(self.device, accelerator.name, int(accelerator.memory_bytes or 0), accelerator.cores or 0)
-        origin = Origin("predicted", sizes=self._sizes())
+        origin = Origin("predicted", sizes=self._sizes(), job=facts_of(self.prediction.job))
         self.file.write(header(origin, self.rank, self.plan.devices, groups, device))
         self.file.write(",\n".join(events).encode())
         self.file.write(footer(self.rank))

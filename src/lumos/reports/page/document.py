@@ -24,7 +24,6 @@ from lumos.analyze.tables import class_times
 from lumos.analyze.trust import Trust, check_sound
 from lumos.changes.answer import Answer, PeakMemory, contracted
 from lumos.changes.bench import Bench
-from lumos.changes.plan.identify import Identification
 from lumos.changes.whatif import answer_changes
 from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
@@ -38,7 +37,7 @@ from lumos.reports.page.timeline_levels import Limits, drawing
 from lumos.reports.text.format import a_step, kernel_name, percent
 from lumos.result import plain
 from lumos.segment.outline import outline
-from lumos.segment.segment import segment
+from lumos.segment.segment import Cut, segment
 from lumos.simulation import Frozen, Timeline, freeze, measured, simulate
 from lumos.stages import stage
 from lumos.vocabulary import Grade
@@ -133,9 +132,9 @@ class ReportedJob:
         return stragglers(self.graph, self.job, force=self.force)
 
     @cached_property
-    def plan(self) -> Identification:
-        """The plan that the job was recorded with, for what-ifs."""
-        return Identification(self.job, self.graph)
+    def cut(self) -> Cut:
+        """The job cut into layers, for what-ifs."""
+        return Cut(self.job, self.graph)
 
     @cached_property
     def bench(self) -> Bench:
@@ -207,7 +206,7 @@ def _what_if(recording: ReportedJob, changes: Changes, changed: Graph | None) ->
 
 def structural_what_if(recording: ReportedJob, changes: Changes) -> dict[str, Any]:
     """The answer to changes of more than durations. LumosError where the evidence is unsound and not forced."""
-    found = answer_changes(recording.job, recording.graph, changes, recording.plan, trust=recording.trust, force=recording.force)
+    found = answer_changes(recording.job, recording.graph, changes, recording.cut, trust=recording.trust, force=recording.force)
     return {**as_json(found), "interval": plain(recording.bench.causes_of(found))}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.prediction.operating import Operating, operating
-from lumos.reports.text.format import heading, paragraph, print_trust, sentence, table
+from lumos.reports.text.format import heading, paragraph, sentence, table
 from lumos.reports.text.predict import operating_lines
 from lumos.searching.sweep import operating_of
 from lumos.units import count
@@ -38,8 +38,6 @@ def print_found(out: Console, found: Found) -> None:
     if not found.complete:
         fit = found.plans - found.infeasible - found.excluded
         sentence(out, f"partial: interrupted when {found.evaluated:,} of the {fit:,} plans that fit were timed")
-    if found.trust is not None:
-        print_trust(out, found.trust)
     if not found.best:
         sentence(out, _why_none(found))
         return
@@ -122,8 +120,6 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best:
     """Print the best plan for every value of the swept size."""
     p = rows[0][1].problem
     out.print(f"{p.model.name} on {p.cluster.name}: the best plan for every {key}; best of all: {best}")
-    if (trust := rows[0][1].trust) is not None:
-        print_trust(out, trust)
     for note in p.assumed:
         paragraph(out, note.message)
     costs = [operating_of(found) if found.best else None for _, found in rows]
