@@ -129,11 +129,6 @@ def profiles() -> Mapping[str, Framework]:
     return {each.name: _framework(each, {}) for each in _file().profile}
 
 
-def known_profiles() -> Mapping[str, Framework]:
-    """The profiles of known frameworks: all but the one for frameworks that are not."""
-    return {name: framework for name, framework in profiles().items() if name != _file().unknown}
-
-
 def is_profiled(framework: Framework) -> bool:
     """Whether it is a known framework, not the profile for frameworks of which nothing is known."""
     return framework.name != _file().unknown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
@@ -70,26 +69,6 @@ class Stage:
         self._finish()
         return self.chain.placed
 
-    def runs_of_blocks(self) -> Counter[int]:
-        """How often `items` runs each block, by number of the block.
-
-        The blocks of a pass depend on its kind, on its chunk and on whether it completes gradients, but not on
-        its microbatch, so passes that agree in these are listed once and counted.
-        """
-        placed = self.chain.placed
-        self._begin()
-        kinds = Counter((action.step, action.chunk, final) for action, final in self._actions())
-        times = [1] * len(placed)
-        for (step, chunk, final), count in kinds.items():
-            self._pass(Action(step, 0, chunk), final)
-            times += [count] * (len(placed) - len(times))
-        self._finish()
-        times += [1] * (len(placed) - len(times))
-        total: Counter[int] = Counter()
-        for item, count in zip(placed, times, strict=True):
-            total[item.block] += item.repeat * count
-        return total
-
     def _actions(self) -> Iterator[tuple[Action, bool]]:
         """The passes of the stage in order, each with whether it completes gradients that are reduced then."""
         plan = self.share.plan
@@ -142,7 +121,7 @@ class Stage:
         if first:
             self._outer(outer_layers.embedding_forward, Phase.FORWARD, action)
         for run in self.runs[action.chunk]:
-            block = self.blocks.of_pass((Pass.FORWARD, run.mixture), partial(self.work.forward, run.mixture))
+            block = self.blocks.make((Pass.FORWARD, run.mixture), partial(self.work.forward, run.mixture))
             self.exchanges.forward(block, run, action)
         if last:
             self._outer(outer_layers.head_forward, Phase.FORWARD, action)
@@ -172,7 +151,7 @@ class Stage:
     def _weights(self, action: Action, exchange: bool) -> None:
         """The delayed weight gradients of a split backward pass. Their exchange can only follow them."""
         for run in reversed(self.runs[action.chunk]):
-            block = self.blocks.of_pass((Pass.WEIGHT, run.mixture), partial(self.work.weights, run.mixture))
+            block = self.blocks.make((Pass.WEIGHT, run.mixture), partial(self.work.weights, run.mixture))
             if exchange:
                 self.exchanges.bucketed_backward(block, run, action)
             else:
@@ -191,7 +170,7 @@ class Stage:
             if not layers:
                 continue
             step = self.work.inputs if action.step is Pass.INPUT else self.work.backward
-            block = self.blocks.of_pass((action.step, run.mixture, recompute), partial(step, run.mixture, recompute))
+            block = self.blocks.make((action.step, run.mixture, recompute), partial(step, run.mixture, recompute))
             part = LayerRun(layers, run.mixture)
             if self.share.plan.gathers_each:
                 self.exchanges.sharded_backward(block, part, action)
@@ -239,7 +218,7 @@ class Stage:
 
     def _outer(self, maker: Callable[[Share, LayerWork], Block], phase: Phase, action: Action) -> None:
         """The block of the embedding or of the head that `maker` makes."""
-        self.chain.then(self.blocks.of_pass(maker.__name__, lambda: maker(self.share, self.work)), phase, action)
+        self.chain.then(self.blocks.make(maker.__name__, lambda: maker(self.share, self.work)), phase, action)
 
     # ---------------------------------------------------------------- transfers
 
@@ -247,7 +226,7 @@ class Stage:
         """A transfer's block. With DualPipe, the pipeline that runs from the last device to the first has its own lanes."""
         up = self.share.plan.schedule is Schedule.DUALPIPE and action.chunk == 1
         own = RankStream(lane + RankStream.RECEIVE_FORWARD_UP - RankStream.RECEIVE_FORWARD) if up else lane
-        return self.blocks.of_pass((name, own), lambda: outer_layers.transfer(self.share, name, own))
+        return self.blocks.make((name, own), lambda: outer_layers.transfer(self.share, name, own))
 
     def _receive(self, key: str, lane: RankStream, name: str, action: Action) -> None:
         framework = self.share.framework
@@ -255,7 +234,7 @@ class Stage:
         item = self.chain.beside(self._transfer(name, lane, action), (posted,), Phase.SYNC, action, transfer=key)
         self.chain.wait_for(item, host=framework.transfer_blocks)
         if outer_layers.scattered(self.share):
-            self.chain.then(self.blocks.of_pass("received", lambda: outer_layers.gather_received(self.share)), Phase.SYNC, action)
+            self.chain.then(self.blocks.make("received", lambda: outer_layers.gather_received(self.share)), Phase.SYNC, action)
 
     def _send(self, key: str, lane: RankStream, name: str, action: Action) -> None:
         item = self.chain.beside(self._transfer(name, lane, action), (self.chain.tail,), Phase.SYNC, action, transfer=key)

@@ -84,12 +84,10 @@ def equal_layers(model: Model, layers: range) -> list[LayerRun]:
 
 
 class Blocks:
-    """Distinct blocks, each made once, numbered in the order of first use. passes: blocks of passes by key, which layouts with
-    equal passes share (`tally`)."""
+    """Distinct blocks, each made once, numbered in the order of first use."""
 
-    def __init__(self, passes: dict[Hashable, Block] | None = None) -> None:
+    def __init__(self) -> None:
         self.blocks: list[Block] = []
-        self._passes = {} if passes is None else passes
         self._numbers: dict[Block, int] = {}
         self._made: dict[Hashable, Block] = {}
         self._identities: dict[int, int] = {}  # number by id of the blocks in _made, which keeps them alive
@@ -101,10 +99,6 @@ class Blocks:
             self._made[key] = block
             self._identities[id(block)] = self._number(block)
         return self._made[key]
-
-    def of_pass(self, key: Hashable, maker: Callable[[], Block]) -> Block:
-        """The block of that key, which is part of a pass through the model, so that layouts may share it."""
-        return self.make(key, lambda: self._passes[key] if key in self._passes else self._passes.setdefault(key, maker()))
 
     def number(self, block: Block) -> int:
         """The block's number, found without comparing blocks if `make` returned it."""

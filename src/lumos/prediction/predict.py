@@ -23,12 +23,10 @@ from lumos.prediction.step_time import PredictedStep, central_time, layout_of, t
 from lumos.prediction.unknowns import Open, covering, priced_unknowns, questions
 from lumos.result import Shown
 from lumos.simulation import simulate
-from lumos.simulation.durations import slow_rank
 from lumos.units import duration
 from lumos.vocabulary import Basis, GradientReduction, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
 
     from lumos.plan.job import PlannedJob
     from lumos.prediction.layout import Layout
@@ -107,11 +105,8 @@ def _of_sharded_gradients(job: PlannedJob) -> list[Diagnostic]:
     return [Diagnostic(f"reduced-each-{often.value}", f"zero 2 keeps a part of the gradients: {_REDUCED[often]}{other}")]
 
 
-def predict_job(
-    job: PlannedJob, pricer: Pricer | None = None, coarse: bool | None = None, slow: Mapping[int, float] | None = None
-) -> Prediction:
-    """The step of `job`. coarse: which form of the graph is simulated; None: the fine one up to FINE_TASKS tasks. slow: by pipeline
-    stage, the factor by which its own work on host and device takes longer."""
+def predict_job(job: PlannedJob, pricer: Pricer | None = None, coarse: bool | None = None) -> Prediction:
+    """The step of `job`. coarse: which form of the graph is simulated; None: the fine one up to FINE_TASKS tasks."""
     pricer = pricer or Pricer(job.cluster)
     layout = layout_of(job)
     notes = list(job.assumed)
@@ -122,7 +117,7 @@ def predict_job(
     notes += _of_sharded_gradients(job)
     if coarse is None:
         coarse = task_count(layout) > FINE_TASKS
-    assembled = _slowed(assemble(layout, pricer, coarse), slow or {})
+    assembled = assemble(layout, pricer, coarse)
     unknowns = priced_unknowns(job, central_time(job, pricer), pricer) if job.unknowns else []
     notes += questions(unknowns)
     time = covering(time_of(assembled, job, pricer.coefficients), unknowns)
@@ -157,15 +152,6 @@ def predict_job(
         unknowns=tuple(unknowns),
         works=tuple(assembled.work[i] for i in assembled.entry.tolist()),
     )
-
-
-def _slowed(assembled: Assembled, slow: Mapping[int, float]) -> Assembled:
-    """The job with slower work on some stages; transfers keep their time."""
-    for stage, factor in slow.items():
-        base = assembled.graph
-        graphs = [slow_rank(replace(base, duration=d), stage, factor) for d in (base.duration, assembled.low, assembled.high)]
-        assembled = replace(assembled, graph=graphs[0], low=graphs[1].duration, high=graphs[2].duration)
-    return assembled
 
 
 def task_count(layout: Layout) -> int:
