@@ -37,6 +37,21 @@ def test_the_shapes_of_a_changed_model_are_those_of_its_own_program(model, axis,
     assert multiplications and not wrong
 
 
+def test_a_square_matrix_seen_the_other_way_round_keeps_its_axes_apart():
+    """The row inside the transposition says the sizes alone, which are one number."""
+    script = Script()
+    script.parents.append(script.call("aten::linear", (4, 8), (8, 8), ()))
+    script.parents.append(script.call("aten::t", (8, 8), node=True))
+    script.parents.append(script.call("aten::transpose", (8, 8), (), (), values=("", 0, 1)))
+    script.call("aten::as_strided", (8, 8), (), (), values=("", [8, 8], [1, 8]))
+    del script.parents[1:]
+    script.call("aten::mm", (4, 8), (8, 8), node=True)
+    found = infer(script.calls)
+    (inner, outer), product = found.of[0, 1][0], found.of[4, 1][0]
+    assert found.symbols.key(inner) != found.symbols.key(outer)
+    assert list(map(found.symbols.key, product)) == list(map(found.symbols.key, (outer, inner)))
+
+
 def test_layers_share_their_axes_by_their_place():
     """Nothing joins the feed-forward parts of two layers but that the same operators stand around them."""
     calls, layers = language_model(Model())

@@ -191,13 +191,9 @@ def _strided(call: CallArguments) -> Results:
     if sizes is None or prod(sizes) != prod(tensor.shape):
         return None
     if sorted(sizes) == sorted(tensor.shape):
-        left = list(zip(tensor.shape, tensor.axes, strict=True))
-        out = []
-        for size in sizes:
-            found = next(each for each in left if each[0] == size)
-            left.remove(found)
-            out.append(found[1])
-        return [Sized(tuple(sizes), tuple(out))]
+        if len(set(sizes)) < len(sizes):
+            return None  # which of two axes of one size is which, the view that calls this one says
+        return [Sized(tuple(sizes), tuple(tensor.axes[tensor.shape.index(size)] for size in sizes))]
     found_view = seen_as(tensor, sizes, call.symbols)
     return None if found_view is None else [found_view]
 
