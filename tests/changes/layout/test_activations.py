@@ -136,3 +136,12 @@ def test_as_many_tensor_parallel_ranks_are_the_recorded_job(tensor):
     answer = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["tp=2"])), force=True)
     assert answer.outcome.step_time_s == answer.base.step_time_s
     assert answer.changes == ("tp = 2 (measured: 2)",)
+
+
+def test_ranks_that_share_all_layers_are_one_replica(tmp_path):
+    """Nothing exchanges gradients, and the exchanges of the stream are none of replicas."""
+    tensor = Recorded(tmp_path, gpus=2, tp=2)
+    same = answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["dp=1"])), force=True)
+    assert same.outcome.step_time_s == same.base.step_time_s
+    with pytest.raises(LumosError, match="the 2 ranks of a stage share the layers, so they are one replica"):
+        answer_changes(tensor.traces, tensor.graph, Changes(parse_settings(["dp=2"])), force=True)

@@ -62,13 +62,18 @@ def replicas(
     chosen = _exchanges(layout, facts, world)
     if 0 < measured_ranks(layout, stream) < _of_stage(layout, job):
         chosen = chosen[~np.isin(facts.group[chosen], facts.group[stream])]
-    if not len(chosen):
-        raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
     wanted = count or world // sharing[0]
     described = (f"dp = {wanted} (measured: {world // sharing[0]})",) if count is not None else ()
     count = wanted * sharing[1]
     if count == world:
         return replace(layout, changes=(*layout.changes, *(f"dp = {wanted} (as measured)" for _ in described)))
+    if world == 1 < _of_stage(layout, job):
+        raise LumosError(
+            f"--set dp: the {_of_stage(layout, job)} ranks of a stage share the layers, so they are one replica: the trace does not show"
+            " when replicas would exchange gradients; record two replicas, or give the script (--before and --after)"
+        )
+    if not len(chosen):
+        raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
     if cluster is None:
         raise LumosError(NO_LINK)
     prices = layout.prices.copy()
@@ -109,7 +114,7 @@ def replicas(
 def recorded_replicas(layout: MeasuredLayout, job: Job) -> int:
     """How many ranks of a stage have other sequences, or other parts of them."""
     world, ranks = _of_stage(layout, job), measured_ranks(layout, of_stream(layout, job))
-    return world // ranks if 0 < ranks < world else world
+    return world // ranks if 0 < ranks <= world else world
 
 
 def _of_stage(layout: MeasuredLayout, job: Job) -> int:
