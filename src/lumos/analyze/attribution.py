@@ -12,14 +12,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.table import Kind
+from lumos.trace.autograd import autograd_numbers
 from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
 from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
-
-#: How the rows begin that the engine of the backward pass puts around each of its nodes.
-_ENGINE = "autograd::engine"
 
 
 def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
@@ -84,20 +82,16 @@ def has_modules(job: Job) -> bool:
 
 def _forward_module(trace: Trace, modules: Int64, calls: Int64) -> Int64:
     """For each launch call in the backward pass, the module around the forward operator whose sequence number is that of the
-    backward operator around the call; -1 where none. Numbers count on each thread, so what the backward pass recomputes may have the
-    number of another operator of the forward pass, which is then the one that is meant."""
+    backward operator around the call; -1 where none."""
     column = trace.args.get("Sequence number")
     if column is None or len(calls) == 0:
         return np.full(len(calls), -1, np.int64)
     numbered = column.rows.astype(np.int64)[column.values >= 0]
-    number = trace.dense("Sequence number")
+    number = autograd_numbers(trace)
     around = innermost(trace, modules, numbered)
     forward = around >= 0
-    engine = np.flatnonzero(trace.named(lambda name: name.startswith(_ENGINE)))
-    recomputed = innermost(trace, engine, numbered[forward]) >= 0
-    order = np.argsort(recomputed[::-1], kind="stable")
-    known, last = np.unique(number[numbered[forward]][::-1][order], return_index=True)
-    module = around[forward][::-1][order][last]
+    known, last = np.unique(number[numbered[forward]][::-1], return_index=True)
+    module = around[forward][::-1][last]
     backward = innermost(trace, numbered, calls)
     wanted = np.where(backward >= 0, number[backward], ABSENT)
     place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))

@@ -126,7 +126,7 @@ def operator_arguments(operator: Operator, number: int) -> str:
     out: dict[str, Any] = {"External id": number, "Record function id": number}
     if operator.sequence >= 0:
         out["Sequence number"] = operator.sequence
-        out["Fwd thread id"] = max(0, operator.forward_thread)
+        out["Fwd thread id"] = operator.forward_thread + 1  # the first thread is 1, and 0 stands beside operators that are no nodes
     if inputs:
         out["Concrete Inputs"], out["Input type"] = zip(*map(_shown, inputs), strict=True)
         out["Input Strides"] = [_layout(argument, "stride") for argument in inputs]

@@ -18,6 +18,7 @@ from lumos.operators.inference import Axes, infer
 from lumos.operators.symbols import Axis
 from lumos.operators.table import own_name, views
 from lumos.segment.dimensions import Shapes
+from lumos.trace.autograd import autograd_numbers
 from lumos.trace.once import once_a_trace
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
@@ -98,7 +99,7 @@ def program(trace: Trace) -> TraceProgram:
     rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows]))]
     parent = _parents(trace, rows)
     steps = _steps(trace, rows, parent)
-    columns = [trace.dense(key) for key in ("Input Dims", "Concrete Inputs", "Sequence number", "Fwd thread id")]
+    columns = [trace.dense("Input Dims"), trace.dense("Concrete Inputs"), autograd_numbers(trace), trace.dense("Fwd thread id")]
     by_value = trace.named(lambda name: own_name(name) in views())[rows]  # elsewhere a value that changes decides nothing
     text = [columns[0][rows], np.where(by_value, columns[1][rows], ABSENT)]
     kinds = np.unique(np.stack((trace.name[rows].astype(np.int64), *text)), axis=1, return_inverse=True)[1].reshape(-1)

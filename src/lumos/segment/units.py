@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.steps import is_step_mark
+from lumos.trace.autograd import autograd_numbers
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 from lumos.vocabulary import Phase
 
@@ -64,7 +65,7 @@ def units(trace: Trace) -> Units:
     if not len(rows):
         return _kernels(trace)
     node = _around(trace, rows, NODE, Category.OPERATOR)
-    number = trace.dense("Sequence number")
+    number = autograd_numbers(trace)
     own = number[rows]
     around = np.where(node >= 0, number[node], ABSENT)
     is_node = trace.named(NODE.match)[rows]
@@ -217,7 +218,7 @@ def _filled(phase: NDArray[np.uint8], unknown: int) -> NDArray[np.uint8]:
 
 
 def numbers_inside(trace: Trace, rank_units: Units) -> tuple[Int64, Int32]:
-    """Sequence numbers of the rows inside forward and recomputed units, ascending, and the unit of each: the last that has the number."""
+    """Autograd's numbers of the rows inside forward and recomputed units, ascending, and the unit of each: the last that has the number."""
     column = trace.args.get("Sequence number")
     if column is None or rank_units.from_kernels:
         return np.empty(0, np.int64), np.empty(0, np.int32)
@@ -230,7 +231,7 @@ def numbers_inside(trace: Trace, rank_units: Units) -> tuple[Int64, Int32]:
     around = innermost(trace, rank_units.row[forward], rows)
     unit = np.where(place[rows] >= 0, place[rows], np.where(around >= 0, place[np.maximum(around, 0)], -1))
     inside = unit >= 0
-    number, unit = trace.dense("Sequence number")[rows[inside]], unit[inside]
+    number, unit = autograd_numbers(trace)[rows[inside]], unit[inside]
     order = np.lexsort((unit, number))
     number, unit = number[order], unit[order]
     last = np.append(number[1:] != number[:-1], True) if len(number) else np.empty(0, bool)
@@ -238,9 +239,9 @@ def numbers_inside(trace: Trace, rank_units: Units) -> tuple[Int64, Int32]:
 
 
 def numbers_of_nodes(trace: Trace, nodes: Int64) -> Int64:
-    """The sequence number of each node; of one that has none, as the row of a node's evaluation, that of the first row inside it that has
+    """Autograd's number of each node; of one that has none, as the row of a node's evaluation, that of the first row inside it that has
     one: the node itself, before which hooks may have run (FSDP's gathers). -1 for none, and where the node is -1."""
-    number = trace.dense("Sequence number")
+    number = autograd_numbers(trace)
     out: Int64 = np.where(nodes >= 0, number[np.maximum(nodes, 0)], -1)
     numbered = np.flatnonzero((number >= 0) & trace.is_any(Category.OPERATOR))
     for lane in np.unique(trace.lane[nodes[(nodes >= 0) & (out < 0)]]):

@@ -113,6 +113,8 @@ def test_rows_say_what_a_profiler_would(drawn, tmp_path):
     assert product["args"]["Input Dims"] == [[4096, 4096]] * 2
     assert product["args"]["Input type"] == ["c10::BFloat16"] * 2
     assert product["args"]["Input Strides"] == [[4096, 1]] * 2
+    (undone,) = [row["args"] for row in events if row["name"] == node]  # the profiler counts threads from one; 0 says that it is no node
+    assert (product["args"].get("Fwd thread id", 0), undone["Fwd thread id"]) == (0, 1)
     taken = [row["args"] for row in events if row["name"] == "[memory]"]
     assert [(row["Bytes"], row["Total Allocated"]) for row in taken] == [(1024, 1024), (-1024, 0)]
     arrows = [row for row in events if row.get("cat") == "fwdbwd"]

@@ -31,6 +31,7 @@ from lumos.changes.layout.rescale import KERNEL_FLOOR, holding, operator_rows
 from lumos.cost.memory_bound_model import moved
 from lumos.operators.shaped import elements, is_attention, product, shapes_of_weights
 from lumos.segment.dimensions import shapes_of
+from lumos.trace.autograd import autograd_numbers
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
 
@@ -213,7 +214,7 @@ def _plain_attention(trace: Trace, rows: Int64) -> Int64:
     column = trace.args.get("Sequence number")
     if column is None or not len(spans):
         return out
-    number = trace.dense("Sequence number")
+    number = autograd_numbers(trace)
     numbered = column.rows.astype(np.int64)[column.values >= 0]
     holder = innermost(trace, spans, numbered)
     inside, holder = numbered[holder >= 0], holder[holder >= 0]
