@@ -40,7 +40,9 @@ SCRIPT = """
             return self.head(x)
     model = Model().cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
-    for _ in range(8):
+    for step in range(8):
+        if "late" in extra and step == 3:
+            torch.ones(1, device="cuda").add_(1)
         loss = model(torch.ones(batch, 256, device="cuda")).sum()
         loss.backward()
         if "item" in extra:
@@ -65,11 +67,20 @@ class Scripts(NamedTuple):
         write_traces(folder, self.records(self.command(*words).words), load_cluster("h100"), times)
         return lumos.read(folder)
 
-    def base(self, job, *words, force=False):
+    def script(self, *words):
+        return script(self.command(*words), self.records(self.command(*words).words), load_cluster("h100"))
+
+    def base(self, job, *words, force=False, again=None):
+        """again: the words of a command that does what the second run of any script does; None where that is the first."""
+
         def emulate(command, *_):
             return script(command, self.records(command.words), load_cluster("h100"))
 
-        return Base(job, lumos.build(job), self.command(*words), Asked(force=force), emulate)
+        def repeated(once, *_):
+            (process,) = self.records((again and self.command(*again) or once.command).words)
+            return process
+
+        return Base(job, lumos.build(job), self.command(*words), Asked(force=force), emulate, repeated)
 
 
 @pytest.fixture(scope="session")

@@ -13,6 +13,7 @@ from lumos.errors import LumosError
 from lumos.scripted.answer import Asked, Base, memory_scale
 from lumos.scripted.command import parse
 from lumos.vocabulary import Grade
+from tests.scripted.conftest import STEPS
 
 #: Multiplications and activations take other times than the models say, so that a step is as long as its device works.
 FACTORS = {"addmm": 50.0, "mm": 30.0, "threshold_backward": 90.0, "relu": 20.0, "tanh": 40.0}
@@ -68,6 +69,27 @@ def test_a_script_that_is_not_the_recorded_one_is_refused_with_the_first_differe
     with pytest.raises(LumosError, match=r"explains \d\d% of the recorded time.*first: .*only in the recording: .*--force"):
         scripts.base(job, 1, 4096)
     assert scripts.base(job, 1, 4096, force=True).share.part < 0.7
+
+
+def test_a_script_of_other_sizes_is_not_the_recorded_one(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(**FACTORS), 3, 4096)
+    with pytest.raises(LumosError, match=r"explains \d% of .*first: aten::ones of .*|first: aten::.* of float32 \[4096, 256\].*\[2048, 256\]"):
+        scripts.base(job, 3, 2048)
+
+
+def test_a_script_that_does_something_else_in_another_run_is_refused_with_the_place(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(), 3, 64)
+    with pytest.raises(LumosError, match=r"--before .* two runs .*aten::tanh of .* \(layers.0 at .*train.py:11\)"):
+        scripts.base(job, 3, 64, again=(3, 64, "tanh"))
+    assert scripts.base(job, 3, 64, again=(3, 64, "tanh"), force=True)
+
+
+def test_a_changed_script_is_run_again_only_where_its_steps_differ(scripts, slower, tmp_path):
+    base = scripts.base(scripts.job(tmp_path, slower(), 3, 64), 3, 64)
+    base.again = lambda script, steps, _: pytest.fail(f"run again, for {steps} steps")
+    base.answer(scripts.command(4, 64))
+    with pytest.raises(pytest.fail.Exception, match=f"for {STEPS} steps"):
+        base.answer(scripts.command(3, 64, "late"))
 
 
 def test_a_launcher_of_another_number_of_ranks_is_not_that_of_the_recording(scripts, slower, tmp_path):

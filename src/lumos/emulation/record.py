@@ -50,7 +50,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     its results, empty where an operator that it calls gives them. sequence: the number that a forward operator shares with its node
     of the backward pass, -1 without. forward_thread: of a backward operator the thread of its forward one, -1 otherwise. stream: the
     current stream of its device.
-    tf32: whether torch let fp32 be multiplied in TF32 then; None where that is not known.
+    tf32: whether torch let fp32 be multiplied in TF32 then; None where that is not known. line: an index of `Process.lines`, the line of
+    the user's own that it was called from; -1 where there is none, as in the threads of a backward pass.
     leaf: it is the operator that reaches a kernel (or, for a view, none), rather than one that only calls others.
     """
 
@@ -66,6 +67,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     stream: int = 0
     tf32: bool | None = None
     leaf: bool = False
+    line: int = -1
 
 
 #: How the name of a compiled function's range begins, as torch's profiler writes it.
@@ -190,7 +192,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     """The record of one process. accelerator: the name of a cluster, or "cpu". threads: their names, the main thread first.
     copies: other ranks that do the same work, with the groups of the same `made` that they are members of. schemas: of the operators, as
     torch writes them, by `signature`. owners: of the storages that were allocated. modules: the path in its model of each module that a
-    mark names. room: bytes of the device that PyTorch may reserve, 0
+    mark names. lines: of the user's own files, as "train.py:12". room: bytes of the device that PyTorch may reserve, 0
     without a limit."""
 
     rank: int
@@ -205,6 +207,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     allocations: list[Allocation] = []
     owners: list[Owner] = []
     modules: dict[str, str] = {}
+    lines: list[str] = []
     room: int = 0
     groups: list[Group] = []
     copies: list[int] = []

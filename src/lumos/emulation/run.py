@@ -191,6 +191,14 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
     return found
 
 
+def first_rank(job: Launched) -> record.Process:
+    """The record of rank 0, run alone; also in the job's folder. Raises LumosError as `records` does."""
+    processes = Processes(job)
+    with processes.ended_by_errors():
+        _run(processes, 0)
+    return _read(job, 0)
+
+
 def _run_all(processes: Processes, ranks: Iterable[int], ended_by: StepEnd, progress: Callable[[int, int], None] | None) -> None:
     waiting = sorted(ranks)
     with ThreadPoolExecutor(_AT_ONCE) as pool, processes.ended_by_errors():

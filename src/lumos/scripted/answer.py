@@ -26,9 +26,10 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Evidence
 from lumos.scripted.carry import MeasuredPrices
 from lumos.scripted.match import match_script
+from lumos.scripted.origin import differing_steps, first_difference
 from lumos.scripted.priced import at_prices
 from lumos.scripted.recorded import RecordedCosts
-from lumos.scripted.script import emulated
+from lumos.scripted.script import emulated, emulated_again
 from lumos.units import count, duration
 from lumos.vocabulary import Grade
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import StepTimes
     from lumos.emulation.peak import Peak
+    from lumos.emulation.record import Process
     from lumos.graph.table import Graph
     from lumos.scripted.carry import Carried
     from lumos.scripted.command import Command
@@ -59,6 +61,10 @@ _NAMED = 3
 Emulate: TypeAlias = "Callable[[Command, str, int, int, float], Script]"
 
 
+#: Runs rank 0 of a script once more: the script, its steps, and the seconds that it may take.
+Again: TypeAlias = "Callable[[Script, int, float], Process]"
+
+
 class Asked(NamedTuple):
     """How two scripts are emulated. ranks: of the changed one, where its launcher does not say. cluster: where it is to run, where that is
     another than the recorded one; base_cluster: that one, where the trace does not say. limit_s: for each process."""
@@ -71,11 +77,13 @@ class Asked(NamedTuple):
 
 
 class Base:
-    """A recording matched with its script, for any number of changed ones. emulate: runs a command without its devices. Raises LumosError
-    where the script is not that of the recording, or cannot be emulated."""
+    """A recording matched with its script, for any number of changed ones. emulate, again: run a command without its devices. Raises
+    LumosError where the script is not that of the recording, does something else in another run, or cannot be emulated."""
 
-    def __init__(self, job: Job, graph: Graph, before: Command, asked: Asked, emulate: Emulate = emulated) -> None:
-        self.graph, self.asked, self.emulate = graph, asked, emulate
+    def __init__(
+        self, job: Job, graph: Graph, before: Command, asked: Asked, emulate: Emulate = emulated, again: Again = emulated_again
+    ) -> None:
+        self.graph, self.asked, self.emulate, self.again = graph, asked, emulate, again
         self.trust = trust_in(graph)
         check_sound(self.trust, "whatif", force=asked.force)
         owners = members(graph)
@@ -90,6 +98,7 @@ class Base:
         self.on_device = has_device(graph)
         self.cluster = recorded_cluster(job, graph, asked.base_cluster).name if self.on_device else ON_CPUS
         self.script = emulate(before, self.cluster, self.world, len(self.recording.names), asked.limit_s)
+        self._check_again(self.script, "--before")
         self.matched = match_script(self.recording, self.script)
         self._check()
         self.memory = memory_scale(job, self.script.peaks)
@@ -102,6 +111,19 @@ class Base:
     def share(self) -> Coverage:
         """The recorded time that decides, and how much of it has a partner: the devices', or the threads' of a job on CPUs."""
         return self.matched.device if self.on_device else self.matched.host
+
+    def _check_again(self, script: Script, option: str) -> None:
+        """Raises LumosError where another run of the script does something else. The changed script is run again only where its steps differ
+        among themselves; the first one in any case, by one step where they do not."""
+        first = script.kinds[0].process
+        differ = differing_steps(first)
+        if self.asked.force or not (differ or script is self.script):
+            return
+        if difference := first_difference(first, self.again(script, script.steps if differ else 1, self.asked.limit_s)):
+            raise LumosError(
+                f"{option} {script.command.text}: two runs of this script differ: {difference}; let nothing depend on chance (set the seeds"
+                " of random, numpy and torch, and PYTHONHASHSEED for the order of sets), or --force"
+            )
 
     def _check(self) -> None:
         if self.share.part < LEAST and not self.asked.force:
@@ -119,6 +141,8 @@ class Base:
         cluster = self.asked.cluster or self.cluster
         same = (after.words, ranks, cluster) == (self.script.command.words, self.world, self.cluster)
         script = self.script if same else self.emulate(after, cluster, ranks, self.script.steps, self.asked.limit_s)
+        if not same:
+            self._check_again(script, "--after")
         carried = self.measured.carried(script)
         job = self.job if same else at_prices(script, carried, self.recording.calls, repeat=self.repeat)
         return self._compared(script, carried, job)

@@ -1,7 +1,7 @@
 """The first matching: which operator of the emulated script is which of the recording, and what it was measured to cost.
 
 The operators of a thread are aligned in their order, by name with the shapes and types that they were given; what is left between two that
-agree, by name alone. A library may call other operators inside one than the emulator does: what has no partner belongs to the operator
+agree, by name alone: of those only what was given the same sizes counts as explained. A library may call other operators inside one than the emulator does: what has no partner belongs to the operator
 around it, on both sides, and the time of a group is shared out as the models say. Exchanges are aligned by kind and bytes, then by kind.
 """
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from lumos.cost.estimate import Float64
     from lumos.emulation.record import Exchange, Operator
-    from lumos.scripted.recorded import RecordedCall, RecordedCosts, RecordedExchange, RecordedStep
+    from lumos.scripted.recorded import GivenTensor, RecordedCall, RecordedCosts, RecordedExchange, RecordedStep
     from lumos.scripted.script import Kindred, Script
     from lumos.trace.table import Int64
 
@@ -55,10 +55,12 @@ class Lone(NamedTuple):
 @dataclass
 class Matched:
     """The recording on the emulated script. prices: of each recorded rank, ns as `Kindred.modelled`, NaN where nothing was measured.
-    device, host: how much of the recorded time has a partner. only_recorded, only_emulated: what has none, the longest first. first: where
-    the two differ first, in words; "" where they do not."""
+    owner: of each recorded rank, by row of its trace, the emulated operator that the row belongs to. device, host: how much of the recorded
+    time has a partner. only_recorded, only_emulated: what has none, the longest first. first: where the two differ first, in words; ""
+    where they do not."""
 
     prices: dict[int, Float64] = field(default_factory=dict)
+    owner: dict[int, dict[int, int]] = field(default_factory=dict)
     device: Coverage = UNRECORDED
     host: Coverage = UNRECORDED
     only_recorded: list[Lone] = field(default_factory=list)
@@ -101,8 +103,9 @@ class _Matching:
         side = self.sides.setdefault(kind, _Emulated(self.before.kinds[kind], self.numbers))
         prices = np.full(side.kindred.modelled.shape, np.nan)
         self.least = shortest(steps)
+        owner = self.found.owner.setdefault(rank, {})
         for number, step in enumerate(steps):
-            self._step(side, step, min(number, self.before.steps - 1), prices)
+            owner.update(self._step(side, step, min(number, self.before.steps - 1), prices))
         self.found.prices[rank] = prices
 
     def result(self, steps: int) -> Matched:
@@ -115,10 +118,11 @@ class _Matching:
             out += sorted((Lone(name, count / times, ns / times) for name, (count, ns) in lone.items()), key=lambda each: -each.ns)
         return found
 
-    def _step(self, side: _Emulated, step: RecordedStep, number: int, prices: Float64) -> None:
-        """One step of one rank. number: of the emulated step."""
-        owner: dict[int, int] = {}  # by row of the recording: the emulated operator that it belongs to
+    def _step(self, side: _Emulated, step: RecordedStep, number: int, prices: Float64) -> dict[int, int]:
+        """One step of one rank. number: of the emulated step. Returns the owners of its rows."""
+        owner: dict[int, int] = {}
         claimed: set[int] = set()
+        resized: set[int] = set()
         names = [self.numbers([(each.name, each.given) for each in thread]) for thread in step.threads]
         for place, theirs in enumerate(side.threads(number)):
             if place >= len(step.threads):
@@ -127,13 +131,17 @@ class _Matching:
             partner = self._partners(names[place], side.tokens[theirs], ours, side, theirs)
             for i, (each, other) in enumerate(zip(ours, partner.tolist(), strict=True)):
                 if other >= 0:
-                    owner[each.row] = int(theirs[other])
-                    claimed.add(int(theirs[other]))
+                    its = int(theirs[other])
+                    owner[each.row] = its
+                    claimed.add(its)
+                    if not same_sizes(each.given, side.given[its]):
+                        resized.add(its)
+                        self.found.first = self.found.first or f"{each.name} of {sizes_in_words(each.given)}, which is of {sizes_in_words(side.given[its])} there"
                 elif each.parent >= 0 and (around := owner.get(ours[each.parent].row, -1)) >= 0:
                     owner[each.row] = around
                 elif not self.found.first and i:
                     self.found.first = f"{each.name} after {ours[i - 1].name}, which only the recording has"
-        totals = self._totals(step, owner, claimed)
+        totals = self._totals(step, owner, claimed, resized)
         side.share_out(number, claimed, totals, prices)
         for i in side.in_step[number]:
             if side.claim(i, claimed) < 0:
@@ -141,6 +149,7 @@ class _Matching:
                 entry[0] += 1
                 entry[1] += float(side.kindred.modelled[[Slot.OWN, Slot.DEVICE], i].sum())
         self._exchanges(side, step, number, prices)
+        return owner
 
     def _partners(self, ours: Int64, theirs: Int64, calls: list[RecordedCall], side: _Emulated, operators: Int64) -> Int64:
         key = (ours.tobytes(), theirs.tobytes())
@@ -149,8 +158,8 @@ class _Matching:
             self.aligned[key] = in_two_rounds((ours, theirs), by_name)
         return self.aligned[key]
 
-    def _totals(self, step: RecordedStep, owner: dict[int, int], claimed: set[int]) -> dict[int, list[float]]:
-        """What each emulated operator that has a partner cost, with all that belongs to it."""
+    def _totals(self, step: RecordedStep, owner: dict[int, int], claimed: set[int], resized: set[int]) -> dict[int, list[float]]:
+        """What each emulated operator that has a partner cost, with all that belongs to it. resized: those whose partner has other sizes."""
         totals: dict[int, list[float]] = {i: [0.0] * Slot.EXCHANGE for i in claimed}
         for place, thread in enumerate(step.threads):
             pending = 0.0
@@ -166,7 +175,7 @@ class _Matching:
                     self.whole[slot] += cost[slot]
                     if mine >= 0:
                         totals[mine][slot] += cost[slot]
-                        self.partnered[slot] += cost[slot]
+                        self.partnered[slot] += cost[slot] * (mine not in resized)
                 if mine < 0:
                     outer = _outermost(thread, i)
                     entry = self.recorded_alone.setdefault(outer, [0.0, 0.0])
@@ -195,7 +204,8 @@ class _Emulated:
     def __init__(self, kindred: Kindred, numbers: _Numbers) -> None:
         self.kindred = kindred
         operators = kindred.process.operators
-        self.tokens = numbers([(each.name, given(each)) for each in operators])
+        self.given = [given(each) for each in operators]
+        self.tokens = numbers([(each.name, sizes) for each, sizes in zip(operators, self.given, strict=True)])
         steps = max(kindred.placed.step, default=0) + 1
         self.in_step: list[list[int]] = [[] for _ in range(steps)]
         for i, step in enumerate(kindred.placed.step):
@@ -262,9 +272,23 @@ def in_two_rounds(exact: tuple[Int64, Int64], rough: tuple[Int64, Int64]) -> Int
     return partner
 
 
-def given(operator: Operator) -> tuple[tuple[tuple[int, ...], str], ...]:
+def given(operator: Operator) -> tuple[GivenTensor, ...]:
     """The tensors that an operator was given, as a recording says it."""
     return tuple((each.shape, type_name(each.dtype)) for each in tensors_of(operator.inputs) if each.shape)
+
+
+def same_sizes(recorded: tuple[GivenTensor, ...], emulated: tuple[GivenTensor, ...]) -> bool:
+    """Whether two calls may have been given the same: a recording need not have shapes, and has no types of what stands in a list."""
+    if not recorded or recorded == emulated:
+        return True
+    return len(recorded) == len(emulated) and all(
+        ours[0] == theirs[0] and (not ours[1] or ours[1] == theirs[1]) for ours, theirs in zip(recorded, emulated, strict=True)
+    )
+
+
+def sizes_in_words(tensors: tuple[GivenTensor, ...]) -> str:
+    """Tensors for a message: "float32 [512, 256], int64 [4, 128]"."""
+    return ", ".join(f"{kind} {list(shape)}".strip() for shape, kind in tensors) or "none"
 
 
 def _outermost(thread: Sequence[RecordedCall], i: int) -> str:

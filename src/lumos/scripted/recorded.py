@@ -59,7 +59,7 @@ class RecordedStep:
 
 class RecordedCosts:
     """The counted steps of a job, at most so many, by rank. calls: what a call of the runtime takes the host on average, by its name, ns.
-    torch: its version, "" where the files do not say."""
+    row: by task of the graph, int64, the row of the operator that it belongs to; -1 without. torch: its version, "" where the files do not say."""
 
     def __init__(self, job: Job, owners: Members, most: int) -> None:
         self.owners, self.graph = owners, owners.graph
@@ -68,6 +68,7 @@ class RecordedCosts:
         awaiting = np.array([name in AWAITING for name in self.graph.names] or [False], bool)[self.graph.name]
         self.awaiting = awaiting & ~owners.on_device
         self.calls = self._calls()
+        self.row = np.full(len(self.graph), -1, np.int64)
         self.ranks = {trace.rank: self._rank(trace, position) for position, trace in enumerate(job.traces)}
         self.torch = next((str(t.metadata["lumos_collect"].get("torch")) for t in job.traces if "lumos_collect" in t.metadata), "")
 
@@ -107,6 +108,7 @@ class RecordedCosts:
         calls = np.flatnonzero((kind != Kind.OPERATOR) & ~owners.on_device[tasks] & (graph.event[tasks] >= 0) & (kind != Kind.COLLECTIVE))
         row[calls] = innermost(trace, rows, graph.event[tasks[calls]].astype(np.int64))
         following = _following(graph.processor[tasks], row)
+        self.row[tasks] = np.where(row >= 0, row, following)
         for task, at, after, what in zip(tasks.tolist(), row.tolist(), following.tolist(), kind.tolist(), strict=True):
             ns = float(graph.duration[task])
             if not ns or self.awaiting[task] or what == Kind.COLLECTIVE:

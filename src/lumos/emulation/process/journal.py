@@ -28,13 +28,15 @@ ASIDE = "lumos|"
 
 
 class OperatorNote(NamedTuple):
-    """An operator that reached the device. Its results are added when it returns. own_kernel: it has one besides what it calls."""
+    """An operator that reached the device. Its results are added when it returns. line: of the script. own_kernel: it has one besides what
+    it calls."""
 
     overload: str
     inputs: list[Argument]
     outputs: list[Argument]
     stream: int
     tf32: bool
+    line: str
     own_kernel: bool = False
 
 

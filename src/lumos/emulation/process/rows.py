@@ -142,6 +142,7 @@ class _Recorded(NamedTuple):
     calls: list[record.DeviceCall]
     exchanges: list[record.Exchange]
     allocations: list[record.Allocation]
+    lines: list[str]
 
 
 def put_together(profile: Any, journal: Journal, storages: Storages) -> _Recorded:
@@ -168,9 +169,10 @@ def _lists(
     rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages, flat: Mapping[int, Any]
 ) -> _Recorded:
     """flat: the profiler's rows outside of its tree, by their number there and here."""
-    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
+    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [], [])
     found.allocations.extend(journal.before)
     forward: dict[int, int] = {}
+    lines: dict[str, int] = {}
     exchange_of: dict[int, int] = {}
     steps = [(0, 0)]
     parents = _with_children(rows)
@@ -182,7 +184,7 @@ def _lists(
                 found.marks.append(record.Mark(row.name, thread, begin, end))
             else:
                 inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event, flat)
-                found.operators.append(_operator(row, note, inputs, thread, begin, end, forward, place in parents))
+                found.operators.append(_operator(row, note, inputs, thread, begin, end, (forward, lines), place in parents))
             if isinstance(note, record.Exchange):
                 exchange_of[row.entry] = len(found.exchanges)
                 found.exchanges.append(replace(note, thread=thread, begin=begin, end=end))
@@ -196,7 +198,7 @@ def _lists(
     found.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
-    return found._replace(operators=sorted(found.operators, key=lambda operator: operator.begin))
+    return found._replace(operators=sorted(found.operators, key=lambda operator: operator.begin), lines=list(lines))
 
 
 def _with_children(rows: _Rows) -> set[int]:
@@ -216,8 +218,11 @@ def _with_children(rows: _Rows) -> set[int]:
 
 
 def _operator(
-    row: _Row, note: Any, inputs: list[record.Argument], thread: int, begin: int, end: int, forward: dict[int, int], calls_others: bool
+    row: _Row, note: Any, inputs: list[record.Argument], thread: int, begin: int, end: int, known_so_far: tuple[dict[int, int], dict[str, int]],
+    calls_others: bool,
 ) -> record.Operator:
+    """known_so_far: the thread of each number of a forward operator, and the number of each line."""
+    forward, lines = known_so_far
     fields = row.event.typed[1]
     backward = fields.scope.name == _BACKWARD or row.name.startswith("autograd::engine")
     if fields.sequence_number >= 0 and not backward:
@@ -231,6 +236,7 @@ def _operator(
         forward_thread=forward.get(fields.sequence_number, -1) if backward else -1, stream=known.stream if known else 0,
         tf32=known.tf32 if known else None,
         leaf=known is not None and (known.own_kernel or not calls_others),
+        line=lines.setdefault(known.line, len(lines)) if known is not None and known.line else -1,
     )  # fmt: skip
 
 

@@ -23,6 +23,7 @@ from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
 from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
 from lumos.emulation.process.operators.known import KnownValues, tensors_in
 from lumos.emulation.process.ranks.exchanges import Exchanges
+from lumos.emulation.process.script import line_of_script
 from lumos.emulation.process.versions import allows_tf32
 
 if TYPE_CHECKING:
@@ -251,7 +252,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         overload = "" if func._overloadname == "default" else func._overloadname
         name = func._schema.name
         tf32 = allows_tf32("conv" if "conv" in name else "rnn" if "rnn" in name else "matmul")
-        return OperatorNote(overload, [self.storages.as_argument(each) for each in given], [], self.streams.current, tf32)
+        inputs = [self.storages.as_argument(each) for each in given]
+        return OperatorNote(overload, inputs, [], self.streams.current, tf32, line_of_script())
 
 
 def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:

@@ -1,0 +1,113 @@
+"""Where in a script something comes from: the line that called an operator, and the module around it; and where two runs of it part.
+
+An operator of the backward pass comes from where that of the forward pass does whose gradient it makes.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from itertools import zip_longest
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.scripted.match import given, sizes_in_words
+from lumos.scripted.places import placed, step_bounds, step_holding
+
+if TYPE_CHECKING:
+    from lumos.emulation.record import Operator, Process
+    from lumos.scripted.match import Matched
+    from lumos.scripted.places import ScriptPlaces
+    from lumos.scripted.recorded import RecordedCosts
+    from lumos.scripted.script import Script
+
+
+class Origin(NamedTuple):
+    """module: its path, as "layers.3.mlp"; line: of the user's own files, as "train.py:41". Each is "" where there is none."""
+
+    module: str
+    line: str
+
+    def __str__(self) -> str:
+        return " at ".join(each for each in self if each)
+
+
+def origins(process: Process, places: ScriptPlaces) -> list[Origin]:
+    """Of each operator of a process."""
+    operators, around = process.operators, places.parent
+    line = [each.line for each in operators]
+    for i in reversed(range(len(line))):  # what only calls others is where the first of them is
+        if around[i] >= 0 and operators[around[i]].line < 0 and line[i] >= 0:
+            line[around[i]] = line[i]
+    forward = {(each.thread, each.sequence): i for i, each in enumerate(operators) if each.sequence >= 0 and each.forward_thread < 0}
+    out = []
+    for i, (each, place, instance) in enumerate(zip(operators, places.place, places.instance, strict=True)):
+        source = forward.get((each.forward_thread, each.sequence), -1)
+        if source >= 0 or (line[i] < 0 and around[i] >= 0):
+            line[i] = line[source if source >= 0 else around[i]]
+        numbers = iter(instance.numbers)
+        module = ".".join(str(next(numbers)) if part == "*" else part for part in place.module.split("."))
+        out.append(Origin(module, _shortened(process.lines[line[i]]) if line[i] >= 0 else ""))
+    return out
+
+
+def _shortened(line: str) -> str:
+    """A line of a file within the current folder, without that folder."""
+    here = os.getcwd() + os.sep
+    return line.removeprefix(here)
+
+
+class TaskOrigins:
+    """Where the tasks of a recording come from. matched: the recording with its script."""
+
+    def __init__(self, recording: RecordedCosts, matched: Matched, script: Script) -> None:
+        self._recording, self._matched, self._script = recording, matched, script
+
+    @cached_property
+    def _of_kind(self) -> list[list[Origin]]:
+        return [origins(each.process, each.placed) for each in self._script.kinds]
+
+    def __call__(self, task: int) -> str:
+        """Where a task of the recording's graph comes from, "" where no operator of the script is known to have made it."""
+        owners = self._recording.owners
+        rank = owners.graph.ranks[owners.rank[task]]
+        operator = self._matched.owner.get(rank, {}).get(int(self._recording.row[task]), -1)
+        return str(self._of_kind[self._script.ranks.of[rank]][operator]) if operator >= 0 else ""
+
+
+def differing_steps(process: Process) -> bool:
+    """Whether the recorded steps of a process are not all alike."""
+    steps = [[_asked(each) for each in step] for step in _steps(process)]
+    return any(each != steps[0] for each in steps[1:])
+
+
+def first_difference(one: Process, other: Process) -> str:
+    """Where two runs of a script first do something else, in the steps that both have; "" where they never do."""
+    for both in zip(_steps(one), _steps(other), strict=False):
+        for mine, its in zip_longest(*both):
+            if _asked(mine) != _asked(its):
+                return f"{_said(one, mine)} in one, {_said(other, its)} in the other"
+    return ""
+
+
+def _steps(process: Process) -> list[list[Operator]]:
+    """The operators of each recorded step: of the thread that trains, then of those of the backward pass. What runs beside them may come
+    earlier or later in every run."""
+    operators = process.operators
+    chosen = {0, *(each.thread for each in operators if each.forward_thread >= 0)}
+    bounds = step_bounds(process)
+    out: list[list[Operator]] = [[] for _ in bounds]
+    for each in operators:
+        if each.thread in chosen:
+            out[step_holding(bounds, each.begin)].append(each)
+    return [sorted(each, key=lambda operator: (operator.thread, operator.begin)) for each in out]
+
+
+def _asked(operator: Operator | None) -> tuple[object, ...]:
+    return () if operator is None else (operator.name, given(operator))
+
+
+def _said(process: Process, operator: Operator | None) -> str:
+    if operator is None:
+        return "nothing more"
+    origin = origins(process, placed(process))[process.operators.index(operator)]
+    return f"{operator.name} of {sizes_in_words(given(operator))}{f' ({origin})' if any(origin) else ''}"

@@ -1,0 +1,72 @@
+"""Where in a script its operators come from, and where two runs of it part."""
+
+from __future__ import annotations
+
+import pytest
+
+from lumos.emulation.record import Mark, Operator, Process, Tensor
+from lumos.scripted.origin import differing_steps, first_difference, origins
+from lumos.scripted.script import emulated_again
+
+
+def process(*steps, beside=()):
+    """Steps of operators: (name, rows) each, all called by the module "layers.0.up" at line 7. beside: names on a second thread."""
+    operators, marks, at = [], [], 1
+    for number, step in enumerate(steps):
+        first = at
+        marks.append(Mark("nn.Module: Linear_0", 0, at + 1, at + 2 * len(step) + 2))
+        for name, rows in step:
+            inputs = [Tensor((rows, 8), "float32", (8, 1), 1, "cpu")]
+            operators.append(Operator(name=name, thread=0, begin=at + 2, end=at + 3, inputs=inputs, line=0))
+            at += 2
+        operators += [Operator(name=name, thread=1, begin=at + 1, end=at + 2) for name in beside]
+        marks.append(Mark(f"ProfilerStep#{number}", 0, first, at + 3))
+        at += 4
+    return Process(
+        rank=0, world=1, accelerator="cpu", torch="2", threads=["thread 0", "thread 1"], operators=sorted(operators, key=lambda o: o.begin),
+        marks=marks, modules={"nn.Module: Linear_0": "layers.0.up"}, lines=["train.py:7"],
+    )  # fmt: skip
+
+
+STEP = (("aten::mm", 4), ("aten::relu", 4))
+
+
+def test_the_first_difference_has_its_place_and_both_sides():
+    assert first_difference(process(STEP, STEP), process(STEP, STEP)) == ""
+    found = first_difference(process(STEP, STEP), process(STEP, (*STEP, ("aten::tanh", 4))))
+    assert found == "nothing more in one, aten::tanh of float32 [4, 8] (layers.0.up at train.py:7) in the other"
+    found = first_difference(process(STEP), process((("aten::mm", 4), ("aten::relu", 2))))
+    assert found.startswith("aten::relu of float32 [4, 8] (") and "in one, aten::relu of float32 [2, 8] (" in found
+
+
+def test_a_shorter_second_run_is_compared_in_its_steps():
+    assert first_difference(process(STEP, STEP[:1]), process(STEP)) == ""
+
+
+def test_what_runs_beside_the_training_may_differ():
+    assert first_difference(process(STEP, beside=("aten::copy_",)), process(STEP)) == ""
+
+
+def test_steps_that_differ_among_themselves():
+    assert not differing_steps(process(STEP, STEP))
+    assert differing_steps(process(STEP, STEP[:1])) and differing_steps(process(STEP, (STEP[0], ("aten::relu", 2))))
+
+
+def test_lines_and_modules_of_an_emulated_script(scripts):
+    (kindred,) = scripts.script(2, 64).kinds
+    found = dict(zip((each.begin for each in kindred.process.operators), origins(kindred.process, kindred.placed), strict=True))
+    of = {name: {found[each.begin] for each in kindred.process.operators if each.name == name} for name in ("aten::relu", "aten::linear")}
+    assert {(each.module, each.line.rpartition(":")[2]) for each in of["aten::relu"]} == {(f"layers.{i}", "10") for i in range(2)}
+    assert {each.module for each in of["aten::linear"]} == {"layers.0.up", "layers.1.up", "head"}
+    backward = {found[each.begin] for each in kindred.process.operators if "ThresholdBackward" in each.name or "ReluBackward" in each.name}
+    assert backward == of["aten::relu"]
+
+
+def test_another_run_of_a_script_leaves_the_same(scripts):
+    script = scripts.script(1, 8)
+    assert first_difference(script.kinds[0].process, emulated_again(script, 1, 300.0)) == ""
+
+
+@pytest.mark.parametrize("other", [(2, 8), (1, 16), (1, 8, "tanh")])
+def test_other_scripts_do_not(scripts, other):
+    assert first_difference(scripts.script(1, 8).kinds[0].process, scripts.script(*other).kinds[0].process)
