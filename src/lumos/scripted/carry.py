@@ -1,7 +1,8 @@
 """The second matching: what the operators of the emulated scripts cost, from the operators of the first that stand where they do.
 
 An operator of the changed script is looked for by its place (`places`), also without the modules that only wrap another one, in its own
-layer and microbatch, then in any; then one of its name that was given the same, in the same phase. Where it was given the same, it keeps
+layer and microbatch, then in any; then one of its name that was given the same, in the same phase. Outside of modules, where a place is
+only a count, that one comes before others at its place. Where it was given the same, it keeps
 the measured time; where not, measured times model(after) / model(before). What is found nowhere costs the model times the recording's
 residual.
 """
@@ -23,6 +24,8 @@ from lumos.scripted.script import Slot
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
+
+    from numpy.typing import NDArray
 
     from lumos.cost.estimate import Float64
     from lumos.scripted.match import Matched
@@ -167,29 +170,32 @@ class _Sources:
                 found = next((alike for place in places if (alike := index.by_place.get((step, place)))), [])
                 same = [each for each in found if index.given[each] == mine]
                 found = same or found
-            found = found or index.by_given.get((step, places[0].phase, operator.name, mine), [])
+            if not found or not (places[0].module or any(index.given[each] == mine for each in found)):
+                found = index.by_given.get((step, places[0].phase, operator.name, mine), found)
             pairs += [(i, each, index.given[each] == mine) for each in found]
         columns = np.array(pairs, np.int64).reshape(-1, 3).T
-        self.mine, self.theirs, same = columns[0], columns[1], columns[2].astype(bool)
-        self.same = same
+        self.mine, self.theirs = columns[:2]
+        self.host = self._host(sizes, columns[2].astype(bool))
+        known = ~np.isnan(self.host[0])
+        self.mine, self.theirs, self.host = self.mine[known], self.theirs[known], self.host[:, known]
         self.count = np.bincount(self.mine, minlength=after.modelled.shape[1])
-        self.host = self._host(sizes)
         self.exchanges = _exchanges(after, before)
 
-    def _host(self, sizes: HostSizes | None) -> Float64:
-        """By pair the factor of the time beyond the fixed one, its two ends, and the fixed time, ns; of an operator on a CPU."""
+    def _host(self, sizes: HostSizes | None, same: NDArray[np.bool_]) -> Float64:
+        """By pair the factor of the time beyond the fixed one, its two ends, and the fixed time, ns; of an operator on a CPU. NaN where it
+        says nothing."""
         out = np.ones((4, len(self.mine)))
         out[3] = 0.0
         if sizes is None:
             return out
         ours, theirs = self.after.process.operators, self.before.process.operators
         known: dict[Hashable, tuple[float, float, float, float]] = {}
-        for at in np.flatnonzero(~self.same).tolist():
+        for at in np.flatnonzero(~same).tolist():
             new, old = ours[self.mine[at]], theirs[self.theirs[at]]
             key = (new.name, given(new), given(old))
             if key not in known:
                 factor = sizes.factor(old, new)
-                known[key] = factor[:4]
+                known[key] = (np.nan,) * 4 if factor is None else factor[:4]
             out[:, at] = known[key]
         return out
 

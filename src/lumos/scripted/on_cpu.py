@@ -49,9 +49,11 @@ class HostSizes:
         self.core = Core(fixed, fixed, sum(work for work, _ in products) / spent if spent else 0.0, typical)
         self._rates = _rates(typical, fixed)
 
-    def factor(self, before: Operator, after: Operator) -> Ratio:
-        """The factor of the time beyond the fixed one."""
+    def factor(self, before: Operator, after: Operator) -> Ratio | None:
+        """The factor of the time beyond the fixed one; None where the size does not show in the time of the one and does in the other's."""
         old, new = shaped(before), shaped(after)
+        if touched(old) <= _SMALL < touched(new) and not without_work(old.name):
+            return None
         return growing(self.core.ratio(old, new) if old != new else 1.0, CPU_INTERVAL, self.core.fixed)
 
     def new(self, operator: Operator) -> float:
@@ -65,10 +67,11 @@ class HostSizes:
 
 
 def _rates(typical: dict[ShapedOperator, float], fixed: float) -> dict[str, float]:
-    """Work per ns beyond the fixed time, by name, of all multiplications ("product") and of all other operators ("")."""
+    """Work per ns beyond the fixed time, by name, of all multiplications ("product") and of all other operators (""); of operators whose
+    size shows in their time."""
     work: dict[str, list[float]] = {}
     for each, time in typical.items():
-        if without_work(each.name) or time <= fixed:
+        if without_work(each.name) or time <= fixed or touched(each) <= _SMALL:
             continue
         for name in (each.name, "product" if product(each) is not None else ""):
             entry = work.setdefault(name, [0.0, 0.0])
