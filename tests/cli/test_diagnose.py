@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 FAULTS = Path(__file__).resolve().parents[2] / "examples" / "faults"
+PLACE = {"ranks", "step", "start_ns", "task", "script"}
 FINDING = {"code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "worth_after_s", "evidence", "fix", "command"}
 
 
@@ -15,7 +16,7 @@ def test_the_keys_of_json(lumos, trace):
     answer = lumos("diagnose", trace(), "--json").json
     assert answer.keys() >= {"step_time_s", "latency_s", "basis", "trust", "findings", "lacks", "diagnostics"}
     assert (answer["step_time_s"], answer["basis"]) == (pytest.approx(1e-3), "period")
-    assert all(found.keys() == FINDING and found["where"].keys() == {"ranks", "step", "start_ns", "task"} for found in answer["findings"])
+    assert all(found.keys() == FINDING and found["where"].keys() == PLACE for found in answer["findings"])
 
 
 def test_the_text_says_the_answer_first_and_fits_80_columns(lumos, monkeypatch):

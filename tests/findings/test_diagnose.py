@@ -200,7 +200,7 @@ def test_the_result_is_the_object_of_json(job, cpu):
     assert set(found["findings"][0]) == {
         *("code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "worth_after_s", "evidence", "fix", "command"),
     }
-    assert set(found["findings"][0]["where"]) == {"ranks", "step", "start_ns", "task"}
+    assert set(found["findings"][0]["where"]) == {"ranks", "step", "start_ns", "task", "script"}
     assert np.isclose(found["step_time_s"], 1440 * US)
 
 

@@ -77,7 +77,7 @@ class Scripts(NamedTuple):
             return script(command, self.records(command.words), load_cluster("h100"))
 
         def repeated(once, *_):
-            (process,) = self.records((again and self.command(*again) or once.command).words)
+            (process,) = self.records(((again and self.command(*again)) or once.command).words)
             return process
 
         return Base(job, lumos.build(job), self.command(*words), Asked(force=force), emulate, repeated)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lumos.emulation.record import Mark, Operator, Process, Tensor
+from lumos.findings.diagnose import diagnose_paths
+from lumos.findings.finding import FindingCode
 from lumos.scripted.origin import differing_steps, first_difference, origins
 from lumos.scripted.script import emulated_again
 
@@ -70,3 +72,11 @@ def test_another_run_of_a_script_leaves_the_same(scripts):
 @pytest.mark.parametrize("other", [(2, 8), (1, 16), (1, 8, "tanh")])
 def test_other_scripts_do_not(scripts, other):
     assert first_difference(scripts.script(1, 8).kinds[0].process, scripts.script(*other).kinds[0].process)
+
+
+def test_a_finding_names_the_line_of_the_script(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(), 3, 64)
+    base = scripts.base(job, 3, 64)
+    found = {each.code: each.where.script for each in diagnose_paths(job, ("x",), graph=base.graph, origin=base.origins).findings}
+    assert found[FindingCode.LAUNCH_BOUND].endswith("train.py:25") and found[FindingCode.FUSIBLE_KERNELS].endswith("train.py:29")
+    assert {each.where.script for each in diagnose_paths(job, ("x",)).findings} == {""}

@@ -30,13 +30,13 @@ from lumos.simulation.durations import with_durations
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from lumos.analyze.breakdown import StepBreakdown
     from lumos.analyze.loop.steady import Steady
-    from lumos.analyze.loop.steps import Members, StepTimes
+    from lumos.analyze.loop.steps import Members, StepTime, StepTimes
     from lumos.analyze.trust import Trust
     from lumos.graph.table import Evidence, Graph
     from lumos.simulation.timeline import Timeline
@@ -52,7 +52,7 @@ class Case:
     """A measured job. paths: its files as a shell has them. at: the position in `owners.job` of the step of median time. base: the loop of
     the steps. truth: the measured run, and times: of its steps. parts: where the time of every step that counts went, on each rank. noise:
     half-width of the interval of a step, as a share of it. plan: what several prices need of the job's plan and its cut, found once.
-    beyond: the prices so far that cannot be."""
+    beyond: the prices so far that cannot be. origin: where in the script a task comes from, "" where that is not known."""
 
     job: Job
     graph: Graph
@@ -67,6 +67,7 @@ class Case:
     noise: float
     cut: Cut
     beyond: list[Evidence]
+    origin: Callable[[int], str]
 
     @property
     def step_ns(self) -> float:
@@ -133,7 +134,12 @@ class Case:
         step = self.times.of_ranks()[owner][0] if owner >= 0 else self.times.middle
         concerned = np.unique(self.owners.rank[chosen]).tolist() if ranks is None else None
         of = tuple(self.graph.ranks[i] for i in concerned) if concerned is not None else tuple(ranks or ())
-        return FindingPlace(of, step.name, int(self.truth.start[worst]) - step.begin_ns, described(self.graph, worst))
+        return self.place(worst, step, of)
+
+    def place(self, task: int, step: StepTime, ranks: tuple[int, ...]) -> FindingPlace:
+        """Where a task is in a step. ranks: all that the finding concerns."""
+        start = int(self.truth.start[task]) - step.begin_ns
+        return FindingPlace(ranks, step.name, start, described(self.graph, task), self.origin(task))
 
     def finding(
         self,
@@ -202,9 +208,9 @@ class Priced(NamedTuple):
     fixed: Graph | None
 
 
-def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:
-    """The examination of a measured job. paths: its files, as the user named them. Raises GraphError where no step owns any work, or where
-    the graph was not measured or has no schedule."""
+def case_of(job: Job, graph: Graph, paths: Sequence[str], origin: Callable[[int], str] = lambda _: "") -> Case:
+    """The examination of a measured job. paths: its files, as the user named them. origin: where in the script a task comes from. Raises
+    GraphError where no step owns any work, or where the graph was not measured or has no schedule."""
     owners, truth = members(graph), measured(graph)
     times, base = step_times(truth, owners), steady(owners)
     off, grounds = identity(graph, base, times)
@@ -224,4 +230,5 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str]) -> Case:
         noise=spread(times, off),
         cut=Cut(job, graph),
         beyond=[],
+        origin=origin,
     )

@@ -19,6 +19,7 @@ from lumos.findings.ranks import rank_findings
 from lumos.findings.slow_steps import slow_step_findings
 from lumos.findings.waits import blocking_findings
 from lumos.graph.build import build
+from lumos.scripted.facade import task_origins
 from lumos.stages import stage
 from lumos.trace.source import as_job, paths_of
 from lumos.trace.table import Job
@@ -28,20 +29,26 @@ if TYPE_CHECKING:
 
     from lumos.analyze.ranks.stragglers import Stragglers
     from lumos.graph.table import Graph
+    from lumos.scripted.origin import TaskOrigins
     from lumos.trace.source import Source
 
 
-def diagnose(job: Source, *, graph: Graph | None = None, repair: bool = False, force: bool = False) -> Diagnosis:
+def diagnose(
+    job: Source, *, graph: Graph | None = None, repair: bool = False, force: bool = False, before: str | Sequence[str] | None = None
+) -> Diagnosis:
     """What to fix first in a recorded job: findings with their worth, place and evidence. The one comes first that
     is worth most when those above it are fixed.
 
     job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again. force:
-    answer also where the recording cannot give a sound answer. Raises TraceError as `lumos.read` does, GraphError where no step owns any
-    work, LumosError where the job was never measured or its evidence is unsound.
+    answer also where the recording cannot give a sound answer. before: the command that made the recording; it is run without devices, and
+    findings name its lines and modules. Raises TraceError as `lumos.read` does, GraphError where no step owns any work, LumosError where
+    the job was never measured, its evidence is unsound, or it is not of `before`.
     """
     read = as_job(job, repair=repair)
+    built = build(read) if graph is None else graph
     paths = named_paths(job) if isinstance(job, Job) else paths_of(job)
-    return diagnose_paths(read, paths, graph=graph, force=force)
+    origin = task_origins(read, built, before, force=force) if before is not None else None
+    return diagnose_paths(read, paths, graph=built, force=force, origin=origin)
 
 
 def named_paths(job: Job) -> tuple[str, ...]:
@@ -53,14 +60,20 @@ def named_paths(job: Job) -> tuple[str, ...]:
 
 @stage("diagnosing")
 def diagnose_paths(
-    job: Job, paths: Sequence[str], *, graph: Graph | None = None, compared: Stragglers | None = None, force: bool = False
+    job: Job,
+    paths: Sequence[str],
+    *,
+    graph: Graph | None = None,
+    compared: Stragglers | None = None,
+    force: bool = False,
+    origin: TaskOrigins | None = None,
 ) -> Diagnosis:
     """The same for a job that was read from `paths`, which the commands of its findings name. compared: what `lumos.stragglers` gives for
-    it, where it is known already."""
+    it, where it is known already. origin: where in the script its tasks come from; nothing here runs a script to know."""
     built = build(job) if graph is None else graph
     if built.measured_start is None:
         raise LumosError(f"{paths[0]}: diagnose needs a measured job, and this one holds no times; record it with lumos collect")
-    case = case_of(job, built, paths)
+    case = case_of(job, built, paths, origin) if origin is not None else case_of(job, built, paths)
     check_sound(case.trust, "diagnose", force=force)
     loading = loads(case)
     of_ranks = tuple(rank_findings(case, loading, compared))

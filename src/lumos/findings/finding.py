@@ -42,13 +42,15 @@ class FindingCode(StrEnum):
 class FindingPlace(NamedTuple):
     """Where a finding is worst.
 
-    ranks: all that it concerns. start_ns: of `task`, from the first start of the job's step. task: its name.
+    ranks: all that it concerns. start_ns: of `task`, from the first start of the job's step. task: its name. script: the module and
+    the line of the script that it comes from; "" where no script is at hand.
     """
 
     ranks: tuple[int, ...]
     step: str
     start_ns: int
     task: str
+    script: str = ""
 
 
 def where_words(task: str) -> str:

@@ -85,7 +85,10 @@ def _of_rank(case: Case, found: StragglerFinding, worth: tuple[float, float]) ->
     exchange = found.cause is StragglerCause.SLOW_EXCHANGE
     other = None if exchange else _other_shapes(case, case.graph.ranks.index(rank))
     code = _code(case, found, other)
-    where = FindingPlace((rank,), found.where.step, found.where.start_ns, found.where.task)
+    task = _task(case, found)
+    where = FindingPlace(
+        (rank,), found.where.step, found.where.start_ns, found.where.task, "" if task is None else case.origin(task)
+    )
     place = f"worst in {where.step} at {duration(where.start_ns)}"
     match code:
         case FindingCode.EXTRA_WORK:

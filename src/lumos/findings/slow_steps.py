@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.ranks.straggler_causes import described
 from lumos.findings.finding import FindingCode, FindingPlace, where_words
 from lumos.units import duration
 
@@ -86,5 +85,4 @@ def _grown(case: Case, step: int) -> tuple[int, int]:
 
 
 def _place(case: Case, time: StepTime, task: int) -> FindingPlace:
-    rank = case.graph.ranks[int(case.owners.rank[task])]
-    return FindingPlace((rank,), time.name, int(case.truth.start[task]) - time.begin_ns, described(case.graph, task))
+    return case.place(task, time, (case.graph.ranks[int(case.owners.rank[task])],))

@@ -26,7 +26,7 @@ from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Evidence
 from lumos.scripted.carry import MeasuredPrices
 from lumos.scripted.match import match_script
-from lumos.scripted.origin import differing_steps, first_difference
+from lumos.scripted.origin import TaskOrigins, differing_steps, first_difference
 from lumos.scripted.priced import at_prices
 from lumos.scripted.recorded import RecordedCosts
 from lumos.scripted.script import emulated, emulated_again
@@ -108,13 +108,18 @@ class Base:
         self.job = at_prices(self.script, self.carried, self.recording.calls, repeat=self.repeat)
 
     @property
+    def origins(self) -> TaskOrigins:
+        """Where in the script the recording's tasks come from."""
+        return TaskOrigins(self.recording, self.matched, self.script)
+
+    @property
     def share(self) -> Coverage:
         """The recorded time that decides, and how much of it has a partner: the devices', or the threads' of a job on CPUs."""
         return self.matched.device if self.on_device else self.matched.host
 
     def _check_again(self, script: Script, option: str) -> None:
-        """Raises LumosError where another run of the script does something else. The changed script is run again only where its steps differ
-        among themselves; the first one in any case, by one step where they do not."""
+        """Raises LumosError where another run of the script does something else. The changed script is run again only where its steps
+        differ among themselves; the first one in any case, by one step where they do not."""
         first = script.kinds[0].process
         differ = differing_steps(first)
         if self.asked.force or not (differ or script is self.script):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from lumos.changes.facade import ChangeWords
     from lumos.changes.grid import Cell
     from lumos.graph.table import Graph
+    from lumos.scripted.origin import TaskOrigins
     from lumos.trace.source import Source
     from lumos.trace.table import Job
 
@@ -137,6 +138,11 @@ def by_scripts(
 ) -> tuple[ScriptCell, ...]:
     """The answers for every combination of the values of the placeholders in `after`."""
     return evaluate_scripts(lambda: _base(job, graph, before, asked), _asked_for(after), values)
+
+
+def task_origins(job: Job, graph: Graph, before: str | Sequence[str], *, force: bool = False) -> TaskOrigins:
+    """Where in the script that made a recording its tasks come from."""
+    return _base(job, graph, before, Asked(force=force)).origins
 
 
 def _asked_for(after: str | Sequence[str] | None) -> str | Sequence[str]:

@@ -1,8 +1,9 @@
 """The first matching: which operator of the emulated script is which of the recording, and what it was measured to cost.
 
 The operators of a thread are aligned in their order, by name with the shapes and types that they were given; what is left between two that
-agree, by name alone: of those only what was given the same sizes counts as explained. A library may call other operators inside one than the emulator does: what has no partner belongs to the operator
-around it, on both sides, and the time of a group is shared out as the models say. Exchanges are aligned by kind and bytes, then by kind.
+agree, by name alone: of those only what was given the same sizes counts as explained. A library may call other operators inside one than
+the emulator does: what has no partner belongs to the operator around it, on both sides, and the time of a group is shared out as the models
+say. Exchanges are aligned by kind and bytes, then by kind.
 """
 
 from __future__ import annotations
@@ -136,7 +137,8 @@ class _Matching:
                     claimed.add(its)
                     if not same_sizes(each.given, side.given[its]):
                         resized.add(its)
-                        self.found.first = self.found.first or f"{each.name} of {sizes_in_words(each.given)}, which is of {sizes_in_words(side.given[its])} there"
+                        both = f"{sizes_in_words(each.given)}, and of {sizes_in_words(side.given[its])} in the script"
+                        self.found.first = self.found.first or f"{each.name} of {both}"
                 elif each.parent >= 0 and (around := owner.get(ours[each.parent].row, -1)) >= 0:
                     owner[each.row] = around
                 elif not self.found.first and i:
@@ -159,7 +161,7 @@ class _Matching:
         return self.aligned[key]
 
     def _totals(self, step: RecordedStep, owner: dict[int, int], claimed: set[int], resized: set[int]) -> dict[int, list[float]]:
-        """What each emulated operator that has a partner cost, with all that belongs to it. resized: those whose partner has other sizes."""
+        """What each emulated operator that has a partner cost, with all that belongs to it. resized: those with one of other sizes."""
         totals: dict[int, list[float]] = {i: [0.0] * Slot.EXCHANGE for i in claimed}
         for place, thread in enumerate(step.threads):
             pending = 0.0

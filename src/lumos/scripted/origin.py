@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from functools import cached_property
 from itertools import zip_longest
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.scripted.match import given, sizes_in_words
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from lumos.scripted.script import Script
 
 
-class Origin(NamedTuple):
+class ScriptOrigin(NamedTuple):
     """module: its path, as "layers.3.mlp"; line: of the user's own files, as "train.py:41". Each is "" where there is none."""
 
     module: str
@@ -31,7 +32,7 @@ class Origin(NamedTuple):
         return " at ".join(each for each in self if each)
 
 
-def origins(process: Process, places: ScriptPlaces) -> list[Origin]:
+def origins(process: Process, places: ScriptPlaces) -> list[ScriptOrigin]:
     """Of each operator of a process."""
     operators, around = process.operators, places.parent
     line = [each.line for each in operators]
@@ -46,14 +47,13 @@ def origins(process: Process, places: ScriptPlaces) -> list[Origin]:
             line[i] = line[source if source >= 0 else around[i]]
         numbers = iter(instance.numbers)
         module = ".".join(str(next(numbers)) if part == "*" else part for part in place.module.split("."))
-        out.append(Origin(module, _shortened(process.lines[line[i]]) if line[i] >= 0 else ""))
+        out.append(ScriptOrigin(module, _shortened(process.lines[line[i]]) if line[i] >= 0 else ""))
     return out
 
 
 def _shortened(line: str) -> str:
     """A line of a file within the current folder, without that folder."""
-    here = os.getcwd() + os.sep
-    return line.removeprefix(here)
+    return line.removeprefix(f"{Path.cwd()}{os.sep}")
 
 
 class TaskOrigins:
@@ -63,7 +63,7 @@ class TaskOrigins:
         self._recording, self._matched, self._script = recording, matched, script
 
     @cached_property
-    def _of_kind(self) -> list[list[Origin]]:
+    def _of_kind(self) -> list[list[ScriptOrigin]]:
         return [origins(each.process, each.placed) for each in self._script.kinds]
 
     def __call__(self, task: int) -> str:

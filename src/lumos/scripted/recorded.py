@@ -59,7 +59,8 @@ class RecordedStep:
 
 class RecordedCosts:
     """The counted steps of a job, at most so many, by rank. calls: what a call of the runtime takes the host on average, by its name, ns.
-    row: by task of the graph, int64, the row of the operator that it belongs to; -1 without. torch: its version, "" where the files do not say."""
+    row: by task of the graph, int64, the row of the operator that it belongs to; -1 without. torch: its version, "" where the files do not
+    say."""
 
     def __init__(self, job: Job, owners: Members, most: int) -> None:
         self.owners, self.graph = owners, owners.graph

@@ -218,11 +218,11 @@ def _with_children(rows: _Rows) -> set[int]:
 
 
 def _operator(
-    row: _Row, note: Any, inputs: list[record.Argument], thread: int, begin: int, end: int, known_so_far: tuple[dict[int, int], dict[str, int]],
+    row: _Row, note: Any, inputs: list[record.Argument], thread: int, begin: int, end: int, so_far: tuple[dict[int, int], dict[str, int]],
     calls_others: bool,
 ) -> record.Operator:
-    """known_so_far: the thread of each number of a forward operator, and the number of each line."""
-    forward, lines = known_so_far
+    """so_far: the thread of each number of a forward operator, and the number of each line."""
+    forward, lines = so_far
     fields = row.event.typed[1]
     backward = fields.scope.name == _BACKWARD or row.name.startswith("autograd::engine")
     if fields.sequence_number >= 0 and not backward:
