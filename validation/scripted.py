@@ -1,6 +1,7 @@
 """Changed scripts, against emulated jobs whose kernels take hidden times.
 
     python -m validation.scripted [--seed N …] [--only WORD]
+    python -m validation.scripted --real        pairs that are run on a CPU
 
 Each pair is a command and a changed one. Both are emulated, and the time of every piece of device work is multiplied by a hidden factor of
 its operator and of the class of its size; both are written as recordings. The first recording and the two commands are then all that the
@@ -88,6 +89,11 @@ PAIRS = (
     Pair("smaller buckets", f"{_GPT} --layers 8", f"{_GPT} --layers 8 --bucket-mb 5", 4),
     Pair("sharded", f"{_GPT} --layers 6", f"{_GPT} --layers 6 --fsdp", 4),
     Pair("sharded, larger batch", f"{_GPT} --fsdp", f"{_GPT} --fsdp --batch 24", 4),
+    Pair("gradients exchanged beside the backward pass", f"{_GPT} --late", _GPT, 4),
+    Pair("sharded within halves", f"{_GPT} --fsdp", f"{_GPT} --fsdp --replicas 2", 4),
+    Pair("asynchronous tensor parallelism", f"{_MLP} --tp", f"{_MLP} --tp --asynchronous", 2),
+    Pair("linear layers in fp8", f"{_GPT} --bf16", f"{_GPT} --bf16 --eighth"),
+    Pair("uneven stages", f"{_GPT} --batch 4 --accumulate 4 --stages 4,4", f"{_GPT} --batch 4 --accumulate 4 --stages 5,3", 2),
 )
 
 
@@ -247,14 +253,13 @@ def main() -> None:
     """Print each pair, and the figures over all."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, nargs="*", default=[37])
-    parser.add_argument("--only", default="")
+    parser.add_argument("--only", default="", help="pairs whose names have one of these words, between commas")
     parser.add_argument("--real", action="store_true", help="run pairs on the CPU instead")
-    parser.add_argument("--write", action="store_true", help="write the result file")
     asked = parser.parse_args()
     if asked.real:
         real = []
         for pair in REAL:
-            if asked.only in pair.name:
+            if any(word in pair.name for word in asked.only.split(",")):
                 real.append(really(pair))
                 print(real[-1], flush=True)
         if asked.write:
@@ -263,7 +268,7 @@ def main() -> None:
     rows = []
     for seed in asked.seed:
         for pair in PAIRS:
-            if asked.only in pair.name:
+            if any(word in pair.name for word in asked.only.split(",")):
                 rows.append(scored(pair, seed))
                 print(_line(rows[-1]), flush=True)
     print(_figures([row.error for row in rows]))

@@ -12,6 +12,7 @@ import os
 import statistics
 import time
 from itertools import pairwise
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -43,10 +44,10 @@ class Attention(nn.Module):
 class Layer(nn.Module):
     """A pre-norm layer of a transformer."""
 
-    def __init__(self, width: int, heads: int, fused: bool) -> None:
+    def __init__(self, width: int, heads: int, fused: bool, linear: type[nn.Linear] = nn.Linear) -> None:
         super().__init__()
         self.attention, self.norms = Attention(width, heads, fused), nn.ModuleList(nn.LayerNorm(width) for _ in range(2))
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.up, self.down = linear(width, 4 * width), linear(4 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
         x = x + self.attention(self.norms[0](x))
@@ -60,7 +61,8 @@ class GPT(nn.Module):
         super().__init__()
         self.recompute = a.recompute
         self.embed = nn.Embedding(a.vocab, a.width)
-        self.layers = nn.ModuleList(Layer(a.width, a.heads, not a.materialised) for _ in range(a.layers))
+        linear = Linear8 if a.eighth else nn.Linear
+        self.layers = nn.ModuleList(Layer(a.width, a.heads, not a.materialised, linear) for _ in range(a.layers))
         self.norm, self.head = nn.LayerNorm(a.width), nn.Linear(a.width, a.vocab, bias=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -68,6 +70,59 @@ class GPT(nn.Module):
         for layer in self.layers:
             x = checkpoint(layer, x, use_reentrant=False) if self.recompute else layer(x)
         return self.head(self.norm(x))
+
+
+class Eighth(torch.autograd.Function):
+    """A product of inputs and weights in eight bits; gradients are made in the type of the inputs."""
+
+    @staticmethod
+    def forward(context: Any, x: Tensor, weight: Tensor) -> Tensor:
+        context.save_for_backward(x, weight)
+        one = torch.ones((), device=x.device)
+        rounded, transposed = x.to(torch.float8_e4m3fn), weight.to(torch.float8_e4m3fn).t()
+        return torch._scaled_mm(rounded, transposed, scale_a=one, scale_b=one, out_dtype=torch.bfloat16)
+
+    @staticmethod
+    def backward(context: Any, *gradients: Tensor) -> tuple[Tensor, Tensor]:
+        x, weight = context.saved_tensors
+        return gradients[0] @ weight, gradients[0].t() @ x
+
+
+class Linear8(nn.Linear):
+    """A linear layer that multiplies in eight bits."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = Eighth.apply(x.flatten(0, -2).bfloat16(), self.weight.bfloat16())
+        return out.view(*x.shape[:-1], -1) + self.bias.bfloat16()
+
+
+class Gathered(nn.Module):
+    """Layers whose width is shared among all ranks, of a sequence that is: it is gathered in two halves before each, at once or while the
+    half before is worked on. The gradient of the gathered parts is left out."""
+
+    def __init__(self, a: argparse.Namespace, world: int) -> None:
+        super().__init__()
+        self.asynchronous = a.asynchronous
+        self.layers = nn.ModuleList(nn.Linear(a.width, a.width // world) for _ in range(a.layers))
+        self.head = nn.Linear(a.width // world, a.vocab)
+
+    def forward(self, x: Tensor) -> Tensor:
+        world, parts = dist.get_world_size(), x.chunk(2)
+        out = x
+        for layer in self.layers:
+            gathered, waiting = [torch.empty(len(each) * world, *each.shape[1:], device=x.device) for each in parts], []
+            for into, part in zip(gathered, parts, strict=True):
+                work = dist.all_gather_into_tensor(into, part.detach().contiguous(), async_op=True)
+                waiting.append(work)
+                if not self.asynchronous:
+                    work.wait()
+            outs = []
+            for into, work in zip(gathered, waiting, strict=True):
+                if self.asynchronous:
+                    work.wait()
+                outs.append(functional.gelu(layer(into)))
+            out = torch.cat(outs)
+        return self.head(out[: len(x)])
 
 
 class Convolutions(nn.Module):
@@ -131,6 +186,45 @@ class Ranking(nn.Module):
 MODELS = {"gpt": GPT, "cnn": Convolutions, "lstm": Recurrent, "mlp": Perceptron, "dlrm": Ranking}
 
 
+def average_gradients(model: nn.Module) -> None:
+    """What overlapped gradients are held against: one exchange of all, once the backward pass is done."""
+    gradients = [each.grad for each in model.parameters() if each.grad is not None]
+    together = torch.cat([each.flatten() for each in gradients])
+    dist.all_reduce(together)
+    for each, part in zip(gradients, together.split([each.numel() for each in gradients]), strict=True):
+        each.copy_(part.view_as(each) / dist.get_world_size())
+
+
+def run_stages(a: argparse.Namespace, device: torch.device) -> None:
+    """A pipeline whose stages have the layers of --stages: each microbatch forward, then each backward."""
+    rank, sizes = dist.get_rank(), [int(each) for each in a.stages.split(",")]
+    first, last = rank == 0, rank == len(sizes) - 1
+    model = nn.Sequential(*(Layer(a.width, a.heads, True) for _ in range(sizes[rank]))).to(device)
+    head = nn.Linear(a.width, a.vocab, bias=False).to(device) if last else nn.Identity()
+    optimizer = torch.optim.AdamW([*model.parameters(), *head.parameters()], lr=1e-3, fused=device.type == "cuda")
+    for _ in range(a.steps):
+        kept = []
+        for _ in range(a.accumulate):
+            x = torch.randn(a.batch, a.length, a.width, device=device, requires_grad=not first)
+            if not first:
+                dist.recv(x.detach(), rank - 1)
+            y = model(x)
+            if not last:
+                dist.send(y.detach(), rank + 1)
+            kept.append((x, y))
+        for x, y in kept:
+            if last:
+                head(y).float().logsumexp(-1).mean().backward()
+            else:
+                gradient = torch.empty_like(y)
+                dist.recv(gradient, rank + 1)
+                y.backward(gradient)
+            if not first:
+                dist.send(x.grad, rank - 1)
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 def batch_of(a: argparse.Namespace, device: torch.device) -> tuple[Tensor, Tensor]:
     """Inputs and targets."""
     if a.model in ("gpt", "lstm"):
@@ -159,14 +253,18 @@ def train(a: argparse.Namespace) -> None:
         torch.cuda.set_device(device)
     if world > 1:
         dist.init_process_group("nccl" if on_device else "gloo")
-    model: nn.Module = MODELS[a.model](a).to(device)
+    if a.stages:
+        run_stages(a, device)
+        return
+    model: nn.Module = (Gathered(a, world) if a.tp else MODELS[a.model](a)).to(device)
     if a.fsdp:
+        from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        for layer in getattr(model, "layers", ()):
-            fully_shard(layer)
-        fully_shard(model)
-    elif world > 1:
+        mesh = init_device_mesh(device.type, (a.replicas, world // a.replicas), mesh_dim_names=("replicate", "shard"))
+        for part in (*getattr(model, "layers", ()), model):
+            fully_shard(part, mesh=mesh if a.replicas > 1 else mesh["shard"])
+    elif world > 1 and not (a.late or a.tp):
         model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=a.bucket_mb)
     if a.compile:
         model = torch.compile(model)
@@ -181,6 +279,8 @@ def train(a: argparse.Namespace) -> None:
             (loss / a.accumulate).backward()
             if a.item:
                 loss.item()
+        if a.late:
+            average_gradients(model)
         if a.clip:
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -198,11 +298,14 @@ def main() -> None:
     p.add_argument("--model", choices=MODELS, default="gpt")
     for name, default in (("layers", 4), ("width", 512), ("heads", 8), ("length", 256), ("vocab", 4096), ("batch", 8), ("steps", 12)):
         p.add_argument(f"--{name}", type=int, default=default)
-    for name, default in (("accumulate", 1), ("threads", 1)):
+    for name, default in (("accumulate", 1), ("threads", 1), ("replicas", 1)):
         p.add_argument(f"--{name}", type=int, default=default)
-    for name in ("materialised", "recompute", "compile", "bf16", "item", "clip", "fsdp", "time"):
+    for name in (
+        "materialised", "recompute", "compile", "bf16", "item", "clip", "fsdp", "time", "late", "tp", "asynchronous", "eighth",
+    ):  # fmt: skip
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--bucket-mb", type=float, default=25.0)
+    p.add_argument("--stages", default="", help="layers of each stage of a pipeline, as 3,3,2")
     p.add_argument("--dropout", type=float, default=0.0)
     p.add_argument("--optimizer", choices=("adamw", "sgd"), default="adamw")
     p.add_argument("--adam", choices=("foreach", "fused", "loop"), default="foreach")

@@ -17,7 +17,7 @@ import numpy as np
 
 from lumos.changes.layout.prices import WHOLE_INTERVAL
 from lumos.emulation.device.launch import width
-from lumos.scripted.match import given, in_two_rounds
+from lumos.scripted.match import Numbers, given, in_two_rounds
 from lumos.scripted.on_cpu import HostSizes
 from lumos.scripted.residual import Residuals
 from lumos.scripted.script import Slot
@@ -253,27 +253,12 @@ def _spread(after: Kindred, slot: Slot, of: Int64) -> Float64:
 def _exchanges(after: Kindred, before: Kindred) -> list[tuple[int, int]]:
     """Exchanges of one process and those of the other that they are, by group, kind and bytes in the order of each step."""
     out: list[tuple[int, int]] = []
-    ours, theirs = _by_step(after), _by_step(before)
-    for step, mine in ours.items():
-        other = theirs.get(step, [])
-        numbers: dict[Hashable, int] = {}
-        exact = tuple(_numbers([_key(kindred, i) for i in which], numbers) for kindred, which in ((after, mine), (before, other)))
-        rough = tuple(_numbers([_key(kindred, i)[0] for i in which], numbers) for kindred, which in ((after, mine), (before, other)))
-        partner = in_two_rounds((exact[0], exact[1]), (rough[0], rough[1]))
-        out += [(i, other[j]) for i, j in zip(mine, partner.tolist(), strict=True) if j >= 0]
-    return out
-
-
-def _numbers(values: list[Hashable], known: dict[Hashable, int]) -> Int64:
-    return np.array([known.setdefault(each, len(known)) for each in values], np.int64)
-
-
-def _by_step(kindred: Kindred) -> dict[int, list[int]]:
-    """The exchanges of each step, in the order of their tasks."""
-    out: dict[int, list[int]] = {}
-    for number, task in enumerate(kindred.program.tasks):
-        if task.exchange >= 0:
-            out.setdefault(int(kindred.step[number]), []).append(task.exchange)
+    for step, mine in after.exchanges.items():
+        other = before.exchanges.get(step, [])
+        numbers = Numbers()
+        keys = [[_key(kindred, i) for i in which] for kindred, which in ((after, mine), (before, other))]
+        exact, rough = ((numbers(first), numbers(second)) for first, second in (keys, [[each[0] for each in side] for side in keys]))
+        out += [(i, other[j]) for i, j in zip(mine, in_two_rounds(exact, rough).tolist(), strict=True) if j >= 0]
     return out
 
 

@@ -77,7 +77,7 @@ def match_script(recording: RecordedCosts, before: Script) -> Matched:
     return matching.result(max(len(recording.names), 1))
 
 
-class _Numbers:
+class Numbers:
     """A number for each value, the same for equal ones."""
 
     def __init__(self) -> None:
@@ -89,7 +89,7 @@ class _Numbers:
 
 class _Matching:
     def __init__(self, before: Script) -> None:
-        self.before, self.numbers = before, _Numbers()
+        self.before, self.numbers = before, Numbers()
         self.found = Matched()
         self.whole, self.partnered = np.zeros(Slot.EXCHANGE + 1), np.zeros(Slot.EXCHANGE + 1)
         self.recorded_alone: dict[str, list[float]] = {}
@@ -188,7 +188,7 @@ class _Matching:
         return totals
 
     def _exchanges(self, side: _Emulated, step: RecordedStep, number: int, prices: Float64) -> None:
-        theirs = side.exchanges_in(number)
+        theirs = side.kindred.exchanges.get(number, [])
         exact = self.numbers([exchange_key(each) for each in step.exchanges]), self.numbers([side.exchange_key(i) for i in theirs])
         rough = self.numbers([each.kind for each in step.exchanges]), self.numbers([side.exchange_key(i)[0] for i in theirs])
         partner = in_two_rounds(exact, rough)
@@ -203,7 +203,7 @@ class _Matching:
 class _Emulated:
     """One kind of rank, for matching."""
 
-    def __init__(self, kindred: Kindred, numbers: _Numbers) -> None:
+    def __init__(self, kindred: Kindred, numbers: Numbers) -> None:
         self.kindred = kindred
         operators = kindred.process.operators
         self.given = [given(each) for each in operators]
@@ -243,15 +243,6 @@ class _Emulated:
                 if not shares.sum() and slot in (Slot.CALLS, Slot.BEFORE):
                     total[Slot.OWN] += total[slot]  # the emulated operator makes no such call
                 prices[slot, members] = total[slot] * shares / shares.sum() if shares.sum() else 0.0
-
-    def exchanges_in(self, step: int) -> list[int]:
-        bounds = [self.kindred.process.operators[i].begin for i in (self.in_step[step] if step < len(self.in_step) else [])]
-        if not bounds:
-            return []
-        return [i for i in self._with_tasks() if self.kindred.step[self._with_tasks()[i]] == step]
-
-    def _with_tasks(self) -> dict[int, int]:
-        return {task.exchange: number for number, task in enumerate(self.kindred.program.tasks) if task.exchange >= 0}
 
     def exchange_key(self, i: int) -> tuple[Hashable, ...]:
         each: Exchange = self.kindred.process.exchanges[i]

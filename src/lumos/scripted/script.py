@@ -103,6 +103,15 @@ class Kindred:
         return out
 
     @cached_property
+    def exchanges(self) -> dict[int, list[int]]:
+        """The exchanges of each step, in the order of their tasks."""
+        out: dict[int, list[int]] = {}
+        for task, step in zip(self.program.tasks, self.step.tolist(), strict=True):
+            if task.exchange >= 0:
+                out.setdefault(step, []).append(task.exchange)
+        return out
+
+    @cached_property
     def step(self) -> Int64:
         """The step of each task, its index."""
         bounds = step_bounds(self.process)
