@@ -8,7 +8,7 @@ Everything else is as in `changes.facade`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
 from lumos.changes import facade
 from lumos.choices import as_mapping
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from lumos.trace.source import Source
     from lumos.trace.table import Job
 
+#: A command of the user's, as one text or as its words; None where it is not given.
+CommandWords: TypeAlias = "str | Sequence[str] | None"
 #: The changes that go together with a changed script.
 _BESIDE = ("cluster", "base_cluster")
 
@@ -122,19 +124,14 @@ def whatif(
     return Rows(by_scripts(read, graph, before, after, values, asked))
 
 
-def by_script(job: Job, graph: Graph | None, before: str | Sequence[str] | None, after: str | Sequence[str] | None, asked: Asked) -> Answer:
+def by_script(job: Job, graph: Graph | None, before: CommandWords, after: CommandWords, asked: Asked) -> Answer:
     """The answer for one changed script."""
     second = parse(_asked_for(after), "--after")
     return _base(job, graph, before, asked).answer(second)
 
 
 def by_scripts(
-    job: Job,
-    graph: Graph | None,
-    before: str | Sequence[str] | None,
-    after: str | Sequence[str] | None,
-    values: Mapping[str, tuple[str, ...]],
-    asked: Asked,
+    job: Job, graph: Graph | None, before: CommandWords, after: CommandWords, values: Mapping[str, tuple[str, ...]], asked: Asked
 ) -> tuple[ScriptCell, ...]:
     """The answers for every combination of the values of the placeholders in `after`."""
     return evaluate_scripts(lambda: _base(job, graph, before, asked), _asked_for(after), values)
@@ -145,13 +142,13 @@ def task_origins(job: Job, graph: Graph, before: str | Sequence[str], *, force: 
     return _base(job, graph, before, Asked(force=force)).origins
 
 
-def _asked_for(after: str | Sequence[str] | None) -> str | Sequence[str]:
+def _asked_for(after: CommandWords) -> str | Sequence[str]:
     if after is None:
         raise UsageError("--before is the command that made the recording; give the changed one with --after")
     return after
 
 
-def _base(job: Job, graph: Graph | None, before: str | Sequence[str] | None, asked: Asked) -> Base:
+def _base(job: Job, graph: Graph | None, before: CommandWords, asked: Asked) -> Base:
     if before is None:
         raise before_missing(job)
     first = parse(recorded_words(job) if before == RECORDED else before, "--before")
