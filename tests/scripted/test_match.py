@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
-from lumos.scripted.match import in_two_rounds, shortest
+from lumos.scripted.match import in_two_rounds, same_sizes, shortest
 from lumos.scripted.recorded import RecordedExchange, RecordedStep
 from lumos.vocabulary import CollectiveKind
 
@@ -32,3 +33,15 @@ def test_an_exchange_whose_peers_are_absent_costs_what_the_shortest_of_its_size_
 
     found = shortest([step((8, 50.0), (16, 9.0)), step((8, 20.0))])
     assert found == {(CollectiveKind.ALL_REDUCE, 8): 20.0, (CollectiveKind.ALL_REDUCE, 16): 9.0}
+
+
+MASK, VALUES = ((4, 8), "bool"), ((4, 8), "float32")
+
+
+@pytest.mark.parametrize(
+    ("recorded", "same"),
+    [((), True), ((MASK, VALUES), True), ((VALUES,), True), ((((4, 8), ""), VALUES), True), ((VALUES, MASK), False),
+     ((((8, 8), "bool"), VALUES), False), ((MASK, ((4, 8), "bfloat16")), False), ((MASK, VALUES, VALUES), False)],
+)  # fmt: skip
+def test_a_recording_may_leave_out_what_stands_in_lists_and_its_types(recorded, same):
+    assert same_sizes(recorded, (MASK, VALUES)) is same

@@ -271,12 +271,10 @@ def given(operator: Operator) -> tuple[GivenTensor, ...]:
 
 
 def same_sizes(recorded: tuple[GivenTensor, ...], emulated: tuple[GivenTensor, ...]) -> bool:
-    """Whether two calls may have been given the same: a recording need not have shapes, and has no types of what stands in a list."""
-    if not recorded or recorded == emulated:
-        return True
-    return len(recorded) == len(emulated) and all(
-        ours[0] == theirs[0] and (not ours[1] or ours[1] == theirs[1]) for ours, theirs in zip(recorded, emulated, strict=True)
-    )
+    """Whether two calls may have been given the same: a recording need not have shapes, and of what stands in a list it has no types, or
+    nothing."""
+    rest = iter(emulated)
+    return all(any(size == its and (kind == type_ or "" in (kind, type_)) for its, type_ in rest) for size, kind in recorded)
 
 
 def sizes_in_words(tensors: tuple[GivenTensor, ...]) -> str:

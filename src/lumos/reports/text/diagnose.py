@@ -60,8 +60,7 @@ def _print_finding(console: Console, number: int, found: Finding, step_s: float)
         worth += f"; {duration(1e9 * found.worth_after_s)} once those above are fixed"
     where = found.where
     at = f"{where.step} at {duration(where.start_ns)}" if where.start_ns >= 0 else f"{duration(-where.start_ns)} before {where.step}"
-    task = f"{at}, {_ranks(where.ranks)}: {_task(where.task)}"
-    task += f", in {where.script}" if where.script else ""
+    task = f"{at}, {_ranks(where.ranks)}: {_task(where.task)}{where.script and f', in {where.script}'}"
     for word, text in (("worth", worth), ("where", task), ("why", found.evidence), ("fix", found.fix)):
         _print_line(console, word, text)
     _print_command(console, found.command)
