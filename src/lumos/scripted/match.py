@@ -137,8 +137,7 @@ class _Matching:
                     claimed.add(its)
                     if not same_sizes(each.given, side.given[its]):
                         resized.add(its)
-                        both = f"{sizes_in_words(each.given)}, and of {sizes_in_words(side.given[its])} in the script"
-                        self.found.first = self.found.first or f"{each.name} of {both}"
+                        self.found.first = self.found.first or _other_sizes(each, side.given[its])
                 elif each.parent >= 0 and (around := owner.get(ours[each.parent].row, -1)) >= 0:
                     owner[each.row] = around
                 elif not self.found.first and i:
@@ -280,6 +279,10 @@ def same_sizes(recorded: tuple[GivenTensor, ...], emulated: tuple[GivenTensor, .
 def sizes_in_words(tensors: tuple[GivenTensor, ...]) -> str:
     """Tensors for a message: "float32 [512, 256], int64 [4, 128]"."""
     return ", ".join(f"{kind} {list(shape)}".strip() for shape, kind in tensors) or "none"
+
+
+def _other_sizes(call: RecordedCall, there: tuple[GivenTensor, ...]) -> str:
+    return f"{call.name} of {sizes_in_words(call.given)}, and of {sizes_in_words(there)} in the script"
 
 
 def _outermost(thread: Sequence[RecordedCall], i: int) -> str:
