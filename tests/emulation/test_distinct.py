@@ -104,6 +104,28 @@ def test_few_ranks_run_to_find_what_work_there_is(work, last_ran, asked, of_each
     assert [rank for rank in job.asked if rank] == [rank for rank in asked if rank]
 
 
+def test_of_many_ranks_that_differ_in_sizes_a_few_run():
+    """Rank 0 logs, and the last two have less, or nothing, of a dimension that 512 does not divide."""
+    asked = set()
+
+    def ran(ranks):
+        asked.update(ranks)
+        return [shard(rank) for rank in ranks]
+
+    def shard(rank):
+        shorter = msgspec.structs.replace(a_process().operators[0].inputs[0], shape=(246 if rank == 510 else 0 if rank == 511 else 251, 2))
+        operators = [msgspec.structs.replace(a_process().operators[0], inputs=[shorter])]
+        return a_process(rank=rank, world=512, groups=[], operators=operators, **({} if rank else {"calls": []}))
+
+    found = distinct_work(512, mesh_dimensions(shard(0)), ran, True)
+    assert (found.copies, asked) == ({0: [], 1: list(range(2, 511)), 511: []}, {0, 1, 2, 511})
+
+
+def test_ranks_with_fewer_layers_are_of_another_kind():
+    (operator,) = a_process().operators
+    assert not same_but_sizes(a_process(), a_process(operators=[operator, operator]))
+
+
 def test_work_is_the_same_where_shapes_calls_and_exchanges_are():
     one = a_process()
     assert same_work(one, a_process(rank=0))

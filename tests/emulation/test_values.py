@@ -7,7 +7,7 @@ from tests.emulation.emulated_scripts import STEPS, leaves, run
 
 from lumos.emulation.record import Tensor
 
-pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+torch = pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
 
 def test_known_values_survive_what_is_done_to_them_and_end_with_what_is_written(tmp_path):
@@ -213,3 +213,14 @@ for _ in range(2):
     step()
 """
     run(tmp_path, STEPS + body)
+
+
+@pytest.mark.parametrize(("rows", "count"), [(8, 4), (10, 4), (5, 4), (2, 4), (3, 1)])
+def test_the_part_of_a_parameter_that_a_rank_holds_is_the_one_that_torch_cuts_for_it(rows, count):
+    from lumos.emulation.process.torch_functions import Shards
+
+    cut = pytest.importorskip("torch.distributed.fsdp._fully_shard._fsdp_common")._chunk_with_empty
+    weight = torch.arange(rows * 6).reshape(rows, 6)
+    for dim in (0, 1):
+        ours = Shards(weight, count, dim)
+        assert all(torch.equal(ours[rank], part) for rank, part in enumerate(cut(weight, count, dim)))

@@ -95,6 +95,11 @@ def _memory(peaks: Sequence[Peak]) -> Iterator[str]:
         yield f"  {size(each.bytes):>9} {each.kind} {each.module or 'outside of modules'}"
 
 
+def _ran(done: int, total: int) -> None:
+    """Say how far the job has come, where no terminal shows it."""
+    say(f"{done} of {total} ranks that do work of their own have been emulated so far")
+
+
 def _tried(name: str, one: Tried) -> None:
     """Say whether a number fits."""
     size = partial(with_unit, measure=quantity("_bytes"))
@@ -117,7 +122,7 @@ def _emulate(
         limit_s=limit,
         fit=fit,
         said=partial(_tried, fit),
-        progress=progress("emulating other ranks", "ranks"),
+        progress=progress("emulating other ranks", "ranks") or _ran,
     )
     if json:
         write_json(found)

@@ -1,9 +1,10 @@
 """Which ranks of a job do work of their own, which do the same as another, and whom a copy talks to.
 
 The process groups that rank 0 made are the dimensions in which ranks differ. Where the last rank, which is elsewhere along all of them,
-does what rank 0 does, they all do; where only its sizes differ, as where a dimension does not divide, it alone is of another kind. Else the
-dimensions are tried one by one, away from rank 0, since that one often writes the log: where a neighbour along a dimension does the same,
-all ranks along it are copies of one; where it does not, they all run.
+does what rank 0 does, they all do. Else there are as many kinds of ranks as there are places along the dimensions that change the work, as
+with the stages of a pipeline; a rank and its neighbour along each dimension tell which ones these are. They are taken between rank 0, which
+often writes the log, and the last one, which has what is left of sizes that do not divide, so that these two may be of kinds of their own.
+Ranks that do the same on parts of different sizes, as with a vocabulary that does not divide, are of one kind.
 
 A copy's peer is as far from the copy, along each dimension, as the original's peer is from the original: the same tensor-parallel rank of
 the next pipeline stage, or the next rank of a ring. Where the dimensions lead to no rank, or to several, places within the group count.
@@ -15,11 +16,15 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.emulation.record import Argument, Group, Process, Tensor
+from lumos.operators.table import OperatorKind, kind_of, own_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from lumos.emulation.record import Exchange
+
+#: What every rank does as often, whatever is left for it of sizes that do not divide: the layers of a model hold these.
+_PRODUCTS = (OperatorKind.MULTIPLICATION, OperatorKind.CONVOLUTION)
 
 #: A dimension: for each rank that is in one of its groups, the ranks of that group, in order.
 MeshDimension = dict[int, list[int]]
@@ -55,28 +60,31 @@ def distinct_work(
     """Which of the job's ranks do work of their own. along: its dimensions. ran: runs ranks that have not run, and gives their records.
     last_ran: the last rank has run."""
 
-    def same(one: int, other: int) -> bool:
-        return same_work(*ran([one, other]))
+    def alike(one: int, other: int, compared: Callable[[Process, Process], bool]) -> bool:
+        return compared(*ran([one, other]))
 
     last = world - 1
-    places = [(_place(each, 0), _place(each, last)) for each in along]
-    if last_ran and all(None not in both and both[0] != both[1] for both in places):
-        if same(0, last):
+    if last_ran and all(None not in both and both[0] != both[1] for both in ((_place(each, 0), _place(each, last)) for each in along)):
+        if alike(0, last, same_work):
             return RankWork([0], copies(world, [0], along))
-        if same_but_sizes(*ran([0, last])):
+        if alike(0, last, same_but_sizes):
             return RankWork([0, last], {0: list(range(1, last)), last: []})
-    start = last if last_ran else diagonal(along)
+    start = diagonal(along)
     beside = [neighbour(each, start) for each in along]
     ran([start, *(rank for rank in beside if rank is not None)])
-    changing = [each for each, rank in zip(along, beside, strict=True) if rank is None or not same(start, rank)]
+    changing = [each for each, rank in zip(along, beside, strict=True) if rank is None or not alike(start, rank, same_but_sizes)]
     needed = to_run(changing, start)
     ran(needed)
-    alike = copies(world, needed, [each for each in along if each not in changing])
-    if 0 not in alike:  # it ran first, and stands for the ranks that do the same, or for itself alone
-        leader = next(rank for rank, others in alike.items() if 0 in others)
-        others = [rank for rank in alike.pop(leader) if rank]
-        alike |= {0: sorted([leader, *others])} if same(0, leader) else {0: [], leader: others}
-    return RankWork(sorted(alike), dict(sorted(alike.items())))
+    found = copies(world, needed, [each for each in along if each not in changing])
+    for rank in (0, *([last] if last_ran else [])):
+        if rank not in found:
+            leader = next(each for each, others in found.items() if rank in others)
+            if not alike(rank, leader, same_work):
+                found[leader].remove(rank)
+                found[rank] = []
+            elif rank == 0:  # it ran first, and stands for the ranks that do the same
+                found[rank] = sorted([leader, *(other for other in found.pop(leader) if other)])
+    return RankWork(sorted(found), dict(sorted(found.items())))
 
 
 def _place(dimension: MeshDimension, rank: int) -> int | None:
@@ -131,10 +139,11 @@ def same_work(one: Process, other: Process) -> bool:
 
 def same_but_sizes(one: Process, other: Process) -> bool:
     """Whether two ranks do the same on parts of different sizes, as the last one has what is left of a dimension that does not divide: the
-    same kinds of operators, the same waits, and the same exchanges within groups of the same dimension."""
+    same kinds of operators, as many multiplications, the same waits, and the same exchanges within groups of the same dimension."""
     kinds: tuple[Callable[[Process], Any], ...] = (
         # an optimizer leaves out parameters of which a rank has nothing
         lambda process: {each.name for each in process.operators if each.leaf and not each.name.startswith("aten::_foreach")},
+        lambda process: [each.name for each in process.operators if each.leaf and kind_of(own_name(each.name)) in _PRODUCTS],
         _calls,
         lambda process: [exchange[:2] for exchange in _exchanges(process)],
     )

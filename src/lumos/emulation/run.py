@@ -172,10 +172,12 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
     first = _read(job, 0)
     if not last:
         return [first]
-    read = {0: first}
+    read = {0: first} | ({last: _read(job, last)} if last_ran else {})
 
     def ran(ranks: Sequence[int]) -> list[record.Process]:
-        _run_all(processes, {rank for rank in ranks if not _file(job, rank).exists()}, ended_by, progress)
+        before = len(read)
+        told = None if progress is None else lambda done, more: progress(before + done, before + more)
+        _run_all(processes, {rank for rank in ranks if not _file(job, rank).exists()}, ended_by, told)
         read.update((rank, _read(job, rank)) for rank in ranks if rank not in read)
         return [read[rank] for rank in ranks]
 

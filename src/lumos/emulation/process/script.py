@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from lumos.emulation.record import Assumption
 
 _LUMOS = Path(__file__).resolve().parents[2]
+#: Where no file is the user's.
+_OUTSIDE = (*(Path(sysconfig.get_path(each)) for each in ("stdlib", "purelib", "platlib")), _LUMOS)
 
 
 @cache
@@ -37,8 +39,7 @@ def _is_of_script(file: str) -> bool:
     if file.startswith("<"):
         return False
     path = Path(file).resolve()
-    outside = (*(Path(sysconfig.get_path(each)) for each in ("stdlib", "purelib", "platlib")), _LUMOS)
-    return "site-packages" not in path.parts and not any(path.is_relative_to(each) for each in outside)
+    return "site-packages" not in path.parts and not any(path.is_relative_to(each) for each in _OUTSIDE)
 
 
 def line_of_script(frame: FrameType | None = None) -> str:

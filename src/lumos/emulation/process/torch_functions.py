@@ -121,9 +121,27 @@ def higher_order(journal: Journal, mode: Any) -> None:
         def shape_of_whole(find: Any, *args: Any, **kwargs: Any) -> Any:
             return mode.hidden(lambda: find(*args, **kwargs))
 
+    def shards(module: Any) -> None:
+        module._chunk_with_empty = Shards
+
     when_loaded("torch.nn.attention.flex_attention", lambda module: _flexible(module, journal))
+    when_loaded("torch.distributed.fsdp._fully_shard._fsdp_param", shards)
     when_loaded("torch._prims.rng_prims", parts)
     when_loaded("torch.distributed.tensor._sharding_prop", whole)
+
+
+class Shards:
+    """The parts of a parameter that the ranks of a group hold, each made where it is asked for. A rank takes its own and the first one,
+    for which torch makes one for every rank."""
+
+    def __init__(self, tensor: Any, count: int, dim: int) -> None:
+        self._tensor, self._dim, self._size = tensor, dim, -(-tensor.shape[dim] // count)
+
+    def __getitem__(self, rank: int) -> Any:
+        left = self._tensor.shape[self._dim] - rank * self._size
+        if left <= 0:
+            return self._tensor.new_empty(0)
+        return self._tensor.narrow(self._dim, rank * self._size, min(self._size, left))
 
 
 def _flexible(module: Any, journal: Journal) -> None:
