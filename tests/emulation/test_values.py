@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from tests.emulation.emulated_scripts import STEPS, leaves, run
 
@@ -224,3 +226,26 @@ def test_the_part_of_a_parameter_that_a_rank_holds_is_the_one_that_torch_cuts_fo
     for dim in (0, 1):
         ours = Shards(weight, count, dim)
         assert all(torch.equal(ours[rank], part) for rank, part in enumerate(cut(weight, count, dim)))
+
+
+def test_what_is_sorted_by_unknown_values_or_written_into_new_memory_is_known(tmp_path):
+    """As graph pooling keeps the best nodes of each graph: which graph a kept one is of follows."""
+    body = """
+        for _ in range(3):
+            graphs = torch.repeat_interleave(torch.arange(3), torch.tensor([4, 2, 6])).cuda()
+            scores = model(torch.ones(12, 4, device="cuda")).sum(1)
+            _, order = torch.sort(scores, descending=True)
+            _, along = torch.sort(model(torch.ones(2, 4, device="cuda")), dim=0)
+            assert along.tolist() == [[0] * 4, [1] * 4]
+            ends = torch.empty(4, dtype=torch.long, device="cuda")
+            ends.narrow(0, 0, 1).zero_()
+            torch.cumsum(torch.bincount(graphs, minlength=3), 0, out=ends.narrow(0, 1, 3))
+            assert ends.tolist() == [0, 4, 6, 12]
+            kept = order[torch.arange(12, device="cuda") - ends[graphs[order]] < 2]
+            assert graphs[kept].tolist() == [0, 0, 1, 1, 2, 2]
+            shown = torch.tensor([[1.0], [2.0]]).expand(2, 5).cuda()
+            assert shown.sum().item() == 15.0
+            step()
+    """
+    (process,) = run(tmp_path, STEPS + textwrap.dedent(body))
+    assert {note.code for note in process.notes} >= {"stand-in-order"}

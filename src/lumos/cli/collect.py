@@ -58,11 +58,15 @@ def collect(
     fit: Annotated[
         str, typer.Option(metavar="NAME", help="With --emulate: find the largest {NAME} in COMMAND that fits.", show_default=False)
     ] = "",
+    random_weights: Annotated[
+        bool, typer.Option("--random-weights", help="With --emulate: make trained models of their configurations alone.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Profile a training command without changing its script: every call of Optimizer.step ends a step."""
     if emulate is not None:
-        _emulate(command, output, emulate, ranks, 1 if steps is None else steps, 1 if warmup is None else warmup, limit, fit, json)
+        steps, warmup = 1 if steps is None else steps, 1 if warmup is None else warmup
+        _emulate(command, output, emulate, ranks, steps, warmup, limit, fit, random_weights, json)
         return
     from lumos.collect.command import run
 
@@ -108,7 +112,8 @@ def _tried(name: str, one: Tried) -> None:
 
 
 def _emulate(
-    command: list[str], output: str, cluster: str, ranks: int, steps: int, warmup: int, limit: float, fit: str, json: bool
+    command: list[str], output: str, cluster: str, ranks: int, steps: int, warmup: int, limit: float, fit: str, random_weights: bool,
+    json: bool,
 ) -> None:
     from lumos.emulation.facade import emulate
 
@@ -121,6 +126,7 @@ def _emulate(
         warmup=warmup,
         limit_s=limit,
         fit=fit,
+        random_weights=random_weights,
         said=partial(_tried, fit),
         progress=progress("emulating other ranks", "ranks") or _ran,
     )

@@ -139,13 +139,12 @@ def same_work(one: Process, other: Process) -> bool:
 
 def same_but_sizes(one: Process, other: Process) -> bool:
     """Whether two ranks do the same on parts of different sizes, as the last one has what is left of a dimension that does not divide: the
-    same kinds of operators, as many multiplications, the same waits, and the same exchanges within groups of the same dimension."""
+    same kinds of operators, the same waits, and in one order the same multiplications and exchanges within groups of the same dimension."""
     kinds: tuple[Callable[[Process], Any], ...] = (
         # an optimizer leaves out parameters of which a rank has nothing
         lambda process: {each.name for each in process.operators if each.leaf and not each.name.startswith("aten::_foreach")},
-        lambda process: [each.name for each in process.operators if each.leaf and kind_of(own_name(each.name)) in _PRODUCTS],
         _calls,
-        lambda process: [exchange[:2] for exchange in _exchanges(process)],
+        _order,
     )
     return all(each(one) == each(other) for each in kinds)
 
@@ -159,8 +158,26 @@ def _calls(process: Process) -> list[tuple[Any, ...]]:
 
 
 def _exchanges(process: Process) -> list[tuple[Any, ...]]:
-    made = {group.name: group.made for group in process.groups}
-    return [(each.kind, made.get(each.group), each.input_elements, each.output_elements, each.dtype) for each in process.exchanges]
+    return [(*way, each.input_elements, each.output_elements, each.dtype) for way, each in zip(_ways(process), process.exchanges, strict=True)]
+
+
+def _ways(process: Process) -> list[tuple[Any, ...]]:
+    """Of each exchange its kind, the dimension of its group, and how far on in the group a peer is."""
+    groups = {group.name: group for group in process.groups}
+    found = []
+    for each in process.exchanges:
+        group = groups.get(each.group)
+        ranks = [] if group is None else group.ranks
+        far = (ranks.index(each.peer) - ranks.index(process.rank)) % len(ranks) if {each.peer, process.rank} <= set(ranks) else 0
+        found.append((each.kind, group and group.made, far * each.kind.is_transfer))
+    return found
+
+
+def _order(process: Process) -> list[Any]:
+    products = [each for each in process.operators if each.leaf and kind_of(own_name(each.name)) in _PRODUCTS]
+    moments = [(each.begin, each.name) for each in products]
+    moments += [(each.begin, way) for each, way in zip(process.exchanges, _ways(process), strict=True)]
+    return [what for _, what in sorted(moments, key=lambda moment: moment[0])]
 
 
 def _shapes(arguments: Sequence[Argument]) -> tuple[Any, ...]:

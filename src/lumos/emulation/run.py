@@ -41,7 +41,7 @@ class DeviceFullError(LumosError):
 
 
 class Launched(NamedTuple):
-    """What is emulated. limit_s: for each process."""
+    """What is emulated. limit_s: for each process. random_weights: no weights of trained models are read."""
 
     command: Sequence[str]
     device: Device
@@ -50,6 +50,7 @@ class Launched(NamedTuple):
     warmup: int
     folder: Path
     limit_s: float
+    random_weights: bool = False
 
 
 class Processes:
@@ -214,8 +215,11 @@ def _run(processes: Processes, rank: int, ended_by: StepEnd = StepEnd.OPTIMIZER,
     so that it may leave no record."""
     job = processes.job
     file = _file(job, rank)
-    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), ended_by)
-    status = processes.execute(msgspec.structs.replace(settings, patience_s=0.0) if at_once else settings)
+    patience: dict[str, float] = {"patience_s": 0.0} if at_once else {}
+    steps = job.steps, job.warmup
+    status = processes.execute(
+        EmulationSettings(job.device, rank, job.ranks, *steps, str(file), ended_by, random_weights=job.random_weights, **patience)
+    )
     message = last_message(file)
     if file.exists() or (at_once and status in (WAITS, TOO_FEW_STEPS, MARKS)):
         return ended_by

@@ -98,7 +98,10 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory)
 
 def _let_answer(name: str, answer: Any) -> None:
     """Let a function of torch.cuda answer so, also where a part of torch.cuda has it under the same name (`torch.cuda.random`), or has it
-    alone."""
+    alone. Each has a function of its own: torch's compiler tells functions apart by what they are."""
+    if isinstance(answer, types.FunctionType):
+        shared, answer = answer, types.FunctionType(answer.__code__, answer.__globals__, name, answer.__defaults__, answer.__closure__)
+        answer.__kwdefaults__ = shared.__kwdefaults__
     asked = getattr(torch.cuda, name, None)
     for part in [module for key, module in sys.modules.items() if key.startswith("torch.cuda.")]:
         if hasattr(part, name) and asked in (None, getattr(part, name)):

@@ -61,7 +61,7 @@ class Device(msgspec.Struct, frozen=True):
 class EmulationSettings(msgspec.Struct, frozen=True):
     """How to emulate one process. steps: to record. warmup: steps before them. file: where its record is written.
 
-    patience_s: how long it waits for what processes of other ranks say.
+    patience_s: how long it waits for what processes of other ranks say. random_weights: no weights of trained models are read.
     """
 
     device: Device
@@ -72,6 +72,7 @@ class EmulationSettings(msgspec.Struct, frozen=True):
     file: str
     ended_by: StepEnd = StepEnd.OPTIMIZER
     patience_s: float = 300.0
+    random_weights: bool = False
 
     def environment(self, *, launched: bool = False) -> dict[str, str]:
         """The variables that a launcher sets for this rank, of a job with one rank where launched says that there is a launcher; and the

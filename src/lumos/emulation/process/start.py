@@ -16,10 +16,10 @@ from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
 from lumos.collect.torch_features import experimental_config
 from lumos.emulation import record
-from lumos.emulation.process import cuda, script, steps, torch_functions
+from lumos.emulation.process import cuda, script, steps, torch_functions, weights
 from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
 from lumos.emulation.process.journal import Journal, StepNote
-from lumos.emulation.process.operators import by_device
+from lumos.emulation.process.operators import by_device, own_kernels
 from lumos.emulation.process.operators.mode import Emulation
 from lumos.emulation.process.operators.storages import Storages
 from lumos.emulation.process.outside import OUTSIDE
@@ -85,10 +85,13 @@ class _Emulation:
         if self._allocator is not None:
             yield cuda.pretend, settings, self._streams, DeviceMemory(self._allocator, settings, journal)
             yield by_device.call_device_kernels, self._library, mode
+            yield own_kernels.launch_as_operators, settings.device
         yield torch_functions.parameters, mode
         yield torch_functions.values, mode
         yield torch_functions.higher_order, journal, mode
         yield torch_functions.saving, journal
+        if settings.random_weights:
+            yield weights.random_weights, journal
         yield torch_functions.profilers, journal, lambda is_over: steps.profiled(settings.ended_by, is_over)
         yield torch_functions.loaders, journal, mode
         yield (self._storages.follow,)

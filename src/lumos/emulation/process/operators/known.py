@@ -30,6 +30,8 @@ _WHOLE = 16
 
 #: Operators whose results say nothing of values, or whose answer is about memory.
 _WITHOUT_VALUES = ("empty", "new_empty", "resize", "_pin_memory", "is_pinned", "record_stream", "set_")
+#: Operators whose results have no values yet, so that any will do until they are written: of whole numbers and truth values, 0.
+_NEW = frozenset({_aten.empty, _aten.empty_strided, _aten.empty_like, _aten.new_empty, _aten.new_empty_strided})
 #: Operators that write all of their first tensor, whatever was in it.
 _OVERWRITE = frozenset({_aten.copy_.default, _aten.fill_.Tensor})
 #: Operators that fill all of their result, and the place of the number among their arguments; -1 where their name says it.
@@ -88,12 +90,10 @@ class KnownValues:
         if (twin := self.of(tensor)) is None:
             return
         with self._apart():
-            if is_number:
-                twin.fill_(values)
-            elif values.shape == twin.shape:
-                twin.copy_(values)
-            else:
-                twin.copy_(values.reshape(-1).repeat(twin.numel() // max(values.numel(), 1)).reshape(twin.shape))
+            if not is_number and values.shape != twin.shape:
+                values = values.reshape(-1).repeat(twin.numel() // max(values.numel(), 1)).reshape(twin.shape)
+            once = tuple(slice(None if step else 1) for step in twin.stride())  # of what an expanded dimension shows again and again
+            twin[once] = values if is_number else values[once]
 
     def copied(self, tensor: Any, times: int = 1) -> torch.Tensor | None:
         """The values of a tensor, multiplied, in memory of their own; None where they are not known."""
@@ -121,6 +121,8 @@ class KnownValues:
             number = args[_FILLED[func]] if _FILLED[func] >= 0 else func in _ONES
             if isinstance(number, (bool, int, float)):
                 return self.know(out, number)
+        if func.overloadpacket in _NEW and not (out.is_floating_point() or out.is_complex()):
+            return self.know(out, 0)
         found = self.result(func, args, kwargs, out)
         if found is None:
             for each in _written(func, args, kwargs):

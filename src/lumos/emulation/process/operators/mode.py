@@ -146,7 +146,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if out is None or any(type(each) is torch.Tensor for each in (out if isinstance(out, (list, tuple)) else (out,))):
             with self.journal.closed():
                 return self._result(func, types, args, kwargs)
-        stand_ins.pass_on(self, func, args, out)
+        stand_ins.pass_on(self, func, args, kwargs, out)
         return out
 
     def _leaf(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
@@ -192,7 +192,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             if isinstance(out, torch.Tensor) and out.layout is torch.sparse_coo:
                 raise SparseGradientError(f"{func} makes a sparse matrix")
             self.known.follow(func, args, kwargs, out)
-        stand_ins.pass_on(self, func, args, out)
+        stand_ins.pass_on(self, func, args, kwargs, out)
         return out
 
     def _placed(self, found: Any, device: str) -> Any:

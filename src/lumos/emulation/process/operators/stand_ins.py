@@ -60,6 +60,8 @@ _CHOOSE: dict[Any, Callable[[Any, Any], tuple[Any, int]]] = {
     aten.argmax.default: lambda args, out: (out, args[0].numel() // max(out.numel(), 1)),
     aten.multinomial.default: lambda args, out: (out, args[0].shape[-1]),
 }
+#: Operators that sort: their second result is where each element was.
+_SORT = (aten.sort.default, aten.sort.stable)
 
 
 def from_data(mode: Any, source: Any) -> Any:
@@ -73,10 +75,12 @@ def from_data(mode: Any, source: Any) -> Any:
     return tensor
 
 
-def pass_on(mode: Any, func: Any, args: Any, out: Any) -> None:
+def pass_on(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     """Note what follows for the results of an operator although not all that it was given is known."""
     if func in _CHOOSE and not mode.known.has(args[0]):
         _choose(mode, *_CHOOSE[func](args, out))
+    elif func in _SORT and not mode.known.has(args[0]):
+        _sorted(mode, out[1], kwargs.get("dim", args[1] if len(args) > 1 else -1))
     elif func is aten._amp_foreach_non_finite_check_and_unscale_.default:
         mode.known.know(args[1], 0.0)  # no gradient is infinite
     elif func in _DECIDES and (out.dtype == torch.bool or not _DECIDES[func]):
@@ -93,6 +97,15 @@ def _choose(mode: Any, chosen: Any, count: int) -> None:
     mode.journal.assume("balanced-experts", "what is chosen by scores, such as experts, is chosen in turn: tensors have no data here")
     with mode.aside(hidden=True):
         mode.known.know(chosen, (torch.arange(chosen.numel()).reshape(tuple(chosen.shape)) + count // 2) % max(count, 1))
+
+
+def _sorted(mode: Any, places: Any, dim: int) -> None:
+    """What is sorted by values that nobody knows stays in its order."""
+    mode.journal.assume("stand-in-order", "what is sorted by unknown values is in order already: tensors have no data here")
+    if places.dim():
+        with mode.aside(hidden=True):
+            each = torch.arange(places.shape[dim]).reshape(-1, *[1] * (places.dim() - 1 - dim % places.dim()))
+            mode.known.know(places, each.expand(tuple(places.shape)).contiguous())
 
 
 class EndlessReadsError(RuntimeError):

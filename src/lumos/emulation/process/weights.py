@@ -1,0 +1,68 @@
+"""Models made of their configuration alone where a script asks for trained ones: what their weights are changes nothing that is emulated.
+
+A configuration is read from the folder or the cache that the script names; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from lumos.collect.loading import when_loaded
+from lumos.emulation.process.patches import TORCH
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.emulation.process.journal import Journal
+
+#: Arguments of transformers' `from_pretrained` that say how a model is made; others are about files, or the configuration's own.
+_OF_MODELS = ("dtype", "torch_dtype", "attn_implementation", "experts_implementation")
+#: Of where its weights are read and put.
+_OF_FILES = (
+    "ignore_mismatched_sizes", "use_safetensors", "weights_only", "fusion_config", "disable_mmap", "max_memory", "offload_folder",
+    "low_cpu_mem_usage", "key_mapping", "output_loading_info", "quantization_config", "state_dict", "tp_plan", "device_mesh",
+)  # fmt: skip
+
+
+def random_weights(journal: Journal) -> None:
+    """Let `from_pretrained` of transformers and diffusers, and `pretrained=True` of timm, read no weights."""
+
+    def noted(of: str) -> None:
+        journal.assume("random-weights", f"the weights of {of} are not read: its configuration alone says what it holds")
+
+    def transformers(module: Any) -> None:
+        def from_pretrained(cls: Any, name: Any, *given: Any, config: Any = None, device_map: Any = None, **named: Any) -> Any:
+            noted(str(name))
+            made = {key: named.pop(key) for key in _OF_MODELS if key in named}
+            named = {key: value for key, value in named.items() if key not in _OF_FILES}
+            if not hasattr(config, "to_dict"):
+                config, named = cls.config_class.from_pretrained(config or name, return_unused_kwargs=True, **named)
+            made = {key: config.dtype if value == "auto" else value for key, value in made.items()}
+            model = cls._from_config(config, *given, **made)
+            return _placed(model.eval(), device_map)
+
+        TORCH.put(module.PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
+
+    def diffusers(module: Any) -> None:
+        def from_pretrained(cls: Any, name: Any, *, torch_dtype: Any = None, device_map: Any = None, **named: Any) -> Any:
+            noted(str(name))
+            model = cls.from_config(cls.load_config(name, subfolder=named.get("subfolder")))
+            return _placed((model if torch_dtype is None else model.to(torch_dtype)).eval(), device_map)
+
+        TORCH.put(module.ModelMixin, "from_pretrained", classmethod(from_pretrained))
+
+    def timm(module: Any) -> None:
+        TORCH.put(module, "load_pretrained", lambda *_, **__: noted("timm's model"))
+
+    models: dict[str, Callable[[Any], None]] = {
+        "transformers.modeling_utils": transformers, "diffusers.models.modeling_utils": diffusers, "timm.models._builder": timm,
+    }  # fmt: skip
+    for name, then in models.items():
+        when_loaded(name, then)
+
+
+def _placed(model: Any, device_map: Any) -> Any:
+    """A model on the device that a map names: there is one for each process."""
+    named = set(device_map.values()) if isinstance(device_map, dict) else {device_map}
+    on_device = named & {"auto", "cuda", "balanced"} or any(str(each).startswith("cuda") or isinstance(each, int) for each in named)
+    return model.to("cuda") if on_device else model

@@ -1,0 +1,109 @@
+"""What libraries beside torch ask for: kernels of Triton, weights of trained models, functions that torch's compiler tells apart."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+
+import pytest
+from tests.emulation.emulated_scripts import HEAD, STEPS, run
+
+from lumos.cost.cluster import load_cluster
+from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.device.kernels import Kernels
+from lumos.emulation.record import MemoryKind, Tensor
+from lumos.emulation.run import Launched, records
+
+torch = pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+
+#: The part of Triton that a script meets when it launches a kernel; the real one, which is not here, would ask for a device's driver.
+TRITON = {
+    "__init__": "from triton.runtime.jit import jit",
+    "backends/__init__": "",
+    "backends/compiler": "from collections import namedtuple\nGPUTarget = namedtuple('GPUTarget', 'backend arch warp_size')",
+    "runtime/__init__": "from triton.runtime.driver import driver",
+    "runtime/driver": """
+class Driver:
+    def __init__(self): self._active = None
+    @property
+    def active(self):
+        if self._active is None: raise RuntimeError("libcuda.so cannot be found")
+        return self._active
+    def set_active(self, other): self._active = other
+driver = Driver()
+""",
+    "runtime/jit": """
+class JITFunction:
+    def __init__(self, fn): self.fn = fn
+    def __getitem__(self, grid): return lambda *args, **kwargs: self.run(grid=grid, warmup=False, *args, **kwargs)
+    def run(self, *args, grid, warmup, **kwargs):
+        from triton.runtime.driver import driver
+        driver.active.get_current_target()
+        raise AssertionError("a kernel was compiled")
+jit = JITFunction
+""",
+}
+
+
+def test_a_kernel_of_the_scripts_own_is_an_operator_that_reads_and_writes_what_it_is_given(tmp_path):
+    for name, text in TRITON.items():
+        file = tmp_path / "later" / "triton" / f"{name}.py"  # torch itself would ask for more of it
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    body = f"""
+        import sys
+        sys.path.append("{tmp_path}/later")
+        import triton
+        @triton.jit
+        def add_kernel(x, y, out, n): pass
+        for _ in range(3):
+            x = torch.ones(1024, device="cuda", requires_grad=True)
+            count = torch.zeros(4, dtype=torch.int64, device="cuda")
+            add_kernel[(1,)](x, x.detach(), torch.empty_like(x), count, n=1024)
+            assert count.sum().item() == 1, "what a kernel may have written is not known"
+            assert triton.runtime.driver.active.get_current_target() == ("cuda", 90, 32)
+            assert triton.runtime.driver.active.get_benchmarker()(None, quantiles=(0.5, 0.2)) == [1.0, 1.0]
+            step()
+    """
+    (process,) = run(tmp_path, STEPS + textwrap.dedent(body))
+    (launched,) = [each for each in process.operators if each.name == "triton::add_kernel"]
+    assert [each.shape for each in launched.inputs[0] if isinstance(each, Tensor)] == [(1024,)] * 3 + [(4,)]
+    kernels = Kernels(load_cluster("h100").accelerator)
+    (launch,) = kernels(launched)
+    assert launch.work.bytes == 3 * 4096 + 32 and dict(kernels.unknown) == {"triton::add_kernel": 1}
+
+
+def test_of_a_trained_model_the_configuration_is_enough(tmp_path):
+    pytest.importorskip("transformers")
+    (tmp_path / "bert").mkdir()
+    config = '{"model_type": "bert", "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}'
+    (tmp_path / "bert" / "config.json").write_text(config)
+    body = f"""
+        from transformers import AutoModelForSequenceClassification
+        from transformers import BertModel
+        assert BertModel.from_pretrained("{tmp_path}/bert", dtype=torch.bfloat16).dtype == torch.bfloat16
+        model = AutoModelForSequenceClassification.from_pretrained("{tmp_path}/bert", num_labels=3, device_map="auto")
+        assert not model.training and model.classifier.out_features == 3
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for _ in range(3):
+            tokens = torch.zeros(2, 8, dtype=torch.long, device=model.device)
+            model(tokens, labels=tokens[:, 0]).loss.backward()
+            optimizer.step()
+    """
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + textwrap.dedent(body))
+    command = [sys.executable, str(script)]
+    (process,) = records(Launched(command, emulated_device("h100"), 1, 1, 1, tmp_path, 120.0, random_weights=True))
+    assert any(each.kind is MemoryKind.PARAMETER and "embeddings" in each.module for each in process.owners)
+    assert "random-weights" in {note.code for note in process.notes}
+
+
+def test_functions_of_the_device_are_told_apart_by_torchs_compiler(tmp_path):
+    body = """
+        from torch._dynamo.trace_rules import get_torch_obj_rule_map
+        get_torch_obj_rule_map()
+        assert torch.cuda.manual_seed is not torch.cuda.manual_seed_all
+        for _ in range(3): step()
+    """
+    run(tmp_path, STEPS + textwrap.dedent(body))
+
