@@ -9,17 +9,20 @@ from lumos.errors import UsageError
 #: Stands for the processors of the host, where a job has no accelerators.
 ON_CPUS = "cpu"
 
-#: Names of torch.cuda.get_device_name, and CUDA compute capabilities (developer.nvidia.com/cuda-gpus).
+#: Names of torch.cuda.get_device_name, and CUDA compute capabilities (developer.nvidia.com/cuda-gpus); of AMD's, the two numbers that
+#: torch makes of the name of their instructions (llvm.org/docs/AMDGPUUsage.html), gfx942.
 _DRIVER = {
     "v100": ("Tesla V100-SXM2-32GB", (7, 0)), "a100-40gb": ("NVIDIA A100-SXM4-40GB", (8, 0)),
     "a100-80gb": ("NVIDIA A100-SXM4-80GB", (8, 0)), "h800": ("NVIDIA H800", (9, 0)), "h200": ("NVIDIA H200", (9, 0)),
     "h100": ("NVIDIA H100 80GB HBM3", (9, 0)), "gb200": ("NVIDIA GB200", (10, 0)), "b200": ("NVIDIA B200", (10, 0)),
     "gb300": ("NVIDIA GB300", (10, 3)), "b300": ("NVIDIA B300", (10, 3)),
+    "mi210": ("AMD Instinct MI210", (9, 0)), "mi250x": ("AMD Instinct MI250X", (9, 0)), "mi300x": ("AMD Instinct MI300X", (9, 4)),
+    "mi325x": ("AMD Instinct MI325X", (9, 4)), "mi350x": ("AMD Instinct MI350X", (9, 5)), "mi355x": ("AMD Instinct MI355X", (9, 5)),
 }  # fmt: skip
 
 #: Of the bytes of a device, where a GB of its data sheet is a GiB of the chip, the share that its driver shows: 0.985 to 0.992 in
-#: recordings of a V100, three A100 and two H100, and of an H200 139.8 GiB of 141.
-_SHOWN = 0.99
+#: recordings of a V100, three A100 and two H100, and of an H200 139.8 GiB of 141. AMD's drivers show 0.9999 on an MI300X and an MI210.
+_SHOWN, _SHOWN_BY_AMD = 0.99, 0.9999
 #: Bytes that a process holds beside what PyTorch reserves, such as its context: the median of what messages of torch tell of six single
 #: processes on A100 and H100 that ran out of memory, 0.48 to 0.80 GiB.
 _OUTSIDE = int(0.58 * (1 << 30))
@@ -27,18 +30,19 @@ _OUTSIDE = int(0.58 * (1 << 30))
 
 def compute_capability(name: str) -> tuple[int, int] | None:
     """The compute capability of NVIDIA's accelerator of this name; None for any other."""
-    return next((known for prefix, (_, known) in _DRIVER.items() if name.startswith(prefix)), None)
+    return next((known for prefix, (said, known) in _DRIVER.items() if name.startswith(prefix) and not said.startswith("AMD")), None)
 
 
 def emulated_device(cluster: str) -> Device:
     """The accelerator of a cluster, or the host's processors for "cpu". Raises LumosError for an unknown cluster and UsageError for one
-    whose accelerator is not NVIDIA's, which torch would drive otherwise."""
+    whose accelerator is neither NVIDIA's nor AMD's, which torch would drive otherwise."""
     if cluster == ON_CPUS:
         return Device(ON_CPUS, "", 0, 0, (0, 0), 8)
     found = load_cluster(cluster)
     accelerator = found.accelerator
     known = next((_DRIVER[name] for name in _DRIVER if accelerator.name.startswith(name) or found.name.startswith(name)), None)
     if known is None:
-        raise UsageError(f"--emulate {cluster}: only NVIDIA's accelerators can be emulated ({', '.join(_DRIVER)}), and {ON_CPUS}")
-    memory, processors = accelerator.require("memory_bytes") / 1e9 * (1 << 30) * _SHOWN, accelerator.require("cores")
+        raise UsageError(f"--emulate {cluster}: only NVIDIA's and AMD's accelerators can be emulated ({', '.join(_DRIVER)}), and {ON_CPUS}")
+    shown = _SHOWN_BY_AMD if accelerator.vendor == "AMD" else _SHOWN
+    memory, processors = accelerator.require("memory_bytes") / 1e9 * (1 << 30) * shown, accelerator.require("cores")
     return Device(found.name, known[0], int(memory), int(processors), known[1], found.node.devices, _OUTSIDE)

@@ -158,7 +158,8 @@ def _calls(process: Process) -> list[tuple[Any, ...]]:
 
 
 def _exchanges(process: Process) -> list[tuple[Any, ...]]:
-    return [(*way, each.input_elements, each.output_elements, each.dtype) for way, each in zip(_ways(process), process.exchanges, strict=True)]
+    both = zip(_ways(process), process.exchanges, strict=True)
+    return [(*way, each.input_elements, each.output_elements, each.dtype) for way, each in both]
 
 
 def _ways(process: Process) -> list[tuple[Any, ...]]:
@@ -175,7 +176,7 @@ def _ways(process: Process) -> list[tuple[Any, ...]]:
 
 def _order(process: Process) -> list[Any]:
     products = [each for each in process.operators if each.leaf and kind_of(own_name(each.name)) in _PRODUCTS]
-    moments = [(each.begin, each.name) for each in products]
+    moments: list[tuple[int, Any]] = [(each.begin, each.name) for each in products]
     moments += [(each.begin, way) for each, way in zip(process.exchanges, _ways(process), strict=True)]
     return [what for _, what in sorted(moments, key=lambda moment: moment[0])]
 

@@ -13,7 +13,7 @@ from lumos.emulation.device.launch import DeviceEngine
 from lumos.emulation.record import Operator, Tensor
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
-H100 = load_cluster("h100").accelerator
+H100, MI300X = (load_cluster(name).accelerator for name in ("h100", "mi300x"))
 _storage = iter(range(1, 10**6))
 
 
@@ -150,6 +150,31 @@ def test_batch_normalisation_of_all_ranks_has_kernels_of_its_own_for_channels_la
         (launch,) = launched("aten::batch_norm_stats", tensor(2, 16, 10, 10, stride=strides), 1e-5, outputs=found)
         assert launch.name == f"batch_norm_collect_{kernel} [batch_norm_stats]"
         assert launch.work == Traffic(6400 + 128, 1, REDUCTION)
+
+
+@pytest.mark.parametrize(("device", "in_turn"), [(H100, 62 * 132), (MI300X, 123 * 304)])
+def test_batch_normalisation_with_channels_first_waits_for_the_elements_of_each_channel(device, in_turn):
+    """10 x 56 x 56 elements of each channel by one block of 512 threads, of 256 on AMD's accelerators, which hold 2,048 for each core."""
+    image, weight = tensor(10, 64, 56, 56), tensor(64)
+    size, kernels = 10 * 64 * 56 * 56 * 2, Kernels(device)
+    rest = (weight, weight, weight, weight)
+    forward = works("aten::native_batch_norm", image, *rest, True, 0.1, 1e-5, kernels=kernels)
+    assert forward == [Traffic(size, 1, REDUCTION, 0, in_turn * 2048), Traffic(2 * size, 1, POINTWISE)]
+    assert works("aten::native_batch_norm", image, *rest, False, 0.1, 1e-5, kernels=kernels) == forward[1:]
+    (backward,) = works("aten::native_batch_norm_backward", image, image, weight, *rest, True, 1e-5, kernels=kernels)
+    assert backward == Traffic(5 * size, 1, NORMALISATION, 0, 2 * in_turn * 2048)
+    last = tensor(10, 64, 56, 56, stride=(64 * 56 * 56, 1, 56 * 64, 64))
+    assert [work.in_turn for work in works("aten::native_batch_norm", last, *rest, True, 0.1, 1e-5, kernels=kernels)] == [0]
+    is_by_channel = works("aten::cudnn_batch_norm", image, *rest, True, 0.1, 1e-5, kernels=kernels) == forward
+    assert is_by_channel is (device is MI300X)
+
+
+def test_layer_normalisation_of_rows_that_are_no_multiple_of_four_reads_them_twice():
+    whole, odd = tensor(8, 768), tensor(8, 765)
+    assert len(works("aten::native_layer_norm", whole, [768], None, None, 1e-5)) == 1
+    size = 8 * 765 * 2
+    expected = [Traffic(size, 1, REDUCTION), Traffic(2 * size, 1, POINTWISE)]
+    assert works("aten::native_layer_norm", odd, [765], None, None, 1e-5) == expected
 
 
 def test_a_convolution_with_channels_last_permutes_nothing():

@@ -35,6 +35,7 @@ from lumos.emulation.device.launch import (
     width,
 )
 from lumos.emulation.device.library_calls import fused_attention, recurrent_kernels
+from lumos.emulation.device.normalisations import normalisation_kernels
 from lumos.emulation.device.products import product_kernels
 from lumos.emulation.device.tensor_lists import of_lists
 from lumos.operators.kernels import kernels_of
@@ -68,7 +69,7 @@ class Kernels:
         if not operator.leaf or operator.name.startswith(_COMMUNICATION) or not on_device(operator):
             return []
         name = own_name(operator.name)
-        for priced in (product_kernels, fused_attention, recurrent_kernels):
+        for priced in (product_kernels, fused_attention, recurrent_kernels, normalisation_kernels):
             if (found := priced(name, operator, self.accelerator)) is not None:
                 return found
         for moved in (copy_kernels, joined_kernels, of_lists, table_kernels):

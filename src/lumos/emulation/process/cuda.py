@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 #: A version of NCCL that has whatever torch 2.13 asks for by its version.
 _NCCL = (2, 27, 0)
 
+#: A version of ROCm that torch 2.13 is built with.
+_ROCM = "7.2.0"
+
 #: Functions of torch.accelerator that torch.cuda has under another name.
 _ACCELERATOR = {"current_device_index": "current_device", "set_device_index": "set_device", "get_memory_info": "mem_get_info"}
 
@@ -90,7 +93,8 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory)
         (torch._C, "_cuda_getDeviceCount", lambda: count), (torch._C, "_scatter", _scatter),
         (cudnn, "is_available", lambda: True), (cudnn, "version", lambda: CUDNN),
         (cudnn, "is_acceptable", lambda tensor: torch._C._get_cudnn_enabled() and tensor.is_cuda),
-        (torch.version, "cuda", torch.version.cuda or "12.8"), (torch.backends.cuda, "is_flash_attention_available", lambda: True),
+        (torch.version, "cuda", None if device.is_amd else torch.version.cuda or "12.8"),
+        (torch.version, "hip", _ROCM if device.is_amd else None), (torch.backends.cuda, "is_flash_attention_available", lambda: True),
         (parallel, "_get_stream", cache(lambda _: torch.cuda.Stream())),
     ):  # fmt: skip
         TORCH.put(owner, name, value)
@@ -129,11 +133,12 @@ def _one_device(device: Any) -> None:
 
 def _identity(device: Device, count: int) -> dict[str, Any]:
     major, minor = device.capability
+    architecture = {(9, 0): "gfx90a", (9, 4): "gfx942", (9, 5): "gfx950"}.get(device.capability, "")
     properties = types.SimpleNamespace(
         name=device.name, major=major, minor=minor, total_memory=device.memory, multi_processor_count=device.processors,
-        is_integrated=0, is_multi_gpu_board=0, max_threads_per_multi_processor=2048, warp_size=32, regs_per_multiprocessor=65536,
+        is_integrated=0, is_multi_gpu_board=0, max_threads_per_multi_processor=2048, warp_size=64 if device.is_amd else 32, regs_per_multiprocessor=65536,
         shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, L2_cache_size=0,
-        gcnArchName="", uuid="", pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+        gcnArchName=architecture if device.is_amd else "", uuid="", pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
     )  # fmt: skip
     yes = dict.fromkeys(("is_available", "is_initialized", "_is_compiled", "can_device_access_peer"), lambda *_, **__: True)
     no = dict.fromkeys(("_is_in_bad_fork", "is_current_stream_capturing"), lambda: False)
@@ -142,7 +147,7 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
     return yes | no | dict.fromkeys(nothing, lambda *_: None) | dict.fromkeys(of_driver, lambda *_, **__: 0) | {
         "device_count": lambda: count, "get_device_name": lambda *_, **__: device.name,
         "get_device_capability": lambda *_, **__: device.capability, "get_device_properties": lambda *_, **__: properties,
-        "get_arch_list": lambda: [f"sm_{major}{minor}"], "is_bf16_supported": lambda *_, **__: major >= 8,
+        "get_arch_list": lambda: [architecture if device.is_amd else f"sm_{major}{minor}"], "is_bf16_supported": lambda *_, **__: major >= 8,
         "is_tf32_supported": lambda: major >= 8, "cudart": _Runtime, "CUDAGraph": _Graph, "graph_pool_handle": _Graph,
     }  # fmt: skip
 

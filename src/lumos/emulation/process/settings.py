@@ -49,8 +49,15 @@ class Device(msgspec.Struct, frozen=True):
 
     @property
     def workspace(self) -> int:
-        """Bytes that cuBLAS keeps for each thread and stream (getChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
+        """Bytes that cuBLAS or hipBLASLt keeps for each thread and stream (getChosenWorkspaceSize in ATen/cuda/CublasHandlePool.cpp)."""
+        if self.is_amd:
+            return (128 if self.capability == (9, 4) else 32) << 20
         return 0 if self.is_cpu else 32 << 20 if self.capability >= (9, 0) else (8 << 20) + (1 << 17)
+
+    @property
+    def is_amd(self) -> bool:
+        """Whether it is one of AMD's, which torch drives by ROCm under the same names."""
+        return self.name.startswith("AMD")
 
     @property
     def is_cpu(self) -> bool:

@@ -90,6 +90,9 @@ class _Emulation:
         yield torch_functions.values, mode
         yield torch_functions.higher_order, journal, mode
         yield torch_functions.saving, journal
+        if settings.device.is_amd:
+            message = "operators have the names of NVIDIA's libraries, whose place hipBLASLt and MIOpen take there"
+            journal.assume("names-of-nvidia", message)
         if settings.random_weights:
             yield weights.random_weights, journal
         yield torch_functions.profilers, journal, lambda is_over: steps.profiled(settings.ended_by, is_over)

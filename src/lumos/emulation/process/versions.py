@@ -36,7 +36,7 @@ def served() -> Iterator[None]:
         if TORCH_VERSION < _OLDEST:
             raise LumosError(f"torch {torch.__version__} is too old to be emulated with: {REMEDY}")
         if torch.version.hip:
-            raise LumosError(f"torch {torch.__version__} is a build for ROCm, and only NVIDIA's accelerators can be emulated: {REMEDY}")
+            raise LumosError(f"torch {torch.__version__} is a build for ROCm, which no accelerator can be emulated with: {REMEDY}")
         yield
     except LumosError as error:
         _refuse(str(error))
@@ -51,7 +51,9 @@ def _refuse(message: str) -> None:
 
 def allows_tf32(kind: str) -> bool:
     """Whether torch lets fp32 be multiplied in TF32 now, in "matmul", "conv" or "rnn"; versions before 2.9 have a switch for cuBLAS and one
-    for cuDNN."""
+    for cuDNN. ROCm's libraries multiply fp32 as it is, unless a variable of theirs is set."""
+    if torch.version.hip:
+        return False
     if hasattr(torch._C, "_get_fp32_precision_getter"):
         return bool(torch._C._get_fp32_precision_getter("cuda", kind) == "tf32")
     return bool(torch._C._get_cublas_allow_tf32() if kind == "matmul" else torch._C._get_cudnn_allow_tf32())

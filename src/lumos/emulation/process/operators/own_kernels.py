@@ -28,7 +28,7 @@ def launch_as_operators(device: Device) -> None:
 
     def launches(module: Any) -> None:
         @TORCH.around(module.JITFunction, "run")
-        def run(_: Any, kernel: Any, *args: Any, grid: Any, warmup: bool, **named: Any) -> None:
+        def run(_: Any, kernel: Any, *args: Any, warmup: bool, **named: Any) -> None:
             given = [each for each in tensors_in((args, named)) if each.is_cuda]
             if given and not warmup:
                 with torch.no_grad():
