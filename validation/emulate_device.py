@@ -55,6 +55,7 @@ RECORDINGS = (
     "h100-inference/qwen1.5-0.5b",
     "vgg13-h100/kineto",
     "switch-moe-a100/forward-4x128-tokens",
+    "resnet-ddp-mi300x/rank0",
 )
 #: Kernels whose work depends on results, which a recording does not have.
 _BY_RESULT = ("indexSelectLargeIndex", "DeviceRadixSortOnesweepKernel", "pooling_or_scan_kernel")
@@ -99,9 +100,8 @@ def priced(name: str) -> Priced:
         recorded[operator.name] += round(len(same) * statistics.median(one.ns for one in same))
         modelled[operator.name] += len(same) * sum(price.times.best for price in pricer(work))
     operators = sum(map(len, calls.values()))
-    return Priced(
-        name.partition("/")[0] if name.endswith("kineto") else name.rpartition("/")[2], cluster.name, recorded, modelled, operators
-    )
+    folder, _, file = name.rpartition("/")
+    return Priced(folder if file in ("kineto", "rank0") else file, cluster.name, recorded, modelled, operators)
 
 
 def _known(one: Measured) -> bool:
@@ -137,7 +137,7 @@ def operators_section(found: list[Priced]) -> str:
             "Left over are: the one convolution of vit-nsfw, in 16 bits over an image of three channels, whose kernel runs on 48 of 132 "
             "cores, where the cost model knows one of its generation that runs on 84; flash attention over lengths that are no multiple of "
             "its tiles (197, 141 and 559 tokens), of which no table has a measurement and whose code alone was counted; copies that "
-            "convert types, permute or join (half of the time of `aten::cat`, for rotary embeddings); and the one multiplication of "
+            "convert types, permute or join (a quarter of the time of `aten::cat`, for rotary embeddings); and the one multiplication of "
             "bert-small whose rows are no multiple of 16 bytes (30,522 columns), whose kernel loads four bytes at a time.",
             markdown_table(("recording", "device", "operators", "recorded", "priced", "error", "by operator"), rows),
             "The operators that take most time, over these recordings:",

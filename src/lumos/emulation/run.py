@@ -215,11 +215,8 @@ def _run(processes: Processes, rank: int, ended_by: StepEnd = StepEnd.OPTIMIZER,
     so that it may leave no record."""
     job = processes.job
     file = _file(job, rank)
-    patience: dict[str, float] = {"patience_s": 0.0} if at_once else {}
-    steps = job.steps, job.warmup
-    status = processes.execute(
-        EmulationSettings(job.device, rank, job.ranks, *steps, str(file), ended_by, random_weights=job.random_weights, **patience)
-    )
+    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), ended_by, random_weights=job.random_weights)
+    status = processes.execute(msgspec.structs.replace(settings, patience_s=0.0) if at_once else settings)
     message = last_message(file)
     if file.exists() or (at_once and status in (WAITS, TOO_FEW_STEPS, MARKS)):
         return ended_by

@@ -177,6 +177,19 @@ def test_layer_normalisation_of_rows_that_are_no_multiple_of_four_reads_them_twi
     assert works("aten::native_layer_norm", odd, [765], None, None, 1e-5) == expected
 
 
+def test_miopens_convolutions_in_16_bits_share_k_and_add_in_fp32():
+    image, weight, result = (tensor(2, 64, 8, 8), tensor(32, 64, 3, 3), tensor(2, 32, 8, 8))
+    names = [launch.name for launch in launched("aten::cudnn_convolution", image, weight, outputs=[result], kernels=Kernels(MI300X))]
+    assert [name for name in names if "SubTensor" in name] == ["SubTensorOpWithScalar1d", "SubTensorOpWithCastTensor1d"]
+    place = names.index("convolution_implicit_gemm_bf16")
+    found = works("aten::cudnn_convolution", image, weight, outputs=[result], kernels=Kernels(MI300X))
+    elements = 2 * 32 * 8 * 8
+    assert (found[place - 1], found[place + 1]) == (Traffic(4 * elements), Traffic(6 * elements))
+    assert not any("SubTensor" in launch.name for launch in launched("aten::cudnn_convolution", image, weight, outputs=[result]))
+    point = launched("aten::cudnn_convolution", image, tensor(32, 64, 1, 1), outputs=[result], kernels=Kernels(MI300X))
+    assert not any("SubTensor" in launch.name for launch in point), "one tap is a multiplication"
+
+
 def test_a_convolution_with_channels_last_permutes_nothing():
     image = tensor(2, 8, 10, 10, stride=(800, 1, 80, 8))
     found = works(
@@ -337,14 +350,14 @@ def test_joining_computes_where_each_element_goes_and_moves_a_sector_for_each_sm
 
     # Without gaps, and pieces of 16 elements of 2 bytes: copied several elements at once, as the table has it.
     assert join(tensor(4, 16), tensor(4, 16), dim=1, outputs=[tensor(4, 32)]) == [Traffic(2 * 256, 1, POINTWISE)]
-    # One of them with gaps between its rows: 128 elements in two dimensions, 23 instructions each.
+    # One of them with gaps between its rows: 128 elements in two dimensions, 23 instructions each, 13 for where half of them are read.
     gaps = tensor(4, 16, stride=(64, 1))
-    assert join(tensor(4, 16), gaps, dim=-1) == [Traffic(2 * 256, 1, POINTWISE, 128 * 23, 128)]
+    assert join(tensor(4, 16), gaps, dim=-1) == [Traffic(2 * 256, 1, POINTWISE, 128 * 23 + 64 * 13, 128)]
     # Pieces of two elements, 4 bytes of the 32 of a sector, are written each as a sector: 16 elements as 8 sectors.
     assert join(tensor(4, 2), tensor(4, 2), dim=1) == [Traffic(32 + 8 * 32, 1, POINTWISE, 16 * 23, 16)]
     # Where neighbours lie apart, each element is a sector that is read: 64 of the second tensor, in one piece of 128 bytes.
     apart = tensor(1, 4, 16, stride=(64, 1, 4))
-    assert join(tensor(1, 1, 16), apart, dim=1) == [Traffic(32 + 64 * 32 + 32 + 128, 1, POINTWISE, 80 * 37, 80)]
+    assert join(tensor(1, 1, 16), apart, dim=1) == [Traffic(32 + 64 * 32 + 32 + 128, 1, POINTWISE, 80 * 37 + 64 * 27, 80)]
     # Nothing of an empty tensor is joined; other types and more dimensions are not joined by this kernel.
     assert join(tensor(0), gaps, dim=0)[0].bytes == 256
     wide = tensor(1, 1, 1, 4, 16, stride=(0, 0, 0, 64, 1))

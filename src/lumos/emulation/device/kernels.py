@@ -8,9 +8,10 @@ A copy between host and device moves at the rate of the host's bus, PCI Express 
 Express Base Specification 5.0), of which large copies reach some 85 %.
 
 ATen (aten/src/ATen/native/cuda/Shape.cu) joins tensors with gaps, or that give small pieces of the result in turn, element by element, each
-with a division for each dimension but the outermost: held back by instructions and latency, as a strided element-wise kernel is. Memory
-moves sectors of 32 bytes, also for smaller pieces. Instructions were counted in the code that NVRTC 12.4 makes of the same arithmetic for
-compute capability 9.0, without a recording. Tensors without gaps that give larger pieces have a kernel in `data/operators.toml`.
+with a division for each dimension but the outermost, and in a tensor with gaps as many again for where it is read: held back by
+instructions and latency, as a strided element-wise kernel is. Memory moves sectors of 32 bytes, also for smaller pieces. Instructions
+were counted in the code that NVRTC 12.4 makes of the same arithmetic for compute capability 9.0, without a recording. Tensors without gaps
+that give larger pieces have a kernel in `data/operators.toml`.
 """
 
 from __future__ import annotations
@@ -170,7 +171,7 @@ def host_copy_ns(size: int, pinned: bool = True) -> int:
     return HOST_COPY_NS + round(size / (HOST_BYTES_PER_S if pinned else PAGEABLE_BYTES_PER_S) * 1e9)
 
 
-#: Instructions for an element of tensors of so many dimensions.
+#: Instructions for an element of tensors of so many dimensions; what they have more than with one is for where it goes.
 _INSTRUCTIONS = {1: 10, 2: 23, 3: 37, 4: 51}
 
 
@@ -185,13 +186,15 @@ def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
     instructions = _INSTRUCTIONS.get(len(inputs[0].shape))
     if instructions is None or (all(beside(tensor) == math.prod(tensor.shape) for tensor in inputs) and min(pieces) >= SECTOR):
         return None
-    elements = sum(math.prod(tensor.shape) for tensor in inputs)
+    elements = [math.prod(tensor.shape) for tensor in inputs]
+    with_gaps = sum(count for tensor, count in zip(inputs, elements, strict=True) if beside(tensor) != count)
+    issued = sum(elements) * instructions + with_gaps * (instructions - _INSTRUCTIONS[1])
     is_beside = [not tensor.stride or tensor.stride[-1] <= 1 or tensor.shape[-1] == 1 for tensor in inputs]
     read = sum(nbytes(tensor) if close else math.prod(tensor.shape) * SECTOR for tensor, close in zip(inputs, is_beside, strict=True))
     written = sum(
         math.prod(tensor.shape) * width(tensor.dtype) * max(piece, SECTOR) // piece for tensor, piece in zip(inputs, pieces, strict=True)
     )
-    work = Traffic(read + written, 1, POINTWISE, elements * instructions, elements)  # sectors count what the order of elements costs
+    work = Traffic(read + written, 1, POINTWISE, issued, sum(elements))  # sectors count what the order of elements costs
     return [Launch(f"CatArrayBatchedCopy [{name}]", work)]
 
 

@@ -125,8 +125,11 @@ def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] |
     out_bytes = max(2, dtype.bytes)
     gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, out_bytes, False, False, taps, split=not padded, older=padded)
     result = Tensor(tuple(out), image.dtype, (), -1, image.device)
-    body = [Launch(f"convolution_implicit_gemm_{dtype}", gemm)]
-    return body if dtype is DType.FP32 else [*_brought([image, weight], image, padded), *body, *_permuted([result], image)]
+    body = Launch(f"convolution_implicit_gemm_{dtype}", gemm)
+    if dtype is DType.FP32:
+        return [body]
+    shared = [body] if taps == 1 else _shared(body, result, accelerator)
+    return [*_brought([image, weight], image, padded), *shared, *_permuted([result], image)]
 
 
 def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
@@ -145,15 +148,29 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
         data = Launch(
             f"dgrad_implicit_gemm_{dtype}", _data_gradient(gradient, image, weight, dtype)._replace(split=not padded, older=padded)
         )
-        out += [data] if dtype is DType.FP32 else [*_brought([gradient, weight], image, padded), data, *_permuted([image], image)]
+        out += [data] if dtype is DType.FP32 else [
+            *_brought([gradient, weight], image, padded), *_shared(data, image, accelerator), *_permuted([image], image)
+        ]  # fmt: skip
     if to_weight:
         weights = Launch(
             f"wgrad_implicit_gemm_{dtype}", _weight_gradient(gradient, image, weight, dtype, accelerator)._replace(older=padded)
         )
-        out += [weights] if dtype is DType.FP32 else [*_brought([gradient, image], image, padded), weights, *_permuted([weight], image)]
+        out += [weights] if dtype is DType.FP32 else [
+            *_brought([gradient, image], image, padded), *_shared(weights, weight, accelerator), *_permuted([weight], image)
+        ]  # fmt: skip
     if to_bias:
         out.append(Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction")))
     return out
+
+
+def _shared(body: Launch, result: Tensor, accelerator: Accelerator) -> list[Launch]:
+    """A product in 16 bits. MIOpen's kernels share k among cores, which add to a result in fp32: that is cleared before, and turned into 16
+    bits afterwards (the igemm solvers with a global split of k in MIOpen's src/solver)."""
+    if accelerator.vendor != "AMD" or width(result.dtype) != DType.BF16.bytes:
+        return [body]
+    elements = math.prod(result.shape)
+    clear, cast = Traffic(DType.FP32.bytes * elements), Traffic((DType.FP32.bytes + DType.BF16.bytes) * elements)
+    return [Launch("SubTensorOpWithScalar1d", clear), body, Launch("SubTensorOpWithCastTensor1d", cast)]
 
 
 def _is_transposed(name: str, operator: Operator) -> bool:

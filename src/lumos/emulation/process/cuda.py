@@ -133,12 +133,11 @@ def _one_device(device: Any) -> None:
 
 def _identity(device: Device, count: int) -> dict[str, Any]:
     major, minor = device.capability
-    architecture = {(9, 0): "gfx90a", (9, 4): "gfx942", (9, 5): "gfx950"}.get(device.capability, "")
     properties = types.SimpleNamespace(
         name=device.name, major=major, minor=minor, total_memory=device.memory, multi_processor_count=device.processors,
-        is_integrated=0, is_multi_gpu_board=0, max_threads_per_multi_processor=2048, warp_size=64 if device.is_amd else 32, regs_per_multiprocessor=65536,
+        is_integrated=0, is_multi_gpu_board=0, max_threads_per_multi_processor=2048, regs_per_multiprocessor=65536,
         shared_memory_per_block=49152, shared_memory_per_block_optin=232448, shared_memory_per_multiprocessor=233472, L2_cache_size=0,
-        gcnArchName=architecture if device.is_amd else "", uuid="", pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
+        warp_size=64 if device.is_amd else 32, gcnArchName=device.architecture, uuid="", pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
     )  # fmt: skip
     yes = dict.fromkeys(("is_available", "is_initialized", "_is_compiled", "can_device_access_peer"), lambda *_, **__: True)
     no = dict.fromkeys(("_is_in_bad_fork", "is_current_stream_capturing"), lambda: False)
@@ -147,7 +146,7 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
     return yes | no | dict.fromkeys(nothing, lambda *_: None) | dict.fromkeys(of_driver, lambda *_, **__: 0) | {
         "device_count": lambda: count, "get_device_name": lambda *_, **__: device.name,
         "get_device_capability": lambda *_, **__: device.capability, "get_device_properties": lambda *_, **__: properties,
-        "get_arch_list": lambda: [architecture if device.is_amd else f"sm_{major}{minor}"], "is_bf16_supported": lambda *_, **__: major >= 8,
+        "get_arch_list": lambda: [device.architecture], "is_bf16_supported": lambda *_, **__: major >= 8,
         "is_tf32_supported": lambda: major >= 8, "cudart": _Runtime, "CUDAGraph": _Graph, "graph_pool_handle": _Graph,
     }  # fmt: skip
 

@@ -30,6 +30,10 @@ class StepEnd(StrEnum):
     MARK = "mark"  # a call of lumos.collect.step(), or in a script without an optimizer of its own profiler's step
 
 
+#: The instructions of AMD's accelerators by the two numbers that torch makes of them.
+_AMDS = {(9, 0): "gfx90a", (9, 4): "gfx942", (9, 5): "gfx950"}
+
+
 class Device(msgspec.Struct, frozen=True):
     """The accelerator that the script is shown. name: as the driver would say it. memory: bytes that the driver has; outside: of them
     those of a process that PyTorch does not manage. capability: of its instructions."""
@@ -53,6 +57,11 @@ class Device(msgspec.Struct, frozen=True):
         if self.is_amd:
             return (128 if self.capability == (9, 4) else 32) << 20
         return 0 if self.is_cpu else 32 << 20 if self.capability >= (9, 0) else (8 << 20) + (1 << 17)
+
+    @property
+    def architecture(self) -> str:
+        """The name of its instructions: "sm_90", "gfx942"."""
+        return _AMDS[self.capability] if self.is_amd else f"sm_{self.capability[0]}{self.capability[1]}"
 
     @property
     def is_amd(self) -> bool:

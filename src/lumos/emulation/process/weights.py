@@ -31,7 +31,7 @@ def random_weights(journal: Journal) -> None:
         journal.assume("random-weights", f"the weights of {of} are not read: its configuration alone says what it holds")
 
     def transformers(module: Any) -> None:
-        def from_pretrained(cls: Any, name: Any, *given: Any, config: Any = None, device_map: Any = None, **named: Any) -> Any:
+        def from_pretrained(cls: Any, /, name: Any, *given: Any, config: Any = None, device_map: Any = None, **named: Any) -> Any:
             noted(str(name))
             made = {key: named.pop(key) for key in _OF_MODELS if key in named}
             named = {key: value for key, value in named.items() if key not in _OF_FILES}
@@ -44,7 +44,7 @@ def random_weights(journal: Journal) -> None:
         TORCH.put(module.PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
 
     def diffusers(module: Any) -> None:
-        def from_pretrained(cls: Any, name: Any, *, torch_dtype: Any = None, device_map: Any = None, **named: Any) -> Any:
+        def from_pretrained(cls: Any, /, name: Any, *, torch_dtype: Any = None, device_map: Any = None, **named: Any) -> Any:
             noted(str(name))
             model = cls.from_config(cls.load_config(name, subfolder=named.get("subfolder")))
             return _placed((model if torch_dtype is None else model.to(torch_dtype)).eval(), device_map)

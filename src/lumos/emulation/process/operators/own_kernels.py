@@ -6,6 +6,7 @@ that is tuned takes the first of its configurations, since all are equally fast 
 
 from __future__ import annotations
 
+import importlib
 import types
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -55,22 +56,18 @@ _kept: list[Any] = []
 def _driver(device: Device) -> Any:
     """What Triton asks its driver, as the emulated device answers it."""
     major, minor = device.capability
+    target = importlib.import_module("triton.backends.compiler").GPUTarget
     properties = {
         "max_shared_mem": 232448, "max_num_regs": 65536, "multiprocessor_count": device.processors, "warpSize": 32, "sm_clock_rate": 1,
         "mem_clock_rate": 1, "mem_bus_width": 1,
     }  # fmt: skip
     return types.SimpleNamespace(
-        is_active=lambda: True, get_current_target=lambda: _target(10 * major + minor), get_current_device=torch.cuda.current_device,
+        is_active=lambda: True, get_current_target=lambda: target("cuda", 10 * major + minor, 32),
+        get_current_device=torch.cuda.current_device,
         set_current_device=torch.cuda.set_device, get_current_stream=lambda *_: 0, get_device_interface=lambda: torch.cuda,
         get_device_capability=torch.cuda.get_device_capability, utils=types.SimpleNamespace(get_device_properties=lambda _: properties),
         get_active_torch_device=lambda: torch.device("cuda", torch.cuda.current_device()), get_benchmarker=lambda: _equally_fast,
     )  # fmt: skip
-
-
-def _target(capability: int) -> Any:
-    from triton.backends.compiler import GPUTarget
-
-    return GPUTarget("cuda", capability, 32)
 
 
 def _equally_fast(*_: Any, quantiles: Any = None, **__: Any) -> Any:
