@@ -184,8 +184,8 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
 
     needed, alike = distinct_work(job.ranks, mesh_dimensions(first), ran, last_ran)
     found = [msgspec.structs.replace(each, copies=alike[each.rank]) for each in ran(needed)]
-    if needed == [0, last] and job.ranks > 2 and not alike[last]:
-        message = "all ranks but the last count as rank 0: the last one does the same on parts of other sizes, or other work"
+    if needed[-1] == last and len(needed) < 4 and not alike[last] and any(alike.values()):
+        message = f"ranks before the last count as rank {needed[-2]}: the last one does the same on parts of other sizes, or other work"
         found[0].notes.append(record.Assumption("last-rank-apart", message))
     for rank in read.keys() - set(needed):
         _file(job, rank).unlink()
