@@ -12,6 +12,7 @@ import pytest
 
 from lumos.cli import progress as module
 from lumos.cli.progress import Shown, progress
+from lumos.emulation import facade
 from lumos.stages import stage, watched
 
 pty = pytest.importorskip("pty", reason="this system has no pseudo-terminals")
@@ -134,3 +135,13 @@ def test_one_stage_follows_the_other(monkeypatch):
     assert shown.stage == "timing plans"
     show("timing plans", 2, 2)
     assert shown.stage == ""
+
+
+def test_a_pipe_is_told_how_many_ranks_of_an_emulated_job_have_run(lumos, monkeypatch):
+    def emulated(*_, progress, random_weights, **__):
+        progress(1, 4)
+        return facade.Emulated(8, [0], 0, 0, [], None, ["rank0.et.json.gz"], [], []) if random_weights else None
+
+    monkeypatch.setattr(facade, "emulate", emulated)
+    done = lumos("collect", "--emulate", "cpu", "--ranks", 8, "--random-weights", "--", "train.py")
+    assert done.status == 0 and "1 of 4 ranks that do work of their own have been emulated so far" in done.err

@@ -98,6 +98,32 @@ def test_of_a_trained_model_the_configuration_is_enough(tmp_path):
     assert "random-weights" in {note.code for note in process.notes}
 
 
+def test_weights_that_timm_would_download_are_left_out(tmp_path):
+    (tmp_path / "timm" / "models").mkdir(parents=True)
+    for name in ("timm/__init__", "timm/models/__init__"):
+        (tmp_path / f"{name}.py").touch()
+    load = "def load_pretrained(model, **_): raise OSError('downloads')\ndef build(model): load_pretrained(model)"
+    (tmp_path / "timm" / "models" / "_builder.py").write_text(load)
+    script = tmp_path / "train.py"
+    script.write_text(HEAD + STEPS + "from timm.models._builder import build\nbuild(model)\nfor _ in range(3): step()")
+    command = [sys.executable, str(script)]
+    (process,) = records(Launched(command, emulated_device("h100"), 1, 1, 1, tmp_path, 120.0, random_weights=True))
+    assert "random-weights" in {note.code for note in process.notes}
+
+
+def test_amds_accelerator_is_shown_as_rocm_shows_it(tmp_path):
+    body = """
+        properties = torch.cuda.get_device_properties(0)
+        assert torch.version.hip and torch.version.cuda is None
+        assert (torch.cuda.get_device_name(), properties.gcnArchName, properties.warp_size) == ("AMD Instinct MI300X", "gfx942", 64)
+        torch.backends.cuda.matmul.allow_tf32 = True
+        for _ in range(3): step()
+    """
+    (process,) = run(tmp_path, STEPS + textwrap.dedent(body), cluster="mi300x")
+    assert {each.tf32 for each in process.operators if each.name == "aten::addmm"} == {False}
+    assert "names-of-nvidia" in {note.code for note in process.notes}
+
+
 def test_functions_of_the_device_are_told_apart_by_torchs_compiler(tmp_path):
     body = """
         from torch._dynamo.trace_rules import get_torch_obj_rule_map

@@ -11,13 +11,11 @@ from lumos.collect.loading import when_loaded
 from lumos.emulation.process.patches import TORCH
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from lumos.emulation.process.journal import Journal
 
 #: Arguments of transformers' `from_pretrained` that say how a model is made; others are about files, or the configuration's own.
 _OF_MODELS = ("dtype", "torch_dtype", "attn_implementation", "experts_implementation")
-#: Of where its weights are read and put.
+#: Those about its files.
 _OF_FILES = (
     "ignore_mismatched_sizes", "use_safetensors", "weights_only", "fusion_config", "disable_mmap", "max_memory", "offload_folder",
     "low_cpu_mem_usage", "key_mapping", "output_loading_info", "quantization_config", "state_dict", "tp_plan", "device_mesh",
@@ -25,7 +23,7 @@ _OF_FILES = (
 
 
 def random_weights(journal: Journal) -> None:
-    """Let `from_pretrained` of transformers and diffusers, and `pretrained=True` of timm, read no weights."""
+    """Let `from_pretrained` of transformers and `pretrained=True` of timm read no weights."""
 
     def noted(of: str) -> None:
         journal.assume("random-weights", f"the weights of {of} are not read: its configuration alone says what it holds")
@@ -43,22 +41,11 @@ def random_weights(journal: Journal) -> None:
 
         TORCH.put(module.PreTrainedModel, "from_pretrained", classmethod(from_pretrained))
 
-    def diffusers(module: Any) -> None:
-        def from_pretrained(cls: Any, /, name: Any, *, torch_dtype: Any = None, device_map: Any = None, **named: Any) -> Any:
-            noted(str(name))
-            model = cls.from_config(cls.load_config(name, subfolder=named.get("subfolder")))
-            return _placed((model if torch_dtype is None else model.to(torch_dtype)).eval(), device_map)
-
-        TORCH.put(module.ModelMixin, "from_pretrained", classmethod(from_pretrained))
-
     def timm(module: Any) -> None:
         TORCH.put(module, "load_pretrained", lambda *_, **__: noted("timm's model"))
 
-    models: dict[str, Callable[[Any], None]] = {
-        "transformers.modeling_utils": transformers, "diffusers.models.modeling_utils": diffusers, "timm.models._builder": timm,
-    }  # fmt: skip
-    for name, then in models.items():
-        when_loaded(name, then)
+    when_loaded("transformers.modeling_utils", transformers)
+    when_loaded("timm.models._builder", timm)
 
 
 def _placed(model: Any, device_map: Any) -> Any:
