@@ -138,7 +138,8 @@ def operators_section(found: list[Priced]) -> str:
             "cores, where the cost model knows one of its generation that runs on 84; flash attention over lengths that are no multiple of "
             "its tiles (197, 141 and 559 tokens), of which no table has a measurement and whose code alone was counted; copies that "
             "convert types, permute or join (a quarter of the time of `aten::cat`, for rotary embeddings); and the one multiplication of "
-            "bert-small whose rows are no multiple of 16 bytes (30,522 columns), whose kernel loads four bytes at a time.",
+            "bert-small whose rows are no multiple of 16 bytes (30,522 columns), whose kernel loads four bytes at a time: it may take from "
+            "as long as with aligned rows to four times as long, and counts with the middle of both factors.",
             markdown_table(("recording", "device", "operators", "recorded", "priced", "error", "by operator"), rows),
             "The operators that take most time, over these recordings:",
             markdown_table(

@@ -6,7 +6,7 @@ for all jobs, and each has a physical meaning.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -92,7 +92,7 @@ class Pricer:
                 clock=held_clock(a, DType(first.dtype)),
                 in_step=True,
             )
-            return estimate.scaled(c.gemm)
+            return narrower_loads(estimate.scaled(c.gemm), first.narrower)
         if isinstance(first, GroupedGemm):
             rows = np.array([_skewed(w) for w in members if isinstance(w, GroupedGemm)])
             estimate = grouped_gemm(
@@ -138,10 +138,17 @@ class Pricer:
         return AttentionKernel.FLASH
 
 
+def narrower_loads(aligned: Estimate, times: int) -> Estimate:
+    """A multiplication whose loads are so many times narrower, from the same one with aligned rows. It takes at least as long, where loads
+    hide behind the products, and at most as many times longer, where they do not; in between, the middle of both factors."""
+    slower = aligned.scaled(times**0.5)
+    return replace(slower, low=aligned.low, high=aligned.scaled(times).high)
+
+
 def _family(w: Work) -> tuple[object, ...]:
     """A key that is equal for work which one call of a cost function can price together."""
     if isinstance(w, Gemm):
-        return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast, w.taps, w.split, w.older)
+        return ("gemm", w.dtype, w.out_bytes, w.accumulate, w.cast, w.taps, w.split, w.older, w.narrower)
     if isinstance(w, GroupedGemm):
         return ("grouped", w.dtype, w.out_bytes, w.accumulate, w.groups)
     if isinstance(w, Attention):

@@ -35,7 +35,8 @@ RANK_STREAM_NAMES = ("compute", "tensor parallel", "context parallel", "expert p
 
 class Gemm(NamedTuple):
     """`batch` equal matrix multiplications [m, k] · [k, n] in one kernel; options as in `lumos.cost.gemm_model.gemm`. older: by a kernel
-    that is written for the generation of devices before (`lumos.cost.cluster.Accelerator.with_older_kernels`)."""
+    that is written for the generation of devices before (`lumos.cost.cluster.Accelerator.with_older_kernels`). narrower: so many times
+    narrower than 16 bytes are its loads, since rows begin anywhere."""
 
     m: int
     n: int
@@ -49,6 +50,7 @@ class Gemm(NamedTuple):
     shared_bytes: int = 0
     split: bool = True
     older: bool = False
+    narrower: int = 1
 
 
 class GroupedGemm(NamedTuple):

@@ -216,7 +216,8 @@ class NodeSheet:
         self._calls = list(_calls(process))
         self._results = _results(process, self._calls)
         self._tensors = TensorIds(self._calls[-1].id + 1 if self._calls else _first_call(process))
-        self._common = [self._node(each) for each in self._calls if not isinstance(each.what, Exchange)]
+        common = [self._node(each) for each in self._calls if not isinstance(each.what, Exchange)]
+        self._common = [b",\n".join(common)] if common else []  # as one, since many ranks may share many nodes
 
     def write(self, path: Path, groups: Sequence[Group], meetings: Mapping[int, Meeting]) -> None:
         """Write the file of one rank, compressed. groups: those that it is a member of."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from lumos.blocks.coefficients import kernel_by_kernel
+from lumos.blocks.price import Pricer
 from lumos.blocks.work import Attention, Gemm, Traffic
 from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
@@ -50,21 +52,30 @@ def test_an_inner_product_reads_both_vectors():
 
 
 @pytest.mark.parametrize(
-    ("a", "b", "older"),
+    ("a", "b", "narrower"),
     [
-        (tensor(64, 256), tensor(256, 128), False),
-        (tensor(64, 256), tensor(256, 100), True),  # rows of 200 bytes: of the second factor, and of the result
-        (tensor(64, 256), tensor(256, 100, stride=(1, 256)), True),  # of the result alone
-        (tensor(64, 100), tensor(100, 128), True),  # of the first factor
-        (tensor(64, 100, stride=(1, 64)), tensor(100, 128), False),  # k is odd, but no row begins at it
-        (tensor(64, 256, stride=(260, 1)), tensor(256, 128), True),  # rows of a wider matrix
-        (tensor(1, 255), tensor(255, 128), False),  # one row is no multiplication of matrices
-        (tensor(64, 100, dtype="float32"), tensor(100, 101, dtype="float32"), False),  # not on matrix units
-        (Tensor((64, 100), "float16", (), -1, "cuda"), tensor(100, 128, dtype="float16"), True),  # a recording without strides
+        (tensor(64, 256), tensor(256, 128), 1),
+        (tensor(64, 256), tensor(256, 100), 2),  # rows of 200 bytes: of the second factor, and of the result
+        (tensor(64, 256), tensor(256, 102), 4),  # rows of 204 bytes
+        (tensor(64, 256), tensor(256, 101), 8),  # rows of 202 bytes
+        (tensor(64, 256), tensor(256, 100, stride=(1, 256)), 2),  # of the result alone
+        (tensor(64, 100), tensor(100, 128), 2),  # of the first factor
+        (tensor(64, 100, stride=(1, 64)), tensor(100, 128), 1),  # k is odd, but no row begins at it
+        (tensor(64, 256, stride=(260, 1)), tensor(256, 128), 2),  # rows of a wider matrix
+        (tensor(1, 255), tensor(255, 128), 1),  # one row is no multiplication of matrices
+        (tensor(64, 100, dtype="float32"), tensor(100, 101, dtype="float32"), 1),  # not on matrix units
+        (Tensor((64, 100), "float16", (), -1, "cuda"), tensor(100, 128, dtype="float16"), 2),  # a recording without strides
     ],
 )
-def test_matrices_whose_rows_begin_anywhere_are_multiplied_by_older_kernels(a, b, older):
-    assert works("aten::mm", a, b)[0].older is older
+def test_matrices_whose_rows_begin_anywhere_are_multiplied_by_older_kernels_with_narrower_loads(a, b, narrower):
+    (work,) = works("aten::mm", a, b)
+    assert (work.older, work.narrower) == (narrower > 1, narrower)
+
+
+def test_narrower_loads_take_no_less_time_and_at_most_as_much_more_as_they_are_narrower():
+    aligned = Gemm(8192, 50256, 768, DType.BF16, cast=False, older=True)
+    first, second = (price.times for price in Pricer(load_cluster("h100"), kernel_by_kernel())([aligned, aligned._replace(narrower=4)]))
+    assert (second.best / first.best, second.low, second.high / first.high) == (pytest.approx(2), first.low, pytest.approx(4))
 
 
 def test_fp32_products_stay_fp32_and_an_empty_one_launches_nothing():

@@ -20,8 +20,9 @@ are a multiple of 16 bytes (NVIDIA, Convolutional Layers User's Guide); others a
 
 Hopper's own kernels read and write matrices by its tensor memory accelerator, whose rows begin at multiples of 16 bytes (NVIDIA, CUDA
 driver API, cuTensorMapEncodeTiled). Matrices in 16 bits whose rows do not, such as the scores of a vocabulary of 50,257, are multiplied by
-kernels written for Ampere, with its instructions. So are images whose channels are no multiple of 16 bytes: cuDNN fills them up with zeros,
-in memory that it clears first, and its kernels for them split k among cores for the gradient of the weight alone.
+kernels written for Ampere, with its instructions, which load as many bytes at once as all rows are a multiple of. So are images whose
+channels are no multiple of 16 bytes: cuDNN fills them up with zeros, in memory that it clears first, and its kernels for them split k among
+cores for the gradient of the weight alone.
 """
 
 from __future__ import annotations
@@ -96,16 +97,18 @@ def _product(operator: Operator, accelerator: Accelerator) -> list[Launch] | Non
         return []
     out = max(2, dtype.bytes)
     result = Tensor((rows, columns), dtype, (columns, 1), -1, a.device)
-    older = dtype.bytes == 2 and min(rows, columns, inner) > 1 and not all(map(_is_aligned, (a, b, result)))
-    return [Launch(f"gemm_{dtype}", Gemm(rows, columns, inner, dtype, batch, out, cast=False, older=older))]
+    narrower = ALIGNED_BYTES // min(map(_aligned_bytes, (a, b, result))) if dtype.bytes == 2 and min(rows, columns, inner) > 1 else 1
+    work = Gemm(rows, columns, inner, dtype, batch, out, cast=False, older=narrower > 1, narrower=narrower)
+    return [Launch(f"gemm_{dtype}", work)]
 
 
-def _is_aligned(matrix: Tensor) -> bool:
-    """Whether every row, or every column where those lie one after the other, begins at a multiple of `ALIGNED_BYTES`."""
+def _aligned_bytes(matrix: Tensor) -> int:
+    """Of how many bytes, at most `ALIGNED_BYTES`, the begin of every row is a multiple, or of every column where those lie one after the
+    other: a kernel loads no more at once."""
+    steps = [step for size, step in zip(matrix.shape, matrix.stride, strict=False) if size > 1 and step > 1]
     if len(matrix.stride) != len(matrix.shape):
-        return matrix.shape[-1] * width(matrix.dtype) % ALIGNED_BYTES == 0
-    steps = [step for size, step in zip(matrix.shape, matrix.stride, strict=True) if size > 1 and step > 1]
-    return all(step * width(matrix.dtype) % ALIGNED_BYTES == 0 for step in steps)
+        steps = [matrix.shape[-1]]
+    return math.gcd(ALIGNED_BYTES, *(step * width(matrix.dtype) for step in steps))
 
 
 def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
