@@ -97,7 +97,7 @@ def test_a_script_that_starts_its_own_processes_goes_on_as_one_and_rank_0_may_lo
             torch.multiprocessing.spawn(work, args=(4,), nprocs=4)
         """
     first, other = run(tmp_path, [], body, ranks=4)
-    assert (first.rank, first.copies, other.rank, other.copies) == (0, [], 3, [1, 2])
+    assert (first.rank, first.copies, other.rank, other.copies) == (0, [], 1, [2, 3])
     reads = [sum(each.kind is CallKind.READ_VALUE for each in process.calls) for process in (first, other)]
     assert reads == [1, 0]
 
