@@ -18,7 +18,7 @@ MIXTURE = {"num_local_experts": 8, "num_experts_per_tok": 2}
 def read(tmp_path):
     def changed(**keys):
         (tmp_path / "config.json").write_text(json.dumps({**LLAMA, **keys}))
-        return read_config(tmp_path)
+        return read_config(tmp_path).model
 
     return changed
 

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Mapping
 
+    from lumos.model.hugging_face import ReadModel
+
 #: The longest name of a file, in characters, that systems look up.
 _LONGEST_NAME = 255
 _DATA = Path(__file__).parent / "data" / "models.toml"
@@ -37,13 +39,18 @@ def load_model(name: str | os.PathLike[str]) -> Model:
 
     Raises LumosError for an unknown name (with the valid names and the nearest of them), or for a bad file.
     """
-    if not isinstance(name, str) or name.endswith(".json") or "/" in name or (len(name) <= _LONGEST_NAME and Path(name).is_dir()):
-        from lumos.model.hugging_face import read_config
+    return read_model(name).model
 
+
+def read_model(name: str | os.PathLike[str]) -> ReadModel:
+    """As `load_model`, with what was assumed about the model and what was not read of its file."""
+    from lumos.model.hugging_face import ReadModel, read_config
+
+    if not isinstance(name, str) or name.endswith(".json") or "/" in name or (len(name) <= _LONGEST_NAME and Path(name).is_dir()):
         return read_config(Path(name))
     model = find_model(name)
     if model is not None:
-        return model
+        return ReadModel(model)
     near = difflib.get_close_matches(plain_name(name), _spellings(), 1, 0.5)
     hint = f"; nearest: {_spellings()[near[0]]}" if near else ""
     valid = f"{', '.join(model_names())}, or the path of a Hugging Face config.json"

@@ -1,95 +1,131 @@
 """A model from a Hugging Face `config.json`.
 
-It reads the keys of llama, mistral, mixtral, qwen2, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, gpt2, gpt_neox, mpt and
-families with the same keys. A key that is absent takes the family's documented default; a missing size without a default
-is an error that names the key.
+Its `model_type` says what a layer consists of (`lumos.model.architectures`), its keys say how large everything is. A key that is absent
+takes the default of its architecture; a missing size is an error that names the key. Layers that are neither attention over all
+tokens nor over a window of them are refused by their key. Keys that were not read are named.
 """
 
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Annotated, Any, TypedDict, cast
+import re
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypedDict, cast
 
 import msgspec
 
-from lumos.errors import LumosError
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError, UsageError
+from lumos.model.architectures import Architecture, architecture
 from lumos.model.transformer import Experts, Latent, Model
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-#: Families whose MLP has no gate, with their defaults for other keys.
-_UNGATED = {
-    "gpt2": {"positions": "learned", "bias": True, "tied": True},
-    "gpt_neox": {"positions": "rope", "bias": True, "tied": False},
-    "mpt": {"positions": "none", "bias": False, "tied": True},
-    "nemotron": {"positions": "rope", "bias": False, "tied": False},
-    "starcoder2": {"positions": "rope", "bias": True, "tied": True},
-}
-_SPELLINGS = {
+#: Other names of the keys that are read.
+KEY_NAMES = {
     "num_hidden_layers": ("n_layer", "n_layers", "num_layers"),
     "hidden_size": ("n_embd", "d_model"),
-    "num_attention_heads": ("n_head", "n_heads"),
-    "intermediate_size": ("n_inner", "ffn_hidden_size"),
+    "num_attention_heads": ("n_head", "n_heads", "num_heads"),
+    "num_key_value_heads": ("num_kv_heads",),
+    "head_dim": ("attention_head_dim",),
+    "intermediate_size": ("n_inner", "ffn_hidden_size", "ffn_dim"),
     "max_position_embeddings": ("n_positions", "max_seq_len"),
+    "num_experts": ("num_local_experts", "n_routed_experts", "moe_num_experts"),
+    "num_experts_per_tok": ("moe_k", "moe_topk"),
+    "n_shared_experts": ("num_shared_experts", "moe_num_shared_experts"),
+    "shared_expert_intermediate_size": ("shared_intermediate_size",),
+    "decoder_sparse_step": ("interleave_moe_layer_step", "moe_layer_freq"),
+    "attention_bias": ("qkv_bias", "use_qkv_bias"),
+    "qk_norm": ("use_qk_norm", "qk_layernorm"),
 }
-
+#: Keys that change nothing about the work of a training step: names, tokens, the start of training, numerics of the same kernels.
+_NEUTRAL = re.compile(
+    r"_name_or_path|architectures|transformers_version|model_type|auto_map|.*dtype|.*token_ids?|.*_token|tokenizer.*|is_decoder|"
+    r"add_cross_attention|is_encoder_decoder|use_cache|cache_.*|return_dict|output_.*|chunk_size_feed_forward|problem_type|id2label|"
+    r"label2id|.*_eps|.*epsilon|eps|.*_std|init.*|.*initializer.*|.*rope.*|rotary.*|.*rotary|max_position_embeddings|"
+    r".*_?(dropout|pdrop|drop|layerdrop)(_prob|_rate)?|pretraining_tp|.*_act|hidden_activation|activation.*|.*_coef|.*_alpha|"
+    r".*scal(e|ing)(_.*)?|.*_multiplier|.*softcap.*|scoring_func|norm_topk_prob|n_group|topk_group|router_jitter_noise|.*_loss.*|"
+    r"summary_.*|query_pre_attn_scalar|unpadded_vocab_size|quantization_config|task_specific_params|prefix|use_mambapy|"
+    r"original_max_position_embeddings|seq_length|initial_context_length|rms_norm|apply_residual_.*|attention_softmax_in_fp32|"
+    r"max_window_layers|use_parallel_residual|residual_in_fp32|.*_temperature.*|attn_implementation|_attn_implementation.*|"
+    r"reorder_and_upcast_attn|slow_but_exact|logit_scale|parallel_attn|partial_rotary_factor|moe_layers|sep_token_id|mtp_.*loss.*|aux_loss_alpha|seq_aux|ep_size|gradient_.*|swiglu_limit"
+)
+#: What a layer may be called in a list of layers whose kinds are priced, or priced as attention over all tokens.
+FULL, WINDOWED = ("full_attention", "attention", "global"), ("sliding_attention", "chunked_attention", "local")
 
 _Size = Annotated[int, msgspec.Meta(ge=0)] | None
 _Flag = bool | None
 
 
 class _Config(TypedDict, total=False):
-    """The keys of a `config.json` that are read here. Files write null for what a model does not have."""
+    """The keys of a `config.json` that are read here, by their first names. Files write null for what a model does not have."""
 
     model_type: str | None
     _name_or_path: str | None
     num_hidden_layers: _Size
-    n_layer: _Size
-    n_layers: _Size
-    num_layers: _Size
     hidden_size: _Size
-    n_embd: _Size
-    d_model: _Size
     num_attention_heads: _Size
-    n_head: _Size
-    n_heads: _Size
     num_key_value_heads: _Size
     head_dim: _Size
     intermediate_size: _Size
-    n_inner: _Size
-    ffn_hidden_size: _Size
     expansion_ratio: Annotated[float, msgspec.Meta(gt=0, le=1000)] | None
     vocab_size: _Size
     max_position_embeddings: _Size
-    n_positions: _Size
-    max_seq_len: _Size
     attention_bias: _Flag
+    mlp_bias: _Flag
+    qk_norm: _Flag
     no_bias: _Flag
     learned_pos_emb: _Flag
     attn_config: dict[str, Any] | None
+    multi_query: _Flag
+    new_decoder_architecture: _Flag
+    alibi: _Flag
     tie_word_embeddings: _Flag
-    num_local_experts: _Size
     num_experts: _Size
-    n_routed_experts: _Size
     num_experts_per_tok: _Size
     moe_intermediate_size: _Size
     n_shared_experts: _Size
     shared_expert_intermediate_size: _Size
     first_k_dense_replace: _Size
-    moe_layer_freq: _Size
     decoder_sparse_step: _Size
+    mlp_only_layers: list[int] | None
+    mlp_layer_types: list[str] | None
     topk_method: str | None
     q_lora_rank: _Size
     kv_lora_rank: _Size
     qk_nope_head_dim: _Size
     qk_rope_head_dim: _Size
     v_head_dim: _Size
+    sliding_window: _Size
+    use_sliding_window: _Flag
+    attention_chunk_size: _Size
+    layer_types: list[str] | None
+    is_encoder_decoder: _Flag
+    add_cross_attention: _Flag
+    num_nextn_predict_layers: _Size
 
 
-def read_config(path: Path) -> Model:
-    """The model that a `config.json`, or the folder that holds one, describes. Raises LumosError where it is not valid."""
+READ_KEYS = frozenset(_Config.__annotations__)
+
+
+class TokenWindow(NamedTuple):
+    """Layers that see only the last `tokens` tokens. layers: how many of the model's layers; None where the file does not say."""
+
+    tokens: int
+    layers: int | None
+
+
+class ReadModel(NamedTuple):
+    """A model, what was assumed or not read of the file that describes it, and whether some of its layers see a window only."""
+
+    model: Model
+    notes: tuple[Diagnostic, ...] = ()
+    window: TokenWindow | None = None
+
+
+def read_config(path: Path) -> ReadModel:
+    """The model that a `config.json`, or the folder that holds one, describes. Raises LumosError where it is not valid or not priced."""
     path = path / "config.json" if path.is_dir() else path
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -99,104 +135,161 @@ def read_config(path: Path) -> Model:
         raise LumosError(f"{path}: is not JSON: {error}") from error
     if not isinstance(table, dict):
         raise LumosError(f"{path}: a config.json holds one object, not a {type(table).__name__}")
-    return from_config(table.get("text_config") or table, str(path))
+    inner = table.get("text_config")
+    if not inner:
+        return from_config(table, str(path))
+    if isinstance(inner, dict) and "model_type" not in inner:
+        inner = {**inner, "model_type": table.get("model_type")}
+    read = from_config(inner, str(path))
+    others = ", ".join(sorted(key for key in table if key.endswith("_config") and key not in ("text_config", "quantization_config")))
+    note = [Diagnostic("part-of-a-model", f"only its language model is priced, not {others}")] if others else []
+    return read._replace(notes=(*note, *read.notes))
 
 
-def from_config(table: Mapping[str, Any], place: str) -> Model:
+def from_config(table: object, place: str) -> ReadModel:
     """The model that a configuration's keys describe. place: where they come from, for error messages."""
-    table = _typed(table, place)
-    family = table.get("model_type") or "llama"
-    defaults = _UNGATED.get(family, {})
-    gated = family not in _UNGATED
-    hidden, heads = _size(table, "hidden_size", place), _size(table, "num_attention_heads", place)
-    latent = _latent(table, place)
-    if latent is None and not _optional(table, "head_dim") and hidden % heads:
+    stated = _typed(table, {}, place)
+    _refuse_other_layers(stated, place)
+    kind, notes = stated.get("model_type"), []
+    if not kind:
+        kind = "llama"
+        notes.append(Diagnostic("assumed-architecture", "no model_type: a layer is taken to be that of llama (gated MLP, RMSNorm, rotary)"))
+    read = read_as(table, architecture(kind, place), kind, place)
+    return read._replace(notes=(*notes, *read.notes))
+
+
+def read_as(table: object, known: Architecture, kind: str, place: str) -> ReadModel:
+    """The model that a configuration's keys describe, as one of the architecture `known`. kind: its `model_type`."""
+    notes = []
+    given = known.defaults | {key: value for key, value in _typed(table, known.keys, place).items() if value is not None}
+    model, raw = _model(given, known, kind, place), cast("Mapping[str, object]", table)
+    if known.apart:
+        notes.append(Diagnostic("differs", f"{kind}: {known.apart}; it is priced without"))
+    if given.get("num_nextn_predict_layers"):
+        notes.append(Diagnostic("unread-fields", f"{place}: num_nextn_predict_layers: layers that predict further tokens are not priced"))
+    names = {name for key in READ_KEYS for name in (key, *KEY_NAMES.get(key, ()))} | set(known.keys.values())
+    unread = sorted(key for key in raw if key not in names and not _NEUTRAL.fullmatch(key) and raw[key] not in (None, False, 0, [], {}))
+    if unread:
+        notes.append(Diagnostic("unread-fields", f"{place}: not read: {', '.join(unread)}; what they change is not in the prediction"))
+    return ReadModel(model, tuple(notes), _window(given, model))
+
+
+def _model(table: Mapping[str, Any], known: Architecture, kind: str, place: str) -> Model:
+    style = dict(known.style)
+    hidden, heads, latent = _size(table, "hidden_size", place), _size(table, "num_attention_heads", place), _latent(table, place)
+    if latent is None and not table.get("head_dim") and hidden % heads:
         raise LumosError(f"{place}: hidden_size ({hidden}) is no multiple of num_attention_heads ({heads}); add head_dim")
-    expansion = table.get("expansion_ratio") or 4
-    ffn = _optional(table, "intermediate_size") or (0 if gated and _experts_key(table) else int(expansion * hidden))
-    if gated and not ffn and not _experts_key(table):
+    try:
+        experts = _experts(table, place)
+    except UsageError as error:
+        raise LumosError(f"{place}: {error}") from error
+    ffn = table.get("intermediate_size") or 0
+    if not ffn and not style.get("gated"):
+        ffn = int((table.get("expansion_ratio") or 4) * hidden)
+    if not ffn and not experts:
         raise LumosError(f"{place}: intermediate_size is missing; add it")
-    bias = (bool(table.get("attention_bias", defaults.get("bias", False))) and not gated) or bool(defaults.get("bias", False))
-    positions = str(defaults.get("positions", "rope"))
-    if family == "mpt" and table.get("learned_pos_emb", True) and not (table.get("attn_config") or {}).get("alibi", False):
-        positions = "learned"
-    if family == "mpt":
-        bias = not table.get("no_bias", False)
+    if table.get("no_bias") is False or (table.get("mlp_bias") and table.get("attention_bias")):
+        style |= {"bias": True, "norm_bias": style.get("norm") == "layer"}
+    if table.get("no_bias"):
+        style |= {"bias": False, "norm_bias": False}
+    if kind == "mpt":
+        style["positions"] = "none" if (table.get("attn_config") or {}).get("alibi") or not table.get("learned_pos_emb") else "learned"
+    elif table.get("alibi"):
+        style["positions"] = "none"
+    single = table.get("multi_query") and not table.get("new_decoder_architecture")
     try:
         return Model(
-            name=str(table.get("_name_or_path") or table.get("model_type", "model")),
+            name=str(table.get("_name_or_path") or kind),
             layers=_size(table, "num_hidden_layers", place),
             hidden=hidden,
             heads=heads,
-            kv_heads=_optional(table, "num_key_value_heads") or heads,
-            head_dim=(latent.nope + latent.rope) if latent else (_optional(table, "head_dim") or hidden // heads),
+            kv_heads=1 if single else table.get("num_key_value_heads") or heads,
+            head_dim=(latent.nope + latent.rope) if latent else (table.get("head_dim") or hidden // heads),
             ffn=ffn,
             vocab=_size(table, "vocab_size", place),
-            gated=gated,
-            norm="layer" if family in _UNGATED else "rms",
-            norm_bias=family in _UNGATED and bias,
-            bias=bias,
-            qkv_bias=bool(table.get("attention_bias", family in ("qwen2", "qwen2_moe"))),
-            positions=positions,
-            max_positions=(_optional(table, "max_position_embeddings") or 0) if positions == "learned" else 0,
-            tied=bool(table.get("tie_word_embeddings", defaults.get("tied", False))),
-            qk_norm=family in ("qwen3", "qwen3_moe"),
-            experts=_experts(table, place),
+            bias=bool(style.get("bias")),
+            qkv_bias=bool(table.get("attention_bias", style.get("qkv_bias"))),
+            max_positions=(table.get("max_position_embeddings") or 0) if style.get("positions") == "learned" else 0,
+            tied=bool(table.get("tie_word_embeddings", False)),
+            qk_norm=bool(table.get("qk_norm", style.get("qk_norm"))),
+            **{key: style[key] for key in ("gated", "norm", "norm_bias", "positions", "squared_relu") if key in style},  # type: ignore[arg-type]
+            experts=experts,
             latent=latent,
         )
     except LumosError as error:
         raise LumosError(f"{place}: {error}") from error
 
 
-def _typed(table: object, place: str) -> Mapping[str, Any]:
-    """The keys that are read here. Raises LumosError where one is of another type or out of range."""
+def _typed(table: object, keys: Mapping[str, str], place: str) -> Mapping[str, Any]:
+    """The keys that are read here, by their first names. keys: other names that an architecture gives them. Raises LumosError where
+    one is of another type or out of range."""
+    named: Any = table
+    spelt = {key: key for key in READ_KEYS}
+    if isinstance(table, dict):
+        spelt |= {key: name for key, names in KEY_NAMES.items() for name in reversed((key, *names)) if table.get(name) is not None}
+        spelt |= {key: name for key, name in keys.items() if name in table}
+        named = {**table, **{key: table[name] for key, name in spelt.items() if name in table}}
     try:
-        return cast("Mapping[str, Any]", msgspec.convert(table, _Config))
+        return cast("Mapping[str, Any]", msgspec.convert(named, _Config))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: text with a lone surrogate
-        raise LumosError(f"{place}: {error}; correct the value, or take the config.json from the model's page") from error
+        said = re.sub(r"\$\.(\w+)", lambda found: f"$.{spelt.get(found.group(1), found.group(1))}", str(error))
+        raise LumosError(f"{place}: {said}; correct the value, or take the config.json from the model's page") from error
+
+
+def _refuse_other_layers(table: Mapping[str, Any], place: str) -> None:
+    """Raise LumosError for layers that are not attention of a decoder over its own tokens."""
+    others = sorted(set(table.get("layer_types") or ()) - {*FULL, *WINDOWED})
+    if others:
+        raise LumosError(f"{place}: layer_types: {', '.join(others)}: such layers cannot be priced; known: {', '.join((*FULL, *WINDOWED))}")
+    for key in ("is_encoder_decoder", "add_cross_attention"):
+        if table.get(key):
+            raise LumosError(f"{place}: {key} is true: attention between two sequences cannot be priced, only decoders that see their own")
+
+
+def _window(table: Mapping[str, Any], model: Model) -> TokenWindow | None:
+    tokens = table.get("sliding_window") or table.get("attention_chunk_size")
+    if not tokens or table.get("use_sliding_window") is False:
+        return None
+    kinds = table.get("layer_types")
+    count = sum(kind in WINDOWED for kind in kinds[: model.layers]) if kinds else None
+    return TokenWindow(int(tokens), count) if count != 0 else None
 
 
 def _size(table: Mapping[str, Any], key: str, place: str) -> int:
-    value = _optional(table, key)
-    if value is None:
-        names = ", ".join((key, *_SPELLINGS.get(key, ())))
+    value = table.get(key)
+    if not value:
+        names = ", ".join((key, *KEY_NAMES.get(key, ())))
         raise LumosError(f"{place}: {key} is missing or not a positive whole number; one of {names} must be given")
-    return value
-
-
-def _optional(table: Mapping[str, Any], key: str) -> int | None:
-    for name in (key, *_SPELLINGS.get(key, ())):
-        value = table.get(name)
-        if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-            return value
-    return None
-
-
-def _experts_key(table: Mapping[str, Any]) -> int | None:
-    for key in ("n_routed_experts", "num_local_experts", "num_experts"):
-        value = table.get(key)
-        if isinstance(value, int) and value > 1:
-            return value
-    return None
+    return int(value)
 
 
 def _experts(table: Mapping[str, Any], place: str) -> Experts | None:
-    count = _experts_key(table)
-    if count is None:
+    count = table.get("num_experts") or 0
+    if count < 2:
         return None
-    ffn = _optional(table, "moe_intermediate_size") or _optional(table, "intermediate_size")
-    if ffn is None:
+    ffn = table.get("moe_intermediate_size") or table.get("intermediate_size")
+    if not ffn:
         raise LumosError(f"{place}: moe_intermediate_size is missing; add the width of one expert")
     shared = table.get("n_shared_experts") or 0
     shared_ffn = table.get("shared_expert_intermediate_size") or shared * ffn
+    first, every = table.get("first_k_dense_replace") or 0, table.get("decoder_sparse_step") or 1
+    kinds = table.get("mlp_layer_types")
+    if kinds:
+        first = next((i for i, kind in enumerate(kinds) if kind == "sparse"), len(kinds))
+        every = next((i for i, kind in enumerate(kinds[first + 1 :], 1) if kind == "sparse"), 1)
+        first -= every - 1
+    elif table.get("mlp_only_layers"):
+        first = len(table["mlp_only_layers"])
+        if sorted(table["mlp_only_layers"]) != list(range(first)):
+            raise LumosError(f"{place}: mlp_only_layers: layers without experts among those with can only be priced where they come first")
     return Experts(
         count=count,
         per_token=_size(table, "num_experts_per_tok", place),
         ffn=ffn,
         shared=shared or (1 if shared_ffn else 0),
         shared_ffn=shared_ffn,
-        first_dense=table.get("first_k_dense_replace", 0) or 0,
-        every=table.get("moe_layer_freq", table.get("decoder_sparse_step", 1)) or 1,
+        first_dense=max(0, first),
+        every=every,
         router_bias=table.get("topk_method") == "noaux_tc",
     )
 

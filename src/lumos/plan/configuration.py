@@ -11,20 +11,23 @@ import tomllib
 from dataclasses import fields
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.model import Model, load_model
+from lumos.model.catalogue import read_model
 from lumos.plan.framework import Framework, with_switches
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan, layer_count, layers_of_chunks
 from lumos.plan.profiles import Told, named, release_of
-from lumos.plan.unknowns import with_unknowns
+from lumos.plan.unknowns import unknown_window, with_unknowns
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
+
+if TYPE_CHECKING:
+    from lumos.model import Model
 
 
 class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -102,7 +105,7 @@ def job_from(settings: Settings) -> PlannedJob:
         if getattr(s, key) is None:
             raise UsageError(f"--{key.replace('_', '-')} is needed (or {key} in the file)")
     assert s.model is not None and s.cluster is not None and s.gpus is not None and s.global_batch is not None and s.seq is not None
-    model, cluster = load_model(s.model), load_cluster(s.cluster)
+    (model, read_notes, window), cluster = read_model(s.model), load_cluster(s.cluster)
     cluster.check_size(s.gpus)
     framework, notes = _framework(s)
     rest = s.tp * s.pp * s.cp
@@ -123,8 +126,8 @@ def job_from(settings: Settings) -> PlannedJob:
     plan = Plan(**given)
     check_plan(plan, model)
     _check_effects(s, plan, model)
-    job = PlannedJob(model, plan, framework, cluster, (*notes, *_empty_stages(plan, model)))
-    return with_unknowns(job, stated(s))
+    job = PlannedJob(model, plan, framework, cluster, (*read_notes, *notes, *_empty_stages(plan, model)))
+    return unknown_window(with_unknowns(job, stated(s)), window)
 
 
 def stated(s: Settings) -> set[str]:

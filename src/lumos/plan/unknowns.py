@@ -15,6 +15,8 @@ from lumos.vocabulary import DType, Precision, Recompute, Schedule
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
+    from lumos.model.hugging_face import TokenWindow
+
 #: Rows of the most loaded expert / mean, with capacity limits that drop what exceeds them, and where a router is badly balanced (prior).
 EVEN_SKEW, BAD_SKEW = 1.0, 1.5
 
@@ -35,6 +37,19 @@ def unknown_year(job: PlannedJob, framework: str, notes: str) -> PlannedJob:
     if not answers:
         return job
     return replace(job, unknowns=(*job.unknowns, Unknown("unknown-year", f"of which year is {framework}? (column year)", answers)))
+
+
+def unknown_window(job: PlannedJob, window: TokenWindow | None) -> PlannedJob:
+    """The job of a model of whose layers some see a window of the sequence only. Attention is priced over the whole sequence; the other
+    answer is that of every layer in its window, which reads as many keys as packed documents of the length chosen here."""
+    plan = job.plan
+    if window is None or window.tokens >= plan.seq_len or plan.document:
+        return job
+    length = min(plan.seq_len, round(2 * window.tokens * (1 - window.tokens / (2 * plan.seq_len))))
+    count = "some" if window.layers is None else f"{window.layers} of {job.model.layers}"
+    question = f"{count} layers see {window.tokens} tokens only; attention is priced over all {plan.seq_len}."
+    answers = {"every layer in its window": replace(job, plan=replace(plan, document=length))}
+    return replace(job, unknowns=(*job.unknowns, Unknown("unpriced-window", question, answers)))
 
 
 def unknown_virtual_stages(job: PlannedJob) -> PlannedJob:

@@ -10,11 +10,12 @@ import msgspec
 
 from lumos.choices import check_count
 from lumos.cost.cluster import load_cluster
+from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
-from lumos.model import load_model
+from lumos.model.catalogue import read_model
 from lumos.plan.configuration import Settings
 from lumos.plan.framework import DEFAULTS, SWITCHES, with_switches
-from lumos.plan.profiles import framework_profile
+from lumos.plan.profiles import Told, named
 from lumos.prediction.predict import UNPROVED_SCHEDULES
 from lumos.searching.space import PLAN_COLUMNS, Problem, Space
 from lumos.vocabulary import Precision, Schedule, one_of
@@ -42,7 +43,9 @@ def problem_of(
     loaded = load_cluster(cluster)
     loaded.check_size(check_count(gpus, "gpus"))
     known = one_of(Precision, precision, "precision")
-    return Problem(load_model(model), framework_profile(framework), loaded, gpus, global_batch, seq, known)
+    chosen, read = named(framework, Told(precision=known)), read_model(model)
+    notes = (*read.notes, *([Diagnostic("framework-profile", f"{chosen.framework.name}: {chosen.why}")] if chosen.why else ()))
+    return Problem(read.model, chosen.framework, loaded, gpus, global_batch, seq, known, notes, window=read.window)
 
 
 def switched(problem: Problem, switches: Mapping[str, str]) -> Problem:

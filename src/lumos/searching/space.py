@@ -22,7 +22,7 @@ from lumos.model.transformer import LARGEST_SIZE, MOST_TOKENS
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import MOST_PASSES, Plan
 from lumos.plan.profiles import framework_schedules
-from lumos.plan.unknowns import with_unknowns
+from lumos.plan.unknowns import unknown_window, with_unknowns
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
     from lumos.diagnostics import Diagnostic
     from lumos.model import Model
+    from lumos.model.hugging_face import TokenWindow
     from lumos.plan.framework import Framework
 
 #: The fewest tokens of a sequence that one context-parallel rank holds.
@@ -49,7 +50,8 @@ Ints = NDArray[np.int64]
 class Problem:
     """What all plans of a search share. gpus: devices. global_batch: sequences of a step. seq_len: tokens of a sequence.
     reserved_bytes: memory of each device that a plan may not use (library buffers, fragments, other processes). stated: switches of the
-    framework's profile that were given, so that they are not open. Raises UsageError where no memory is left, or a size is none.
+    framework's profile that were given, so that they are not open. window: what some layers of the model see, where they do not see
+    all. Raises UsageError where no memory is left, or a size is none.
     """
 
     model: Model
@@ -62,6 +64,7 @@ class Problem:
     assumed: tuple[Diagnostic, ...] = ()
     reserved_bytes: float = 0.0
     stated: tuple[str, ...] = ()
+    window: TokenWindow | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "precision", one_of(Precision, self.precision, "precision"))
@@ -85,7 +88,8 @@ class Problem:
 
     def job(self, plan: Plan) -> PlannedJob:
         """The job with that plan, and what it leaves open."""
-        return with_unknowns(PlannedJob(self.model, plan, self.framework, self.cluster, self.assumed), self.stated)
+        job = with_unknowns(PlannedJob(self.model, plan, self.framework, self.cluster, self.assumed), self.stated)
+        return unknown_window(job, self.window)
 
 
 #: Values that a size may take: named one by one, or all from one to another.
