@@ -63,5 +63,8 @@ def test_nics_follow_the_size_of_the_node():
 def test_the_trays_of_a_rack_are_one_domain():
     cluster, codes = read("", 72, "gb200", 4)
     assert (cluster.node.devices, cluster.node.nics, codes) == (72, 72, {"row-tray"})
+    stated, codes = read("NVLINK Gen5 1800 GB/s + NVSWITCH Gen5 | 4x ConnectX-7 IB NDR 400Gb/s", 144, "gb200", 4)
+    assert (stated.node.nics, stated.node.nic_bytes_per_s, "row-network" in codes) == (72, FOUR_HUNDRED, True)  # four a tray
+    assert read("72x ConnectX-7", 144, "gb200")[0].node.nics == 72
     eight = read("", 72, "gb200", 8)[0].node  # no tray: nodes of their own
     assert (eight.devices, eight.nics) == (8, 8)

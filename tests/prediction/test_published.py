@@ -68,6 +68,57 @@ def test_recomputation(text, recompute, layers):
     assert (plan.recompute, plan.recompute_layers) == (recompute, layers)
 
 
+LLAMA_STYLE = {"layers": "32", "hidden": "4096", "heads": "32", "kv_heads": "32", "ffn": "14336", "vocab": "131072", "year": "2025"}
+
+
+@pytest.mark.parametrize(
+    ("name", "gated", "tied"),
+    [
+        ("anything 8.86B", True, False),  # three matrices of the width, and a head of its own
+        ("gpt-like 8.32B", True, True),  # whatever the name begins with
+        ("llama-like 6.98B", False, False),
+        ("falcon-like 6.44B", False, True),
+    ],
+)
+def test_the_number_of_parameters_decides_the_style_of_a_model(name, gated, tied):
+    job = job_of(row(model=name, **LLAMA_STYLE))
+    assert (job.model.gated, job.model.tied) == (gated, tied)
+    assert job.model.parameters == pytest.approx(1e9 * float(name.split()[1][:-1]), rel=0.01)
+    assert "unknown-model" not in {u.code for u in job.unknowns}
+    assert "parameters in the name" in next(d.message for d in job.assumed if d.code == "assumed-style")
+
+
+def test_a_style_that_nothing_decides_is_open_both_ways():
+    for name, width, gated in (("llama 32 layers", "16384", False), ("gpt 32 layers", "11008", True)):
+        job = job_of(row(model=name, **{**LLAMA_STYLE, "ffn": width, "vocab": "32000"}))
+        (unknown,) = [u for u in job.unknowns if u.code == "unknown-model"]
+        assert job.model.gated is gated  # an MLP of four times the width has no gate, unless the number of parameters says so
+        assert {other.model.gated for other in unknown.answers.values()} == {True, False}
+
+
+@pytest.mark.parametrize(("text", "watts", "asked"), [("8 x H100, 500 W each", 500, False), ("power-limited", 700, True), ("", 700, False)])
+def test_a_power_limit_in_words_is_read_or_asked_for(text, watts, asked):
+    job = job_of(row(gpu="H100", notes=text))
+    assert (job.cluster.accelerator.power_w, "unknown-power" in {u.code for u in job.unknowns}) == (watts, asked)
+    assert ("row-power" in codes(job)) is (watts == 500)
+
+
+def test_a_network_between_nodes_may_reach_less_than_its_links():
+    def answers(nodes):
+        job = job_of(row(n_gpus=str(8 * nodes), global_batch=str(32 * nodes), dp="", gpu="H100"))
+        return [tuple(u.answers) for u in job.unknowns if u.code == "unknown-network"]
+
+    assert answers(1) == [] and answers(2) == [("half of the rate",)]
+    assert answers(64) == [("half of the rate", "a quarter of the rate")]
+
+
+@pytest.mark.parametrize(
+    ("name", "year", "profile"), [("NeMo Megatron", "2022", "megatron-2021"), ("NeMo AutoModel", "2025", "fsdp2"), ("NeMo", "2024", "nemo")]
+)
+def test_nemo_is_what_its_year_and_its_part_say(name, year, profile):
+    assert job_of(row(framework=name, year=year)).framework.name == profile
+
+
 def test_dashes_and_thousands():
     job = job_of(row(vpp="-", cp="n/a", seq_len="1,024"))
     assert (job.plan.vpp, job.plan.cp, job.plan.seq_len) == (1, 1, 1024)

@@ -34,9 +34,10 @@ def measured_relative(accelerator: Accelerator, dtype: DType = DType.BF16) -> st
 
 
 def held_clock(accelerator: Accelerator, dtype: DType = DType.BF16) -> float:
-    """The clock under load / that of the measured device; 1 for a measured device, and where no power limit is published."""
+    """The clock under load / that of the measured device; 1 for a measured device at its own limit, and where no
+    limit is published."""
     relative = measured_relative(accelerator, DType.FP8 if dtype.quantised else DType.BF16)
-    if relative is None or relative == accelerator.name:
+    if relative is None:
         return 1.0
     own, other = _power_per_flop(accelerator), _power_per_flop(load_cluster(relative).accelerator)
     return 1.0 if own is None or other is None else float((own / other) ** CLOCK_EXPONENT)

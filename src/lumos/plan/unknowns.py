@@ -8,17 +8,26 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from lumos.plan.job import PlannedJob, Unknown
 from lumos.plan.profiles import other_years, profile_questions
 from lumos.vocabulary import DType, Precision, Recompute, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping
+    from collections.abc import Collection, Mapping, Sequence
 
+    from lumos.model import Model
     from lumos.model.hugging_face import TokenWindow
 
 #: Rows of the most loaded expert / mean, with capacity limits that drop what exceeds them, and where a router is badly balanced (prior).
 EVEN_SKEW, BAD_SKEW = 1.0, 1.5
+
+#: From so many nodes on, links may reach a quarter of their rate together (nanotron's benchmarks on H100, where 64 nodes take longer for a
+#: step than 32).
+MANY_NODES = 32
+#: Shares of a device's own power limit to which operators limit it.
+LIMITED = (0.85, 0.7, 0.55)
 
 
 def with_unknowns(job: PlannedJob, stated: Collection[str] = ()) -> PlannedJob:
@@ -28,7 +37,7 @@ def with_unknowns(job: PlannedJob, stated: Collection[str] = ()) -> PlannedJob:
         for q in profile_questions(job.framework.name)
         if _asks(q.code, job) and not (q.code == "unknown-release" and "release" in stated)
     ]
-    return replace(job, unknowns=(*job.unknowns, *(u for u in (*found, *_of_experts(job, stated)) if u.answers)))
+    return replace(job, unknowns=(*job.unknowns, *(u for u in (*found, *_of_experts(job, stated), *_of_network(job)) if u.answers)))
 
 
 def unknown_year(job: PlannedJob, framework: str, notes: str) -> PlannedJob:
@@ -50,6 +59,47 @@ def unknown_window(job: PlannedJob, window: TokenWindow | None) -> PlannedJob:
     question = f"{count} layers see {window.tokens} tokens only; attention is priced over all {plan.seq_len}."
     answers = {"every layer in its window": replace(job, plan=replace(plan, document=length))}
     return replace(job, unknowns=(*job.unknowns, Unknown("unpriced-window", question, answers)))
+
+
+def _of_network(job: PlannedJob) -> list[Unknown]:
+    """Whether the network holds its rate between as many nodes: what links reach alone is seldom what they reach together, where paths
+    are shared and every rank waits for the slowest. Large groups may reach a quarter."""
+    node = job.cluster.node
+    if job.plan.devices <= node.devices or node.nic_bytes_per_s is None:
+        return []
+    nodes = job.plan.devices // node.devices
+    parts = {"half": 0.5, "a quarter": 0.25} if nodes >= MANY_NODES else {"half": 0.5}
+    answers = {}
+    for name, part in parts.items():
+        slower = msgspec.structs.replace(node, nic_bytes_per_s=part * node.nic_bytes_per_s)
+        answers[f"{name} of the rate"] = replace(job, cluster=msgspec.structs.replace(job.cluster, node=slower))
+    question = f"what do the links between {nodes} nodes reach together? (node.nic_bytes_per_s in a cluster's file; nccl-tests)"
+    return [Unknown("unknown-network", question, answers)]
+
+
+def unknown_power(job: PlannedJob) -> PlannedJob:
+    """The job on devices of which it is said that their power is limited, and not to what."""
+    accelerator = job.cluster.accelerator
+    if accelerator.power_w is None:
+        return job
+    answers = {}
+    for watts in (round(share * accelerator.power_w) for share in LIMITED):
+        limited = msgspec.structs.replace(accelerator, power_w=float(watts))
+        answers[f"{watts} W"] = replace(job, cluster=msgspec.structs.replace(job.cluster, accelerator=limited))
+    question = "to what is the power of a device limited? (accelerator.power_w in a cluster's file)"
+    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-power", question, answers)))
+
+
+def unknown_model(job: PlannedJob, others: Sequence[Model]) -> PlannedJob:
+    """The job of a model of which some facts are not stated, with the models that may be meant as well as open."""
+    answers = {}
+    for model in others:
+        gate, head = "gated" if model.gated else "ungated", "tied" if model.tied else "untied"
+        answers[f"{gate}, {head}, vocabulary {model.vocab}"] = replace(job, model=model)
+    if not answers:
+        return job
+    question = "is the MLP gated, the head the embedding, and how large is the vocabulary? (columns ffn, vocab; a known model)"
+    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-model", question, answers)))
 
 
 def unknown_virtual_stages(job: PlannedJob) -> PlannedJob:

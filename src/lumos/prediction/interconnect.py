@@ -94,17 +94,21 @@ def row_cluster(name: str, per_node: int | None, interconnect: str, devices: int
     if per_node is not None and per_node != cluster.node.devices:
         cluster = _resized(cluster, per_node, notes)
     node = cluster.node
-    network = stated_network(interconnect, node.devices, node.nics or node.devices)
+    host = node.tray or node.devices  # what a text calls a node: of a rack, one of its trays
+    hosts = node.devices // host
+    network = stated_network(interconnect, host, (node.nics or node.devices) // hosts)
     if network is None:
         if devices > node.devices and speaks_of_network(interconnect):
             message = f"interconnect {interconnect!r} states no rate that is understood; {_stated(cluster)} is assumed"
             notes.append(Diagnostic("network-not-understood", message))
         return cluster
-    cluster = msgspec.structs.replace(cluster, node=msgspec.structs.replace(node, nics=network.nics, nic_bytes_per_s=network.each))
+    nics = network.nics if network.nics >= node.devices else hosts * network.nics
+    cluster = msgspec.structs.replace(cluster, node=msgspec.structs.replace(node, nics=nics, nic_bytes_per_s=network.each))
+    of_rack = f", of which each of {hosts} trays has {network.nics}" if nics > network.nics else ""
     if network.sure:
-        notes.append(Diagnostic("row-network", f"{_stated(cluster)}, as the row says"))
+        notes.append(Diagnostic("row-network", f"interconnect {interconnect!r} is read as {_stated(cluster)}{of_rack}"))
     elif devices > node.devices:
-        message = f"interconnect {interconnect!r} states a rate but not how many links a node has; {_stated(cluster)} is assumed"
+        message = f"interconnect {interconnect!r} states a rate but not how many links a node has; {_stated(cluster)}{of_rack} is assumed"
         notes.append(Diagnostic("network-links", message))
     return cluster
 

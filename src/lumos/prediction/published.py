@@ -4,8 +4,8 @@ Columns: model, layers, hidden, heads, kv_heads, ffn, vocab, seq_len, precision,
 tp, pp, vpp, cp, ep, dp, zero_or_fsdp, micro_batch, global_batch, recompute, sequence_parallel, framework, year, notes.
 
 Blanks. A row's own dimensions have precedence over those of the model that it names. What neither has is assumed, with a
-diagnostic: kv_heads = heads; ffn = the gated 8/3 hidden (rounded up to 256) or 4 hidden; vocab = that of the model's
-family, else 51,200; if the row cuts a model to fewer layers, its leading dense layers shrink in proportion (rounded up);
+diagnostic: kv_heads = heads; gate, width of the MLP, vocabulary and head by the number of parameters in the name, and what that leaves
+open both ways (`_unnamed`); if the row cuts a model to fewer layers, its leading dense layers shrink in proportion (rounded up);
 precision as in the framework's profile, or bf16 where the device has no fp8; parallel sizes 1, dp = devices / (tp · pp · cp), and
 where no size is stated and the global batch has fewer sequences than that, the rest of the devices share sequences (cp); micro_batch 1;
 vpp such that a virtual stage has one layer for NeMo with pp > 1; ZeRO, recomputation and sequence parallelism as in the framework's
@@ -18,7 +18,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 from math import gcd
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
@@ -31,12 +31,21 @@ from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
 from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled
-from lumos.plan.unknowns import unknown_precision, unknown_recomputation, unknown_virtual_stages, unknown_year, with_unknowns
+from lumos.plan.unknowns import (
+    unknown_model,
+    unknown_power,
+    unknown_precision,
+    unknown_recomputation,
+    unknown_virtual_stages,
+    unknown_year,
+    with_unknowns,
+)
 from lumos.plan.words import switch_text
 from lumos.prediction.interconnect import row_cluster
 from lumos.vocabulary import Loss, Precision, Recompute, Schedule
 
 if TYPE_CHECKING:
+    from lumos.cost.cluster import Cluster
     from lumos.plan.framework import Framework
 
 PublishedRun = Mapping[str, str]
@@ -44,19 +53,10 @@ PublishedRun = Mapping[str, str]
 #: Texts that tables write for a blank.
 BLANK = ("", "-", "–", "n/a", "na", "none", "null")
 
-#: Families whose MLP is gated (SwiGLU), by how their names begin.
-GATED = ("llama", "internlm", "mistral", "mixtral", "qwen", "deepseek", "yi", "baichuan")
-#: Sizes of the vocabulary by family, from the models' config.json, for rows that leave it open.
-VOCABULARY = {
-    "llama2": 32000,
-    "llama3": 128256,
-    "nemotron": 256000,
-    "mixtral": 32000,
-    "mistral": 32000,
-    "qwen": 151936,
-    "gpt3": 51200,
-    "gpt": 51200,
-}
+#: Sizes of usual vocabularies, of which a row's number of parameters picks one (Llama 2, Megatron's GPT, Llama 3, Qwen, Nemotron).
+VOCABULARIES = (51200, 32000, 50304, 128256, 151936, 256000)
+#: The first year of tables whose models mostly have a gate: the year after LLaMA (Touvron et al. 2023, arXiv:2302.13971).
+GATED_SINCE = 2024
 #: Profiles of NeMo's recipes.
 NEMO = ("nemo", "megatron-bridge")
 #: Tokens of an example of SQuAD 1.1. According to NeMo's performance summaries its fine-tuning runs pack such examples into
@@ -77,17 +77,29 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     told = _told(row)
     framework, why = unprofiled(year, told) if unprofiled_framework else choose(row.get("framework", ""), year, hints, told)
     notes.append(Diagnostic("framework-profile", f"{framework.name}: {why}"))
-    model = model_of(row, notes)
+    model, *others = models_of(row, notes)
     framework = _noted_switches(row, framework, notes)
     plan = _plan_of(row, model, framework, notes)
     name = row.get("gpu", "")
     if not name:
         raise LumosError("the row names no device (column gpu)")
     cluster = row_cluster(name, _number(row, "gpus_per_node"), row.get("interconnect", ""), plan.devices, notes)
+    cluster, limited = _powered(cluster, " ".join(row.get(key, "") for key in ("gpu", "interconnect", "notes")), notes)
     if not row.get("precision", "").strip() and plan.precision not in cluster.accelerator.peak_flops:
         plan = replace(plan, precision=Precision.BF16)
     check_plan(plan, model)
-    return _with_unknowns(PlannedJob(model, plan, framework, cluster, tuple(notes)), row)
+    job = unknown_model(_with_unknowns(PlannedJob(model, plan, framework, cluster, tuple(notes)), row), others)
+    return unknown_power(job) if limited else job
+
+
+def _powered(cluster: Cluster, text: str, notes: list[Diagnostic]) -> tuple[Cluster, bool]:
+    """The cluster with the power limit of a device that a text states, and whether the text speaks of a limit and does not state it."""
+    watts = re.search(r"(?<![\w.])(\d{2,4})\s?W\b", text)
+    if watts is None:
+        return cluster, re.search(r"power[- ]?(?:limit|cap)", text, re.IGNORECASE) is not None
+    accelerator = msgspec.structs.replace(cluster.accelerator, power_w=float(watts.group(1)))
+    notes.append(Diagnostic("row-power", f"{watts.group()!r} is read as the power limit of a device"))
+    return msgspec.structs.replace(cluster, accelerator=accelerator), False
 
 
 def _told(row: PublishedRun) -> Told:
@@ -120,8 +132,9 @@ def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:
 # ---------------------------------------------------------------- model
 
 
-def model_of(row: PublishedRun, notes: list[Diagnostic]) -> Model:
-    """The model that the row names, with the row's own dimensions; or a model of only those dimensions."""
+def models_of(row: PublishedRun, notes: list[Diagnostic]) -> tuple[Model, ...]:
+    """The model that the row names, with the row's own dimensions, or one of only those dimensions; behind it the models that the row does
+    not tell from it."""
     name = row.get("model", "") or "model"
     layers, hidden, heads = (_number(row, key) for key in ("layers", "hidden", "heads"))
     known = find_model(name) or find_model(re.sub(r"\s*\(.*\)|_padding.*", "", name)) or _known_by_prefix(name, hidden)
@@ -129,6 +142,8 @@ def model_of(row: PublishedRun, notes: list[Diagnostic]) -> Model:
         if layers is None or hidden is None or heads is None:
             raise LumosError(f"model {name!r} is not known and the row has no layers, hidden and heads of its own")
         return _unnamed(row, name, layers, hidden, heads, notes)
+    if plain_name(name) != plain_name(known.name):
+        notes.append(Diagnostic("named-model", f"model {name!r} is read as {known.name}"))
     changes: dict[str, int] = {}
     for key in ("layers", "hidden", "heads", "kv_heads", "ffn", "vocab"):
         value = _number(row, key)
@@ -146,7 +161,7 @@ def model_of(row: PublishedRun, notes: list[Diagnostic]) -> Model:
         model = replace(model, experts=replace(model.experts, first_dense=first))
     if model.positions == "learned":
         model = replace(model, max_positions=max(model.max_positions, _number(row, "seq_len") or 0))
-    return model
+    return (model,)
 
 
 def _known_by_prefix(name: str, hidden: int | None) -> Model | None:
@@ -157,25 +172,60 @@ def _known_by_prefix(name: str, hidden: int | None) -> Model | None:
     return model if model is not None and hidden in (None, model.hidden) else None
 
 
-def _unnamed(row: PublishedRun, name: str, layers: int, hidden: int, heads: int, notes: list[Diagnostic]) -> Model:
-    family = plain_name(name)
-    gated = family.startswith(GATED)
-    kv_heads, ffn, vocab = (_number(row, key) for key in ("kv_heads", "ffn", "vocab"))
-    if ffn is None:
-        ffn = -(-8 * hidden // 3 // 256) * 256 if gated else 4 * hidden
-        notes.append(Diagnostic("assumed-ffn", f"MLP width {ffn}"))
-    if vocab is None:
-        vocab = next((size for key, size in VOCABULARY.items() if family.startswith(key)), 51200)
-        notes.append(Diagnostic("assumed-vocab", f"vocabulary of {vocab}"))
-    style = {"gated": True} if gated else {"norm": "layer", "norm_bias": True, "bias": True, "positions": "learned", "tied": True}
-    seq_len = _number(row, "seq_len") or 2048
-    return msgspec.convert(
-        {
-            "name": name, "layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads or heads, "head_dim": hidden // heads,
-            "ffn": ffn, "vocab": vocab, "max_positions": 0 if gated else seq_len, **style,
-        },
-        Model,
-    )  # fmt: skip
+def _unnamed(row: PublishedRun, name: str, layers: int, hidden: int, heads: int, notes: list[Diagnostic]) -> tuple[Model, ...]:
+    """The model of a row's own dimensions, and behind it the models that these do not tell from it.
+
+    The number of parameters in its name decides, if there is one. Otherwise an MLP as wide as four times the model has no gate (two
+    matrices of 4 are as large as three of 8/3), and of a model without a width the year decides.
+    """
+    kv_heads, ffn, vocab, year = (_number(row, key) for key in ("kv_heads", "ffn", "vocab", "year"))
+    gate = ffn < 4 * hidden if ffn is not None else (year or GATED_SINCE) >= GATED_SINCE
+    widths = {True: ffn or -(-8 * hidden // 3 // 256) * 256, False: ffn or 4 * hidden}
+    sizes = {"layers": layers, "hidden": hidden, "heads": heads, "kv_heads": kv_heads or heads, "head_dim": hidden // heads}
+    positions = {"positions": "learned", "max_positions": _number(row, "seq_len") or 2048}
+
+    def of(gated: bool, tied: bool, vocabulary: int) -> Model:
+        style = {} if gated else {"norm": "layer", "norm_bias": True, "bias": True, **positions}
+        fields = {"name": name, **sizes, **style, "gated": gated, "ffn": widths[gated], "tied": tied, "vocab": vocabulary}
+        return msgspec.convert(fields, Model)
+
+    vocabularies = VOCABULARIES if vocab is None else (vocab,)
+    every = [of(gated, tied, size) for size in vocabularies for gated in (gate, not gate) for tied in (not gated, gated)]
+    stated = _parameters(name)
+    fitting = [] if stated is None else [m for m in every if abs(m.parameters / stated.count - 1) <= stated.rounding]
+    if fitting:
+        models = tuple(m for m in fitting if m.vocab == fitting[0].vocab)
+    else:  # one fact at a time may be otherwise
+        models = (*every[:3], *(of(gate, not gate, size) for size in vocabularies[1:4]))
+    model = models[0]
+    said = f"{stated} in the name" if fitting else "no number of parameters in the name decides"
+    for code, blank, text in (("assumed-ffn", ffn, f"MLP width {model.ffn}"), ("assumed-vocab", vocab, f"vocabulary of {model.vocab}")):
+        if blank is None:
+            notes.append(Diagnostic(code, f"{text} ({said})"))
+    kind = f"{'gated' if model.gated else 'ungated'} MLP, {'tied' if model.tied else 'untied'} head"
+    notes.append(Diagnostic("assumed-style", f"{kind} ({said}; MLP width {model.ffn}, hidden size {hidden})"))
+    return models
+
+
+class _Stated(NamedTuple):
+    """A number of parameters as a name states it, and the share by which it is rounded."""
+
+    count: float
+    rounding: float
+
+    def __str__(self) -> str:
+        return f"{self.count / 1e9:g} B parameters"
+
+
+def _parameters(name: str) -> _Stated | None:
+    """The number of parameters that a name states ("1.34B"), unless it is that of the experts of a mixture ("8x7B")."""
+    found = re.search(r"(?<![\w.])(\d+(?:\.(\d+))?)\s*([bm])(?![a-z0-9])", name.lower())
+    if found is None:
+        return None
+    unit = 1e9 if found.group(3) == "b" else 1e6
+    last = 10.0 ** -len(found.group(2) or "")
+    value = float(found.group(1))
+    return _Stated(value * unit, max(0.01, 0.5 * last / value)) if value else None
 
 
 # ---------------------------------------------------------------- plan
