@@ -47,13 +47,14 @@ if TYPE_CHECKING:
     from lumos.model import Model, load_model
     from lumos.plan.framework import Framework
     from lumos.plan.plan import Plan
-    from lumos.prediction.facade import Validation, predict, validate
+    from lumos.prediction.facade import Validation, validate
     from lumos.prediction.layout import Layout
     from lumos.prediction.predict import Prediction
     from lumos.reports.export.job import export as export
     from lumos.reports.facade import Written, report
     from lumos.result import Rows
     from lumos.scripted.facade import whatif
+    from lumos.searching.choice import predict
     from lumos.searching.facade import Explained, Swept, explain, search
     from lumos.searching.search import Found
     from lumos.simulation import simulate
@@ -166,12 +167,13 @@ if not TYPE_CHECKING:  # a type checker would take it for an answer to every nam
             "lumos.model": ("Model", "load_model"),
             "lumos.plan.framework": ("Framework",),
             "lumos.plan.plan": ("Plan",),
-            "lumos.prediction.facade": ("Validation", "predict", "validate"),
+            "lumos.prediction.facade": ("Validation", "validate"),
             "lumos.prediction.layout": ("Layout",),
             "lumos.prediction.predict": ("Prediction",),
             "lumos.reports.export.job": ("export",),
             "lumos.reports.facade": ("Written", "report"),
             "lumos.result": ("Rows",),
+            "lumos.searching.choice": ("predict",),
             "lumos.searching.facade": ("Explained", "Swept", "explain", "search"),
             "lumos.searching.search": ("Found",),
             "lumos.simulation": ("simulate",),

@@ -44,6 +44,8 @@ Switch = Annotated[
     list[str] | None,
     typer.Option(metavar="KEY=VALUE", help="Set a switch of the framework's profile; repeatable.", show_default=False),
 ]
+#: A size of a plan.
+Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
 Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not valid JSON, and repair what can be repaired.")]
 
 #: Where verbs that answer about a job write that job.

@@ -7,10 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from lumos.choices import one_or_other
-from lumos.cli.output import Chakra, Json, Kineto, Perfetto, Switch, console, write_json
+from lumos.cli.output import Chakra, Count, Json, Kineto, Perfetto, Switch, console, write_json
 from lumos.vocabulary import Precision, Recompute, Schedule
-
-Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
 
 
 def command(
@@ -60,12 +58,15 @@ def command(
     seed: Annotated[int, typer.Option(help="Seed of jitter and clock offsets.")] = 0,
     json: Json = False,
 ) -> None:
-    """Predict the step of a configuration: how long it takes, how much memory it needs, what bounds it."""
+    """Predict the step of a configuration: how long it takes, how much memory it needs, what bounds it.
+
+    Where no size of the plan is given, that of the fastest plan that fits. The exit status is 1 where nothing fits.
+    """
     given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.errors import UsageError
     from lumos.output_files import check_outputs, check_places
     from lumos.plan.words import JobWords, switches_of
-    from lumos.prediction.facade import predict
+    from lumos.searching.choice import predict
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
@@ -88,10 +89,12 @@ def command(
         write_kineto(kineto, prediction, ranks=ranks, jitter=jitter, clock_offset_ns=round(1000 * clock_offset), seed=seed)
     if json:
         write_json(prediction)
-        return
-    from lumos.reports.text.format import paragraph
-    from lumos.reports.text.predict import print_prediction
+    else:
+        from lumos.reports.text.format import paragraph
+        from lumos.reports.text.predict import print_prediction
 
-    print_prediction(console(), prediction)
-    if plot is not None:
-        paragraph(console(), f"drawn in {plot}")
+        print_prediction(console(), prediction)
+        if plot is not None:
+            paragraph(console(), f"drawn in {plot}")
+    if not prediction.memory.fits:
+        raise typer.Exit(1)

@@ -23,8 +23,8 @@ def command(
     ] = None,
     model: Annotated[str | None, typer.Option(help="A known model, or the path of a config.json.", show_default=False)] = None,
     cluster: Annotated[
-        str | None,
-        typer.Option(help="A known cluster, or a .toml file.", show_default=False),
+        list[str] | None,
+        typer.Option(help="A known cluster, or a .toml file; repeatable, to compare.", show_default=False),
     ] = None,
     gpus: Annotated[int | None, typer.Option(min=1, help="Devices of the job.", show_default=False)] = None,
     global_batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step.", show_default=False)] = None,
@@ -50,6 +50,12 @@ def command(
     mixed_with: Annotated[
         list[str] | None, typer.Option(metavar="CLUSTER", help="Nodes of this kind are part of the job too; repeatable.")
     ] = None,
+    tokens: Annotated[
+        float | None, typer.Option(min=1.0, help="Tokens of the whole training run: its days and dollars.", show_default=False)
+    ] = None,
+    price: Annotated[
+        float | None, typer.Option(min=0.0, help="Dollars of a device and hour, in place of a published price.", show_default=False)
+    ] = None,
     objective: Annotated[
         str, typer.Option(help="What the best of a sweep is: step-time, tokens (per second and device), cost or energy (per token).")
     ] = "step-time",
@@ -71,27 +77,36 @@ def command(
     from lumos.errors import UsageError
     from lumos.output_files import check_places
     from lumos.plan.words import switches_of
-    from lumos.searching.facade import SearchWords, Swept, search
+    from lumos.searching.facade import SearchWords, Swept, search, side_by_side
     from lumos.searching.settings import sweep_of
     from lumos.searching.sweep import OBJECTIVES, best_value, check_objective
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
-    if sweep is not None and any(files.values()):
-        raise UsageError("--sweep has many answers, and --perfetto, --chakra and --kineto write one job; leave out --sweep")
+    clusters = cluster or []
+    if (sweep is not None or len(clusters) > 1) and any(files.values()):
+        raise UsageError("--sweep and several --cluster have many answers, and --perfetto, --chakra and --kineto write one job")
+    if len(clusters) > 1 and (sweep is not None or paths):
+        raise UsageError("several --cluster exclude --sweep and traces: one thing is compared at a time")
     keep_inputs(paths or (), parquet, plot, *files.values())
     check_places(parquet, plot, perfetto)
     check_choice(objective, OBJECTIVES, "an objective")
-    if sweep is not None and cluster is not None and not mixed_with:
-        check_objective(objective, load_cluster(cluster))
-    words = {key: value for key, value in given.items() if key in SearchWords.__optional_keys__}
+    if sweep is not None and clusters and not mixed_with:
+        check_objective(objective, load_cluster(clusters[0]))
+    words = {key: value for key, value in given.items() if key in SearchWords.__optional_keys__ and key != "cluster"}
+    if len(clusters) == 1:
+        words["cluster"] = clusters[0]
     if switch:
         words["switches"] = switches_of(switch)
     words["progress"] = stages("plans")
     job = read(*paths, progress=progress("reading", "bytes")) if paths else None
-    key = "" if sweep is None else sweep_of(sweep)[0]
-    rows: Sequence[Swept] = [Swept(0, search(job, **words))] if sweep is None else search(job, sweep=sweep, **words)
+    key = "cluster" if len(clusters) > 1 else "" if sweep is None else sweep_of(sweep)[0]
+    rows: Sequence[Swept]
+    if key == "cluster":
+        rows = side_by_side(clusters, **words)
+    else:
+        rows = [Swept(0, search(job, **words))] if sweep is None else search(job, sweep=sweep, **words)
     found = rows[0].found
     if parquet is not None:
         from lumos.reports.export.search_table import write_parquet
@@ -100,21 +115,23 @@ def command(
     if plot is not None:
         from lumos.reports.plots.search import plot_front, plot_sweep
 
-        plot_sweep(plot, key, rows) if sweep is not None else plot_front(plot, found)
+        plot_sweep(plot, key, rows) if key else plot_front(plot, found)
     if any(files.values()):
         from lumos.reports.export.job import export
 
         export(found, **files)
-    if json and sweep is not None:
+    if json and key:
         write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **f.to_dict()} for value, f in rows]})
     elif json:
         write_json(found)
     else:
         from lumos.reports.text.search import print_found, print_sweep
 
-        if sweep is None:
+        if not key:
             print_found(console(), found)
         else:
             print_sweep(console(), key, rows, best_value(rows, objective))
     if not all(f.complete for _, f in rows):
         raise typer.Exit(INTERRUPTED)
+    if not any(f.best for _, f in rows):
+        raise typer.Exit(1)

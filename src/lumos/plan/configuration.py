@@ -41,12 +41,12 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     gpus: int | None = None
     global_batch: int | None = None
     seq: int | None = None
-    micro_batch: int = 1
-    tp: int = 1
-    pp: int = 1
-    vpp: int = 1
-    cp: int = 1
-    ep: int = 1
+    micro_batch: int | None = None
+    tp: int | None = None
+    pp: int | None = None
+    vpp: int | None = None
+    cp: int | None = None
+    ep: int | None = None
     dp: int | None = None
     zero: int | None = None
     shard: int = 0
@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     switches: dict[str, str] = {}
 
 
+#: Settings that say how the job is spread over the devices.
+DEGREES = ("tp", "pp", "vpp", "cp", "ep", "dp", "micro_batch")
 #: Settings that are fields of `Plan` under the same name.
 _PLAN_FIELDS = tuple(field.name for field in fields(Plan) if field.name in Settings.__struct_fields__)
 
@@ -98,12 +100,19 @@ def _in_words(message: str, table: dict[str, Any]) -> str:
     return f"{key} = {table[key]!r} must be {words.get(kind, kind)}"
 
 
+def check_needed(settings: Settings) -> None:
+    """Raise UsageError if a setting is missing that every job needs."""
+    for key in ("model", "cluster", "gpus", "global_batch", "seq"):
+        if getattr(settings, key) is None:
+            raise UsageError(f"--{key.replace('_', '-')} is needed (or {key} in the file)")
+
+
 def job_from(settings: Settings) -> PlannedJob:
     """The job that the settings describe. Raises UsageError if one is missing or unknown, PlanError if they contradict each other."""
-    s = settings
-    for key in ("model", "cluster", "gpus", "global_batch", "seq"):
-        if getattr(s, key) is None:
-            raise UsageError(f"--{key.replace('_', '-')} is needed (or {key} in the file)")
+    ones = {key: 1 for key in DEGREES if getattr(settings, key) is None and key != "dp"}
+    s = msgspec.structs.replace(settings, **ones)
+    assert s.tp is not None and s.pp is not None and s.cp is not None and s.vpp is not None
+    check_needed(s)
     assert s.model is not None and s.cluster is not None and s.gpus is not None and s.global_batch is not None and s.seq is not None
     (model, read_notes, window), cluster = read_model(s.model), load_cluster(s.cluster)
     cluster.check_size(s.gpus)
@@ -151,10 +160,10 @@ def _empty_stages(plan: Plan, model: Model) -> list[Diagnostic]:
 
 def _check_effects(s: Settings, plan: Plan, model: Model) -> None:
     """Raise PlanError for a setting that would have no effect, or a different one from what its name says."""
-    if s.schedule == Schedule.INTERLEAVED and s.vpp == 1:
+    if s.schedule == Schedule.INTERLEAVED and plan.vpp == 1:
         raise PlanError("plan: the interleaved schedule needs vpp above 1; without it, it is 1f1b")
-    if s.schedule == Schedule.ONE_F_ONE_B and s.vpp > 1:
-        raise PlanError(f"plan: vpp ({s.vpp}) makes the schedule interleaved, not 1f1b; leave one of them out")
+    if s.schedule == Schedule.ONE_F_ONE_B and plan.vpp > 1:
+        raise PlanError(f"plan: vpp ({plan.vpp}) makes the schedule interleaved, not 1f1b; leave one of them out")
     most = max(layer_count(chunks) for chunks in layers_of_chunks(plan, model))
     if s.recompute_layers != -1 and plan.recompute is not Recompute.FULL:
         raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) needs recompute full, not {plan.recompute}")

@@ -1,7 +1,5 @@
-"""`lumos.predict` and `lumos.validate`: a prediction, and the score over tables of measured runs, as keyword arguments with the words of
-the command line.
+"""`lumos.validate`: the score of predictions over tables of measured runs.
 
-    lumos.predict(model="gpt3-175b", cluster="h100", gpus=512, global_batch=1536, seq=2048, tp=8, pp=8)
     lumos.validate("runs.csv")
 """
 
@@ -9,30 +7,15 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any
 
-from lumos.plan.configuration import Settings, job_from, read_settings
-from lumos.plan.words import JobWords, with_words
 from lumos.prediction.leave_out import LeaveOut, score_left_out
-from lumos.prediction.predict import Prediction
-from lumos.prediction.predict import predict_job as prediction_of
 from lumos.prediction.validate import Scored, read_tables, rows_of, score, summary
 from lumos.result import Shown
 from lumos.vocabulary import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-
-def predict(file: str | os.PathLike[str] | None = None, *, blocks: bool | None = None, **settings: Unpack[JobWords]) -> Prediction:
-    """The step of a configuration: how long, how much memory, what bounds it. No trace is needed.
-
-    file: a TOML file of settings; those given here win over it. settings: see `JobWords`; model, cluster, gpus, global_batch and seq are
-    needed. blocks: simulate runs of blocks (True) or every kernel (False); None for every kernel of jobs that are small enough.
-    Raises UsageError where settings are incomplete, unknown or contradict each other, LumosError where a file cannot be read.
-    """
-    read = read_settings(os.fspath(file)) if file is not None else Settings()
-    return prediction_of(job_from(with_words(read, settings, "predict")), coarse=blocks)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

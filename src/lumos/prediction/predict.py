@@ -242,6 +242,10 @@ def work_class(work: Work, lane: RankStream) -> str:
     return "contention" if isinstance(work, Contention) else "element-wise"
 
 
+#: The sizes and choices of a plan that an answer names.
+_SIZES = ("tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "sequence_parallel", "recompute", "schedule")
+
+
 def result(p: Prediction) -> dict[str, Any]:
     """The keys of `lumos predict --json`."""
     m = p.memory
@@ -267,6 +271,7 @@ def result(p: Prediction) -> dict[str, Any]:
         "bound_by": p.bound_by,
         "granularity": p.granularity,
         "framework": p.job.framework.name,
+        "plan": {key: getattr(p.job.plan, key) for key in _SIZES},
         "parameters": p.job.model.parameters,
         "unknowns": [{"code": u.code, "question": u.question, "factors": dict(u.factors)} for u in p.unknowns],
         "diagnostics": [{"code": d.code, "message": d.message} for d in p.diagnostics],

@@ -18,7 +18,7 @@ from lumos.changes.predicted import predicted_job
 from lumos.choices import as_mapping, as_number, check_choice
 from lumos.cost.cluster import load_cluster
 from lumos.errors import LumosError, UsageError
-from lumos.plan.configuration import Settings, job_from, read_settings
+from lumos.plan.configuration import DEGREES, Settings, job_from, read_settings
 from lumos.plan.words import JobWords, PlanWords, switch_text, with_words
 from lumos.prediction.predict import Prediction, predict_job, result
 from lumos.result import Rows, Shown, plain
@@ -62,7 +62,8 @@ class SearchWords(SpaceWords, total=False):
     switches: single switches of the framework's profile, by name, in every plan.
     refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". reserve_gb: memory of each
     device that plans may not use. proved: only schedules that were compared with measured runs. mixed_with: clusters whose nodes are part
-    of the job too. prune: skip plans whose lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at
+    of the job too. tokens: of the whole training run, for its days and dollars; price: dollars of a device and hour, in place of a
+    published price. prune: skip plans whose lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at
     ray_address. progress: called with the stage of the search, and how much of the stage is done and in all.
     """
 
@@ -79,6 +80,8 @@ class SearchWords(SpaceWords, total=False):
     reserve_gb: float
     proved: bool
     mixed_with: Words
+    tokens: float
+    price: float
     prune: bool
     engine: str
     ray_address: str
@@ -86,9 +89,9 @@ class SearchWords(SpaceWords, total=False):
 
 
 class Swept(NamedTuple):
-    """The result of a search with one value of the swept size."""
+    """The result of a search with one value of the swept size, or on one of several clusters."""
 
-    value: int
+    value: int | str
     found: Found
 
 
@@ -121,17 +124,29 @@ def search(
     switches = as_mapping(words.get("switches", {}), "switches", "{'dropout': True}")
     problem = switched(problem, {key: switch_text(value) for key, value in switches.items()})
     problem = replace(problem, reserved_bytes=1e9 * as_number(words.get("reserve_gb", 0.0), "reserve_gb"))
+    tokens, price = (as_number(words[word], word) if word in words else None for word in ("tokens", "price"))
+    if (tokens is not None and tokens <= 0) or (price is not None and price < 0):
+        raise UsageError(f"tokens ({tokens}) must be above 0, and price ({price}) at least 0")
     key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
 
     with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
 
         def run(p: Problem) -> Found:
-            return search_problem(
+            found = search_problem(
                 p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine_of(p)
             )
+            return replace(found, tokens=tokens, price=price)
 
         rows = sweep_problem(problem, key, values, run)
     return rows[0][1] if sweep is None else Rows(Swept(value, found) for value, found in rows)
+
+
+def side_by_side(clusters: Sequence[str], **words: Unpack[SearchWords]) -> Rows[Swept]:
+    """The same search on each of several clusters."""
+    if len(set(clusters)) < len(clusters):
+        raise UsageError(f"--cluster names a cluster twice: {', '.join(clusters)}")
+    on_each: list[SearchWords] = [{**words, "cluster": name} for name in clusters]
+    return Rows(Swept(each["cluster"], search(**each)) for each in on_each)
 
 
 def _problem(job: Source | None, words: SearchWords) -> Problem:
@@ -210,15 +225,22 @@ PlanSource: TypeAlias = PlanWords | str | os.PathLike[str]
 def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> Explained:
     """Why one plan beats another: the difference of the two steps, part by part.
 
-    job: what both plans share (model, cluster, gpus, global_batch, seq and settings of the plan); it overrides files. Raises UsageError
+    job: what both plans share (model, cluster, gpus, global_batch, seq and settings of the plan); it overrides files, but not sizes that a
+    plan states itself. Raises UsageError
     where a plan is incomplete, unknown or contradicts itself, or where the two are of different clusters.
     """
-    jobs = [job_from(with_words(_settings(plan), job, "explain")) for plan in (first, second)]
+    jobs = [job_from(_with_shared(_settings(plan), job)) for plan in (first, second)]
     if jobs[0].cluster != jobs[1].cluster:
         raise UsageError(f"the plans are of two clusters ({jobs[0].cluster.name}, {jobs[1].cluster.name}); explain compares plans on one")
     pricer = Pricer(jobs[0].cluster)
     a, b = (predict_job(job, pricer, coarse=True) for job in jobs)
     return Explained(a, b, difference_of(a, b, pricer), (reduced_otherwise(jobs[0], pricer), reduced_otherwise(jobs[1], pricer)))
+
+
+def _with_shared(plan: Settings, job: JobWords) -> Settings:
+    """A plan's settings with those that both plans share. A size that the plan states is its own."""
+    shared = {key: value for key, value in job.items() if key not in DEGREES or getattr(plan, key) is None}
+    return with_words(plan, cast("JobWords", shared), "explain")
 
 
 def _settings(plan: PlanSource) -> Settings:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from lumos.errors import InterruptedSearchError
 from lumos.prediction.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown, plain
 from lumos.searching.bounds import lower_bounds
+from lumos.searching.campaign import Campaign, campaign
 from lumos.searching.engine import Engine, Local, Simulated
 from lumos.searching.explain import Against, Timed, against
 from lumos.searching.memory import peak_bytes
@@ -95,7 +96,8 @@ class Found(Shown):
     least, None where there is no plan. excluded: those that break a condition on plan or memory. pruned: those whose lower bound proves
     them slower. evaluated: those that were timed. simulated: those simulated in full. best: those of them that meet the conditions, best
     first.
-    complete: False where the search was interrupted. pricer: what the plans were timed with.
+    complete: False where the search was interrupted. pricer: what the plans were timed with. tokens: of a whole training run; price: dollars of
+    a device and hour (`campaigns`).
     """
 
     problem: Problem
@@ -111,6 +113,8 @@ class Found(Shown):
     candidates: Candidates
     complete: bool = True
     pricer: Pricer | None = None
+    tokens: float | None = None
+    price: float | None = None
 
     @property
     def against_first(self) -> tuple[Against | None, ...]:
@@ -126,6 +130,12 @@ class Found(Shown):
         compared with measured runs, if there is one. None where there is no plan."""
         equal = [i for i, a in enumerate(self.against_first) if a is None or a.equal]
         return min(equal, key=lambda i: (self.best[i].job.plan.schedule in UNPROVED_SCHEDULES, self.best[i].time.high_s), default=None)
+
+    @property
+    def campaigns(self) -> tuple[Campaign, ...]:
+        """The whole training run with each plan of `best`; empty where its tokens are not given."""
+        p, tokens = self.problem, self.tokens
+        return () if tokens is None else tuple(campaign(p.cluster, p.gpus, q.tokens_per_s_per_gpu, tokens, self.price) for q in self.best)
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos search --json`."""
@@ -250,8 +260,16 @@ class _Full:
 
     def accepted(self) -> list[Simulated]:
         """The plans that meet the conditions, best first."""
-        rows = [row for row, accepted in self._accepted.items() if accepted]
-        return [self._known[row] for row in sorted(rows, key=lambda row: (self._known[row].time.time_s, row))][: self._wanted]
+        return [self._known[row] for row in self._distinct(self._accepted)][: self._wanted]
+
+    def _distinct(self, rows: Iterable[int]) -> list[int]:
+        """Those of the rows that meet the conditions, best first, each plan once: where sharding more changes neither time nor memory, as
+        in a pipeline that reduces once a step, the plans are one."""
+        found: dict[object, int] = {}
+        for row in sorted((row for row in rows if self._accepted[row]), key=lambda row: (self._known[row].time.time_s, row)):
+            p = self._known[row]
+            found.setdefault((p.time, p.keys["memory"]["peak_bytes"], replace(p.job.plan, zero=0)), row)
+        return list(found.values())
 
     def limit(self, plans: Plans, seconds: Floats) -> float:
         """A time that as many plans as are wanted reach in the full simulation, so that slower plans cannot be among the best; infinite
@@ -264,11 +282,11 @@ class _Full:
         """Simulate the plans that were timed fastest, until as many as are wanted meet the conditions or `MOST_ATTEMPTS` is reached."""
         ranked = np.argsort(seconds, kind="stable")
         ranked = ranked[np.isfinite(seconds[ranked])][: MOST_ATTEMPTS * self._wanted]
-        met = 0
-        while met < self._wanted and len(ranked):
-            chosen, ranked = ranked[: self._wanted - met], ranked[self._wanted - met :]
-            self._simulate(plans, [row for row in chosen.tolist() if row not in self._known])
-            met += sum(self._accepted[row] for row in chosen.tolist())
+        tried: list[int] = []
+        while (lacking := self._wanted - len(self._distinct(tried))) > 0 and len(ranked):
+            chosen, ranked = ranked[:lacking].tolist(), ranked[lacking:]
+            self._simulate(plans, [row for row in chosen if row not in self._known])
+            tried += chosen
 
     def settle(self, plans: Plans, seconds: Floats) -> None:
         """Simulate also the plans that the coarse form took for faster than the last of the best turned out to be, up to `MOST_DOUBTED`."""
@@ -309,7 +327,10 @@ def search_keys(found: Found) -> dict[str, Any]:
         "simulated": found.simulated,
         "seconds_s": found.seconds_s,
         "complete": found.complete,
-        "best": [{**keys_of(p), "against_first": plain(a)} for p, a in zip(found.best, found.against_first, strict=True)],
+        "best": [
+            {**keys_of(p), "against_first": plain(a), **({"campaign": plain(found.campaigns[i])} if found.campaigns else {})}
+            for i, (p, a) in enumerate(zip(found.best, found.against_first, strict=True))
+        ],
         "safest": found.safest,
         "pareto": [
             {**plan_keys(c.plans.plan(row)), "step_time_s": float(c.seconds[row]), "peak_bytes": int(c.peak[row])}

@@ -40,7 +40,7 @@ def sweep_sizes(problem: Problem, key: str, values: Sequence[int], run: Callable
     return out
 
 
-def best_value(rows: Sequence[tuple[int, Found]], objective: str) -> int | None:
+def best_value(rows: Sequence[tuple[int | str, Found]], objective: str) -> int | str | None:
     """The value whose best plan is the best by the objective; None where no value has a plan. Raises UsageError where the cluster's file
     does not say what the objective needs."""
     scored = [(value, _score(found, objective)) for value, found in rows if found.best]

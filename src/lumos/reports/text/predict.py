@@ -28,7 +28,8 @@ MEMORY_PARTS = {
 def print_prediction(console: Console, p: Prediction) -> None:
     """Print the time of the step, its parts, what bounds it, and the memory."""
     sentence(console, predict_headline(p))
-    for line in (*_job(p), *operating_lines(p.operating)):
+    chosen = [d.message for d in p.diagnostics if d.code == "chosen-plan"]
+    for line in (*chosen, *_job(p), *operating_lines(p.operating)):
         paragraph(console, line)
     heading(console, "Where the step goes (mean over stages)")
     rows = [
@@ -42,13 +43,17 @@ def print_prediction(console: Console, p: Prediction) -> None:
     bounds = ", ".join(f"{bound} {percent(share, decimals=1)}" for bound, share in p.bound_by.items())
     paragraph(console, f"bound by {bounds}")
     _print_memory(console, p)
-    print_diagnostics(console, p.diagnostics)
+    print_diagnostics(console, [d for d in p.diagnostics if d.code != "chosen-plan"])
 
 
 def predict_headline(p: Prediction) -> str:
-    """The answer in one sentence."""
+    """The answer in one sentence. A plan that does not fit is no answer, and that is said first."""
     low, high = (duration(seconds * 1e9) for seconds in (p.time.low_s, p.time.high_s))
-    return f"{duration(p.time.time_s * 1e9)} a step (80 % interval {low} to {high}), MFU {percent(p.model_flops_utilization, decimals=1)}"
+    step = f"{duration(p.time.time_s * 1e9)} a step (80 % interval {low} to {high}), MFU {percent(p.model_flops_utilization, decimals=1)}"
+    if p.memory.fits:
+        return step
+    capacity = (p.job.cluster.accelerator.memory_bytes or 0) / 1e9
+    return f"does not fit: {p.memory.peak_bytes / 1e9:.1f} GB of {capacity:.0f} on stage {p.memory.stage}; it would take {step}"
 
 
 def _job(p: Prediction) -> tuple[str, str, str]:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.plan.plan import Plan
+    from lumos.searching.campaign import Campaign
     from lumos.searching.engine import Simulated
     from lumos.searching.explain import Against
     from lumos.searching.facade import Explained
@@ -55,7 +56,12 @@ def print_found(out: Console, found: Found) -> None:
     )
     for note in p.assumed:
         paragraph(out, note.message)
-    table(out, ("plan", "step s", "+ %", "tok/s/GPU", "MFU", "peak GB"), [_row(q, best) for q in found.best], whole=True)
+    runs = [_campaign_cells(run) for run in found.campaigns] or [()] * len(found.best)
+    columns = ("plan", "step s", "+ %", "tok/s/GPU", *(("peak GB", "days", "dollars") if found.campaigns else ("MFU", "peak GB")))
+    rows = [_row(q, best) for q in found.best]
+    lines = [(*row[:4], row[5], *run) if run else row for row, run in zip(rows, runs, strict=True)]
+    table(out, columns, lines, whole=True)
+    _print_prices(out, [found])
     for line in operating_lines(operating(p.cluster, p.gpus, best.tokens_per_s_per_gpu)):
         paragraph(out, line)
     _print_equal(out, found)
@@ -116,23 +122,47 @@ def _capacity(found: Found) -> str:
     return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:g} GB{reserved}"
 
 
-def print_sweep(out: Console, key: str, rows: Sequence[tuple[int, Found]], best: int | None) -> None:
+def _campaign_cells(run: Campaign) -> tuple[str, str]:
+    """Days and dollars of a training run."""
+    return ("–" if run.days is None else f"{run.days:,.1f}", "–" if run.dollars is None else f"{run.dollars:,.0f}")
+
+
+def _print_prices(out: Console, found: Sequence[Found]) -> None:
+    """Say for how many tokens days and dollars are, and by whose prices."""
+    runs = {f.problem.cluster.name: f.campaigns[0] for f in found if f.campaigns}
+    for name, run in runs.items():
+        price = "no price is known (--price)"
+        if run.price is not None:
+            of = f"{run.price.source}, {run.price.date}" if run.price.date else run.price.source
+            price = f"{run.price.dollars_per_hour:g} dollars an hour of a device ({of})"
+        paragraph(out, f"days and dollars for {run.tokens:,.0f} tokens on {name}: {price}")
+
+
+def print_sweep(out: Console, key: str, rows: Sequence[tuple[int | str, Found]], best: int | str | None) -> None:
     """Print the best plan for every value of the swept size."""
     p = rows[0][1].problem
-    out.print(f"{p.model.name} on {p.cluster.name}: the best plan for every {key}; best of all: {best}")
+    where = f"{p.gpus} devices" if key == "cluster" else p.cluster.name
+    out.print(f"{p.model.name} on {where}: the best plan for every {key}; best of all: {best}")
     for note in p.assumed:
         paragraph(out, note.message)
     costs = [operating_of(found) if found.best else None for _, found in rows]
     shown = [name for name, text in _COSTS.items() if any(c is not None and text(c) for c in costs)]
     lines = []
+    priced = any(found.campaigns for _, found in rows)
+    rated = not shown and not priced
     for (value, found), cost in zip(rows, costs, strict=True):
+        name = value if isinstance(value, str) else f"{value:,}"
+        runs = _campaign_cells(found.campaigns[0]) if found.campaigns else ("–", "–") if priced else ()
         if found.best and cost is not None:
             q = found.best[0]
             plan, step, _, rate, used, peak = _row(q, q)
-            lines.append((f"{value:,}", plan, step, rate, *([] if shown else [used]), peak, *(_COSTS[name](cost) or "–" for name in shown)))
+            lines.append((name, plan, step, rate, *([used] if rated else []), peak, *(_COSTS[c](cost) or "–" for c in shown), *runs))
         else:
-            lines.append((f"{value:,}", "no plan fits", *["–"] * (3 + max(1, len(shown)))))
-    table(out, (key, "plan", "step s", "tok/s/GPU", *([] if shown else ["MFU"]), "peak GB", *shown), lines, left=(1,), whole=True)
+            lines.append((name, "no plan fits", *["–"] * (3 + rated + len(shown)), *runs))
+    run_columns = ("days", "dollars") if priced else ()
+    columns = (key, "plan", "step s", "tok/s/GPU", *(["MFU"] if rated else []), "peak GB", *shown, *run_columns)
+    table(out, columns, lines, left=(1,), whole=True)
+    _print_prices(out, [found for _, found in rows])
     if shown:
         paragraph(out, "dollars, kWh: for a trillion tokens whose progress is kept")
 

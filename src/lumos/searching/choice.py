@@ -1,0 +1,68 @@
+"""`lumos.predict`: the step of a configuration; where it does not say how the job is spread, of the fastest plan that fits.
+
+    lumos.predict(model="gpt3-175b", cluster="h100", gpus=512, global_batch=1536, seq=2048, tp=8, pp=8)
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Unpack
+
+from lumos.diagnostics import Diagnostic
+from lumos.errors import LumosError
+from lumos.plan.configuration import DEGREES, Settings, check_needed, job_from, read_settings
+from lumos.plan.framework import DEFAULTS
+from lumos.plan.words import JobWords, with_words
+from lumos.prediction.predict import Prediction, predict_job
+from lumos.searching.search import Found, plan_keys, search_problem
+from lumos.searching.settings import problem_of, space_of, switched
+
+if TYPE_CHECKING:
+    from lumos.searching.space import Problem
+
+#: Settings of a plan that no search chooses: with one of them the sizes that are left open are 1.
+_UNSEARCHED = ("shard", "lora_rank", "document")
+#: How many of the fastest plans are simulated in full.
+_REFINED = 3
+
+
+def predict(file: str | os.PathLike[str] | None = None, *, blocks: bool | None = None, **settings: Unpack[JobWords]) -> Prediction:
+    """The step of a configuration: how long, how much memory, what bounds it. No trace is needed.
+
+    file: a TOML file of settings; those given here win over it. settings: see `JobWords`; model, cluster, gpus, global_batch and seq are
+    needed. Where none of tp, pp, vpp, cp, ep, dp and micro_batch is given, the fastest plan that fits and keeps the other settings is
+    predicted (diagnostic `chosen-plan`). blocks: simulate runs of blocks (True) or every kernel (False); None for every kernel of jobs
+    that are small enough. Raises UsageError where settings are incomplete, unknown or contradict each other, LumosError where a file
+    cannot be read, or where a plan is to be chosen and none fits.
+    """
+    read = with_words(read_settings(os.fspath(file)) if file is not None else Settings(), settings, "predict")
+    check_needed(read)
+    open_sizes = all(getattr(read, key) is None for key in DEGREES)
+    unsearched = any(getattr(read, key) for key in _UNSEARCHED) or read.recompute_layers != -1 or read.switches.keys() & set(DEFAULTS)
+    if not open_sizes or unsearched:
+        return predict_job(job_from(read), coarse=blocks)
+    found = _search(read)
+    job = found.best[0].job
+    fit = found.plans - found.infeasible
+    words = " ".join(f"{key} {value}" for key, value in plan_keys(job.plan).items() if value not in (1, False) or key in ("tp", "dp"))
+    chosen = f"no sizes were given, so this is the fastest of {fit:,} plans that fit: {words}; --tp, --pp, … set them"
+    note = Diagnostic("chosen-plan", chosen)
+    return predict_job(replace(job, assumed=(note, *job.assumed)), found.pricer, blocks)
+
+
+def _search(s: Settings) -> Found:
+    """The plans of settings without sizes. Raises LumosError where none fits."""
+    job: tuple[Any, ...] = (s.model, s.cluster, s.gpus, s.global_batch, s.seq)
+    problem: Problem = switched(problem_of(*job, s.precision, s.framework), s.switches)
+    given = {key: getattr(s, key) for key in ("recompute", "schedule", "sequence_parallel") if getattr(s, key) is not None}
+    space = space_of({**given, **({} if s.zero is None else {"zero": str(s.zero)})})
+    found = search_problem(problem, space, refine=_REFINED)
+    if not found.best:
+        least = "" if found.least_bytes is None else f"; the one that needs least takes {found.least_bytes / 1e9:.1f} GB"
+        memory = f"{(problem.capacity or 0) / 1e9:g} GB of {problem.cluster.name}"
+        raise LumosError(
+            f"none of {found.plans:,} plans of {problem.model.name} on {problem.gpus} devices fits the {memory}{least}; give more devices "
+            "(--gpus), shorter sequences, or other settings"
+        )
+    return found
