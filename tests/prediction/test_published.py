@@ -108,8 +108,8 @@ def test_a_network_between_nodes_may_reach_less_than_its_links():
         job = job_of(row(n_gpus=str(8 * nodes), global_batch=str(32 * nodes), dp="", gpu="H100"))
         return [tuple(u.answers) for u in job.unknowns if u.code == "unknown-network"]
 
-    assert answers(1) == [] and answers(2) == [("half of the rate",)]
-    assert answers(64) == [("half of the rate", "a quarter of the rate")]
+    assert answers(1) == [] and answers(2) == [("89% of the rate",)]
+    assert answers(64) == [("50% of the rate", "a quarter of the rate")]
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,10 @@ def command(
     ] = None,
     framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default=False)] = None,
     switch: Switch = None,
+    measured: Annotated[
+        list[str] | None,
+        typer.Option(metavar="FILE.csv", help="Steps of your own, as validate reads them: they calibrate the answer.", show_default=False),
+    ] = None,
     blocks: Annotated[
         bool | None, typer.Option("--blocks/--kernels", help="Simulate whole blocks, or every kernel.", show_default=False)
     ] = None,
@@ -71,10 +75,10 @@ def command(
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
     words = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
-    check_outputs((perfetto, chakra, kineto, plot), () if file is None else (file,))
+    check_outputs((perfetto, chakra, kineto, plot), (*(() if file is None else (file,)), *(measured or ())))
     check_places(perfetto, plot)
     coarse = False if any((perfetto, chakra, kineto)) else blocks
-    prediction = predict(file, blocks=coarse, switches=switches_of(switch or ()), **words)
+    prediction = predict(file, blocks=coarse, measured=measured or (), switches=switches_of(switch or ()), **words)
     if plot is not None:
         from lumos.reports.plots.predict import plot_prediction
 

@@ -25,7 +25,9 @@ EVEN_SKEW, BAD_SKEW = 1.0, 1.5
 
 #: From so many nodes on, links may reach a quarter of their rate together (nanotron's benchmarks on H100, where 64 nodes take longer for a
 #: step than 32).
-MANY_NODES = 32
+MANY_NODES = 64
+#: What the links of n nodes may reach together, as a power of n: half of their rate at 64 nodes, nine tenths at two (prior).
+SHARED = -1 / 6
 #: Shares of a device's own power limit to which operators limit it.
 LIMITED = (0.85, 0.7, 0.55)
 
@@ -63,16 +65,17 @@ def unknown_window(job: PlannedJob, window: TokenWindow | None) -> PlannedJob:
 
 def _of_network(job: PlannedJob) -> list[Unknown]:
     """Whether the network holds its rate between as many nodes: what links reach alone is seldom what they reach together, where paths
-    are shared and every rank waits for the slowest. Large groups may reach a quarter."""
+    are shared and every rank waits for the slowest."""
     node = job.cluster.node
     if job.plan.devices <= node.devices or node.nic_bytes_per_s is None:
         return []
     nodes = job.plan.devices // node.devices
-    parts = {"half": 0.5, "a quarter": 0.25} if nodes >= MANY_NODES else {"half": 0.5}
+    share = nodes**SHARED
+    parts = {f"{share:.0%} of the rate": share} | ({"a quarter of the rate": 0.25} if nodes >= MANY_NODES else {})
     answers = {}
     for name, part in parts.items():
         slower = msgspec.structs.replace(node, nic_bytes_per_s=part * node.nic_bytes_per_s)
-        answers[f"{name} of the rate"] = replace(job, cluster=msgspec.structs.replace(job.cluster, node=slower))
+        answers[name] = replace(job, cluster=msgspec.structs.replace(job.cluster, node=slower))
     question = f"what do the links between {nodes} nodes reach together? (node.nic_bytes_per_s in a cluster's file; nccl-tests)"
     return [Unknown("unknown-network", question, answers)]
 

@@ -14,11 +14,14 @@ from lumos.errors import LumosError
 from lumos.plan.configuration import DEGREES, Settings, check_needed, job_from, read_settings
 from lumos.plan.framework import DEFAULTS
 from lumos.plan.words import JobWords, with_words
+from lumos.prediction.own_steps import calibrated, level_of_tables
 from lumos.prediction.predict import Prediction, predict_job
 from lumos.searching.search import Found, plan_keys, search_problem
 from lumos.searching.settings import problem_of, space_of, switched
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumos.searching.space import Problem
 
 #: Settings of a plan that no search chooses: with one of them the sizes that are left open are 1.
@@ -27,15 +30,30 @@ _UNSEARCHED = ("shard", "lora_rank", "document")
 _REFINED = 3
 
 
-def predict(file: str | os.PathLike[str] | None = None, *, blocks: bool | None = None, **settings: Unpack[JobWords]) -> Prediction:
+def predict(
+    file: str | os.PathLike[str] | None = None,
+    *,
+    blocks: bool | None = None,
+    measured: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    **settings: Unpack[JobWords],
+) -> Prediction:
     """The step of a configuration: how long, how much memory, what bounds it. No trace is needed.
 
     file: a TOML file of settings; those given here win over it. settings: see `JobWords`; model, cluster, gpus, global_batch and seq are
     needed. Where none of tp, pp, vpp, cp, ep, dp and micro_batch is given, the fastest plan that fits and keeps the other settings is
     predicted (diagnostic `chosen-plan`). blocks: simulate runs of blocks (True) or every kernel (False); None for every kernel of jobs
-    that are small enough. Raises UsageError where settings are incomplete, unknown or contradict each other, LumosError where a file
-    cannot be read, or where a plan is to be chosen and none fits.
+    that are small enough. measured: tables of steps that were measured on one's own devices, with the columns of `lumos.validate`; they
+    calibrate the level of the answer and its interval (`lumos.prediction.own_steps`). Raises UsageError where settings are incomplete,
+    unknown or contradict each other, LumosError where a file cannot be read, or where a plan is to be chosen and none fits.
     """
+    tables = [measured] if isinstance(measured, str | os.PathLike) else list(measured)
+    level = level_of_tables([os.fspath(path) for path in tables]) if tables else None
+    found = _predicted(file, blocks, settings)
+    return found if level is None else calibrated(found, level)
+
+
+def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, settings: JobWords) -> Prediction:
+    """The step of a configuration, as the cost models have it."""
     read = with_words(read_settings(os.fspath(file)) if file is not None else Settings(), settings, "predict")
     check_needed(read)
     open_sizes = all(getattr(read, key) is None for key in DEGREES)
