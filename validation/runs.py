@@ -31,7 +31,7 @@ from lumos.plan.profiles import framework_profile
 from lumos.prediction import fit as fitting
 from lumos.prediction.leave_out import LeaveOut, score_left_out
 from lumos.prediction.leave_out import thinned as sampled
-from lumos.prediction.predict import predict_job
+from lumos.prediction.predict import Prediction, predict_job
 from lumos.prediction.published import PublishedRun
 from lumos.prediction.validate import Scored, figures, memory_figures, parallel_kind, read_tables, score, spearman_within, summary
 
@@ -246,24 +246,28 @@ LLAMA = (
 )
 
 
-def llama() -> list[str]:
-    """Llama 3 405B by the plan in its report (arXiv:2407.21783), with virtual stages of one layer as in its section 3.3.2."""
-    rows = []
-    cluster = load_cluster("llama3-h100")
-    for devices, tp, cp, pp, dp, batch, seq, published in LLAMA:
+def llama_runs() -> list[tuple[Prediction, int]]:
+    """Llama 3 405B by the plan in its report (arXiv:2407.21783), with virtual stages of one layer as in its section 3.3.2, each with the
+    TFLOP/s per device that were published."""
+    runs, cluster = [], load_cluster("llama3-h100")
+    for _, tp, cp, pp, dp, batch, seq, published in LLAMA:
         plan = Plan(seq, batch * dp, tp=tp, pp=pp, vpp=8, cp=cp, dp=dp, zero=1, sequence_parallel=True, schedule="interleaved")
-        p = predict_job(PlannedJob(load_model("llama3-405b"), plan, framework_profile("megatron-core"), cluster), coarse=None)
-        reached = p.model_flops_utilization * cluster.accelerator.peak("bf16") / 1e12
-        sizes = f"tp {tp} cp {cp} pp {pp} dp {dp}"
-        rows.append(
-            (
-                f"{devices} x H100, {seq} tokens, {sizes}",
-                str(published),
-                f"{reached:.0f}",
-                f"{reached / published - 1:+.1%}",
-                f"{p.time.time_s:.2f}",
-            )
-        )
+        runs.append((predict_job(PlannedJob(load_model("llama3-405b"), plan, framework_profile("megatron-core"), cluster)), published))
+    return runs
+
+
+def achieved(p: Prediction) -> float:
+    """TFLOP/s per device."""
+    return p.model_flops_utilization * p.job.cluster.accelerator.peak("bf16") / 1e12
+
+
+def llama() -> list[str]:
+    """The table of Llama 3 405B."""
+    rows = []
+    for p, published in llama_runs():
+        plan = p.job.plan
+        run = f"{plan.devices} x H100, {plan.seq_len} tokens, tp {plan.tp} cp {plan.cp} pp {plan.pp} dp {plan.dp}"
+        rows.append((run, str(published), f"{achieved(p):.0f}", f"{achieved(p) / published - 1:+.1%}", f"{p.time.time_s:.2f}"))
     return [
         "Runs that were never fitted to. Llama 3.1 405B, pre-training as published (virtual stages of one layer assumed), TFLOP/s per GPU:",
         "",

@@ -6,6 +6,9 @@ import pytest
 
 import lumos
 from lumos.blocks.coefficients import shipped_step_coefficients
+from lumos.plan.configuration import Settings, job_from
+from lumos.plan.profiles import evidence
+from lumos.prediction.step_time import _spreads
 
 TINY = {"model": "gpt3-126m", "gpus": 1, "global_batch": 1, "seq": 128}
 
@@ -36,3 +39,17 @@ def test_an_accelerator_without_tables_is_known_less_well(measured, relative):
 def test_a_mixture_of_experts_is_known_less_well():
     down, up = halves(model="mixtral-8x7b", cluster="h100", gpus=64, global_batch=256, seq=4096, ep=8, framework="megatron-core")
     assert min(down, up) >= shipped_step_coefficients().mixture
+
+
+def test_a_profile_is_as_sure_as_published_runs_of_its_accelerator_say():
+    """Those of fsdp2-compiled on H100 of 96 GB lie closer than those on MI300X, and none are known of InternEvo on H100."""
+    c = shipped_step_coefficients()
+
+    def spread(framework: str, cluster: str) -> float:
+        job = job_from(Settings(model="llama3-8b", cluster=cluster, gpus=8, global_batch=8, seq=4096, framework=framework))
+        return _spreads(job, c)[0]
+
+    seen = evidence()["fsdp2-compiled"]
+    assert spread("fsdp2-compiled", "mi300x") == seen["mi300x"].within > spread("fsdp2-compiled", "h100-96gb") == seen["h100-96gb"].within
+    assert spread("internevo", "h100") == c.untried > c.spread
+    assert spread("nemo", "h100") == c.spread >= evidence()["nemo"]["h100"].within

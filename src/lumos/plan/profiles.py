@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _DATA = Path(__file__).parent / "data" / "frameworks.toml"
+EVIDENCE = Path(__file__).parent / "data" / "evidence.json"
 #: The year that is assumed for a framework if none is given.
 _RECENT = 2024
 #: The first year that profiles tell from others.
@@ -156,6 +157,21 @@ def framework_schedules(name: str) -> tuple[Schedule, ...]:
     if each is None or each.schedules is None:
         return tuple(schedule for schedule in Schedule if schedule is not Schedule.GPIPE)
     return each.schedules.value
+
+
+class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How a profile did on published runs of one accelerator: of how many rows and sources, and the error (measured / predicted or its
+    inverse, less one) that four of five rows stay within."""
+
+    rows: int
+    sources: int
+    within: float
+
+
+@cache
+def evidence() -> Mapping[str, Mapping[str, Evidence]]:
+    """What published runs say of each profile, by accelerator (`validation/profiles.py` writes it)."""
+    return msgspec.json.decode(EVIDENCE.read_bytes(), type=dict[str, dict[str, Evidence]])
 
 
 class Question(NamedTuple):

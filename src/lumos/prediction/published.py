@@ -192,7 +192,7 @@ def _unnamed(row: PublishedRun, name: str, layers: int, hidden: int, heads: int,
     vocabularies = VOCABULARIES if vocab is None else (vocab,)
     every = [of(gated, tied, size) for size in vocabularies for gated in (gate, not gate) for tied in (not gated, gated)]
     stated = _parameters(name)
-    fitting = [] if stated is None else [m for m in every if abs(m.parameters / stated.count - 1) <= stated.rounding]
+    fitting = [] if stated is None else [m for m in every if abs(m.parameters / stated.parameters - 1) <= stated.rounding]
     if fitting:
         models = tuple(m for m in fitting if m.vocab == fitting[0].vocab)
     else:  # one fact at a time may be otherwise
@@ -210,11 +210,11 @@ def _unnamed(row: PublishedRun, name: str, layers: int, hidden: int, heads: int,
 class _Stated(NamedTuple):
     """A number of parameters as a name states it, and the share by which it is rounded."""
 
-    count: float
+    parameters: float
     rounding: float
 
     def __str__(self) -> str:
-        return f"{self.count / 1e9:g} B parameters"
+        return f"{self.parameters / 1e9:g} B parameters"
 
 
 def _parameters(name: str) -> _Stated | None:

@@ -8,7 +8,7 @@ import numpy as np
 
 from lumos.cost.power import measured_relative
 from lumos.graph.table import Kind
-from lumos.plan.profiles import is_profiled
+from lumos.plan.profiles import evidence, is_profiled
 from lumos.prediction.arrange import arrange
 from lumos.prediction.assemble import Assembled, assemble
 from lumos.simulation import freeze, sweep_many
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: The interval of a whole step, as a share of the cost models' intervals for the device: errors on its many different shapes partly cancel.
 #: A host that is slow is slow at every launch: its interval counts in full.
 CORRELATED = 0.5
+#: So many published runs of a profile on an accelerator say how far it is off there.
+ENOUGH_ROWS = 3
 
 
 class PredictedStep(NamedTuple):
@@ -61,9 +63,18 @@ def time_of(assembled: Assembled, job: PlannedJob, coefficients: StepCoefficient
 
 def _spreads(job: PlannedJob, c: StepCoefficients) -> list[float]:
     """Half-widths of the interval for what the cost models' own intervals do not cover, each independent of the others."""
-    spreads = [c.spread if is_profiled(job.framework) else c.unprofiled]
-    if measured_relative(job.cluster.accelerator) != job.cluster.accelerator.name:
+    accelerator = job.cluster.accelerator
+    spreads = [max(c.spread, _seen_within(job, c)) if is_profiled(job.framework) else c.unprofiled]
+    if measured_relative(accelerator) != accelerator.name:
         spreads.append(c.unmeasured)
     if job.model.experts is not None:
         spreads.append(c.mixture)
     return spreads
+
+
+def _seen_within(job: PlannedJob, c: StepCoefficients) -> float:
+    """The error of the job's profile on published runs of its accelerator, or of one that it is a form of; `c.untried` where there are
+    too few."""
+    of_profile, accelerator = evidence().get(job.framework.name, {}), job.cluster.accelerator
+    found = of_profile.get(accelerator.name) or of_profile.get(measured_relative(accelerator) or "")
+    return found.within if found is not None and found.rows >= ENOUGH_ROWS else c.untried

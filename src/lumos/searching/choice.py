@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
@@ -21,8 +21,6 @@ from lumos.searching.settings import problem_of, space_of, switched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from lumos.searching.space import Problem
 
 #: Settings of a plan that no search chooses: with one of them the sizes that are left open are 1.
 _UNSEARCHED = ("shard", "lora_rank", "document")
@@ -71,8 +69,7 @@ def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, setting
 
 def _search(s: Settings) -> Found:
     """The plans of settings without sizes. Raises LumosError where none fits."""
-    job: tuple[Any, ...] = (s.model, s.cluster, s.gpus, s.global_batch, s.seq)
-    problem: Problem = switched(problem_of(*job, s.precision, s.framework), s.switches)
+    problem = switched(problem_of(s.model, s.cluster, s.gpus, s.global_batch, s.seq, s.precision, s.framework), s.switches)
     given = {key: getattr(s, key) for key in ("recompute", "schedule", "sequence_parallel") if getattr(s, key) is not None}
     space = space_of({**given, **({} if s.zero is None else {"zero": str(s.zero)})})
     found = search_problem(problem, space, refine=_REFINED)

@@ -56,7 +56,7 @@ def print_found(out: Console, found: Found) -> None:
     )
     for note in p.assumed:
         paragraph(out, note.message)
-    runs = [_campaign_cells(run) for run in found.campaigns] or [()] * len(found.best)
+    runs: list[tuple[str, ...]] = [_campaign_cells(run) for run in found.campaigns] or [()] * len(found.best)
     columns = ("plan", "step s", "+ %", "tok/s/GPU", *(("peak GB", "days", "dollars") if found.campaigns else ("MFU", "peak GB")))
     rows = [_row(q, best) for q in found.best]
     lines = [(*row[:4], row[5], *run) if run else row for row, run in zip(rows, runs, strict=True)]
@@ -122,7 +122,7 @@ def _capacity(found: Found) -> str:
     return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:g} GB{reserved}"
 
 
-def _campaign_cells(run: Campaign) -> tuple[str, str]:
+def _campaign_cells(run: Campaign) -> tuple[str, ...]:
     """Days and dollars of a training run."""
     return ("–" if run.days is None else f"{run.days:,.1f}", "–" if run.dollars is None else f"{run.dollars:,.0f}")
 
