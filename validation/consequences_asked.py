@@ -150,7 +150,6 @@ PREDICTIONS: dict[str, tuple[tuple[str, str, int, int, int], dict[str, Any]]] = 
     "gpt3 tp8 pp8 zero-bubble": (("gpt3-175b", "h100", 512, 512, 2048), {"tp": 8, "pp": 8, "schedule": "zero-bubble"}),
     "gpt3 recompute full": (("gpt3-175b", "a100-80gb", 512, 1536, 2048), {"tp": 8, "pp": 8, "recompute": "full"}),
     "gpt3-1.3b v100": (("gpt3-1.3b", "v100", 8, 64, 1024), {"precision": "fp16"}),
-    "llama2-7b llm-foundry": (("llama2-7b", "a100-80gb", 64, 256, 4096), {"zero": 3, "framework": "llm-foundry"}),
     "llama3-8b cp4": (("llama3-8b", "h100", 64, 32, 32768), {"cp": 4}),
     "llama3-8b fsdp2": (("llama3-8b", "h100", 64, 128, 8192), {"zero": 3, "framework": "fsdp2"}),
     "llama3-8b mi300x": (("llama3-8b", "mi300x", 64, 128, 4096), {}),

@@ -19,6 +19,7 @@ from itertools import combinations
 from pathlib import Path
 
 import numpy as np
+from tools import fit_step as fitting
 from tools.document import markdown_table
 from tools.figures import write_result
 from validation.composed import described
@@ -28,7 +29,6 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
-from lumos.prediction import fit as fitting
 from lumos.prediction.step_time import central_time
 from lumos.prediction.validate import RANKED, Scored, read_tables, score, spearman_within
 from lumos.reports.text.search import plan_words

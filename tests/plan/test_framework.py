@@ -13,7 +13,7 @@ from lumos.vocabulary import Fusion, Selective
 
 
 def test_switches_are_parsed_by_their_kind():
-    changed = with_switches(framework_profile("fsdp"), {"tp_overlap": "on", "host_us": "12.5", "attention": "fa3", "gradient_bytes": "2"})
+    changed = with_switches(framework_profile("fsdp2"), {"tp_overlap": "on", "host_us": "12.5", "attention": "fa3", "gradient_bytes": "2"})
     assert (changed.tp_overlap, changed.host_us, changed.attention, changed.gradient_bytes) == (True, 12.5, "fa3", 2)
 
 
@@ -40,13 +40,13 @@ def test_switches_are_parsed_by_their_kind():
 )
 def test_wrong_switches(switches, word):
     with pytest.raises(UsageError, match=word):
-        with_switches(framework_profile("fsdp"), switches)
+        with_switches(framework_profile("fsdp2"), switches)
 
 
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"fusion": "fusd"}, "framework fsdp: fusion = 'fusd' is not known; did you mean 'fused'"),
+        ({"fusion": "fusd"}, "framework fsdp2: fusion = 'fusd' is not known; did you mean 'fused'"),
         ({"host_us": float("nan")}, "host_us = nan must be a finite number from 0"),
         ({"host_us": -1.0}, "host_us = -1.0"),
         ({"layer_us": "9"}, "layer_us = '9'"),
@@ -57,9 +57,9 @@ def test_wrong_switches(switches, word):
 )
 def test_wrong_values(change, said):
     with pytest.raises(UsageError, match=said):
-        replace(framework_profile("fsdp"), **change)
+        replace(framework_profile("fsdp2"), **change)
 
 
 def test_words_become_members():
-    changed = replace(framework_profile("fsdp"), fusion="compiled", selective="alternate")
+    changed = replace(framework_profile("fsdp2"), fusion="compiled", selective="alternate")
     assert changed.fusion is Fusion.COMPILED and changed.selective is Selective.ALTERNATE

@@ -6,9 +6,9 @@ import msgspec
 import numpy as np
 import pytest
 from tests.prediction.test_published import row
+from tools.fit_step import FITTED_COEFFICIENTS, fit, linearise, predicted, problem
 
 from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
-from lumos.prediction.fit import FITTED_COEFFICIENTS, fit, linearise, predicted, problem
 
 PRIOR = StepCoefficients()
 ROWS = [

@@ -6,10 +6,10 @@ import math
 
 import pytest
 from tests.prediction.test_published import row
+from tools.leave_out import LeaveOut, score_left_out, thinned
 
 import lumos
 from lumos.plan.profiles import choose, is_profiled, other_years, profile_questions
-from lumos.prediction.leave_out import LeaveOut, score_left_out, thinned
 from lumos.prediction.published import job_of
 from lumos.prediction.step_time import PredictedStep
 from lumos.prediction.unknowns import Open, covering, questions

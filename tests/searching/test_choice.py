@@ -55,7 +55,7 @@ def test_clusters_side_by_side():
         side_by_side(("h100", "h100"), **JOB)
 
 
-@pytest.mark.parametrize("framework", ["megatron-core", "fsdp", "fsdp2"])
+@pytest.mark.parametrize("framework", ["megatron-core", "fsdp2"])
 def test_no_two_rows_are_one_plan(framework):
     """In a pipeline of torch's FSDP, gradients that are sharded and those that are not have the same time and memory to the digit."""
     found = lumos.search(**{**JOB, "gpus": 16}, framework=framework, pp=(2, 4), refine=12)

@@ -102,7 +102,7 @@ def test_only_schedules_that_were_compared_with_measured_runs(small):
     [
         ("megatron-core", {"1f1b", "interleaved"}),
         ("megatron-bridge", {"1f1b", "interleaved"}),  # as the profile that it is like
-        ("deepspeed", {"1f1b"}),
+        ("megatron-deepspeed", {"1f1b"}),
         ("hai-llm", {"1f1b", "interleaved", "zero-bubble", "dualpipe"}),
         ("generic", {"1f1b", "interleaved", "zero-bubble", "dualpipe"}),
     ],

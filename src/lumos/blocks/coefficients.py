@@ -19,7 +19,7 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors multiply the cost models' times; 1 leaves them as they are.
 
     gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. host: factor on the profiles' host
-    times, which is not fitted (`lumos.prediction.fit`). contention: compute loses this share of the time of concurrent communication,
+    times, which is not fitted (`tools/fit_step.py`). contention: compute loses this share of the time of concurrent communication,
     which takes SMs and memory bandwidth. step: factor on the profiles' step_us. The last five are half-widths of the interval, as
     shares of the step, for errors that the cost models' intervals do not cover. spread: of any job (calibrated on sources left out).
     untried: of a profile on an accelerator on which no published runs were compared with it (calibrated on accelerators left out).

@@ -13,14 +13,6 @@ from lumos.cli.progress import progress
 def command(
     tables: Annotated[list[str], typer.Argument(metavar="FILE.csv...", help="Tables of measured runs.", show_default=False)],
     plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw measured against predicted.")] = None,
-    leave_out: Annotated[
-        str | None,
-        typer.Option(
-            metavar="source|framework",
-            help="Predict each row with coefficients fitted to the other sources, or as if its framework had no profile.",
-            show_default=False,
-        ),
-    ] = None,
     worst: Annotated[int, typer.Option(help="Worst rows to explain in text.", min=0)] = 10,
     json: Json = False,
 ) -> None:
@@ -36,7 +28,7 @@ def command(
     check_outputs([plot], tables)
     check_places(plot)
     clock = Clock()
-    found = validate(*tables, leave_out=leave_out, progress=progress("predicting", "rows"))
+    found = validate(*tables, progress=progress("predicting", "rows"))
     result = {**found.to_dict(), "seconds_s": clock.lap()}
     if plot is not None:
         from lumos.reports.plots.validate import write_plot

@@ -28,6 +28,8 @@ EVEN_SKEW, BAD_SKEW = 1.0, 1.5
 MANY_NODES = 64
 #: What the links of n nodes may reach together, as a power of n: half of their rate at 64 nodes, nine tenths at two (prior).
 SHARED = -1 / 6
+#: The most documents that a sequence of a fine-tuning run is taken to hold (prior).
+PACKED = 16
 #: Shares of a device's own power limit to which operators limit it.
 LIMITED = (0.85, 0.7, 0.55)
 
@@ -91,6 +93,16 @@ def unknown_power(job: PlannedJob) -> PlannedJob:
         answers[f"{watts} W"] = replace(job, cluster=msgspec.structs.replace(job.cluster, accelerator=limited))
     question = "to what is the power of a device limited? (accelerator.power_w in a cluster's file)"
     return replace(job, unknowns=(*job.unknowns, Unknown("unknown-power", question, answers)))
+
+
+def unknown_packing(job: PlannedJob) -> PlannedJob:
+    """The job of a fine-tuning run, whose examples may be packed into sequences: how long they are is open, down to a sixteenth."""
+    plan = job.plan
+    if plan.document or plan.cp > 1 or plan.seq_len < PACKED:
+        return job
+    answers = {"short documents": replace(job, plan=replace(plan, document=plan.seq_len // PACKED))}
+    question = "how long are the documents that are packed into a sequence? (--document)"
+    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-packing", question, answers)))
 
 
 def unknown_model(job: PlannedJob, others: Sequence[Model]) -> PlannedJob:

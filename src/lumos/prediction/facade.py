@@ -9,10 +9,8 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lumos.prediction.leave_out import LeaveOut, score_left_out
 from lumos.prediction.validate import Scored, read_tables, rows_of, score, summary
 from lumos.result import Shown
-from lumos.vocabulary import one_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,16 +36,10 @@ class Validation(Shown):
         return f"{found['scored']} of {len(self.rows)} rows scored, {errors}, {found['interval_coverage']:.0%} within the interval"
 
 
-def validate(
-    *tables: str | os.PathLike[str], leave_out: str | None = None, progress: Callable[[int, int], None] | None = None
-) -> Validation:
+def validate(*tables: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Validation:
     """Predict every row of CSV tables of measured runs; `lumos.prediction.published` says which columns they have.
 
-    leave_out: "source" predicts each row with coefficients fitted to the other sources of the tables, "framework" as if its framework had
-    no profile. progress(done, total) is called with rows. Raises LumosError where a file is no such table, UsageError for another
-    leave_out.
+    progress(done, total) is called with rows. Raises LumosError where a file is no such table.
     """
     rows = list(read_tables([os.fspath(path) for path in tables]))
-    if leave_out is None:
-        return Validation(tuple(score(rows, progress=progress)))
-    return Validation(tuple(score_left_out(rows, one_of(LeaveOut, leave_out, "leave_out"), progress)))
+    return Validation(tuple(score(rows, progress=progress)))

@@ -33,6 +33,7 @@ from lumos.plan.plan import Plan, check_plan
 from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled
 from lumos.plan.unknowns import (
     unknown_model,
+    unknown_packing,
     unknown_power,
     unknown_precision,
     unknown_recomputation,
@@ -59,10 +60,6 @@ VOCABULARIES = (51200, 32000, 50304, 128256, 151936, 256000)
 GATED_SINCE = 2024
 #: Profiles of NeMo's recipes.
 NEMO = ("nemo", "megatron-bridge")
-#: Tokens of an example of SQuAD 1.1. According to NeMo's performance summaries its fine-tuning runs pack such examples into
-#: sequences: a paragraph of 117 words, a question of 10 and an answer of 3 (Rajpurkar et al. 2016, arXiv:1606.05250), at
-#: 4 tokens for 3 words, and the prompt around them.
-SQUAD_TOKENS = 192
 #: Rank of LoRA adapters where a row names none: that of MLPerf's reference (Llama 2 70B LoRA).
 LORA_RANK = 16
 
@@ -119,6 +116,8 @@ def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:
     job = with_unknowns(job, stated)
     if (row.get("vpp") or "").strip().lower() in BLANK:
         job = unknown_virtual_stages(job)
+    if "finetun" in row.get("notes", "").lower().replace("-", "") and job.framework.name in NEMO:
+        job = unknown_packing(job)
     if _number(row, "year") is None and is_profiled(job.framework):
         job = unknown_year(job, row.get("framework", ""), row.get("notes", ""))
     if not row.get("precision", "").strip():
@@ -254,10 +253,6 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
     lora = LORA_RANK if "lora" in text else 0
     if lora:
         notes.append(Diagnostic("noted-lora", f"the notes speak of LoRA: adapters of rank {lora} are all that is trained"))
-    document = 0
-    if "finetun" in text.replace("-", "") and framework.name in NEMO:
-        document = SQUAD_TOKENS
-        notes.append(Diagnostic("assumed-packing", f"documents of {document} tokens, as NeMo's fine-tuning runs pack SQuAD 1.1"))
     sequence = _flag(row, "sequence_parallel", framework.sequence_parallel) and tp > 1
     return Plan(
         seq_len=_required(row, "seq_len"),
@@ -277,7 +272,6 @@ def _plan_of(row: PublishedRun, model: Model, framework: Framework, notes: list[
         recompute_layers=recomputed,
         precision=precision_of(row.get("precision", ""), framework, notes),
         lora_rank=lora,
-        document=document if document <= _required(row, "seq_len") else 0,
     )
 
 

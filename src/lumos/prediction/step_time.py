@@ -73,8 +73,6 @@ def _spreads(job: PlannedJob, c: StepCoefficients) -> list[float]:
 
 
 def _seen_within(job: PlannedJob, c: StepCoefficients) -> float:
-    """The error of the job's profile on published runs of its accelerator, or of one that it is a form of; `c.untried` where there are
-    too few."""
-    of_profile, accelerator = evidence().get(job.framework.name, {}), job.cluster.accelerator
-    found = of_profile.get(accelerator.name) or of_profile.get(measured_relative(accelerator) or "")
+    """The error of the job's profile on published runs of its accelerator; `c.untried` where there are too few."""
+    found = evidence().get(job.framework.name, {}).get(job.cluster.accelerator.name)
     return found.within if found is not None and found.rows >= ENOUGH_ROWS else c.untried

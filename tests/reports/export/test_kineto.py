@@ -30,7 +30,7 @@ MIXTURE = replace(load_model("qwen3-30b-a3b"), layers=4, vocab=1024)
 JOBS = {
     "tensor and pipeline": (SMALL, Plan(1024, 8, tp=2, pp=2, dp=2, zero=1, sequence_parallel=True), "nemo"),
     "interleaved": (SMALL, Plan(1024, 8, pp=2, vpp=2, schedule="interleaved", dp=2, zero=1), "megatron-core"),
-    "fully sharded": (SMALL, Plan(1024, 8, dp=4, zero=3), "fsdp"),
+    "fully sharded": (SMALL, Plan(1024, 8, dp=4, zero=3), "fsdp2"),
     "context": (SMALL, Plan(2048, 4, cp=4, zero=1), "megatron-core"),
     "experts": (MIXTURE, Plan(1024, 8, ep=4, dp=4, zero=1), "megatron-core"),
     "old": (SMALL, Plan(1024, 8, tp=2, dp=2, recompute="full"), "megatron-2021"),

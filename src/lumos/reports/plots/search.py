@@ -81,7 +81,7 @@ def _spread(of: Sequence[Simulated]) -> dict[str, Any]:
     return interval([p.time.high_s - p.time.time_s for p in of], [p.time.time_s - p.time.low_s for p in of])
 
 
-def plot_sweep(path: str, key: str, rows: Sequence[tuple[int, Found]]) -> None:
+def plot_sweep(path: str, key: str, rows: Sequence[tuple[int | str, Found]]) -> None:
     """Write `path`: the step time of the best plan with its interval, and tokens per second and device, over the swept size. LumosError
     where it cannot be written."""
     best = [(value, found.best[0]) for value, found in rows if found.best]
@@ -91,8 +91,10 @@ def plot_sweep(path: str, key: str, rows: Sequence[tuple[int, Found]]) -> None:
         {**common, "y": [p.time.time_s for p in plans], "error_y": _spread(plans), "name": "step, s"},
         {**common, "y": [p.tokens_per_s_per_gpu for p in plans], "name": "tokens/s/GPU", "yaxis": "y2"},
     ]
+    names = key == "cluster"
+    ticks = {"tickvals": common["x"], "ticktext": [format(value, ",") for value in common["x"] if isinstance(value, int)]}
     layout = {
-        "xaxis": {"type": "log", "title": {"text": key}, "tickvals": common["x"], "ticktext": [f"{value:,}" for value in common["x"]]},
+        "xaxis": {"type": "category" if names else "log", "title": {"text": key}, **({} if names else ticks)},
         "yaxis": log_axis((p.time.time_s for p in plans), "step, s"),
         "yaxis2": {  # from zero, since the rate hardly changes where a job scales well
             "overlaying": "y",

@@ -5,8 +5,9 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from tools import fit_step as fitting
+
 from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients
-from lumos.prediction import fit as fitting
 from lumos.prediction.validate import Scored, score
 
 if TYPE_CHECKING:
