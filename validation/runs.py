@@ -151,14 +151,14 @@ def report(
         "",
         _groups(incomplete, lambda s: s.source),
         "",
-        "First scores: tables of which nobody had read a row when they were first predicted (median, 90th percentile, bias, inside the interval). "
-        "Since then the number of parameters in a model's name decides its style, NeMo of 2022 is Megatron-LM of its year, and what a network of "
-        "many nodes reaches is a question; the table above has them as they are now:",
+        "First scores: tables of which nobody had read a row when they were first predicted (median, 90th percentile, bias, inside the "
+        "interval). Since then the number of parameters in a model's name decides its style, NeMo of 2022 is Megatron-LM of its year, and "
+        "what a network of many nodes reaches is a question; the table above has them as they are now:",
         "",
         markdown_table(("table", "first score", "without a profile"), [(name, *scores) for name, scores in FIRST.items()]),
         "",
-        "How many published runs stand behind a profile on an accelerator, of how many sources, and the error that four of five of them stay "
-        "within, which its interval follows (`python -m validation.profiles`):",
+        "How many published runs stand behind a profile on an accelerator, of how many sources, and the error that four of five of them "
+        "stay within, which its interval follows (`python -m validation.profiles`):",
         "",
         markdown_table(("profile", "accelerator", "rows", "sources", "within"), _evidence()),
         "",
