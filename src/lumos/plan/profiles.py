@@ -159,7 +159,7 @@ def framework_schedules(name: str) -> tuple[Schedule, ...]:
     return each.schedules.value
 
 
-class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class RunEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How a profile did on published runs of one accelerator: of how many rows and sources, and the error (measured / predicted or its
     inverse, less one) that four of five rows stay within."""
 
@@ -169,9 +169,9 @@ class Evidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @cache
-def evidence() -> Mapping[str, Mapping[str, Evidence]]:
+def evidence() -> Mapping[str, Mapping[str, RunEvidence]]:
     """What published runs say of each profile, by accelerator (`validation/profiles.py` writes it)."""
-    return msgspec.json.decode(EVIDENCE.read_bytes(), type=dict[str, dict[str, Evidence]])
+    return msgspec.json.decode(EVIDENCE.read_bytes(), type=dict[str, dict[str, RunEvidence]])
 
 
 class Question(NamedTuple):

@@ -27,7 +27,7 @@ EVEN_SKEW, BAD_SKEW = 1.0, 1.5
 #: step than 32).
 MANY_NODES = 64
 #: What the links of n nodes may reach together, as a power of n: half of their rate at 64 nodes, nine tenths at two (prior).
-SHARED = -1 / 6
+SHARED_LINKS = -1 / 6
 #: The most documents that a sequence of a fine-tuning run is taken to hold (prior).
 PACKED = 16
 #: Shares of a device's own power limit to which operators limit it.
@@ -72,7 +72,7 @@ def _of_network(job: PlannedJob) -> list[Unknown]:
     if job.plan.devices <= node.devices or node.nic_bytes_per_s is None:
         return []
     nodes = job.plan.devices // node.devices
-    share = nodes**SHARED
+    share = nodes**SHARED_LINKS
     parts = {f"{share:.0%} of the rate": share} | ({"a quarter of the rate": 0.25} if nodes >= MANY_NODES else {})
     answers = {}
     for name, part in parts.items():

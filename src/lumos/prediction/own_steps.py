@@ -32,7 +32,7 @@ PRIOR_ROWS = 4
 _FOUR_OF_FIVE = 1.28
 
 
-class Level(NamedTuple):
+class StepLevel(NamedTuple):
     """What measured steps say of a prediction. factor: measured / predicted, in the middle; half_width: of the interval, as a share;
     rows: how many there are; settled: codes of facts that were open in the measured steps too, so that the level settles them."""
 
@@ -56,7 +56,7 @@ class Level(NamedTuple):
         return Diagnostic("calibrated-by-measured", f"{taken}; the timeline is not")
 
 
-def calibrated(p: Prediction, level: Level) -> Prediction:
+def at_level(p: Prediction, level: StepLevel) -> Prediction:
     """The prediction at the level of measured steps. Its parts keep their shares of the step."""
     time = level.applied(p.time, p.unknowns)
     longer = time.time_s / p.time.time_s
@@ -71,13 +71,13 @@ def calibrated(p: Prediction, level: Level) -> Prediction:
     )
 
 
-def level_of_tables(paths: Sequence[str]) -> Level:
+def level_of_tables(paths: Sequence[str]) -> StepLevel:
     """The level of tables of measured steps, with the columns of `lumos.prediction.published`. Raises LumosError where no row can be
     read."""
     return level_of(score(read_tables(paths)), ", ".join(paths))
 
 
-def level_of(scored: Sequence[Scored], place: str) -> Level:
+def level_of(scored: Sequence[Scored], place: str) -> StepLevel:
     """The level of rows with their predictions. place: where they come from, for error messages."""
     good = [s for s in scored if s.predicted is not None]
     if not good:
@@ -89,4 +89,4 @@ def level_of(scored: Sequence[Scored], place: str) -> Level:
     own = sum((value - middle) ** 2 for value in logs)
     deviation = sqrt((own + PRIOR_ROWS * RESIDUAL**2) / (count - 1 + PRIOR_ROWS))
     settled = frozenset.intersection(*(frozenset(o.code for o in s.unknowns) for s in good))
-    return Level(exp(middle), exp(_FOUR_OF_FIVE * deviation * sqrt(1 + 1 / count)) - 1, count, settled)
+    return StepLevel(exp(middle), exp(_FOUR_OF_FIVE * deviation * sqrt(1 + 1 / count)) - 1, count, settled)

@@ -14,7 +14,7 @@ from lumos.errors import LumosError
 from lumos.plan.configuration import DEGREES, Settings, check_needed, job_from, read_settings
 from lumos.plan.framework import DEFAULTS
 from lumos.plan.words import JobWords, with_words
-from lumos.prediction.own_steps import calibrated, level_of_tables
+from lumos.prediction.own_steps import at_level, level_of_tables
 from lumos.prediction.predict import Prediction, predict_job
 from lumos.searching.search import Found, plan_keys, search_problem
 from lumos.searching.settings import problem_of, space_of, switched
@@ -47,7 +47,7 @@ def predict(
     tables = [measured] if isinstance(measured, str | os.PathLike) else list(measured)
     level = level_of_tables([os.fspath(path) for path in tables]) if tables else None
     found = _predicted(file, blocks, settings)
-    return found if level is None else calibrated(found, level)
+    return found if level is None else at_level(found, level)
 
 
 def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, settings: JobWords) -> Prediction:

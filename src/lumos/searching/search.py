@@ -96,8 +96,8 @@ class Found(Shown):
     least, None where there is no plan. excluded: those that break a condition on plan or memory. pruned: those whose lower bound proves
     them slower. evaluated: those that were timed. simulated: those simulated in full. best: those of them that meet the conditions, best
     first.
-    complete: False where the search was interrupted. pricer: what the plans were timed with. tokens: of a whole training run; price: dollars of
-    a device and hour (`campaigns`).
+    complete: False where the search was interrupted. pricer: what the plans were timed with. tokens: of a whole training run; price:
+    dollars of a device and hour (`campaigns`).
     """
 
     problem: Problem
