@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from lumos.model import Model, load_model
     from lumos.plan.framework import Framework
     from lumos.plan.plan import Plan
-    from lumos.prediction.facade import Validation, validate
     from lumos.prediction.layout import Layout
     from lumos.prediction.predict import Prediction
+    from lumos.prediction.validate import Validation, validate
     from lumos.reports.export.job import export as export
     from lumos.reports.facade import Written, report
     from lumos.result import Rows
@@ -167,7 +167,7 @@ if not TYPE_CHECKING:  # a type checker would take it for an answer to every nam
             "lumos.model": ("Model", "load_model"),
             "lumos.plan.framework": ("Framework",),
             "lumos.plan.plan": ("Plan",),
-            "lumos.prediction.facade": ("Validation", "validate"),
+            "lumos.prediction.validate": ("Validation", "validate"),
             "lumos.prediction.layout": ("Layout",),
             "lumos.prediction.predict": ("Prediction",),
             "lumos.reports.export.job": ("export",),

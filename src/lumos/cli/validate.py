@@ -22,8 +22,7 @@ def command(
     """
     from lumos.errors import LumosError
     from lumos.output_files import check_outputs, check_places
-    from lumos.prediction.facade import validate
-    from lumos.prediction.validate import explained
+    from lumos.prediction.validate import explained, validate
 
     check_outputs([plot], tables)
     check_places(plot)

@@ -1,7 +1,11 @@
-"""Predict every row of tables of published runs, and compare the predictions with the measured steps."""
+"""`lumos.validate`: predict every row of tables of published runs, and compare the predictions with the measured steps.
+
+    lumos.validate("runs.csv")
+"""
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,7 @@ from lumos.measured_table import read_rows, table_number
 from lumos.prediction.predict import predict_job
 from lumos.prediction.published import PublishedRun, job_of, published_step
 from lumos.prediction.unknowns import open_step_time
+from lumos.result import Shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -226,3 +231,32 @@ def rows_of(scored: Sequence[Scored]) -> list[dict[str, Any]]:
             entry |= {"measured_peak_bytes": s.measured_peak_bytes, "peak_bytes": s.peak_bytes}
         out.append(entry)
     return out
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Validation(Shown):
+    """Predictions of measured runs. rows: each run with its prediction, or why it was left out; errors are (predicted − measured) /
+    measured."""
+
+    rows: tuple[Scored, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The rows, and figures over them: all, by source, by device, by size; the keys of `lumos validate --json`."""
+        return {"rows": rows_of(self.rows), **summary(self.rows)}
+
+    def described(self) -> str:
+        """How many rows were scored, and their errors."""
+        found = summary(self.rows)
+        if not found["scored"]:
+            return f"0 of {len(self.rows)} rows scored"
+        errors = f"median error {found['median_abs_error']:.1%}, 90th percentile {found['p90_abs_error']:.1%}"
+        return f"{found['scored']} of {len(self.rows)} rows scored, {errors}, {found['interval_coverage']:.0%} within the interval"
+
+
+def validate(*tables: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Validation:
+    """Predict every row of CSV tables of measured runs; `lumos.prediction.published` says which columns they have.
+
+    progress(done, total) is called with rows. Raises LumosError where a file is no such table.
+    """
+    rows = list(read_tables([os.fspath(path) for path in tables]))
+    return Validation(tuple(score(rows, progress=progress)))
