@@ -109,7 +109,7 @@ def report(
     means = [sum(s["by_source"][x]["median_abs_error"] for x in sources) / len(sources) for s in (whole, apart)]
     p90 = max(apart["by_source"][x]["p90_abs_error"] for x in sources)
     worst = max(apart["by_source"][x]["median_abs_error"] for x in sources)
-    ranked = spearman_within(fitted) or 0.0
+    ranked = spearman_within(fitted)  # None where no group of equal jobs has enough rows
     part = f" (a sample: at most {most} rows of each source, spread evenly)" if most is not None else ""
     lines = [
         f"{whole['scored']} complete rows of {len(TABLES)} public tables (`lumos validate`), {whole['skipped_count']} skipped{part}. "
@@ -132,7 +132,7 @@ def report(
                 (
                     "rank correlation within equal jobs",
                     "≥ 0.8",
-                    marked(f"{ranked:.2f}", ranked >= 0.8),
+                    "–" if ranked is None else marked(f"{ranked:.2f}", ranked >= 0.8),
                 ),
                 ("80 % interval holds", "70–90 %", _holds(whole)),
                 ("the same, source left out", "70–90 %", _holds(apart)),
