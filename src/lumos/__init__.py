@@ -54,8 +54,7 @@ if TYPE_CHECKING:
     from lumos.reports.facade import Written, report
     from lumos.result import Rows
     from lumos.scripted.facade import whatif
-    from lumos.searching.choice import predict
-    from lumos.searching.facade import Explained, Swept, explain, search
+    from lumos.searching.facade import Explained, Swept, explain, predict, search
     from lumos.searching.search import Found
     from lumos.simulation import simulate
     from lumos.simulation.timeline import Timeline, measured
@@ -173,8 +172,7 @@ if not TYPE_CHECKING:  # a type checker would take it for an answer to every nam
             "lumos.reports.export.job": ("export",),
             "lumos.reports.facade": ("Written", "report"),
             "lumos.result": ("Rows",),
-            "lumos.searching.choice": ("predict",),
-            "lumos.searching.facade": ("Explained", "Swept", "explain", "search"),
+            "lumos.searching.facade": ("Explained", "Swept", "explain", "predict", "search"),
             "lumos.searching.search": ("Found",),
             "lumos.simulation": ("simulate",),
             "lumos.simulation.timeline": ("Timeline", "measured"),

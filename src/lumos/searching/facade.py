@@ -22,6 +22,7 @@ from lumos.plan.configuration import DEGREES, Settings, job_from, read_settings
 from lumos.plan.words import JobWords, PlanWords, switch_text, with_words
 from lumos.prediction.predict import Prediction, predict_job, result
 from lumos.result import Rows, Shown, plain
+from lumos.searching.choice import predict as predict
 from lumos.searching.constraints import parse_constraint
 from lumos.searching.engine import engines
 from lumos.searching.explain import Explanation, Otherwise, reduced_otherwise
