@@ -174,7 +174,7 @@ def test_the_shipped_recordings_are_answered_and_shuffled_truths_are_not_met() -
     answered = [abs(s.error) for s in scores if s.error is not None]
     wrong = [abs(s.error) for s in shuffled if s.error is not None]
     assert sorted(wrong)[len(wrong) // 2] > 5 * sorted(answered)[len(answered) // 2]
-    assert "What-if, other people's scripts" in section(scores)
+    assert section(scores).startswith("Written by `python -m validation.foreign DIR --held-out --write`")
     assert not any(s.pair.held_out for s in scores)
 
 
@@ -239,7 +239,7 @@ def test_an_odd_draw_holds_every_odd_family_and_counts_what_was_asked() -> None:
     assert drawn_odd.__wrapped__(7) == drawn_odd(7) and all(pair.hidden and pair.target != pair.job for pair in pairs)
     scores = [Score(pair, 1.0, 2.0, 2.0, 2.1, 1.9, 2.2, asked=i % 4 == 0) for i, pair in enumerate(pairs)]
     text = drawn_section(scores, 7, odd=True)
-    assert "odd scripts drawn by seed 7" in text and "| asked, of all" in text and f"25% of {len(pairs)}" in text
+    assert "--odd --seed 7 --write" in text and "| asked, of all" in text and f"25% of {len(pairs)}" in text
     assert not any(pair.change in text or pair.base in text for pair in pairs)
 
 

@@ -10,23 +10,19 @@ from validation.foreign.score import Score
 from lumos.changes.certainty.rebuilt import REBUILT
 
 
-def score(base, change, low, high, *, planned=False):
-    """A changed step of 100 ms, with an interval to which a share was added where measured blocks were put together."""
-    share = 0.0 if planned else REBUILT
-    return Score(Pair(base, change), 80.0, 100.0, 90.0, 95.0, low * (1 - share), high * (1 + share), "sound", planned=planned)
+def score(base, change, low, high):
+    """A changed step of 100 ms, with an interval that holds the share already."""
+    return Score(Pair(base, change), 80.0, 100.0, 90.0, 95.0, low * (1 - REBUILT), high * (1 + REBUILT), "sound")
 
 
-def test_the_share_that_an_interval_lacks_is_that_of_its_own_way():
-    """An interval that ends at 80 lacks a quarter of that, with and without the share that blocks have already."""
+def test_the_share_that_an_interval_lacks_is_beyond_the_one_that_it_has():
+    """An interval that ends at 80 lacks a quarter of that."""
     assert needed(score("A", "layers=2", 70, 80)) == pytest.approx(0.25)
-    assert needed(score("A", "layers=2", 70, 80, planned=True)) == pytest.approx(0.25)
     assert needed(score("A", "layers=2", 90, 110)) == 0
 
 
-def test_answers_of_blocks_and_of_plans_are_summed_apart():
+def test_changes_of_sizes_do_not_count():
     blocks = [score("A", "layers=2", 70, 80), score("B", "dp=4", 90, 110), score("B", "seq=64", 10, 20)]
-    text = calibration([*blocks, score("C", "pp=2", 70, 50, planned=True)])
-    assert "answered by means of measured blocks: 2; 25.00% holds 80 %" in text
-    assert "answered by means of an identified plan: 1; 100.00% holds 80 %" in text
-    assert "by means of an identified plan" in calibration(blocks).splitlines()[-1]
+    assert "Changes that resize nothing: 2; 25.00% holds 80 %" in calibration(blocks)
+    assert calibration(blocks[2:]) == "No change that resizes nothing is answered."
     assert not rebuilds(blocks[2])

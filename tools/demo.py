@@ -19,7 +19,6 @@ from tools.document import ROOT
 JOB = "examples/faults/extra-work"
 LLAMA = (
     *("--model", "llama3-405b", "--cluster", "h100", "--gpus", "16384", "--global-batch", "2048", "--seq", "8192"),
-    *("--micro-batch", "1", "--tp", "8", "--pp", "16", "--vpp", "8"),
 )
 #: The columns of an ordinary terminal.
 WIDTH = 80
@@ -38,7 +37,7 @@ def shown(folder: str) -> tuple[Shown, ...]:
     return (
         Shown("Three processes train together, one of them with ten multiplications too many. What is wrong?", ("diagnose", JOB), 12),
         Shown("Does the simulated job take as long as the recorded one?", ("replay", JOB), 3),
-        Shown("How long is a step of Llama 3 405B on 16,384 GPUs? (Its paper reports 400 TFLOP/s a GPU.)", ("predict", *LLAMA), 5),
+        Shown("Which plan is fastest for Llama 3 405B on 16,384 GPUs? (Its paper reports 400 TFLOP/s a GPU.)", ("predict", *LLAMA), 8),
         Shown("The first job as a page for the browser:", ("report", JOB, "-o", f"{folder}/demo.html"), 9),
     )
 

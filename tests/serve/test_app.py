@@ -154,7 +154,7 @@ def test_the_settings_are_those_of_the_command_line(explorer):
         "least": 0,
         "most": 3,
         "help": SETTINGS["zero"].help,
-        "valid_for": ["measured blocks", "identified plan"],
+        "valid_for": ["measured blocks", "prediction"],
     }
     assert found["settings"]["cuda_graphs"]["words"] == ["on", "off"]
     assert "h100" in found["clusters"]

@@ -30,7 +30,7 @@ def rebuilds(found: Score) -> bool:
 
 def needed(found: Score) -> float:
     """The share with which the interval of an answer would just hold its target."""
-    return rebuilt_to_hold(found.target, found.low, found.high, 0.0 if found.planned else REBUILT)
+    return rebuilt_to_hold(found.target, found.low, found.high)
 
 
 def of_others(found: Sequence[float]) -> float:
@@ -39,16 +39,10 @@ def of_others(found: Sequence[float]) -> float:
 
 
 def calibration(scores: Sequence[Score]) -> str:
-    """What each job's changes need, and what the other jobs would give them: of measured blocks, and of identified plans."""
+    """What each job's changes need, and what the other jobs would give them."""
     used = [s for s in scores if rebuilds(s)]
-    blocks, plans = [s for s in used if not s.planned], [s for s in used if s.planned]
-    return "\n\n".join((_of_way("of measured blocks", blocks, REBUILT), _of_way("of an identified plan", plans, 0.0)))
-
-
-def _of_way(way: str, used: Sequence[Score], present: float) -> str:
-    """The same of the answers of one way. present: the share that their intervals hold already."""
     if not used:
-        return f"No change that resizes nothing is answered by means {way}."
+        return "No change that resizes nothing is answered."
     rows, holds = [], []
     for base in dict.fromkeys(s.pair.base for s in used):
         own = [needed(s) for s in used if s.pair.base == base]
@@ -61,8 +55,8 @@ def _of_way(way: str, used: Sequence[Score], present: float) -> str:
         (
             markdown_table(("job", "needed by its changes", "given by the other jobs", "held"), rows),
             "",
-            f"Changes that resize nothing, answered by means {way}: {len(used)};"
-            f" {of_others([needed(s) for s in used]):.2%} holds {HELD} % of them (as it is: {present:.2%});"
+            f"Changes that resize nothing: {len(used)};"
+            f" {of_others([needed(s) for s in used]):.2%} holds {HELD} % of them (as it is: {REBUILT:.2%});"
             f" with each job's share taken from the others, {statistics.mean(holds):.0%}.",
         )
     )

@@ -21,7 +21,6 @@ from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.errors import LumosError, QuestionError
 from lumos.graph.build import build
-from lumos.prediction.predict import Prediction
 from lumos.trace import read
 from lumos.vocabulary import Grade
 
@@ -36,8 +35,8 @@ FEWEST = 4
 class Score:
     """One pair, times in ms. answer: None where Lumos gives none, for the reason `why`. proportional: see `record`.
 
-    low, high: of the answer's 80 % interval. planned: the answer is of the identified plan, and not of the measured blocks. asked: Lumos
-    first asked what was recorded, and the answer is that after one statement, as far as there is one.
+    low, high: of the answer's 80 % interval. asked: Lumos first asked what was recorded, and the answer is that after one statement, as far
+    as there is one.
     """
 
     pair: Pair
@@ -49,7 +48,6 @@ class Score:
     high: float = 0.0
     grade: str = ""
     why: str = ""
-    planned: bool = False
     asked: bool = False
 
     @property
@@ -107,8 +105,7 @@ def _answers(recording: Path) -> Callable[[Score], Score]:
             return replace(asked, grade=str(found.trust.grade), why=found.trust.why)
         times = (1e3 * t for t in (found.outcome.step_time_s, found.outcome.step_time_low_s, found.outcome.step_time_high_s))
         low_to_high = dict(zip(("answer", "low", "high"), times, strict=True))
-        planned = isinstance(found.job, Prediction)
-        return replace(asked, **low_to_high, grade=str(found.trust.grade), planned=planned)  # type: ignore[arg-type]
+        return replace(asked, **low_to_high, grade=str(found.trust.grade))  # type: ignore[arg-type]
 
     return answer
 
