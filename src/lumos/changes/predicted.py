@@ -22,7 +22,7 @@ from lumos.plan.job import PlannedJob, job_from_facts
 from lumos.plan.plan import Plan, check_plan
 from lumos.prediction.predict import Prediction, predict_job
 from lumos.prediction.step_time import PredictedStep
-from lumos.trace.table import origin_of
+from lumos.trace.table import PREDICTED, origin_of
 from lumos.vocabulary import Schedule
 
 if TYPE_CHECKING:
@@ -34,8 +34,6 @@ if TYPE_CHECKING:
     from lumos.trace.table import Job
     from lumos.vocabulary import Basis
 
-#: What made the files of a prediction, as they say (`trace.table.Origin`).
-PREDICTED = "predicted"
 #: Fields of the plan and of the model by the key of --set that names them.
 PLAN_FIELDS = {"seq": "seq_len"} | {f.name: f.name for f in fields(Plan) if f.name in SETTINGS}
 MODEL_FIELDS = tuple(f.name for f in fields(Model) if f.name in SETTINGS)

@@ -1,8 +1,8 @@
-"""`lumos.search` and `lumos.explain`: the plans of a model or of a recorded job, and why one beats another, as keyword arguments with the
-words of the command line.
+"""`lumos.search` and `lumos.explain`: the plans of a model or of a prediction's files, and why one beats another, as keyword arguments with
+the words of the command line.
 
     lumos.search(model="gpt3-175b", cluster="h100", gpus=512, global_batch=1536, seq=2048, pp=(4, 8))
-    lumos.search("traces/", cluster="h100")
+    lumos.search("predicted/", gpus=1024)
     lumos.explain({"tp": 8}, {"tp": 4, "pp": 2}, model="llama3-8b", cluster="h100", gpus=8, global_batch=64, seq=8192)
 """
 

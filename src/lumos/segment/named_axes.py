@@ -281,13 +281,13 @@ class _Names:
 
     def _inside(self, hidden: Axis, weights: list[tuple[Axis, Axis]], out: Named) -> None:
         """The widths inside a layer: of the feed-forward part, which two matrices lead into and out of, and of keys and values."""
-        width_of = self.symbols.size(hidden)  # of an encoder and a decoder, each has its own
-        others = [(pair[1 - side], side) for pair in weights for side in (0, 1) if self.symbols.size(pair[side]) == width_of]
+        wide = self.symbols.size(hidden)  # an encoder and a decoder are as wide, each with a width of its own
+        others = [(pair[1 - side], side) for pair in weights for side in (0, 1) if self.symbols.size(pair[side]) == wide]
         widths = Counter(self.symbols.folded(other) for other, _ in others if self.key(other) != self.key(hidden))
         into, out_of = ({self.symbols.folded(other).symbols for other, at in others if at == side} for side in (0, 1))
         both = into & out_of  # a gate makes the width inside so many times as wide on one side
         inner = [axis for axis, _ in widths.most_common() if axis.symbols in both and not self._of_heads(axis)]
-        inner.sort(key=lambda axis: (self.symbols.size(axis) == width_of, axis.factor))
+        inner.sort(key=lambda axis: (self.symbols.size(axis) == wide, axis.factor))
         self.inner = tuple(inner)
         if inner:
             size = self.symbols.size(inner[0])

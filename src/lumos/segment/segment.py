@@ -112,10 +112,7 @@ class _RankLabels(NamedTuple):
 
 
 class Cut:
-    """A job that is cut into layers and passes, without work that happened only once, when somebody first asks, and then not again.
-
-    job, graph: the traces, and the graph that was built from them.
-    """
+    """A job and its graph, cut into layers and passes without what happened only once: when somebody first asks, and then not again."""
 
     def __init__(self, job: Job, graph: Graph) -> None:
         self._job, self._graph = job, graph

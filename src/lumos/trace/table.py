@@ -182,6 +182,10 @@ class ProcessGroup:
     description: str = ""
 
 
+#: What made the files of a prediction.
+PREDICTED = "predicted"
+
+
 class Origin(NamedTuple):
     """What made a job that no device ran ("emulated", "predicted", "changed", …), and the grade that its times had then. sizes: of a
     rank's part of the model, where what made the job knows them. job: what was predicted (`plan.job.facts_of`), as JSON has it, unchecked.

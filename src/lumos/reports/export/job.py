@@ -24,7 +24,7 @@ from lumos.reports.export.kineto import write_kineto
 from lumos.reports.export.kineto_changed import write_changed
 from lumos.reports.export.perfetto import write_perfetto
 from lumos.searching.search import Found
-from lumos.trace.table import Origin
+from lumos.trace.table import PREDICTED, Origin
 
 #: An answer of `whatif`, a prediction, or a search, of which the best plan is meant.
 Result: TypeAlias = Answer | Prediction | Found
@@ -60,7 +60,7 @@ def _write_chakra(job: Answer | Prediction, folder: Path) -> None:
     """Write a job as a Chakra set, with what its kernels compute and move as far as that is known."""
     if isinstance(job, Prediction):
         world = whole(job)
-        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded), origin=Origin("predicted"))
+        export_graph(world.graph, folder, amounts=predicted_work(job.works).taken(world.folded), origin=Origin(PREDICTED))
     else:
         amounts = None if job.recorded is None else recorded_work(job.graph, job.recorded)
         export_graph(job.graph, folder, amounts=amounts, origin=Origin("changed", job.trust.grade))

@@ -42,7 +42,7 @@ from lumos.trace.kineto_rows import (
     stream_sync,
     stream_wait,
 )
-from lumos.trace.table import Origin
+from lumos.trace.table import PREDICTED, Origin
 from lumos.vocabulary import CollectiveKind, Direction, DType
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class _Writer:
         groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
         accelerator = self.prediction.job.cluster.accelerator
         device = WrittenDevice(self.device, accelerator.name, int(accelerator.memory_bytes or 0), accelerator.cores or 0)
-        origin = Origin("predicted", sizes=self._sizes(), job=facts_of(self.prediction.job))
+        origin = Origin(PREDICTED, sizes=self._sizes(), job=facts_of(self.prediction.job))
         self.file.write(header(origin, self.rank, self.plan.devices, groups, device))
         self.file.write(",\n".join(events).encode())
         self.file.write(footer(self.rank))
