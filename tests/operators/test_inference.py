@@ -102,6 +102,20 @@ def test_rows_of_what_ranks_share_are_not_taken_for_their_parts():
     assert (part - 1, 0) not in found.of
 
 
+def test_a_part_of_a_weight_is_none_of_an_activation_of_its_shape():
+    """Half of a [16, 8] weight, and eight tokens of width 8."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 4), node=True)
+    script.view((2, 4, 8), (8, 8))
+    for shape, part in (((16, 8), (8, 8)), ((8, 16), (8, 8))):
+        script.parents.append(script.call("aten::linear", (8, shape[1]), shape))
+        script.parents.append(script.call("aten::t", shape, node=True))
+        script.call("aten::t", part)
+        del script.parents[:]
+    found = resized(script.calls, [(BATCH, 6)])
+    assert [found[number, 0] for number in (4, 7)] == [(8, 8), (8, 8)]
+
+
 @pytest.mark.parametrize(("gathered", "width"), [(1, 24), (2, 8)])
 def test_a_weight_that_is_used_twice_is_one_where_one_gradient_is_gathered(gathered, width):
     """A head behind a layer of its own, which nothing joins to the stream: by the table of tokens that it has, or has not, in common."""

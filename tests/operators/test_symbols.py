@@ -103,3 +103,12 @@ def test_a_size_of_one_is_a_number_unless_it_is_data():
     s = Symbols()
     assert s.plain(1) is ONE
     assert s.fresh(1).symbols
+
+
+def test_copies_along_an_axis_are_no_part_of_what_is_copied():
+    """Four heads of keys, each for three of the queries' twelve."""
+    s = Symbols()
+    queries, heads = s.fresh(12), s.fresh(4)
+    keys = s.product(heads, s.copies(3))
+    s.unify(queries, keys)
+    assert s.once(keys) == s.once(queries) == s.normal(heads)

@@ -15,8 +15,9 @@ from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
 from lumos.graph.build import build
 from lumos.segment.outline import outline
+from lumos.segment.microbatches import phases_of_passes
 from lumos.segment.segment import segment
-from lumos.segment.units import numbers_of_nodes, units
+from lumos.segment.units import Units, numbers_of_nodes, units
 from lumos.simulation import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
@@ -138,6 +139,16 @@ def test_layers_must_cover_most_of_their_own_pass_not_of_the_whole_rank(tmp_path
     found = cut(path)[1]
     assert found.layers == 2
     assert found.evidence["forward"] == "repetition"
+
+
+def test_what_ends_a_backward_pass_is_no_part_of_the_next_forward_pass():
+    """Of two microbatches each hands out its gradients (8) behind its backward pass, in as many parts as the model has."""
+    forward, backward, last = [1, 2, 1, 2], [5, 6, 5, 6], [8, 8, 8]
+    one = [*zip(forward, [Phase.FORWARD] * 4, [0, 1, 2, 3], strict=True), *zip(backward, [Phase.BACKWARD] * 4, [3, 2, 1, 0], strict=True)]
+    symbol, phase, number = map(np.array, zip(*one, *((8, Phase.FORWARD, -1) for _ in last), *one, strict=True))
+    found = Units(symbol, symbol, np.full(len(symbol), -1), phase.astype(np.uint8), number, False)
+    passes = phases_of_passes(found, np.zeros(len(symbol), np.int64), np.isin(symbol, (2, 5)))
+    assert passes[8:12].tolist() == [Phase.BACKWARD, Phase.BACKWARD, Phase.BACKWARD, Phase.FORWARD]
 
 
 def test_a_message_behind_a_backward_pass_belongs_to_none_of_its_layers(tmp_path):

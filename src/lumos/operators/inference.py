@@ -28,7 +28,7 @@ from lumos.operators.table import axis_rule, elementwise_names, forced, own_name
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from lumos.operators.calls import OperatorCall
     from lumos.operators.table import AxisPlace, Rule, Shape
@@ -42,7 +42,7 @@ _JUST_NOW = 6
 @dataclass(eq=False, slots=True)
 class _Tensor:
     """A tensor of the program. made: when. maker: the call that made it, -1 for none. given: it comes from outside, as data or a weight.
-    data: it is data, or was made of data."""
+    data: it is data, or was made of data. whole: the shape of the tensor that ranks share and that it is a part of, () if unknown."""
 
     shape: Shape
     axes: tuple[Axis, ...]
@@ -53,6 +53,11 @@ class _Tensor:
     alive: bool = True
     data: bool = False
     maker: int = -1
+    whole: Shape = ()
+
+    def part_of(self, whole: Shape) -> bool:
+        """Whether it may be a part of a tensor of that shape; () for none that is known."""
+        return not (whole and self.whole) or whole == self.whole
 
 
 @dataclass(eq=False, slots=True)
@@ -66,11 +71,13 @@ class _Scope:
 
 @dataclass(eq=False, slots=True)
 class _Product:
-    """The two gradients of a multiplication [m, k] · [k, n] that a node of the backward pass computes."""
+    """The two gradients of a multiplication [m, k] · [k, n] that a node of the backward pass computes. behind: the last call of a forward
+    pass that the node runs again before."""
 
     first: tuple[Axis, ...]
     second: tuple[Axis, ...]
     first_comes_first: bool
+    behind: int
     done: set[int] = field(default_factory=set)
 
 
@@ -152,7 +159,7 @@ class _Inference:
         kept = self._scopes, self._product
         used, results = self._used.get(forward, []), self._results.get(forward, [])
         scope = _Scope([*used, *results])
-        self._scopes, self._product = [scope], self._product_of(forward, used)
+        self._scopes, self._product = [scope], self._product_of(number, forward, used)
         for inner in self._inside[number]:
             call = self.calls[inner]
             if "Backward" not in call.name or call.name.startswith("aten::") or not results:
@@ -171,7 +178,7 @@ class _Inference:
                 self.visit(innermost)
         self._scopes, self._product = kept
 
-    def _product_of(self, forward: int, used: Sequence[_Tensor]) -> _Product | None:
+    def _product_of(self, node: int, forward: int, used: Sequence[_Tensor]) -> _Product | None:
         name = own_name(self.calls[forward].name) if forward >= 0 else ""
         factors = [t for t in used if len(t.shape) > 1][-2:]
         if name not in ("mm", "addmm", "bmm", "baddbmm", "linear") or len(factors) != 2:
@@ -179,13 +186,22 @@ class _Inference:
         first, second = (t.axes for t in factors)
         if name == "linear":
             first, second = (self.symbols.product(*first[:-1]), first[-1]), second[::-1]
-        return _Product(first, second, name not in ("mm", "linear"))
+        return _Product(first, second, name not in ("mm", "linear"), max(filter(self._again, self._within(node)), default=-1))
+
+    def _within(self, number: int) -> Iterator[int]:
+        """The calls in a call."""
+        for inner in self._inside[number]:
+            yield inner
+            yield from self._within(inner)
+
+    def _again(self, number: int) -> bool:
+        """Whether a call in a node of the backward pass is one of a forward pass."""
+        return self.calls[number].forward and self.calls[number].sequence >= 0
 
     def _gradient_of_product(self, number: int) -> bool:
         """Read a multiplication in the backward pass of another as one of the two gradients, or its transpose, if its shapes are those."""
         call, of = self.calls[number], self._product
-        again = call.forward and call.sequence >= 0  # of a forward pass that a backward pass runs again
-        if of is None or again or own_name(call.name) not in ("mm", "bmm") or len(call.shapes) < 2:
+        if of is None or number <= of.behind or own_name(call.name) not in ("mm", "bmm") or len(call.shapes) < 2:
             return False
         (m, k), n, lead = of.first[-2:], of.second[-1], of.first[:-2]
         forms = [(1, (n, m, k)), (0, (m, n, k)), (1, (k, m, n)), (0, (k, n, m))]
@@ -210,6 +226,9 @@ class _Inference:
         same = [inner for inner in ran if own_name(self.calls[inner].name) == own_name(self.calls[number].name)] or ran
         self._results[number] = self._results[same[-1]] if same else []
         self._used[number] = self._used[same[-1]] if same else []
+        whole = {place: _Tensor(shape, tuple(map(Axis, shape)), 0) for place, shape in enumerate(self.calls[number].shapes) if shape}
+        for part, of in zip(self._results[number], self._results_of(self.calls[number], whole, {}) or (), strict=False):
+            part.whole = of.shape
         self._use_up(number)
 
     def _visit_call(self, number: int) -> None:
@@ -298,34 +317,53 @@ class _Inference:
         if not shapes:
             return {}
         pairs = forced(call.name, call.shapes)
-        weights = weights_of(call.name)
+        wholes = self._wholes(number)
+        weights = {*weights_of(call.name), *self._parts_of_weights(number, wholes)}
         tied = {place for pair in pairs for place, _ in pair}
         several = max(map(len, shapes.values())) > 1
         found = {
-            place: self._candidates(shape, place in weights)
+            place: self._candidates(shape, place in weights, wholes.get(place, ()))
             for place, shape in shapes.items()
             if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
         }
-        out = self._chosen(call, found, pairs)
+        out = self._chosen(number, found, pairs)
         for place in shapes:
             if place not in out:
                 out[place] = self._new(number, place, place in weights or (place in tied and place not in found))
+        for place, whole in wholes.items():
+            out[place].whole = whole
         for (i, a), (j, b) in pairs:
             self.symbols.unify(out[i].axes[a], out[j].axes[b])
         if self._scopes:
             self._scopes[-1].passed -= {id(t) for t in out.values()}
         return out
 
-    def _candidates(self, shape: Shape, weight: bool) -> list[_Tensor]:
-        """The tensors of a shape that an input may be, the most likely last."""
+    def _wholes(self, number: int) -> dict[int, Shape]:
+        """By argument of a call on this rank's parts of tensors, the shape of the tensor that it is a part of."""
+        call, whole = self.calls[number], self.calls[number].parent
+        if whole not in self._whole or number in self._whole or own_name(self.calls[whole].name) != own_name(call.name):
+            return {}
+        return {place: of for place, (of, shape) in enumerate(zip(self.calls[whole].shapes, call.shapes, strict=False)) if of and shape}
+
+    def _parts_of_weights(self, number: int, wholes: Mapping[int, Shape]) -> set[int]:
+        """Which of the arguments are parts of a weight of the outermost operator around."""
+        outer = self.calls[number].parent
+        while wholes and self.calls[outer].parent in self._whole:
+            outer = self.calls[outer].parent
+        shapes, weights = self.calls[outer].shapes, weights_of(self.calls[outer].name)
+        others = {shape for place, shape in enumerate(shapes) if place not in weights}
+        return {place for place, whole in wholes.items() if whole in shapes and whole not in others}
+
+    def _candidates(self, shape: Shape, weight: bool, whole: Shape = ()) -> list[_Tensor]:
+        """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part."""
         for scope in reversed(self._scopes):
-            same = [t for t in scope.tensors if t.shape == shape and not (weight and (t.data or t.gradient))]
+            same = [t for t in scope.tensors if t.shape == shape and t.part_of(whole) and not (weight and (t.data or t.gradient))]
             same = [t for t in same if t.alive] or same
             if same:
                 return sorted(same, key=lambda t: id(t) in scope.passed)
         if not weight:
             self._select(shape)
-        pool = [t for t in self._pool[shape][-8 * _CHOICE :] if t.alive]
+        pool = [t for t in self._pool[shape][-8 * _CHOICE :] if t.alive and t.part_of(whole)]
         if weight:
             return [t for t in pool if t.differentiable and not (t.given or t.data)]
         if len(shape) == 1:
@@ -356,10 +394,10 @@ class _Inference:
         return list(by_axes.values())[-_CHOICE:]
 
     def _chosen(
-        self, call: OperatorCall, found: Mapping[int, list[_Tensor]], pairs: Sequence[tuple[AxisPlace, AxisPlace]]
+        self, number: int, found: Mapping[int, list[_Tensor]], pairs: Sequence[tuple[AxisPlace, AxisPlace]]
     ) -> dict[int, _Tensor]:
         """Of the candidates for each input those of which none is taken twice and that need the fewest new equalities, the latest ones."""
-        if self._product is not None and len(found) == 1:  # sums of gradients, beside the two products
+        if self._product is not None and number > self._product.behind and len(found) == 1:  # sums of gradients, beside the two products
             place, of = next(iter(found.items()))
             gradient = [t for t in of if t.gradient]
             return {place: (gradient or of)[-1]} if of else {}
@@ -376,7 +414,7 @@ class _Inference:
                     not self.symbols.same(tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried
                 )
                 twice = len(choice) - len({id(t) for t in choice})
-                unlike = sum(not t.data for t in choice) if weights_of(call.name) and not pairs else 0
+                unlike = sum(not t.data for t in choice) if weights_of(self.calls[number].name) and not pairs else 0
                 age = sum(len(apart[p]) - 1 - apart[p].index(t) for p, t in zip(open_places, choice, strict=True))
                 if best is None or (twice, new, unlike, age) < best[0]:
                     best = (twice, new, unlike, age), tried

@@ -61,6 +61,7 @@ class Symbols:
         self._equal: dict[int, Axis] = {}
         self._follows: dict[int, Sum | Window | Selection] = {}
         self._numbers: dict[int, int] = {}
+        self._copies: list[int] = []
         self._known: dict[Axis, tuple[Axis, tuple[int, tuple[int, ...]]]] = {}
 
     # ---------------------------------------------------------------- axes
@@ -83,6 +84,20 @@ class Symbols:
     def plain(self, size: int) -> Axis:
         """The same, but for a size of 1, which is taken as that number."""
         return ONE if size == 1 else self.fresh(size)
+
+    def copies(self, size: int) -> Axis:
+        """An axis along which one value stands so many times."""
+        if size == 1:
+            return ONE
+        axis = self.fresh(size)
+        self._copies += axis.symbols
+        return axis
+
+    def once(self, axis: Axis) -> Axis:
+        """The axis without the copies along it."""
+        copied = {s for copies in self._copies for s in self.folded(Axis(1, (copies,))).symbols}
+        folded = self.folded(axis)
+        return Axis(folded.factor, tuple(s for s in folded.symbols if s not in copied))
 
     def normal(self, axis: Axis) -> Axis:
         """The axis in symbols that are equal to no other."""

@@ -158,7 +158,7 @@ def _expanded(call: CallArguments) -> Results:
     out = [
         (tensor.shape[i - new], tensor.axes[i - new])
         if i >= new and size in (-1, tensor.shape[i - new])
-        else (size, call.symbols.plain(size))
+        else (size, call.symbols.copies(size))
         for i, size in enumerate(sizes)
     ]
     return [Sized(tuple(size for size, _ in out), tuple(axis for _, axis in out))]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.analyze.attribution import innermost
 from lumos.graph.kernel_names import KernelClass, kernel_class
 from lumos.operators.shaped import ShapedOperator, factors
 from lumos.trace.once import once_a_trace
@@ -15,7 +16,10 @@ from lumos.trace.table import Category, Int64, Trace
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from numpy.typing import NDArray
+
     from lumos.operators.table import Shape
+
 
 class Shapes:
     """The operators of a trace by row; equal ones are parsed once.
@@ -62,7 +66,17 @@ class Shapes:
         lane, start, end = trace.lane[order], trace.start[order], trace.start[order] + trace.duration[order]
         holds = np.append((lane[1:] == lane[:-1]) & (start[1:] < end[:-1]), False)[: len(order)]
         found: Int64 = order[~holds]
-        return found
+        return found[_launch(trace, found)]
+
+
+def _launch(trace: Trace, rows: Int64) -> NDArray[np.bool_]:
+    """Which of the operators in `rows` a kernel belongs to, or to an operator in them; all where no kernel has an operator."""
+    kernels = np.unique(trace.external_id[trace.category == Category.KERNEL])
+    launching = np.flatnonzero((trace.category == Category.OPERATOR) & (trace.external_id >= 0) & np.isin(trace.external_id, kernels))
+    if not len(launching):
+        return np.ones(len(rows), bool)
+    holding = innermost(trace, rows, launching)
+    return np.isin(rows, holding) | np.isin(trace.external_id[rows], kernels)
 
 
 @once_a_trace

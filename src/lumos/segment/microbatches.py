@@ -43,19 +43,37 @@ def heavy_units(trace: Trace, u: Units) -> NDArray[np.bool_]:
 
 def phases_of_passes(u: Units, step: Int64, heavy: NDArray[np.bool_]) -> NDArray[np.uint8]:
     """The phase of each unit, where runs of forward units without heavy work that follow a backward pass belong to it if it goes on after
-    them, and else to the optimizer. Where no forward unit does heavy work, the phases stay."""
+    them, and else to the optimizer; and what stands between a backward pass and a forward pass that is the one before it again belongs to
+    the backward pass, which it ends (DDP hands out its reduced gradients). Where no forward unit does heavy work, the phases stay."""
     phase = u.phase.copy()
     if not (heavy & (phase == Phase.FORWARD)).any():
         return phase
     edges = np.flatnonzero((np.diff(phase) != 0) | (np.diff(step) != 0)) + 1
     lows, highs = np.concatenate(([0], edges)), np.concatenate((edges, [len(phase)]))
+    last = slice(0, 0)
     for low, high in zip(lows.tolist(), highs.tolist(), strict=True):
         follows = low > 0 and step[low - 1] == step[low] and u.phase[low - 1] in (*_BACKWARD, Phase.OPTIMIZER)
-        if u.phase[low] != Phase.FORWARD or not follows or heavy[low:high].any():
+        if u.phase[low] != Phase.FORWARD:
+            continue
+        before, last = last, slice(low, high)
+        if not follows:
+            continue
+        if heavy[low:high].any():
+            if u.phase[low - 1] in _BACKWARD:
+                begins = high - _same_end(u.symbol[before], u.symbol[last])
+                if not (heavy[low:begins] | (u.number[low:begins] >= 0)).any():
+                    phase[low:begins] = Phase.BACKWARD
             continue
         goes_on = high < len(phase) and step[high] == step[low] and u.phase[high] in _BACKWARD and u.phase[low - 1] in _BACKWARD
         phase[low:high] = Phase.BACKWARD if goes_on else Phase.OPTIMIZER
     return phase
+
+
+def _same_end(a: Int64, b: Int64) -> int:
+    """How many symbols at the end of two passes are the same."""
+    length = min(len(a), len(b))
+    other = np.flatnonzero(a[len(a) - length :] != b[len(b) - length :])
+    return length - 1 - int(other[-1]) if len(other) else length
 
 
 def microbatches_of(trace: Trace, u: Units, step: Int64, heavy: NDArray[np.bool_]) -> Int64:

@@ -127,7 +127,7 @@ class _Names:
                     continue
                 for letter, axis in zip(pattern.letters(len(axes)), axes, strict=True):
                     if letter in letters:
-                        out[letters[letter]][self.symbols.folded(axis)] += 1
+                        out[letters[letter]][self.symbols.once(axis) if letter == "h" and i == 1 else self.symbols.folded(axis)] += 1
         return out
 
     def _by_tokens(self, tokens: tuple[Axis, ...], out: Named, attention: Mapping[str, Counter[Axis]]) -> None:

@@ -6,6 +6,7 @@ Every axis of every operator is a product of symbols (`segment.program`), and th
 
 from __future__ import annotations
 
+from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.errors import LumosError
@@ -102,6 +103,14 @@ class Resized:
         """The operator `o` of a row with its new shapes; itself where nothing is known of its axes."""
         index = int(self.axes.of_row[row])
         return o if index < 0 else self.operator(index)._replace(dtypes=o.dtypes)
+
+    def of_weights(self, shape: Shape) -> float:
+        """How many times as many values the weights of a shape, or of its reverse, have: their mean where they differ."""
+        symbols, found = self.axes.symbols, {}
+        for given in self.axes.inferred.given:
+            if given.weight and tuple(map(symbols.size, given.axes)) in (shape, shape[::-1]):
+                found[tuple(sorted(map(symbols.key, given.axes)))] = prod(symbols.evaluate(axis, self._value) for axis in given.axes)
+        return sum(found.values()) / (len(found) * prod(shape)) if found else 1.0
 
     @property
     def read_twice(self) -> list[int]:

@@ -124,6 +124,8 @@ def weights(segmentation: Segmentation, position: int, trace: Trace, resize: Res
 def _grown(gradient: Gradient, shapes: Shapes, resize: Resized) -> float:
     """How many times as many elements a weight has after a change."""
     o = shapes[gradient.row]
+    if o is not None and o.shapes[0] != gradient.shape:
+        return resize.of_weights(gradient.shape)
     before = elements(o.shapes[0]) if o is not None else 0
     return elements(resize.at(gradient.row, o).shapes[0]) / before if o is not None and before else 1.0
 

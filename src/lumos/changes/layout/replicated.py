@@ -48,7 +48,7 @@ HEAD = -2
 
 
 class Bucket(NamedTuple):
-    """One exchange of a step. after: the instance of the layout that fills the bucket. last: whether it is the last of its step, for which
+    """One exchange of a step. after: the instance of the layout that fills the bucket. last: whether it is the last of its pass, for which
     the instance after it waits."""
 
     after: int
@@ -165,41 +165,52 @@ def _lengthen(more: Counter[int], tasks: Int64, kind: Int8, extra: Extra) -> Non
 
 
 class BackwardEnd(NamedTuple):
-    """The end of a step's backward pass. ready: the instances after which gradients are ready, and the layers whose they are (-1: outside
+    """The end of a backward pass. ready: the instances after which gradients are ready, and the layers whose they are (-1: outside
     the layers, HEAD: before them). end: the last instance."""
 
     ready: dict[int, Counter[int]]
     end: int
 
 
-def backward_ends(layout: MeasuredLayout, position: int = 0) -> Iterator[BackwardEnd]:
-    """The ends of the backward passes of the rank at a position. The gradients of a layer are ready after the last of its pieces, those
-    outside the layers where the layers begin or at the end of the backward pass."""
+def backward_ends(layout: MeasuredLayout, position: int = 0, exchanging: frozenset[int] = frozenset()) -> Iterator[BackwardEnd]:
+    """The ends of those backward passes of the rank at a position that exchange gradients: the last of each step, and those with a piece of
+    `exchanging`. The gradients of a layer are ready after the last of its pieces, those outside the layers where the layers begin or at the
+    end of the backward pass."""
     first = sum(map(len, layout.ranks[:position]))
     numbered = enumerate(layout.ranks[position], first)
     backward = [e for e in numbered if _label(layout, e).phase == Phase.BACKWARD and not e[1].inner and e[1].thread_of < 0]
     for _, group in groupby(backward, key=lambda e: layout.pieces[e[1].piece].step):
         of_step = list(group)
-        last_pass = [e for e in of_step if _label(layout, e).microbatch == _label(layout, of_step[-1]).microbatch]
-        ready: dict[int, Counter[int]] = defaultdict(Counter)
-        for layer, run in groupby(last_pass, key=lambda e: _label(layout, e).layer):
-            if layer >= 0:
-                for once in by_repetition(run):
-                    ready[once[-1][0]][layer] += 1
-            elif not ready:
-                ready[list(run)[-1][0]][HEAD] += 1
-        end = last_pass[-1][0]
-        ready[end][-1] += 1
-        yield BackwardEnd(ready, end)
+        last = _label(layout, of_step[-1]).microbatch
+        for microbatch, one_pass in groupby(of_step, key=lambda e: _label(layout, e).microbatch):
+            items = list(one_pass)
+            if microbatch == last or any(item.piece in exchanging for _, item in items):
+                yield _backward_end(layout, items)
+
+
+def _backward_end(layout: MeasuredLayout, one_pass: list[tuple[int, Instance]]) -> BackwardEnd:
+    """The end of a backward pass of these numbered instances."""
+    ready: dict[int, Counter[int]] = defaultdict(Counter)
+    for layer, run in groupby(one_pass, key=lambda e: _label(layout, e).layer):
+        if layer >= 0:
+            for once in by_repetition(run):
+                ready[once[-1][0]][layer] += 1
+        elif not ready:
+            ready[list(run)[-1][0]][HEAD] += 1
+    end = one_pass[-1][0]
+    ready[end][-1] += 1
+    return BackwardEnd(ready, end)
 
 
 def _label(layout: MeasuredLayout, numbered: tuple[int, Instance]) -> Label:
     return layout.pieces[numbered[1].piece].label
 
 
-def buckets_of(layout: MeasuredLayout, gradients: dict[int, int], position: int = 0) -> Iterator[Bucket]:
-    """The exchanges of every step of the rank at a position, in order. gradients: their bytes by layer."""
-    for step in backward_ends(layout, position):
+def buckets_of(
+    layout: MeasuredLayout, gradients: dict[int, int], position: int = 0, exchanging: frozenset[int] = frozenset()
+) -> Iterator[Bucket]:
+    """The exchanges of every step of the rank at a position, in order. gradients: their bytes by layer. exchanging: as `backward_ends`."""
+    for step in backward_ends(layout, position, exchanging):
         nbytes = {
             instance: sum(times * gradients.get(layer, 0) for layer, times in layers.items()) for instance, layers in step.ready.items()
         }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 from tests.changes import drawn_views
 from tests.changes.layout.test_replicated import job_of
@@ -125,6 +126,13 @@ def test_gathers_and_scatters_take_the_place_of_the_exchange(tmp_path):
     assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 6 * copy + scatter, abs=50_000)
     assert answer.changes == ("zero = 3 (measured: 0)",)
     assert answer.trust.grade.value == "limited"
+
+
+def test_the_calls_of_a_copy_that_goes_go_with_it(tmp_path):
+    """On each rank the kernel and the operator up to its launch; the rest of the operator stands for the calls of what is added."""
+    graph = step(replicas(tmp_path), "zero=3").graph
+    copies = np.array(["reducer::mul_out" in name for name in graph.names], bool)[graph.name]
+    assert np.count_nonzero(graph.duration[copies] == 0) == 4
 
 
 def test_a_process_alone_becomes_one_of_eight_that_share_their_parameters(tmp_path):

@@ -48,13 +48,16 @@ if TYPE_CHECKING:
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
     from lumos.segment.segment import Label
-    from lumos.trace.table import Job, Trace
+    from lumos.trace.table import Int64, Job, Trace
 
 #: Megatron-LM shares a table that embedding and head have in common, and pads its vocabulary to a multiple of this for each rank
 #: (its option make-vocab-size-divisible-by).
 PADDED_TO = 128
 #: Operators that look up rows of a table, the one called in the other.
 _LOOKUPS = ("aten::embedding", "aten::index_select")
+#: How many times as long the CPU may take over the layers: PyTorch's DTensor dispatches every operator again, on this rank's parts of its
+#: tensors (1.4 times in a Llama of Python modules), and Megatron-LM calls the same operators.
+DISPATCHED_AGAIN = 1.5
 _NAME, _LANE = "exchange of activations (assumed)", "assumed exchange of activations"
 
 
@@ -103,6 +106,7 @@ def split_over_ranks(
         for dimension, rows in _share(prices, before, places, shown, could, accelerator, ranks).items():
             after = rewriting(after, position, rows, partial(_cut, dimension, ranks))
         _share_loss(prices, before, position, trace, could, ranks)
+        prices.reach(_calls_of_layers(before, position), DISPATCHED_AGAIN)
         share_weights(prices, before, exchanges[position], position, trace, ranks, cluster, outside=shown.vocab > 0)
     if not any(site.inside for site in sites):
         raise LumosError(
@@ -126,6 +130,14 @@ def split_over_ranks(
         assumed=(*after.assumed, partial(_exchanges, of_site)),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
     )
+
+
+def _calls_of_layers(layout: MeasuredLayout, position: int) -> Int64:
+    """The tasks of a rank's threads that belong to layers."""
+    segmentation = layout.segmentation
+    mine = segmentation.owners.of_rank(position)
+    in_layer = np.array([piece.label.layer >= 0 for piece in segmentation.pieces], bool)[segmentation.piece[mine]]
+    return mine[in_layer & ~segmentation.owners.on_device[mine]]
 
 
 def _has_two_tables(

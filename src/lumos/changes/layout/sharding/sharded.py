@@ -32,6 +32,7 @@ from lumos.changes.layout.sharding.gathers import Added, gathers, units_of
 from lumos.changes.layout.sharding.updates import largest_part, parameters_of, sending, sent
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
@@ -87,8 +88,8 @@ def sharded(layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, 
                 f"--set zero={stage}: {trace.path} does not show the shapes of the weights, so it is not known how many bytes its replicas"
                 " would exchange; record with record_shapes=True"
             )
-    for each, own in zip(found, parameters, strict=True):
-        prices.leave_out(_gone(each, measured, stage))
+    for position, (each, own) in enumerate(zip(found, parameters, strict=True)):
+        prices.leave_out(_whole_units(layout, position, _gone(each, measured, stage)))
         _share(prices, each.updates, (measured, stage), largest_part(own, replicas), replicas)
     shown = "is of one process" if copies > 1 else f"shows zero = {measured}"
     text = (
@@ -100,7 +101,7 @@ def sharded(layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, 
         prices=prices,
         assumed=(
             *layout.assumed,
-            *_exchanges_of_passes(layout, shaped, replicas, rates, measured, stage),
+            *_exchanges_of_passes(layout, shaped, found, replicas, rates, measured, stage),
             *([partial(sent, [f.updates for f in found], [sending(own, replicas, rates) for own in parameters])] if stage == 1 else []),
         ),
         changes=(*layout.changes, change),
@@ -117,6 +118,15 @@ def _gone(found: Exchanged, measured: int, stage: int) -> Int64:
     return np.concatenate((found.gathers, found.gradients, found.copies, found.updated))
 
 
+def _whole_units(layout: MeasuredLayout, position: int, gone: Int64) -> Int64:
+    """The tasks `gone`, and all others of the operators of a rank that launch nothing else: the calls on the CPU, and the time between."""
+    segmentation = layout.segmentation
+    mine, unit = segmentation.owners.of_rank(position), segmentation.unit
+    stays = np.setdiff1d(mine[segmentation.owners.on_device[mine]], gone)
+    units = np.setdiff1d(unit[gone], unit[stays])
+    return np.union1d(gone, mine[np.isin(unit[mine], units[units >= 0])])
+
+
 def _share(prices: TaskPrices, updates: Int64, stages: tuple[int, int], part: float, replicas: int) -> None:
     """Let the updates of a rank take their share of the time, in place. stages: measured and wanted. part: that of the largest part where
     parameters are not cut."""
@@ -126,37 +136,48 @@ def _share(prices: TaskPrices, updates: Int64, stages: tuple[int, int], part: fl
     prices.multiply(updates, Ratio(ratios[0], min(ratios), max(ratios)))
 
 
-def _exchanges_of_passes(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates, measured: int, stage: int) -> tuple[Assumed, ...]:
+def _exchanges_of_passes(
+    layout: MeasuredLayout, job: Job, found: tuple[Exchanged, ...], replicas: int, rates: Rates, measured: int, stage: int
+) -> tuple[Assumed, ...]:
     """What makes the exchanges beside the passes that the recording does not have."""
     if max(measured, stage) < 2 or (measured, stage) == (3, 2):
         return ()
     if stage < 2:
-        return (partial(_reduces, layout, _bucketed(layout, job, replicas, rates)),)
+        return (partial(_reduces, layout, _bucketed(layout, job, found, replicas, rates)),)
     added = Added(forward=measured < 2, backward=stage == 3, scatters=measured < 2)
     return (partial(gathers, layout, units_of(layout, job, replicas, rates), added),)
 
 
 class _Exchange(NamedTuple):
-    """A bucket, what its exchange takes, and what copying it takes, once."""
+    """A bucket, what its exchange takes, what copying it takes, once, and how many gradients are copied, each by a call of its own."""
 
     bucket: Bucket
     time: AddedTimes
     copy: AddedTimes
+    copies: int
 
 
-def _bucketed(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates) -> list[list[_Exchange]]:
-    """The exchanges of DDP, by position of the rank."""
-    return [
-        [
-            _Exchange(
-                bucket,
-                rates.exchange(CollectiveKind.ALL_REDUCE, replicas, bucket.nbytes),
-                rates.copy(bucket.nbytes),
-            )
-            for bucket in buckets_of(layout, ready_bytes(layout, trace, position), position)
-        ]
-        for position, trace in enumerate(job.traces)
-    ]
+def _bucketed(
+    layout: MeasuredLayout, job: Job, found: tuple[Exchanged, ...], replicas: int, rates: Rates
+) -> list[list[_Exchange]]:
+    """The exchanges of DDP, by position of the rank, in every backward pass that exchanged gradients."""
+    out = []
+    for position, trace in enumerate(job.traces):
+        ready, tensors = ready_bytes(layout, trace, position), len(gradients(layout.segmentation, position, trace))
+        share = tensors / max(sum(ready.values()), 1)
+        exchanging = frozenset(layout.segmentation.piece[found[position].gradients].tolist())
+        out.append(
+            [
+                _Exchange(
+                    bucket,
+                    rates.exchange(CollectiveKind.ALL_REDUCE, replicas, bucket.nbytes),
+                    rates.copy(bucket.nbytes),
+                    max(round(bucket.nbytes * share), 1),
+                )
+                for bucket in buckets_of(layout, ready, position, exchanging)
+            ]
+        )
+    return out
 
 
 def _reduces(layout: MeasuredLayout, found: list[list[_Exchange]], placed: Placed) -> Iterator[Addition]:
@@ -170,7 +191,8 @@ def _reduces(layout: MeasuredLayout, found: list[list[_Exchange]], placed: Place
             if not filling or not following:
                 continue
             lanes = "assumed copies", "assumed exchange"
-            yield Addition("copy of gradients (assumed)", rank, lanes[0], each.copy, filling, following, each.bucket.after, calls=1)
+            name = "copy of gradients (assumed)"
+            yield Addition(name, rank, lanes[0], each.copy, filling, following, each.bucket.after, calls=each.copies)
             yield Addition(
                 "all_reduce of gradients (assumed)", rank, lanes[1], each.time, filling, (), each.bucket.after, (count,), len(layout.ranks)
             )
@@ -179,6 +201,6 @@ def _reduces(layout: MeasuredLayout, found: list[list[_Exchange]], placed: Place
             if each.bucket.last:
                 for exchange, other in of_step:
                     name = "copy of reduced gradients (assumed)"
-                    yield Addition(name, rank, lanes[0], other.copy, filling, following, each.bucket.after, (exchange,), calls=1)
+                    yield Addition(name, rank, lanes[0], other.copy, filling, following, each.bucket.after, (exchange,), calls=other.copies)
                     count += 1
                 of_step = []
