@@ -135,7 +135,7 @@ def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | N
         measured, source = made_of or (graph, np.arange(len(graph)))
         mask = inside(measured, job, matches)[source] & (source >= 0)
     else:  # match every name once; a million tasks then only look up theirs
-        mask = np.array([bool(matches(name)) for name in graph.names] or [False])[graph.name]
+        mask = graph.named(matches)
         if side:
             mask &= graph.on_device == (side == "device")
     if not mask.any():

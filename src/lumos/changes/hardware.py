@@ -145,7 +145,7 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     owners = segmentation.owners
     done = np.zeros(len(graph), bool)
-    of_tf32 = np.array([rounds_to_tf32(name) for name in graph.names], bool)[graph.name]
+    of_tf32 = graph.named(rounds_to_tf32)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(segmentation, position, trace)

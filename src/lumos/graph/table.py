@@ -20,11 +20,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from lumos.result import Described
+from lumos.trace.table import ABSENT
 from lumos.units import count
 from lumos.vocabulary import CollectiveKind, Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -152,6 +153,15 @@ class Collectives:
     def __post_init__(self) -> None:
         """Raise ValueError for a kind that is no `CollectiveKind`."""
         object.__setattr__(self, "kinds", tuple(map(CollectiveKind, self.kinds)))
+
+    def of_kind(self, *wanted: CollectiveKind) -> NDArray[np.bool_]:
+        """Which rows are of one of these kinds."""
+        return np.array([kind in wanted for kind in self.kinds], bool)[self.kind]
+
+    @property
+    def ranks(self) -> Int32:
+        """How many ranks each row's group has; ABSENT where that is unknown."""
+        return np.full(len(self.task), ABSENT, np.int32) if self.size is None else self.size
 
 
 #: What a job does once and not in every step, by the codes of the diagnostics that name it.
@@ -309,6 +319,10 @@ class Graph(Described):
         """The global rank of each task, int32[n]."""
         ranks: Int32 = np.array([p.rank for p in self.processors], np.int32)[self.processor]
         return ranks
+
+    def named(self, test: Callable[[str], object]) -> NDArray[np.bool_]:
+        """Which tasks have a name of which `test` says so, bool[n]."""
+        return np.array([bool(test(name)) for name in self.names] or [False], bool)[self.name]
 
     @property
     def position_of_task(self) -> Int32:

@@ -66,7 +66,7 @@ class RecordedCosts:
         self.owners, self.graph = owners, owners.graph
         self.names = [owners.job[i].name for i in _whole_loop(owners)][:most]
         self.of_task = operators(job, owners)
-        awaiting = np.array([name in AWAITING for name in self.graph.names] or [False], bool)[self.graph.name]
+        awaiting = self.graph.named(AWAITING.__contains__)
         self.awaiting = awaiting & ~owners.on_device
         self.calls = self._calls()
         self.row = np.full(len(self.graph), -1, np.int64)

@@ -29,6 +29,8 @@ from lumos.segment.units import Units, numbers_inside, numbers_of_nodes, transfe
 from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import Members
@@ -62,7 +64,7 @@ class Piece:
     label: Label
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Segmentation:
     """A measured graph of n tasks with the piece that each belongs to.
 
@@ -73,6 +75,8 @@ class Segmentation:
     layers half of that, for what occurs twice may be two halves of one.
     evidence: how the layers of each phase were found. units, unit_labels: by position of the rank. unit: int32[n], index into
     the units of the task's rank.
+
+    rank, step, phase, microbatch, layer: of the piece that each task belongs to, [n].
     """
 
     owners: Members
@@ -90,6 +94,31 @@ class Segmentation:
     def graph(self) -> Graph:
         """The measured graph."""
         return self.owners.graph
+
+    @cached_property
+    def rank(self) -> Int64:
+        return self._of_tasks(lambda piece: piece.rank)
+
+    @cached_property
+    def step(self) -> Int64:
+        return self._of_tasks(lambda piece: piece.step)
+
+    @cached_property
+    def phase(self) -> Int64:
+        return self._of_tasks(lambda piece: piece.label.phase)
+
+    @cached_property
+    def microbatch(self) -> Int64:
+        return self._of_tasks(lambda piece: piece.label.microbatch)
+
+    @cached_property
+    def layer(self) -> Int64:
+        return self._of_tasks(lambda piece: piece.label.layer)
+
+    def _of_tasks(self, value: Callable[[Piece], int]) -> Int64:
+        column: Int64 = np.fromiter(map(value, self.pieces), np.int64, len(self.pieces))[self.piece]
+        column.setflags(write=False)
+        return column
 
 
 class _RankLabels(NamedTuple):

@@ -19,7 +19,6 @@ from lumos.changes.layout.prices import Ratio, around, exactly
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.segment.sizes import sizes
-from lumos.trace.table import ABSENT
 from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
@@ -48,9 +47,8 @@ def in_forward(segmentation: Segmentation) -> NDArray[np.bool_]:
     facts = segmentation.graph.collectives
     if facts is None:
         return np.empty(0, bool)
-    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece[facts.task]]
-    size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
-    _, key = np.unique(np.stack((facts.kind.astype(np.int64), size, facts.nbytes)), axis=1, return_inverse=True)
+    phase = segmentation.phase[facts.task]
+    _, key = np.unique(np.stack((facts.kind.astype(np.int64), facts.ranks, facts.nbytes)), axis=1, return_inverse=True)
     key = np.ravel(key)
     forward = np.isin(phase, (Phase.FORWARD, Phase.RECOMPUTE))
     return forward | np.isin(key, key[forward])
@@ -69,10 +67,9 @@ def of_head(layout: MeasuredLayout, job: Job) -> Int64:
     facts, stream = graph.collectives, _moving(layout, job)
     if facts is None or facts.size is None or not len(stream):
         return np.empty(0, np.int64)
-    reduced = stream[np.array([kind in _OF_STREAM for kind in facts.kinds], bool)[facts.kind[stream]]]
-    gathers = np.array([kind is CollectiveKind.ALL_GATHER for kind in facts.kinds], bool)[facts.kind]
+    reduced = stream[facts.of_kind(*_OF_STREAM)[stream]]
     within = (
-        gathers
+        facts.of_kind(CollectiveKind.ALL_GATHER)
         & (facts.size == measured_ranks(layout, stream))
         & np.isin(facts.group, facts.group[reduced])
         & in_forward(layout.segmentation)
@@ -92,7 +89,7 @@ def _moving(layout: MeasuredLayout, job: Job) -> Int64:
     facts = graph.collectives
     if facts is None:
         return np.empty(0, np.int64)
-    rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor[facts.task]]
+    rank = graph.position_of_task[facts.task]
     inside = in_forward(layout.segmentation)
     elements = [_stream(job, position) for position in range(len(job.traces))]
     chosen = [i for i in np.flatnonzero(inside).tolist() if _moves_stream(facts, i, elements[int(rank[i])])]
@@ -109,8 +106,8 @@ def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int],
     facts = graph.collectives
     if facts is None or facts.size is None:
         return np.empty(0, np.int64)
-    gathers = np.array([kind is CollectiveKind.ALL_GATHER for kind in facts.kinds], bool)[facts.kind]
-    mine = gathers & (graph.position_of_task[facts.task] == position) & (facts.size > 1) & in_forward(layout.segmentation)
+    mine = facts.of_kind(CollectiveKind.ALL_GATHER) & (facts.size > 1) & in_forward(layout.segmentation)
+    mine &= graph.position_of_task[facts.task] == position
     mine[stream] = False
     values = facts.nbytes * facts.size
     sizes_of = np.array([width * count for count in set(by_layer.values()) if count for width in WIDTHS] or [1], np.float64)
@@ -133,7 +130,7 @@ def in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
     facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
     if facts is None:
         return False
-    rows = rows[np.array([kind in _OF_STREAM for kind in facts.kinds] or [False], bool)[facts.kind[rows]]]
+    rows = rows[facts.of_kind(*_OF_STREAM)[rows]]
     parts = {segmentation.pieces[p].label.name for p in np.unique(segmentation.piece[facts.task[rows]]).tolist()}
     return "embedding" in parts
 

@@ -55,8 +55,7 @@ def wants_graphs(settings: Mapping[str, str], graph: Graph) -> bool:
 
 def launches_graphs(graph: Graph) -> bool:
     """Whether the job launches graphs already."""
-    calls = np.array([bool(GRAPH_LAUNCH.match(name)) for name in graph.names] or [False])
-    return bool(calls[graph.name[graph.kind == Kind.LAUNCH]].any())
+    return bool((graph.named(GRAPH_LAUNCH.match) & (graph.kind == Kind.LAUNCH)).any())
 
 
 class Captured(NamedTuple):
@@ -77,7 +76,7 @@ def capture(placed: Placed, segmentation: Segmentation) -> Captured:
     low, high, duration = placed.low.copy(), placed.high.copy(), graph.duration.copy()
     launch = owners.launch.astype(np.int64)
     nodes = np.bincount(launch[launch >= 0], minlength=len(graph))
-    by_graph = np.array([bool(GRAPH_LAUNCH.match(name)) for name in graph.names] or [False])[graph.name]
+    by_graph = graph.named(GRAPH_LAUNCH.match)
     launched_by = np.arange(len(graph))
     launches_graph = np.zeros(len(graph), bool)
     for number, tasks in _runs(graph, region, host):

@@ -183,12 +183,9 @@ def whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
     else is done to every layer before (a pipeline's schedule divides the gradients), the tasks are those outside the layers, if they update
     lists of weights and nothing in the layers does."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    of_optimizer = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[
-        segmentation.piece
-    ]
+    of_optimizer = (segmentation.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     if segmentation.evidence.get("optimizer") == "repetition":
-        in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
-        of_lists = np.array([_LISTS.search(name) is not None for name in graph.names], bool)[graph.name]
+        in_layer, of_lists = segmentation.layer >= 0, graph.named(_LISTS.search)
         if (of_optimizer & in_layer & of_lists).any():
             return np.empty(0, np.int64)
         works = of_lists | ~graph.on_device if (of_optimizer & of_lists & graph.on_device).any() else np.zeros(len(graph), bool)

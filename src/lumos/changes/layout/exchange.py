@@ -125,12 +125,9 @@ def _of_stage(layout: MeasuredLayout, job: Job) -> int:
 
 def _exchanges(layout: MeasuredLayout, facts: Collectives, world: int) -> Int64:
     """Indices of the collectives over all ranks, of known kind and bytes, in the passes and the optimizer of a step."""
-    segmentation = layout.segmentation
-    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
-    size = facts.size if facts.size is not None else np.full(len(facts.task), ABSENT, np.int32)
-    size = np.where(size == ABSENT, world, size)
+    size = np.where(facts.ranks == ABSENT, world, facts.ranks)
     known = np.array([kind is not CollectiveKind.UNKNOWN and not kind.is_transfer for kind in facts.kinds], bool)[facts.kind]
-    exchanging = np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
+    exchanging = np.isin(layout.segmentation.phase[facts.task], (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER))
     return np.flatnonzero((size == world) & known & exchanging & (facts.nbytes > 0))
 
 
@@ -145,8 +142,7 @@ def _waits(layout: MeasuredLayout, tasks: Int32) -> tuple[tuple[int, int], ...]:
     start, end = graph.measured_start, graph.measured_end
     if start is None or end is None:
         return ()
-    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
-    rank = np.array([graph.ranks.index(p.rank) for p in graph.processors], np.int64)[graph.processor]
+    phase, rank = segmentation.phase, graph.position_of_task
     host = tasks[~owners.on_device[tasks] & (phase[tasks] == Phase.BACKWARD)]
     updating = np.flatnonzero((phase == Phase.OPTIMIZER) & ~owners.on_device & (graph.kind != Kind.COLLECTIVE))
     updating = updating[np.argsort(start[updating], kind="stable")]

@@ -134,7 +134,7 @@ class _Products:
         graph = layout.segmentation.graph
         self.old, self.new, self.accelerator, self.duration = old, new, accelerator, graph.duration
         self.arithmetic = bound_by_arithmetic(graph)
-        self.as_wanted = np.array([type_by_name(name) is new for name in graph.names], bool)[graph.name]
+        self.as_wanted = graph.named(lambda name: type_by_name(name) is new)
 
     def of(self, kernels: Int64) -> tuple[Int64, Int64]:
         """Of the kernels of an operator those that multiply in the old type, and those that do not multiply, such as a library's that
@@ -178,7 +178,7 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
     graph, segmentation = layout.segmentation.graph, layout.segmentation
     prices = layout.prices.copy()
     owners = segmentation.owners
-    update = np.array([p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
+    update = segmentation.phase == Phase.OPTIMIZER
     products = _Products(layout, old, new, accelerator)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)

@@ -39,13 +39,12 @@ def _work(layout: MeasuredLayout, position: int) -> Int64:
     """The work in the passes of a rank."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     passes = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-    mine = np.array([p.rank == position and p.label.phase in passes for p in segmentation.pieces], bool)[segmentation.piece]
+    mine = (segmentation.rank == position) & np.isin(segmentation.phase, passes)
     on_device = bool((mine & graph.on_device).any())
     works = graph.kind == (Kind.KERNEL if on_device else Kind.OPERATOR)
     facts = graph.collectives
     if facts is not None:
-        exchanges = np.array([kind is CollectiveKind.ALL_TO_ALL for kind in facts.kinds], bool)[facts.kind]
-        works[facts.task[exchanges]] = True
+        works[facts.task[facts.of_kind(CollectiveKind.ALL_TO_ALL)]] = True
     found: Int64 = np.flatnonzero(mine & works)
     return found
 

@@ -192,7 +192,7 @@ def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, acceler
     where the accelerator multiplies in that. tasks, rows: kernels, and the rows of their operators."""
     if DType.TF32 not in accelerator.peak_flops:
         return shapes.operators
-    rounds = np.array([rounds_to_tf32(name) for name in graph.names] or [False], bool)[graph.name[tasks]]
+    rounds = graph.named(rounds_to_tf32)[tasks]
     rounded = set(shapes.of_row[rows[rounds]].tolist())
     return tuple(in_tf32(o) if index in rounded else o for index, o in enumerate(shapes.operators))
 
@@ -261,11 +261,9 @@ def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np
     """Tasks of a rank that work on all weights and have no shapes: kernels of fused optimizers, and exchanges of gradients.
     shaped: tasks whose shapes are known."""
     graph, segmentation = layout.segmentation.graph, layout.segmentation
-    phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
-    rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
-    update = graph.on_device & (phase == Phase.OPTIMIZER)
+    update = graph.on_device & (segmentation.phase == Phase.OPTIMIZER)
     update[shaped] = False
-    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(phase, (Phase.BACKWARD, Phase.OPTIMIZER))
+    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(segmentation.phase, (Phase.BACKWARD, Phase.OPTIMIZER))
     if graph.collectives is not None:
         exchanged[graph.collectives.task[in_forward(segmentation)]] = False  # activations, not gradients
-    return np.flatnonzero((rank == position) & (update | exchanged))
+    return np.flatnonzero((segmentation.rank == position) & (update | exchanged))

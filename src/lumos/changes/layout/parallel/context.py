@@ -183,7 +183,7 @@ def _exchanges(layout: MeasuredLayout, position: int, calls: Sequence[_Call], ra
         return np.empty(0, np.int64)
     usual = [kind in _KINDS for kind in facts.kinds]
     nbytes = [times * call.keys * width for call in calls for times in (1, 2) for width in (2, 4)]
-    in_layer = np.array([p.label.layer >= 0 for p in layout.segmentation.pieces], bool)[layout.segmentation.piece[facts.task]]
+    in_layer = layout.segmentation.layer[facts.task] >= 0
     mine = (graph.position_of_task[facts.task] == position) & in_layer & (facts.size == ranks)
     return np.flatnonzero(mine & np.array(usual, bool)[facts.kind] & np.isin(facts.nbytes, nbytes))
 
@@ -202,7 +202,7 @@ def _rerouted(
     graph, (measured, count) = layout.segmentation.graph, ranks
     facts = graph.collectives
     assert facts is not None
-    phase = np.array([p.label.phase for p in layout.segmentation.pieces], np.uint8)[layout.segmentation.piece]
+    phase = layout.segmentation.phase
     parts = {False: (count - 1) / (measured - 1), True: count / measured if count > 1 else 0.0}
     for row in _exchanges(layout, position, calls, measured).tolist():
         kind, task, nbytes = facts.kinds[facts.kind[row]], int(facts.task[row]), int(facts.nbytes[row])

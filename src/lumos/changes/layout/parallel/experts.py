@@ -177,8 +177,8 @@ def _sent(layout: MeasuredLayout) -> Int64:
     facts, segmentation = layout.segmentation.graph.collectives, layout.segmentation
     if facts is None or facts.size is None:
         return np.empty(0, np.int64)
-    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece[facts.task]]
-    exchanges = np.array([kind is CollectiveKind.ALL_TO_ALL for kind in facts.kinds], bool)[facts.kind]
+    in_layer = segmentation.layer[facts.task] >= 0
+    exchanges = facts.of_kind(CollectiveKind.ALL_TO_ALL)
     return np.flatnonzero(in_layer & exchanges & (facts.size > 1))
 
 
@@ -278,7 +278,7 @@ def _own_gradients(
     if facts is None or facts.size is None or not experts.nbytes:
         return
     share = experts.nbytes / (experts.nbytes + experts.others)
-    in_layer = np.array([p.label.layer >= 0 for p in layout.segmentation.pieces], bool)[layout.segmentation.piece]
+    in_layer = layout.segmentation.layer >= 0
     for row in np.flatnonzero(np.isin(facts.task, exchanges)).tolist():
         kind, task, size, nbytes = facts.kinds[facts.kind[row]], int(facts.task[row]), int(facts.size[row]), int(facts.nbytes[row])
         if measured == 1 and size == replicas and in_layer[task]:

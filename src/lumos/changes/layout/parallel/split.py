@@ -136,8 +136,7 @@ def _calls_of_layers(layout: MeasuredLayout, position: int) -> Int64:
     """The tasks of a rank's threads that belong to layers."""
     segmentation = layout.segmentation
     mine = segmentation.owners.of_rank(position)
-    in_layer = np.array([piece.label.layer >= 0 for piece in segmentation.pieces], bool)[segmentation.piece[mine]]
-    return mine[in_layer & ~segmentation.owners.on_device[mine]]
+    return mine[(segmentation.layer[mine] >= 0) & ~segmentation.owners.on_device[mine]]
 
 
 def _has_two_tables(

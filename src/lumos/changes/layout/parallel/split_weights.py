@@ -49,7 +49,7 @@ def share_weights(
     inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
     whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
     share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
-    mine = np.array([p.rank == position and p.label.phase == Phase.OPTIMIZER for p in segmentation.pieces], bool)[segmentation.piece]
+    mine = (segmentation.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
     prices.start_again(before.prices, np.union1d(updates, exchanged.copies), share)
     _share_exchanges(prices, before, exchanged, share, cluster)
@@ -83,5 +83,5 @@ def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[I
     adds = [bool(found := {s for s in o.shapes if s}) and found <= matrices for o in shapes.operators]
     chosen = (shapes.of_row[rows] >= 0) & np.array(adds or [False], bool)[shapes.of_row[rows]]
     tasks = tasks[chosen & within_rows(trace, rows, GATHERED)]
-    in_layer = np.array([p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece[tasks]]
+    in_layer = segmentation.layer[tasks] >= 0
     return tasks[in_layer], tasks[~in_layer]

@@ -81,10 +81,10 @@ def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, ratio: float, *,
     """The layout in which the work of the layers that no size describes takes `ratio` times its time; its interval reaches to no change.
     outside: whether the work of embedding and head does, too."""
     prices, segmentation = after.prices.copy(), after.segmentation
-    in_layer = np.array([outside or p.label.layer >= 0 for p in segmentation.pieces], bool)[segmentation.piece]
+    chosen = (segmentation.layer >= 0) | outside
     for position in range(len(segmentation.graph.ranks)):
         left = unchanged_work(before, position, after.prices, np.empty(0, np.int64))
-        prices.multiply(left[in_layer[left]], Ratio(ratio, 1.0, 1.0))
+        prices.multiply(left[chosen[left]], Ratio(ratio, 1.0, 1.0))
     return replace(after, prices=prices)
 
 

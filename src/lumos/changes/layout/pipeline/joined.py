@@ -156,13 +156,12 @@ def _processors(s: Segmentation, groups: Sequence[Sequence[int]]) -> tuple[tuple
 def _roles(s: Segmentation) -> dict[int, str]:
     """What a processor does for its rank, of those that are joined: the number of its stream, or the passes that it runs."""
     graph = s.graph
-    phase = np.array([p.label.phase for p in s.pieces], np.uint8)[s.piece]
     out: dict[int, str] = {}
     for rank in graph.ranks:
         for wanted in (Phase.BACKWARD, Phase.FORWARD):
             found: Counter[int] = Counter()
             own = [i for i, p in enumerate(graph.processors) if p.rank == rank and not p.is_stream]
-            chosen = np.flatnonzero((phase == wanted) & np.isin(graph.processor, own))
+            chosen = np.flatnonzero((s.phase == wanted) & np.isin(graph.processor, own))
             for processor in np.unique(graph.processor[chosen]).tolist():
                 found[processor] = int(graph.duration[chosen[graph.processor[chosen] == processor]].sum())
             if found:

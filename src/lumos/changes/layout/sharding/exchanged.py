@@ -42,8 +42,7 @@ class Exchanged:
     def __init__(self, layout: MeasuredLayout, job: Job, position: int, stream: Int64) -> None:
         """stream: what exchanges activations, of `of_stream`."""
         segmentation, graph, trace = layout.segmentation, layout.segmentation.graph, job.traces[position]
-        rank = np.array([p.rank for p in segmentation.pieces], np.int64)[segmentation.piece]
-        phase = np.array([p.label.phase for p in segmentation.pieces], np.uint8)[segmentation.piece]
+        rank, phase = segmentation.rank, segmentation.phase
         none = np.empty(0, np.int64)
         self.gathers = gathered(layout, position, weights(segmentation, position, trace), stream)
         self.again = self.gradients = self.copies = self.unpacked = self.updated = none
@@ -53,19 +52,17 @@ class Exchanged:
         if facts is None or facts.size is None:
             return
         activations = np.isin(np.arange(len(facts.task)), stream)
-        reduces = np.array([k in (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER) for k in facts.kinds], bool)[facts.kind]
+        reduces = facts.of_kind(CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
         own = (rank[facts.task] == position) & ~activations
         mine = own & (facts.size > 1)
         reducing = reduces & (phase[facts.task] == Phase.BACKWARD)
         self.of_unknown_size = bool((own & reducing & (facts.size == ABSENT)).any())
         chosen = mine & reducing
         if len(self.gathers):  # what is outside the layers is gathered, too
-            gathers = np.array([k is CollectiveKind.ALL_GATHER for k in facts.kinds], bool)[facts.kind]
-            self.gathers = np.sort(facts.task[mine & gathers & np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD))]).astype(
-                np.int64
-            )
+            gathers = mine & facts.of_kind(CollectiveKind.ALL_GATHER) & np.isin(phase[facts.task], (Phase.FORWARD, Phase.BACKWARD))
+            self.gathers = np.sort(facts.task[gathers]).astype(np.int64)
         self.again = self.gathers[phase[self.gathers] == Phase.BACKWARD]
-        sends = np.array([k in _OF_PARAMETERS for k in facts.kinds], bool)[facts.kind]
+        sends = facts.of_kind(*_OF_PARAMETERS)
         self.updated = np.sort(facts.task[mine & sends & (phase[facts.task] == Phase.OPTIMIZER)]).astype(np.int64)
         self.gradients = np.sort(facts.task[chosen]).astype(np.int64)
         groups = facts.size[chosen]
