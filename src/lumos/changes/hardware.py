@@ -21,8 +21,8 @@ from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.durations import number
 from lumos.changes.layout.precision import at_lower_rate, computing
 from lumos.changes.layout.prices import Ratio, TaskPrices, around, exactly
+from lumos.changes.layout.regroup import recorded_exchange, regrouping
 from lumos.changes.layout.rescale import model_ratio, operator_rows
-from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
@@ -227,7 +227,7 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, p
     if facts is None:
         return []
     world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
-    left_out = 0
+    left_out, regrouped = 0, regrouping(old, new)
     for i in range(len(facts.task)):
         task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
         size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
@@ -238,9 +238,10 @@ def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, p
         if kind is CollectiveKind.UNKNOWN or nbytes <= 0:
             left_out += 1
             continue
-        before, after = (collective(kind, size, kind.buffer_bytes(nbytes, size), cluster) for cluster in (old, new))
-        if int(before.time) and int(after.time) != int(before.time):
-            prices.multiply(task, around(int(after.time) / int(before.time), int(after.high) / max(int(after.time), 1) - 1))
+        exchange = recorded_exchange(facts, i, size)
+        ratio = regrouped(exchange, exchange)
+        if ratio.best != 1:
+            prices.multiply(task, ratio)
     if not left_out:
         return []
     text = f"{left_out} collectives of unknown kind, size or group keep their measured time"

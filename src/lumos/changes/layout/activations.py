@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.prices import Ratio, around, exactly
-from lumos.cost.collective_model import collective
+from lumos.changes.layout.prices import Ratio
+from lumos.changes.layout.regroup import recorded_exchange, regrouping
 from lumos.diagnostics import Diagnostic
 from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind, Phase
@@ -186,28 +186,14 @@ def exchanged(
     prices = layout.prices.copy()
     of_results = set(of_head(layout, job).tolist())
     ratios = {False: stream_ratio(job, wanted), True: _head_ratio(job, wanted, measured_ranks(layout, rows))}
-    known: dict[tuple[int, ...], Ratio] = {}
+    regrouped = regrouping(cluster) if cluster is not None else None
     for row in rows.tolist():
         size = int(facts.size[row]) if facts.size is not None and facts.size[row] > 0 else 2
-        kind, task = facts.kinds[facts.kind[row]], facts.task[row]
-        key = int(facts.kind[row]), int(facts.nbytes[row]), size, row in of_results
-        if key not in known:
-            known[key] = _factors(kind, key[1], size, ranks.get(size, size), ratios[key[3]], cluster)
-        prices.multiply(task, known[key])
+        before, ratio = recorded_exchange(facts, row, size), ratios[row in of_results]
+        if regrouped is None or before.kind.is_transfer:
+            prices.multiply(facts.task[row], Ratio(ratio, min(ratio, 1.0), max(ratio, 1.0)))
+        else:
+            prices.multiply(facts.task[row], regrouped(before, before.of(ratio, ranks.get(size, size))))
     text = "the job's links are not known: exchanges of activations take time as their bytes"
     notes = (Diagnostic("exchange-in-proportion", text),) if cluster is None else ()
     return replace(layout, prices=prices, diagnostics=(*layout.diagnostics, *notes))
-
-
-def _factors(kind: CollectiveKind, nbytes: int, old: int, new: int, ratio: float, cluster: Cluster | None) -> Ratio:
-    """By what the time of an exchange is multiplied: best estimate, low and high end."""
-    if ratio == 1 and new == old:
-        return exactly(1.0)
-    if kind.is_transfer or cluster is None:
-        return Ratio(ratio, min(ratio, 1.0), max(ratio, 1.0))
-    if new == 1:
-        return exactly(0.0)
-    whole = kind.buffer_bytes(nbytes, old)
-    before, after = collective(kind, old, whole, cluster), collective(kind, new, round(whole * ratio), cluster)
-    best = int(after.time) / max(int(before.time), 1)
-    return around(best, int(after.high) / max(int(after.time), 1) - 1)

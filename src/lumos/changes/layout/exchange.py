@@ -16,8 +16,8 @@ import numpy as np
 from lumos.changes.layout.activations import measured_ranks, of_stream
 from lumos.changes.layout.change import pipeline_stages
 from lumos.changes.layout.prices import Ratio, exactly
+from lumos.changes.layout.regroup import modelled_exchanges, recorded_exchange
 from lumos.changes.layout.sharding.exchanged import updates_of_parts
-from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
@@ -81,15 +81,15 @@ def replicas(
     modelled = set(layout.modelled)
     unknown = np.zeros(len(graph), bool)
     unknown[graph.waiting_unknown] = True
+    modelled_of = modelled_exchanges(cluster)
     for i in chosen.tolist():
-        task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
-        whole = kind.buffer_bytes(nbytes, world)  # the exchanged buffer stays as large; each rank then has another part of it
-        after = collective(kind, count, whole, cluster)
+        task, exchange = int(facts.task[i]), recorded_exchange(facts, i, world)
+        after = modelled_of(exchange.of(ranks=count))  # the exchanged buffer stays as large; each rank then has another part of it
         for d in after.diagnostics:
             notes[d.code] = d
         duration = max(int(graph.duration[task]), 1)
         times = int(after.time), int(after.low), int(after.high)
-        before = int(collective(kind, world, whole, cluster).time) if world > 1 else 0
+        before = int(modelled_of(exchange).time) if world > 1 else 0
         if before and not unknown[task]:
             ratios = [t / before for t in times]
         else:  # the time that the modelled transfer does not explain is waiting, and stays

@@ -25,9 +25,9 @@ import numpy as np
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
 from lumos.changes.layout.prices import TaskPrices, exactly
+from lumos.changes.layout.regroup import Exchange, recorded_exchange, regrouping
 from lumos.changes.layout.rescale import holding, modelled, operator_rows
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
-from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.operators.shaped import attention_of, is_attention, positions_first, product
@@ -202,19 +202,16 @@ def _rerouted(
     graph, (measured, count) = layout.segmentation.graph, ranks
     facts = graph.collectives
     assert facts is not None
-    phase = layout.segmentation.phase
+    phase, regrouped = layout.segmentation.phase, regrouping(cluster)
     parts = {False: (count - 1) / (measured - 1), True: count / measured if count > 1 else 0.0}
     for row in _exchanges(layout, position, calls, measured).tolist():
-        kind, task, nbytes = facts.kinds[facts.kind[row]], int(facts.task[row]), int(facts.nbytes[row])
-        gathers = kind is CollectiveKind.ALL_GATHER
-        factor = 0.0
-        if count > 1 and gathers:
-            before = collective(kind, measured, kind.buffer_bytes(nbytes, measured), cluster)
-            factor = int(collective(kind, count, round(nbytes * ratio) * count, cluster).time) / max(int(before.time), 1)
-        elif count > 1:
-            before, after = (collective(CollectiveKind.SEND_RECEIVE, 2, round(nbytes * by), cluster) for by in (1.0, ratio))
-            factor = int(after.time) / max(int(before.time), 1) * parts[bool(phase[task] == Phase.BACKWARD)]
-        prices.multiply(task, exactly(factor))
+        before, task = recorded_exchange(facts, row, measured), int(facts.task[row])
+        if before.kind is CollectiveKind.ALL_GATHER:
+            prices.multiply(task, regrouped(before, before.of(ratio * count / measured, count)))
+        else:
+            message = Exchange(CollectiveKind.SEND_RECEIVE, 2, before.nbytes)
+            prices.multiply(task, regrouped(message, message.of(ratio, 2 if count > 1 else 1)))
+            prices.multiply(task, exactly(parts[bool(phase[task] == Phase.BACKWARD)]))
     for backward, tasks in _merging(layout, position, trace, calls):
         of_halves = tasks[graph.on_device[tasks] & (prices.best[tasks] == layout.prices.best[tasks])]
         prices.multiply(of_halves, exactly(ratio))

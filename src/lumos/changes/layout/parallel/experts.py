@@ -27,10 +27,10 @@ from lumos.changes.layout.change import whole_updates
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
+from lumos.changes.layout.regroup import recorded_exchange, regrouping
 from lumos.changes.layout.replicated import backward_ends
 from lumos.changes.layout.rescale import dtype_on, operator_rows
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
-from lumos.cost.collective_model import collective
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
 from lumos.diagnostics import Diagnostic
@@ -278,30 +278,28 @@ def _own_gradients(
     if facts is None or facts.size is None or not experts.nbytes:
         return
     share = experts.nbytes / (experts.nbytes + experts.others)
-    in_layer = layout.segmentation.layer >= 0
+    in_layer, regrouped = layout.segmentation.layer >= 0, regrouping(cluster)
     for row in np.flatnonzero(np.isin(facts.task, exchanges)).tolist():
-        kind, task, size, nbytes = facts.kinds[facts.kind[row]], int(facts.task[row]), int(facts.size[row]), int(facts.nbytes[row])
+        task, size = int(facts.task[row]), int(facts.size[row])
+        before = recorded_exchange(facts, row, size)
         if measured == 1 and size == replicas and in_layer[task]:
-            parts = [(replicas, (1 - share) * nbytes), (replicas // count, share * nbytes / count)]
+            parts = [before.of(1 - share), before.of(share / count, replicas // count)]
         elif measured > 1 and size == replicas // measured and size != replicas:
-            parts = [(replicas // count, nbytes * measured / count)]
+            parts = [before.of(measured / count, replicas // count)]
         else:
             continue
-        before = int(collective(kind, size, nbytes, cluster).time)
-        after = sum(int(collective(kind, ranks, round(n), cluster).time) for ranks, n in parts if ranks > 1 and n >= 1)
-        prices.multiply(task, exactly(after / max(before, 1)))
+        prices.multiply(task, regrouped(before, *parts))
 
 
 def _resent(prices: TaskPrices, layout: MeasuredLayout, rows: Int64, change: tuple[int, int], cluster: Cluster) -> None:
     """Let the recorded exchanges of tokens be among other ranks, in place."""
     facts, (measured, count) = layout.segmentation.graph.collectives, change
+    regrouped = regrouping(cluster)
     for row in rows[facts.size[rows] == measured].tolist() if facts is not None and facts.size is not None else ():
         assert facts is not None
-        nbytes, factor = int(facts.nbytes[row]), 0.0
-        if count > 1:
-            before, after = (int(collective(CollectiveKind.ALL_TO_ALL, ranks, nbytes, cluster).time) for ranks in change)
-            factor = after / max(before, 1)
-        prices.multiply(int(facts.task[row]), Ratio(factor, factor, factor * (1 + IMBALANCE)))
+        before = recorded_exchange(facts, row, measured)
+        ratio = regrouped(before, before.of(ranks=count))
+        prices.multiply(int(facts.task[row]), ratio._replace(high=ratio.high * (1 + IMBALANCE)))
 
 
 class _Site(NamedTuple):

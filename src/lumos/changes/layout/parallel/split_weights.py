@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
+from lumos.changes.layout.regroup import recorded_exchange, regrouping
 from lumos.changes.layout.rescale import operator_rows
 from lumos.changes.layout.sharding.exchanged import within_rows
-from lumos.cost.collective_model import collective
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import GATHERED, gradients, weights
-from lumos.vocabulary import CollectiveKind, Phase
+from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
 
@@ -64,15 +64,11 @@ def _share_exchanges(prices: TaskPrices, before: MeasuredLayout, exchanged: Exch
     if facts is None or facts.size is None:
         return
     tasks = np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))
-    known: dict[tuple[CollectiveKind, int, int], Ratio] = {}
+    regrouped = regrouping(cluster)
     for row in np.flatnonzero(np.isin(facts.task, tasks) & (facts.nbytes > 0) & (facts.size > 1)).tolist():
-        key = facts.kinds[facts.kind[row]], int(facts.size[row]), int(facts.nbytes[row])
-        if key not in known:
-            kind, size, nbytes = key
-            buffer = kind.buffer_bytes(nbytes, size)
-            whole, *parts = (int(collective(kind, size, round(buffer * part), cluster).time) for part in (1.0, *share[:3]))
-            known[key] = Ratio(*(part / max(whole, 1) for part in parts))
-        prices.start_again(before.prices, facts.task[row : row + 1].astype(np.int64), known[key])
+        whole = recorded_exchange(facts, row, int(facts.size[row]))
+        ratio = Ratio(*(regrouped(whole, whole.of(part)).best for part in share[:3]))
+        prices.start_again(before.prices, facts.task[row : row + 1].astype(np.int64), ratio)
 
 
 def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Int64, Int64]:

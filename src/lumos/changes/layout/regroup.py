@@ -1,0 +1,56 @@
+"""What a recorded exchange takes among other ranks, of other bytes or over other links: measured × model(after) / model(before)."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, NamedTuple
+
+from lumos.changes.layout.prices import Ratio, around, exactly
+from lumos.cost.collective_model import collective
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from lumos.cost.cluster import Cluster
+    from lumos.cost.estimate import Estimate
+    from lumos.graph.table import Collectives
+    from lumos.vocabulary import CollectiveKind
+
+
+class Exchange(NamedTuple):
+    """An exchange between `ranks` ranks. nbytes: of its buffer, the larger of one rank's input and output."""
+
+    kind: CollectiveKind
+    ranks: int
+    nbytes: int
+
+    def of(self, times: float = 1.0, ranks: int | None = None) -> Exchange:
+        """The same of so many times the bytes, between so many ranks."""
+        return Exchange(self.kind, self.ranks if ranks is None else ranks, round(self.nbytes * times))
+
+
+def recorded_exchange(facts: Collectives, row: int, ranks: int) -> Exchange:
+    """The exchange of a row of the graph's facts, in a group of `ranks`."""
+    kind = facts.kinds[facts.kind[row]]
+    return Exchange(kind, ranks, kind.buffer_bytes(int(facts.nbytes[row]), ranks))
+
+
+def modelled_exchanges(cluster: Cluster) -> Callable[[Exchange], Estimate]:
+    """A function that gives what an exchange takes over the links of a cluster; equal ones are modelled once."""
+    return cache(lambda exchange: collective(exchange.kind, exchange.ranks, exchange.nbytes, cluster))
+
+
+def regrouping(old: Cluster, new: Cluster | None = None) -> Callable[..., Ratio]:
+    """A function of an exchange and of those that take its place, one after the other (none, or of one rank each, where nothing moves any
+    more): by what its time is multiplied. The interval is that of the model's time after. old, new: the links before and after."""
+    before_change, after_change = modelled_exchanges(old), modelled_exchanges(new or old)
+
+    @cache
+    def ratio(before: Exchange, *after: Exchange) -> Ratio:
+        if after == (before,) and new is None:
+            return exactly(1.0)
+        times = [after_change(each) for each in after if each.ranks > 1 and each.nbytes > 0]
+        best, high = sum(int(each.time) for each in times), sum(int(each.high) for each in times)
+        return around(best / max(int(before_change(before).time), 1), high / best - 1) if best else exactly(0.0)
+
+    return ratio
