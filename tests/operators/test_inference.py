@@ -116,6 +116,15 @@ def test_a_part_of_a_weight_is_none_of_an_activation_of_its_shape():
     assert [found[number, 0] for number in (4, 7)] == [(8, 8), (8, 8)]
 
 
+def test_what_was_received_has_a_batch_also_where_that_is_one():
+    script = Script()
+    script.call("c10d::recv_", (1, 16, 8), (), values=("", 0))
+    script.calls[0] = script.calls[0]._replace(lists=frozenset({0}))
+    normed = script.call("aten::layer_norm", (1, 16, 8), (), (8,), (8,), values=("", [8]))
+    found = infer(script.calls)
+    assert found.of[normed, 0][0] == found.of[0, 0][0]
+
+
 @pytest.mark.parametrize(("gathered", "width"), [(1, 24), (2, 8)])
 def test_a_weight_that_is_used_twice_is_one_where_one_gradient_is_gathered(gathered, width):
     """A head behind a layer of its own, which nothing joins to the stream: by the table of tokens that it has, or has not, in common."""

@@ -483,6 +483,7 @@ class _Inference:
                 if not latest:
                     axes = tuple(self.symbols.fresh(size) for size in shape)
                     latest = [_Tensor(shape, axes, self._clock, given=True)]
+                    self._pool[shape] += [] if of_weights else latest
                 left[shape] = latest + latest[-1:] * (wanted - len(latest))
             out.append(left[shape].pop(0))
         return out
