@@ -20,7 +20,7 @@ from lumos.analyze.task_class import kernel_classes
 from lumos.analyze.trust import Trust, trust
 from lumos.analyze.waiting.unexplained import unexplained_times
 from lumos.errors import GraphError
-from lumos.graph.operations.host import operation_constants as operation_constants
+from lumos.graph.operations.graph import operation_constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
 from lumos.simulation import Timeline, measured, simulate

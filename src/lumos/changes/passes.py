@@ -10,7 +10,7 @@ gives to a transfer; its 80 % interval reaches from 0 to twice that.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,19 +19,15 @@ from lumos.changes.answer import Changed
 from lumos.changes.settings import SETTINGS, Way, counts, keys_for
 from lumos.errors import LumosError, UsageError
 from lumos.graph.operations.graph import rearranged_graph
-from lumos.graph.operations.table import OPERATION_COLUMNS, Operations, recorded
+from lumos.graph.operations.table import BACKWARD, FORWARD, Operations, recorded
 from lumos.graph.table import Kind
 from lumos.plan.schedules import Pass, schedule
-from lumos.trace.operations import LANE_OF, LANES
 from lumos.vocabulary import Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumos.trace.table import Job
-
-_NAMES = {Pass.FORWARD: "forward-compute", Pass.BACKWARD: "backward-compute"}
-
 
 def rearranged(job: Job, settings: Mapping[str, str]) -> Changed:
     """The job under another pipeline. Raises LumosError where the recording does not support the change, UsageError for a value
@@ -64,46 +60,34 @@ def _arranged(ops: Operations, settings: Mapping[str, str]) -> Operations:
     name = Schedule(settings.get("schedule", usual))
     _check_plan(ops, stages, chunks, count, name)
     parts = _parts(ops.plan.stages * ops.plan.chunks, stages * chunks)
-    columns: dict[str, list[int]] = {key: [] for key in OPERATION_COLUMNS}
+    passes: list[tuple[int, ...]] = []
     for step in range(len(ops.steps)):
-        pass_ns, row, begins = _durations(ops, step, measured)
+        at, begins = _recorded_passes(ops, step, measured)
+        pass_ns = (ops.end - ops.start)[at]
         for stage in range(stages):
             clock = begins[min(stage, len(begins) - 1)]
-            for call, action in enumerate(schedule(name, stage, stages, count, chunks)):
-                direction = int(action.step is Pass.BACKWARD)
-                source = action.microbatch * measured // count
-                place = action.chunk * stages + stage
-                length = round(float(parts[place] @ pass_ns[direction, source]))
-                own = int(row[direction, source, int(parts[place].argmax())])
-                kind = _NAMES[action.step]
-                values = (
-                    stage, step, call, ops.names.index(kind), LANES.index(LANE_OF[kind]), clock, clock + length, own, stage, 0,
-                    action.microbatch, action.chunk, call, 0,
-                )  # fmt: skip
-                for key, value in zip(OPERATION_COLUMNS, values, strict=True):
-                    columns[key].append(value)
+            for action in schedule(name, stage, stages, count, chunks):
+                key = int(action.step is Pass.BACKWARD), action.microbatch * measured // count
+                of_chunk = parts[action.chunk * stages + stage]
+                length = round(float(of_chunk @ pass_ns[key]))
+                own = int(at[key][of_chunk.argmax()])
+                passes.append((own, stage, step, clock, clock + length, stage, action.microbatch, action.chunk))
                 clock += length
-    table: dict[str, Any] = {key: np.array(values, bool if key == "asynchronous" else np.int64) for key, values in columns.items()}
-    order = np.lexsort((table["call"], table["step"], table["rank"]))
-    table = {key: values[order] for key, values in table.items()}
-    return replace(ops, ranks=tuple(range(stages)), plan=ops.plan._replace(stages=stages, chunks=chunks), **table)
+    keys = ("rank", "step", "start", "end", "stage", "microbatch", "chunk")
+    source, *columns = np.array(sorted(passes, key=lambda each: each[1]), np.int64).T
+    ops = replace(ops, ranks=tuple(range(stages)), plan=ops.plan._replace(stages=stages, chunks=chunks))
+    return ops.picked(source, **dict(zip(keys, columns, strict=True)))
 
 
-def _durations(ops: Operations, step: int, microbatches: int) -> tuple[np.ndarray, np.ndarray, list[int]]:
-    """The durations of the passes of one step in ns and their rows, both as [direction, microbatch, position among all chunks in
-    forward order], and when the first pass of each stage began. Raises LumosError where a pass was not recorded."""
+def _recorded_passes(ops: Operations, step: int, microbatches: int) -> tuple[np.ndarray, list[int]]:
+    """The passes of one step, [direction, microbatch, position among all chunks in forward order], and when the first of each stage began,
+    ns. Raises LumosError where a pass was not recorded."""
     of_step = np.flatnonzero(ops.step == step)
-    positions = ops.plan.stages * ops.plan.chunks
-    pass_ns, row = np.full((2, microbatches, positions), -1.0), np.zeros((2, microbatches, positions), np.int64)
-    at = (
-        ops.is_named(_NAMES[Pass.BACKWARD])[of_step].astype(np.int64),
-        ops.microbatch[of_step],
-        ops.chunk[of_step] * ops.plan.stages + ops.stage[of_step],
-    )
-    pass_ns[at], row[at] = (ops.end - ops.start)[of_step], ops.row[of_step]
-    if (pass_ns < 0).any():
+    at = np.full((2, microbatches, ops.plan.stages * ops.plan.chunks), -1)
+    at[ops.is_named(BACKWARD)[of_step].astype(np.int64), ops.microbatch[of_step], ops.position()[of_step]] = of_step
+    if (at < 0).any():
         raise LumosError(f"step {ops.steps[step]} of the recording lacks passes, so its pipeline cannot be rearranged")
-    return pass_ns, row, [int(ops.start[of_step][ops.stage[of_step] == s].min()) for s in range(ops.plan.stages)]
+    return at, [int(ops.start[of_step][ops.stage[of_step] == s].min()) for s in range(ops.plan.stages)]
 
 
 def _parts(old: int, new: int) -> np.ndarray:
@@ -116,7 +100,7 @@ def _parts(old: int, new: int) -> np.ndarray:
 
 def _besides(ops: Operations) -> list[str]:
     """The operations of a recording that are no passes."""
-    return [name for name in ops.names if name not in _NAMES.values()]
+    return [name for name in ops.names if name not in (FORWARD, BACKWARD)]
 
 
 def _check(ops: Operations) -> None:

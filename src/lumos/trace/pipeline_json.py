@@ -67,10 +67,9 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
             passes = _passes(where, prefix, iteration, plan)
             rows += [(int(key), *row) for row in passes]
             operation += [name] * len(passes)
-    columns = np.array(rows, np.int64).reshape(-1, 6).T
-    fill = np.zeros(columns.shape[1], np.int64)
-    place = {"microbatch": columns[3], "chunk": columns[4], "sequence": columns[5], "stage": fill + stage, "dp rank": fill}
-    return operation_trace(str(path), stage, "file name", plan.stages, plan, operation, columns[0], columns[1], columns[2], place)
+    keys = ("step", "start", "duration", "microbatch", "chunk", "sequence", "stage", "dp rank")
+    columns = dict(zip(keys, np.array([(*row, stage, 0) for row in rows], np.int64).reshape(-1, 8).T, strict=True))
+    return operation_trace(str(path), stage, "file name", plan, operation, columns)
 
 
 def _plan(path: Path) -> RecordedPlan:
@@ -81,7 +80,7 @@ def _plan(path: Path) -> RecordedPlan:
     if not isinstance(config, dict):
         raise TraceError(f"{config_path}: not an object of sizes; copy it from where {path.name} was recorded")
     sizes = {}
-    for name, keys, default in (("pp_size", ("pp_size",), None), ("vp_size", ("vp_size", "vpp_size"), 1), ("dp_size", ("dp_size",), 1)):
+    for name, keys, default in (("pp_size", ("pp_size",), None), ("vp_size", ("vp_size", "vpp_size"), 1)):
         value = next((config[k] for k in keys if config.get(k) is not None), default)
         if not isinstance(value, int) or isinstance(value, bool) or not 0 < value <= 10**6:
             raise TraceError(f"{config_path}: {name} is {value!r}; it must be a whole number from 1")

@@ -19,7 +19,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.extras import install
 from lumos.trace.blocks import unpacked_blocks
-from lumos.trace.operations import LANE_OF, RecordedPlan, operation_trace
+from lumos.trace.operations import KNOWN, RecordedPlan, operation_trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Int64, Trace
 
-_COLUMNS = ("rank", "dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id", "mc", "mb_id")
+#: What the table's columns are called in a trace.
+_COLUMNS = {
+    "rank": "rank", "dp_rank": "dp rank", "stage": "stage", "step": "step", "optype": "operation", "start_ts": "start",
+    "duration": "duration", "seq_id": "sequence", "mc": "chunk", "mb_id": "microbatch",
+}  # fmt: skip
 
 _MAGIC = b"PAR1"
 
@@ -55,44 +59,25 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> tuple[
     if progress is not None:
         progress(path.stat().st_size)
     operation = _operations(path, table["optype"])
-    integers = {key: _integers(path, key, table[key]) for key in _COLUMNS if key not in ("optype", "start_ts", "duration")}
-    start, duration = (_nanoseconds(path, key, table[key]) for key in ("start_ts", "duration"))
-    rank, stage, dp = integers["rank"], integers["stage"], integers["dp_rank"]
+    columns = {name: _numbers(path, key, table[key]) for key, name in _COLUMNS.items() if key != "optype"}
+    rank, stage, dp = columns["rank"], columns["stage"], columns["dp rank"]
     if not len(rank):
         raise TraceError(f"{path}: the table has no rows; record it again")
     for key in ("rank", "stage", "dp_rank", "step"):
-        if integers[key].min() < 0:
-            raise TraceError(f"{path}: row {int(integers[key].argmin())}: {key} is {int(integers[key].min())}; it must be 0 or more")
-    place_of_rank = _places(path, rank, stage, dp)
+        least = int(columns[_COLUMNS[key]].argmin())
+        if columns[_COLUMNS[key]][least] < 0:
+            raise TraceError(f"{path}: row {least}: {key} is {int(columns[_COLUMNS[key]][least])}; it must be 0 or more")
+    places = _places(path, rank, stage, dp)
     sizes = _sizes(path)
     stages, dp_size = (_size(path, sizes, key, int(column.max()) + 1) for key, column in (("pp_size", stage), ("dp_size", dp)))
-    plan = RecordedPlan("StragglerAnalysis", stages, dp_size, max(int(integers["mc"].max()) + 1, 1))
-    findings = _findings(path, plan, place_of_rank)
+    plan = RecordedPlan("StragglerAnalysis", stages, dp_size, max(int(columns["chunk"].max()) + 1, 1))
+    findings = _findings(path, plan, places)
     traces: list[Trace] = []
-    for number in place_of_rank:
+    for number in places:
         rows = np.flatnonzero(rank == number)
-        place = {
-            "microbatch": integers["mb_id"][rows],
-            "chunk": integers["mc"][rows],
-            "sequence": integers["seq_id"][rows],
-            "stage": stage[rows],
-            "dp rank": dp[rows],
-        }
-        traces.append(
-            operation_trace(
-                str(path),
-                number,
-                "rank column",
-                plan.stages * plan.dp,
-                plan,
-                [operation[i] for i in rows],
-                integers["step"][rows],
-                start[rows],
-                duration[rows],
-                place,
-                findings if not traces else (),
-            )
-        )
+        own = {key: column[rows] for key, column in columns.items()}
+        names = [operation[i] for i in rows]
+        traces.append(operation_trace(str(path), number, "rank column", plan, names, own, () if traces else findings))
     return tuple(traces)
 
 
@@ -144,23 +129,20 @@ def _table(path: Path) -> dict[str, Any]:
 def _operations(path: Path, column: Any) -> list[str]:
     """Names of the operations. Raises TraceError for an unknown one, because its lane and its dependencies depend on the name."""
     names: list[Any] = column.to_pylist()
-    unknown = next((i for i, name in enumerate(names) if name not in LANE_OF), None)
+    unknown = next((i for i, name in enumerate(names) if name not in KNOWN), None)
     if unknown is not None:
-        raise TraceError(f"{path}: row {unknown}: unknown operation {names[unknown]!r} (optype); known are {', '.join(LANE_OF)}")
+        raise TraceError(f"{path}: row {unknown}: unknown operation {names[unknown]!r} (optype); known are {', '.join(KNOWN)}")
     return names
 
 
-def _integers(path: Path, key: str, column: Any) -> Int64:
+def _numbers(path: Path, key: str, column: Any) -> Int64:
+    """A column of whole numbers, or of seconds as ns."""
     values: NDArray[Any] = column.to_numpy()
-    if not np.issubdtype(values.dtype, np.integer):
-        raise TraceError(f"{path}: column {key} holds {values.dtype}, not integers; write the table with its original types")
-    return values.astype(np.int64)
-
-
-def _nanoseconds(path: Path, key: str, column: Any) -> Int64:
-    values: NDArray[Any] = column.to_numpy()
-    if not np.issubdtype(values.dtype, np.floating):
-        raise TraceError(f"{path}: column {key} holds {values.dtype}, not seconds as floats; write the table with its original types")
+    kind, words = (np.floating, "seconds as floats") if key in ("start_ts", "duration") else (np.integer, "integers")
+    if not np.issubdtype(values.dtype, kind):
+        raise TraceError(f"{path}: column {key} holds {values.dtype}, not {words}; write the table with its original types")
+    if kind is np.integer:
+        return values.astype(np.int64)
     seconds = values.astype(np.float64)
     wrong = np.flatnonzero(~np.isfinite(seconds) | (seconds < 0) | (seconds > 1e9))
     if len(wrong):

@@ -9,8 +9,7 @@ import pytest
 
 from lumos.errors import GraphError
 from lumos.graph.build import build
-from lumos.graph.operations.graph import operations_graph
-from lumos.graph.operations.host import operation_constants
+from lumos.graph.operations.graph import operation_constants, operations_graph
 from lumos.graph.table import Dependency, Kind
 from lumos.simulation import measured, simulate
 from lumos.trace import read

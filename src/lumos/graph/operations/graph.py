@@ -6,15 +6,16 @@ of calls, when each rank entered each step, and one constant for each kind of op
 gap between the end of such a call and the start of the next, on the rank where that is smallest, as the median over the steps.
 Where a recording has no transfers, one constant serves for all of them: the median over the meetings of two ranks in one call.
 
+The host's time is recorded by no operation; it becomes a task before the operation that it delays.
+
 Limits: a rank makes blocking calls one after another, except for gradient and parameter collectives that the job overlaps.
 A step begins when the step before it has ended on all ranks, because recordings do not say how steps overlap.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +23,12 @@ from numpy.typing import NDArray
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import Edges
-from lumos.graph.operations.host import BEGIN, DELAY, ENTRY, Host, joins_call, operation_host_tasks
-from lumos.graph.operations.meetings import KIND_OF, Meetings, meetings
+from lumos.graph.operations.meetings import Meetings, meetings
 from lumos.graph.operations.order import passes_fed, program_order
 from lumos.graph.operations.table import Operations, recorded
 from lumos.graph.operations.transfers import with_transfers
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step
-from lumos.trace.operations import LANES, STEP_MARK
+from lumos.trace.operations import KNOWN, LANES, STEP_GAP_NS, STEP_MARK
 from lumos.trace.table import ABSENT, Int64, Job
 
 if TYPE_CHECKING:
@@ -39,17 +39,9 @@ _Mask = NDArray[np.bool_]
 #: A shorter delay is below what the recording's timers resolve, ns.
 LEAST_DELAY_NS = 1_000
 
-
-@dataclass(frozen=True, slots=True)
-class OperationConstants:
-    """What a replay takes from an operation-level job besides durations and order; ns.
-
-    delay: the launch delay after each operation kind that has one. transfer: the time of every transfer, where the
-    recording has no transfers; else None.
-    """
-
-    delay: dict[str, int]
-    transfer: int | None
+#: Names of the host's tasks: the start of a step, the time until a rank comes to its first operation, and the launch delay
+#: after a call (followed by the kind of the call).
+BEGIN, ENTRY, DELAY = "(next step)", "(step entry)", "(launch delay) behind "
 
 
 def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Graph:
@@ -58,11 +50,11 @@ def operations_graph(job: Job, fitted_on: Collection[int] | None = None) -> Grap
     Raises GraphError where `fitted_on` names no step of the job.
     """
     ops = recorded(job)
-    fitted = np.isin(np.array(ops.steps), list(ops.steps if fitted_on is None else fitted_on))
+    fitted = np.isin(ops.steps, list(ops.steps if fitted_on is None else fitted_on))
     if not fitted.any():
         raise GraphError(f"none of the steps to fit on is in the recording; it has steps {ops.steps[0]} to {ops.steps[-1]}")
-    ops, constants = _fitted(ops, fitted)
-    return _graph(job, ops, meetings(ops), *program_order(ops), constants)
+    ops, delay, transfer = _fitted(ops, fitted)
+    return _graph(job, ops, delay, transfer)
 
 
 def rearranged_graph(job: Job, arrange: Callable[[Operations], Operations]) -> Graph:
@@ -72,36 +64,53 @@ def rearranged_graph(job: Job, arrange: Callable[[Operations], Operations]) -> G
     of the recording. The measured times of the graph are the times that `arrange` gives the passes.
     """
     ops = recorded(job)
-    _, constants = _fitted(ops, np.ones(len(ops.steps), bool))
-    ops = with_transfers(arrange(ops), constants.transfer or 0)
-    return _graph(job, ops, meetings(ops), *program_order(ops), constants)
+    _, delay, transfer = _fitted(ops, np.ones(len(ops.steps), bool))
+    return _graph(job, with_transfers(arrange(ops), transfer or 0), delay, transfer)
 
 
-def _fitted(ops: Operations, fitted: _Mask) -> tuple[Operations, OperationConstants]:
-    """The operations, with transfers added where the recording has none, and the constants, estimated on the steps `fitted`."""
+def operation_constants(graph: Graph) -> dict[str, tuple[int, ...]]:
+    """The constants in an operation-level graph by name, one value per rank in the order of `Graph.ranks`; ns, 0 where unused."""
+    of_name = [
+        f"launch_delay_behind_{name.removeprefix(DELAY).replace('-', '_')}_ns" if name.startswith(DELAY) else "" for name in graph.names
+    ]
+    label = np.array(of_name, object)[graph.name]
+    label[(graph.kind == Kind.COLLECTIVE) & (graph.event < 0)] = "transfer_ns"
+    out = {}
+    for name in sorted(set(label) - {""}):
+        tasks = np.flatnonzero(label == name)
+        values = np.zeros(len(graph.ranks), np.int64)
+        values[graph.position_of_task[tasks]] = graph.duration[tasks]
+        out[str(name)] = tuple(values.tolist())
+    return out
+
+
+class _Fitted(NamedTuple):
+    """The operations, with transfers added where the recording has none, and what a replay takes from them besides durations and order:
+    the launch delay after each operation kind that has one, and the time of every transfer that was added, None where none was; ns."""
+
+    ops: Operations
+    delay: dict[str, int]
+    transfer: int | None
+
+
+def _fitted(ops: Operations, fitted: _Mask) -> _Fitted:
+    """The constants, estimated on the steps `fitted`."""
     transfer = None
     if not ops.recorded_transfers and ops.plan.stages > 1:
         transfer = _transfer(with_transfers(ops), fitted)
         ops = with_transfers(ops, transfer)
-    return ops, OperationConstants(_delays(ops, *program_order(ops), fitted[ops.step]), transfer)
+    return _Fitted(ops, _delays(ops, *program_order(ops), fitted[ops.step]), transfer)
 
 
 def _transfer(ops: Operations, fitted: _Mask) -> int:
-    """The median transfer of the receives that share their call with a send, because both arrivals are known for those (ns)."""
+    """The median transfer of the receives that share their call with a send, because both arrivals are known for those (ns). Where there
+    are no meetings (interleaved pipelines), the 10th percentile of the gaps between the end of a pass and the start of the pass that takes
+    its output."""
     joined = meetings(ops)
-    key = (ops.rank * len(ops.steps) + ops.step) * (int(ops.call.max()) + 1) + ops.call
-    _, at, count = np.unique(key, return_inverse=True, return_counts=True)
-    usable = (joined.meeting >= 0) & (count[at] > 1) & ops.is_named("forward-recv", "backward-recv") & fitted[ops.step]
-    if not usable.any():
-        usable = (joined.meeting >= 0) & fitted[ops.step]
+    usable = (joined.meeting >= 0) & fitted[ops.step]
+    in_one_call = usable & (np.bincount(ops.call)[ops.call] > 1) & ops.is_named("forward-recv", "backward-recv")
     if usable.any():
-        return int(np.median(joined.transfer[usable]))
-    return _transfer_by_gaps(ops, fitted)
-
-
-def _transfer_by_gaps(ops: Operations, fitted: _Mask) -> int:
-    """The transfer where there are no meetings (interleaved pipelines): the 10th percentile of the gaps between the end of a
-    pass and the start of the pass that takes its output (ns)."""
+        return int(np.median(joined.transfer[in_one_call if in_one_call.any() else usable]))
     source, target = passes_fed(ops)
     gap = ops.start[target] - ops.end[source]
     gap = gap[(gap >= 0) & fitted[ops.step[target]]]
@@ -115,11 +124,9 @@ def _delays(ops: Operations, before: Int64, after: Int64, in_fit: _Mask) -> dict
     A delay is a cost that every rank pays, while a longer time may be a wait for something that was not recorded. So it is the smallest
     over the ranks, of each the median in a step, and then the median over the steps. Kinds whose delay the timers cannot resolve have none.
     """
-    chain = _between_recorded(ops, before, after)
     ended = np.full(len(ops), -1, np.int64)
     np.maximum.at(ended, after, ops.end[before])
-    behind = np.full(len(ops), -1, np.int64)
-    behind[after[chain]] = ops.name[before[chain]]
+    behind = _called_before(ops, before, after)
     out: dict[str, int] = {}
     for number, name in enumerate(ops.names):
         calls = np.flatnonzero((behind == number) & in_fit)
@@ -145,95 +152,136 @@ def _between_recorded(ops: Operations, before: Int64, after: Int64) -> _Mask:
     return out
 
 
-def _graph(job: Job, ops: Operations, joined: Meetings, before: Int64, after: Int64, constants: OperationConstants) -> Graph:
-    """The graph whose tasks are the operations and the host's time before some of them."""
+def _called_before(ops: Operations, before: Int64, after: Int64) -> Int64:
+    """The kind of the recorded call that each operation's rank made before it, -1 without one."""
     chain = _between_recorded(ops, before, after)
-    host = operation_host_tasks(ops, before[chain], after[chain], np.setdiff1d(np.arange(len(ops)), after), constants.delay)
-    n = len(ops) + len(host.before)
+    out = np.full(len(ops), -1, np.int64)
+    out[after[chain]] = ops.name[before[chain]]
+    return out
+
+
+class _Host(NamedTuple):
+    """Tasks of the host, each before an operation. name: index among the names of the host's tasks, of which the first are BEGIN and ENTRY.
+    lane: index into LANES, or its length for the host's own. start, end: as measured, ns from the step's origin."""
+
+    operation: Int64
+    name: Int64
+    lane: Int64
+    duration: Int64
+    start: Int64
+    end: Int64
+
+
+def _host(ops: Operations, before: Int64, after: Int64, delay: dict[str, int]) -> _Host:
+    """The host's tasks: one for the start of each step but the first; one for each operation that nothing in its step precedes, which lasts
+    from the step's origin to that operation; and one for the launch delay before each call that has one."""
+    chain, behind = _between_recorded(ops, before, after), _called_before(ops, before, after)
+    ended = np.zeros(len(ops), np.int64)
+    np.maximum.at(ended, after[chain], ops.end[before[chain]])
+    of_kind = np.array([*(delay.get(name, 0) for name in ops.names), 0], np.int64)
+    first = np.unique(ops.step, return_index=True)[1][1:]
+    free = np.setdiff1d(np.arange(len(ops)), after)
+    delayed = np.flatnonzero((of_kind[behind] > 0) & (_first_of_call(ops) == np.arange(len(ops))))
+    own, none = len(LANES), first * 0
+    begins = (first, none, none + own, none, none, none)
+    entries = (free, free * 0 + 1, ops.lane[free], ops.start[free], free * 0, ops.start[free])
+    waited = np.minimum(ended, ops.start)[delayed]
+    delays = (delayed, behind[delayed] + 2, delayed * 0 + own, of_kind[behind[delayed]], waited, ops.start[delayed])
+    return _Host(*np.concatenate([np.stack(each) for each in (begins, entries, delays)], axis=1))
+
+
+def _first_of_call(ops: Operations) -> Int64:
+    """The first operation of the blocking call that each operation belongs to."""
+    joins = np.append(False, np.diff(ops.call) == 0) & ~ops.asynchronous & ~np.append(False, ops.asynchronous[:-1])
+    return np.maximum.accumulate(np.where(joins, 0, np.arange(len(ops))))
+
+
+def _graph(job: Job, ops: Operations, delay: dict[str, int], transfer: int | None) -> Graph:
+    """The graph whose tasks are the operations and the host's time before some of them."""
+    joined, (before, after) = meetings(ops), program_order(ops)
+    host = _host(ops, before, after, delay)
+    n = len(ops) + len(host.operation)
     # A task of the host comes before its operation, so that the tasks of a rank ascend with the time at which they began.
-    position = np.arange(len(ops)) + np.searchsorted(host.before, np.arange(len(ops)), side="right")
-    at = host.before + np.arange(len(host.before))
+    order = np.lexsort((np.append(np.full(len(ops), len(ops.names) + 2), host.name), np.append(np.arange(len(ops)), host.operation)))
+    place = np.argsort(order)
 
-    def spread(of_operation: Int64, of_host: Int64) -> Int64:
-        out = np.empty(n, np.int64)
-        out[position], out[at] = of_operation, of_host
-        return out
+    def column(of_operation: Int64, of_host: Int64 | int, kind: type[np.generic] = np.int64) -> NDArray[Any]:
+        return np.append(of_operation, np.broadcast_to(of_host, host.name.shape))[order].astype(kind)
 
-    base, measured = host.origin[ops.step], ops.end - ops.start
-    duration = np.where(joined.meeting >= 0, joined.transfer, measured)
-    if constants.transfer is not None:
-        duration = np.where((ops.row < 0) & ~joined.incomplete, constants.transfer, duration)
-    waited = _edges(ops, host, position, at, before, after).predecessors(n)
-    is_transfer = np.array([name in KIND_OF for name in ops.names], bool)[ops.name]
+    length = np.zeros(len(ops.steps), np.int64)
+    np.maximum.at(length, ops.step, ops.end)
+    origin = np.append(0, np.cumsum(length + STEP_GAP_NS))
+    duration = np.where(joined.meeting >= 0, joined.transfer, ops.end - ops.start)
+    if transfer is not None:
+        duration = np.where((ops.row < 0) & ~joined.incomplete, transfer, duration)
+    waited = _edges(ops, host, place, before, after).predecessors(n)
     lanes = (*LANES, "host")
+    base, base_of_host = origin[ops.step], origin[ops.step[host.operation]]
+    kind = np.array([Kind.OPERATOR if KNOWN[name].kind is None else Kind.COLLECTIVE for name in ops.names])[ops.name]
     return Graph(
         ranks=ops.ranks,
         processors=tuple(Processor(rank, False, name, lane=lane) for rank in ops.ranks for lane, name in enumerate(lanes)),
         names=(*ops.names, BEGIN, ENTRY, *(DELAY + name for name in ops.names)),
-        duration=spread(duration, host.duration),
-        processor=spread(ops.rank * len(lanes) + ops.lane, ops.rank[host.before] * len(lanes) + host.lane).astype(np.int32),
-        kind=spread(np.where(is_transfer, int(Kind.COLLECTIVE), int(Kind.OPERATOR)), np.full(len(at), int(Kind.HOST))).astype(np.uint8),
-        name=spread(ops.name, len(ops.names) + host.name).astype(np.int32),
-        event=spread(ops.row, np.full(len(at), -1)).astype(np.int32),
+        duration=column(duration, host.duration),
+        processor=column(ops.rank * len(lanes) + ops.lane, ops.rank[host.operation] * len(lanes) + host.lane, np.int32),
+        kind=column(kind, int(Kind.HOST), np.uint8),
+        name=column(ops.name, len(ops.names) + host.name, np.int32),
+        event=column(ops.row, ABSENT, np.int32),
         pred_offset=waited.offset,
         pred=waited.task,
         pred_kind=waited.kind,
         lag=np.zeros((len(ops.ranks), len(Dependency)), np.int64),
         rendezvous_offset=joined.offset,
-        rendezvous_task=position[joined.members].astype(np.int32),
-        collectives=_collectives(ops, joined, position),
-        waiting_unknown=position[joined.incomplete & (joined.group >= 0)].astype(np.int32),
-        measured_start=spread(base + ops.start, base[host.before] + host.start),
-        measured_end=spread(base + ops.end, base[host.before] + host.end),
+        rendezvous_task=place[joined.members].astype(np.int32),
+        collectives=_collectives(ops, joined, place),
+        waiting_unknown=place[np.flatnonzero(joined.incomplete)].astype(np.int32),
+        measured_start=column(base + ops.start, base_of_host + host.start),
+        measured_end=column(base + ops.end, base_of_host + host.end),
         steps=tuple(
             Step(rank, f"{STEP_MARK}{number}", int(low), int(high))
             for rank in ops.ranks
-            for number, (low, high) in zip(ops.steps, pairwise(host.origin.tolist()), strict=True)
+            for number, (low, high) in zip(ops.steps, pairwise(origin.tolist()), strict=True)
         ),
         steps_alone=True,
-        diagnostics=(*job.diagnostics, *(d for t in job.traces for d in t.diagnostics), *_findings(ops, joined, constants)),
+        diagnostics=(*job.diagnostics, *(d for t in job.traces for d in t.diagnostics), *_findings(ops, joined, delay, transfer)),
     )
 
 
-def _edges(ops: Operations, host: Host, position: Int64, at: Int64, before: Int64, after: Int64) -> Edges:
+def _edges(ops: Operations, host: _Host, place: Int64, before: Int64, after: Int64) -> Edges:
     """Edges between operations as given, into and out of the host's tasks, and from the end of a step to the start of the next."""
-    edges = Edges()
-    edges.add(position[before], position[after], Dependency.DATA)
+    edges, at = Edges(), place[len(ops) :]
+    begin, entry, delay = host.name == 0, host.name == 1, host.name > 1
+    edges.add(place[before], place[after], Dependency.DATA)
     task = np.full(len(ops), -1, np.int64)
-    delay = host.name >= 2
-    task[host.before[delay]] = at[delay]
-    within = np.flatnonzero(joins_call(ops))
-    task[within] = task[within - 1]
+    task[host.operation[delay]] = at[delay]
+    task = task[_first_of_call(ops)]
     chain = _between_recorded(ops, before, after)
-    edges.add(position[before[chain]], task[after[chain]], Dependency.DATA)
-    delayed = np.flatnonzero(task >= 0)
-    edges.add(task[delayed], position[delayed], Dependency.LAUNCH)
-    entry = host.name == 1
-    edges.add(at[entry], position[host.before[entry]], Dependency.DATA)
+    edges.add(place[before[chain]], task[after[chain]], Dependency.DATA)
+    edges.add(task, place[: len(ops)], Dependency.LAUNCH)
+    edges.add(at[entry], place[host.operation[entry]], Dependency.DATA)
     start_of = np.full(len(ops.steps) + 1, -1, np.int64)
-    begins = host.name == 0
-    start_of[ops.step[host.before[begins]]] = at[begins]
-    edges.add(start_of[ops.step[host.before[entry]]], at[entry], Dependency.DATA)
+    start_of[ops.step[host.operation[begin]]] = at[begin]
+    edges.add(start_of[ops.step[host.operation[entry]]], at[entry], Dependency.DATA)
     last = np.setdiff1d(np.arange(len(ops)), before)
-    edges.add(position[last], start_of[ops.step[last] + 1], Dependency.DATA)
+    edges.add(place[last], start_of[ops.step[last] + 1], Dependency.DATA)
     return edges
 
 
-def _collectives(ops: Operations, joined: Meetings, position: Int64) -> Collectives | None:
+def _collectives(ops: Operations, joined: Meetings, place: Int64) -> Collectives | None:
     rows = np.flatnonzero(joined.group >= 0)
     if not len(rows):
         return None
-    kinds = tuple(dict.fromkeys(KIND_OF.values()))
-    kind_of_name = np.array([kinds.index(KIND_OF[name]) if name in KIND_OF else -1 for name in ops.names], np.int32)
+    of_name = [KNOWN[name].kind for name in ops.names]
+    kinds = tuple(dict.fromkeys(known.kind for known in KNOWN.values() if known.kind is not None))
     peer = np.full(len(ops), ABSENT, np.int32)
-    pairs = np.flatnonzero(np.diff(joined.offset) == 2)
-    one, other = joined.members[joined.offset[pairs]], joined.members[joined.offset[pairs] + 1]
+    pairs = joined.offset[np.flatnonzero(np.diff(joined.offset) == 2)]
+    one, other = joined.members[pairs], joined.members[pairs + 1]
     ranks = np.array(ops.ranks, np.int32)[ops.rank]
     peer[one], peer[other] = ranks[other], ranks[one]
-    peer[~ops.is_named("forward-send", "forward-recv", "backward-send", "backward-recv")] = ABSENT
+    peer[~np.array([kind is not None and kind.is_transfer for kind in of_name])[ops.name]] = ABSENT
     return Collectives(
-        task=position[rows].astype(np.int32),
-        kind=kind_of_name[ops.name[rows]],
+        task=place[rows].astype(np.int32),
+        kind=np.array([ABSENT if kind is None else kinds.index(kind) for kind in of_name], np.int32)[ops.name[rows]],
         nbytes=np.full(len(rows), ABSENT, np.int64),
         group=joined.group[rows].astype(np.int32),
         sequence=ops.sequence[rows],
@@ -243,33 +291,28 @@ def _collectives(ops: Operations, joined: Meetings, position: Int64) -> Collecti
     )
 
 
-def _findings(ops: Operations, joined: Meetings, constants: OperationConstants) -> list[Diagnostic]:
+def _findings(ops: Operations, joined: Meetings, delay: dict[str, int], transfer: int | None) -> list[Diagnostic]:
     found = []
-    if constants.delay:
-        shown = ", ".join(f"{name} {ns / 1e6:.3f} ms" for name, ns in constants.delay.items())
+    if delay:
+        shown = ", ".join(f"{name} {ns / 1e6:.3f} ms" for name, ns in delay.items())
         found.append(Diagnostic("launch-delay", f"one constant for each operation kind, estimated from gaps: the delay after {shown}"))
-    if constants.transfer is not None:
-        found.append(
-            Diagnostic(
-                "transfers-implied",
-                "the recording has passes but no transfers: the transfers that the order of the passes implies were added, "
-                f"each of {constants.transfer / 1e6:.3f} ms (the median over all, estimated from gaps)",
-            )
+    if transfer is not None:
+        message = (
+            "the recording has passes but no transfers: the transfers that the order of the passes implies were added, "
+            f"each of {transfer / 1e6:.3f} ms (the median over all, estimated from gaps)"
         )
+        found.append(Diagnostic("transfers-implied", message))
     if joined.incomplete.any():
-        share = int((ops.end - ops.start)[joined.incomplete].sum()) / max(int((ops.end - ops.start).sum()), 1)
-        alone, bound = joined.incomplete & (joined.meeting < 0), joined.incomplete & (joined.meeting >= 0)
-        parts = [
-            f"{int(chosen.sum())} transfers {what}"
-            for chosen, what in (
-                (alone, "lack a rank or a row: they keep their measured duration, so a change elsewhere does not reach them"),
-                (bound, "meet only those of their ranks that were given: what is left of their duration may be waiting for the others"),
-            )
-            if chosen.any()
-        ]
-        found.append(Diagnostic("waiting-unknown", f"{'; '.join(parts)} ({share:.1%} of all recorded time)"))
-    if joined.cleaned and constants.transfer is None:
-        found.append(
-            Diagnostic("transfer-negative", f"{joined.cleaned} transfers end before their last rank arrives; each took its kind's median")
+        took = ops.end - ops.start
+        share = int(took[joined.incomplete].sum()) / max(int(took.sum()), 1)
+        alone, bound = (int((joined.incomplete & (met == (joined.meeting >= 0))).sum()) for met in (False, True))
+        parts = (
+            (alone, "lack a rank or a row: they keep their measured duration, so a change elsewhere does not reach them"),
+            (bound, "meet only those of their ranks that were given: what is left of their duration may be waiting for the others"),
         )
+        shown = "; ".join(f"{transfers} transfers {what}" for transfers, what in parts if transfers)
+        found.append(Diagnostic("waiting-unknown", f"{shown} ({share:.1%} of all recorded time)"))
+    if joined.cleaned and transfer is None:
+        message = f"{joined.cleaned} transfers end before their last rank arrives; each took its kind's median"
+        found.append(Diagnostic("transfer-negative", message))
     return found

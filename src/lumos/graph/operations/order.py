@@ -8,15 +8,18 @@ two passes of different ranks.
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, groupby, pairwise, product
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.graph.operations.meetings import KIND_OF
+from lumos.graph.operations.table import BACKWARD, FORWARD
+from lumos.trace.operations import KNOWN
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from lumos.graph.operations.table import Operations
     from lumos.trace.table import Int64
 
@@ -24,60 +27,39 @@ if TYPE_CHECKING:
 def program_order(ops: Operations) -> tuple[Int64, Int64]:
     """Edges before[i] -> after[i] between operations: between the calls of each rank, into and out of asynchronous operations,
     and from sends of interleaved pipelines to the passes that take their output."""
-    before: list[int] = []
-    after: list[int] = []
-    bounds = np.flatnonzero(np.diff(ops.rank * len(ops.steps) + ops.step)) + 1
     call, asynchronous = ops.call.tolist(), ops.asynchronous.tolist()
-    for low, high in pairwise([0, *bounds.tolist(), len(ops)]):
-        previous: list[int] = []
-        current: list[int] = []
-        for i in (i for i in range(low, high) if not asynchronous[i]):
-            if current and call[i] != call[current[0]]:
-                previous, current = current, []
-            current.append(i)
-            before += previous
-            after += [i] * len(previous)
-        _attach(ops, low, high, before, after)
-    source, target = passes_fed(ops)
-    return np.array([*before, *source], np.int64), np.array([*after, *target], np.int64)
+    blocking = [[i for i in range(*step) if not asynchronous[i]] for step in ops.each_step()]
+    calls = [[list(of_call) for _, of_call in groupby(step, call.__getitem__)] for step in blocking]
+    in_turn = (product(*pair) for of_step in calls for pair in pairwise(of_step))
+    around = (_around(ops, i, *step) for step in ops.each_step() for i in range(*step) if asynchronous[i])
+    fed = zip(*passes_fed(ops), strict=True)
+    before, after = np.array([*chain(*in_turn), *chain(*around), *fed], np.int64).reshape(-1, 2).T
+    return before, after
 
 
-def _attach(ops: Operations, low: int, high: int, before: list[int], after: list[int]) -> None:
-    """Add the edges into and out of the asynchronous operations low to high - 1, which are one rank's step."""
-    named = [ops.names[n] for n in ops.name[low:high]]
-    for i in range(low, high):
-        if not ops.asynchronous[i]:
-            continue
-        name, chunk = named[i - low], ops.chunk[i]
-        of_chunk = [j for j in range(low, high) if ops.chunk[j] == chunk]
-        if name == "params-all-gather":
-            first = [j for j in of_chunk if named[j - low] == "forward-compute"][:1]
-            before += [i] * len(first)
-            after += first
-        elif name == "grads-reduce-scatter":
-            last = [j for j in of_chunk if named[j - low] == "backward-compute"][-1:]
-            following = [j for j in range(low, high) if KIND_OF.get(named[j - low]) is CollectiveKind.ALL_REDUCE][:1]
-            before += [*last, *([i] * len(following))]
-            after += [*([i] * len(last)), *following]
-        else:  # a send that overlaps with compute needs its own pass
-            passed = [j for j in of_chunk if not ops.asynchronous[j] and ops.call[j] == ops.call[i]]
-            before += passed
-            after += [i] * len(passed)
+def _around(ops: Operations, at: int, low: int, high: int) -> Iterator[tuple[int, int]]:
+    """The edges into and out of the asynchronous operation `at` within its rank's step, the operations low to high - 1."""
+    of_chunk = low + np.flatnonzero(ops.chunk[low:high] == ops.chunk[at])
+    kind = KNOWN[ops.names[ops.name[at]]].kind
+    before = after = of_chunk[:0]
+    if kind is CollectiveKind.ALL_GATHER:
+        after = of_chunk[ops.is_named(FORWARD)[of_chunk]][:1]
+    elif kind is CollectiveKind.REDUCE_SCATTER:
+        before = of_chunk[ops.is_named(BACKWARD)[of_chunk]][-1:]
+        reductions = [name for name in ops.names if KNOWN[name].kind is CollectiveKind.ALL_REDUCE]
+        after = low + np.flatnonzero(ops.is_named(*reductions)[low:high])[:1]
+    else:  # a send that overlaps with compute needs its own pass
+        before = of_chunk[~ops.asynchronous[of_chunk] & (ops.call[of_chunk] == ops.call[at])]
+    return chain(product(before.tolist(), [at]), product([at], after.tolist()))
 
 
 def passes_fed(ops: Operations) -> tuple[Int64, Int64]:
     """Edges from asynchronous sends to the passes that take their output: (sends, passes). Such sends have no meeting."""
-    stages, sends = ops.plan.stages, np.flatnonzero(ops.asynchronous & ops.is_named("forward-send", "backward-send"))
-    passes: dict[tuple[object, ...], int] = {}
-    for i in np.flatnonzero(ops.is_named("forward-compute", "backward-compute")) if len(sends) else ():
-        place = int(ops.chunk[i]) * stages + int(ops.stage[i])
-        passes[ops.names[ops.name[i]].partition("-")[0], int(ops.step[i]), int(ops.dp[i]), int(ops.microbatch[i]), place] = int(i)
-    source, target = [], []
-    for i in sends:
-        direction = ops.names[ops.name[i]].partition("-")[0]
-        place = int(ops.chunk[i]) * stages + int(ops.stage[i]) + (1 if direction == "forward" else -1)
-        to = passes.get((direction, int(ops.step[i]), int(ops.dp[i]), int(ops.microbatch[i]), place))
-        if to is not None:
-            source.append(int(i))
-            target.append(to)
-    return np.array(source, np.int64), np.array(target, np.int64)
+    backward, position = ops.is_named(BACKWARD, "backward-send"), ops.position()
+    passes, sends = ops.is_named(FORWARD, BACKWARD), ops.asynchronous & ops.is_named("forward-send", "backward-send")
+    fed = position + np.where(passes, 0, np.where(backward, -1, 1))
+    key = list(zip(*(column.tolist() for column in (backward, ops.step, ops.dp, ops.microbatch, fed)), strict=True))
+    of_key = {key[i]: i for i in np.flatnonzero(passes).tolist()}
+    pairs = [(i, of_key[key[i]]) for i in np.flatnonzero(sends).tolist() if key[i] in of_key]
+    source, target = np.array(pairs, np.int64).reshape(-1, 2).T
+    return source, target

@@ -8,23 +8,23 @@ with compute are `asynchronous`: only the calls named in `operations.order` wait
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.trace.operations import PLACE, STEP_MARK, RecordedPlan, recorded_plan
+from lumos.trace.operations import KNOWN, PLACE, STEP_MARK, RecordedPlan, recorded_plan
 from lumos.trace.table import ABSENT, Category, Int64, Job
+from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-#: Point-to-point operations. The name gives the direction of the passes and the side.
-SENDS = ("forward-send", "backward-send")
-RECEIVES = ("forward-recv", "backward-recv")
+FORWARD, BACKWARD = "forward-compute", "backward-compute"
 
 #: Collectives of the data-parallel group, which a job may overlap with its passes.
-OVERLAPPED = ("params-all-gather", "grads-reduce-scatter")
+OVERLAPPED = (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
 
 #: Only jobs that overlap their gradient collectives have this operation.
 OVERLAP_SIGN = "separate-grads-all-reduce"
@@ -34,11 +34,10 @@ OVERLAP_SIGN = "separate-grads-all-reduce"
 class Operations:
     """n operations by rank, step and call.
 
-    rank: position in `ranks`. step: index into `steps` (their numbers, ascending). call: number of the call within rank
-    and step. name: index into `names`. lane: index into `trace.operations.LANES`. start, end: ns from the step's origin. row:
-    row of the rank's trace, -1 where the operation was not recorded. stage, dp, microbatch, chunk, sequence: the place in the
-    plan, ABSENT where it has none. asynchronous: not in the chain of blocking calls. recorded_transfers: whether sends and
-    receives were recorded.
+    rank: position in `ranks`. step: index into `steps` (their numbers, ascending). call: number of the call, over all ranks and steps.
+    name: index into `names`. lane: index into `trace.operations.LANES`. start, end: ns from the step's origin. row: row of the
+    rank's trace, ABSENT where the operation was not recorded. stage, dp, microbatch, chunk, sequence: the place in the plan, ABSENT
+    where it has none. asynchronous: not in the chain of blocking calls. recorded_transfers: whether sends and receives were recorded.
     """
 
     ranks: tuple[int, ...]
@@ -66,68 +65,62 @@ class Operations:
 
     def is_named(self, *names: str) -> NDArray[np.bool_]:
         """Operations of any of the names, as a mask."""
-        wanted = np.array([name in names for name in self.names], bool)
-        mask: NDArray[np.bool_] = wanted[self.name]
-        return mask
+        return np.array([name in names for name in self.names], bool)[self.name]
+
+    def position(self) -> Int64:
+        """The place of each operation's chunk among all chunks of the model, in forward order."""
+        return self.chunk * self.plan.stages + self.stage
+
+    def each_step(self) -> list[tuple[int, int]]:
+        """The first operation of each step of each rank, and that behind its last."""
+        bounds = np.flatnonzero(np.diff(self.rank) | np.diff(self.step)) + 1
+        return list(pairwise([0, *bounds.tolist(), len(self)]))
+
+    def picked(self, at: Int64, **changed: Int64) -> Operations:
+        """Some of the operations, int64[k] indices that may repeat, with some columns changed."""
+        columns: dict[str, Any] = {key: changed[key] if key in changed else getattr(self, key)[at] for key in _COLUMNS}
+        return replace(self, **columns)
+
+    def sorted_with(self, others: Operations) -> Operations:
+        """These and other operations of the same job, by rank, step and call; the operations of a call by lane."""
+        columns: dict[str, Any] = {key: np.concatenate((getattr(self, key), getattr(others, key))) for key in _COLUMNS}
+        both = replace(self, **columns)
+        return both.picked(np.lexsort((both.lane, both.call, both.step, both.rank)))
 
 
-#: The columns of `Operations`, which reordering and appending must treat alike.
-OPERATION_COLUMNS = tuple(each.name for each in fields(Operations) if "Int64" in each.type or "NDArray" in each.type)
+_COLUMNS = tuple(each.name for each in fields(Operations) if "Int64" in each.type or "NDArray" in each.type)
 
 
 def recorded(job: Job) -> Operations:
     """The operations of a job, as recorded."""
     names: dict[str, int] = {}
-    columns: dict[str, list[NDArray[Any]]] = {key: [] for key in ("rank", "step", "name", "lane", "start", "end", "row", *PLACE)}
+    parts: list[Int64] = []
     for position, trace in enumerate(job.traces):
-        rows = np.flatnonzero(trace.category == Category.OPERATOR)
-        marks = np.flatnonzero(trace.category == Category.ANNOTATION)
+        rows, marks = (np.flatnonzero(trace.category == category) for category in (Category.OPERATOR, Category.ANNOTATION))
         number = np.array([int(trace.strings[i].removeprefix(STEP_MARK)) for i in trace.name[marks]], np.int64)
         mark = np.searchsorted(trace.start[marks], trace.start[rows], side="right") - 1
         start = trace.start[rows] - trace.start[marks[mark]]
         renumbered = np.full(len(trace.strings), ABSENT, np.int64)
         for i in np.unique(trace.name[rows]).tolist():
             renumbered[i] = names.setdefault(trace.strings[i], len(names))
-        columns["rank"].append(np.full(len(rows), position))
-        columns["step"].append(number[mark])
-        columns["name"].append(renumbered[trace.name[rows]])
-        columns["lane"].append(trace.lane[rows])
-        columns["start"].append(start)
-        columns["end"].append(start + trace.duration[rows])
-        columns["row"].append(rows)
-        for key in PLACE:
-            columns[key].append(trace.dense(key)[rows])
-    table: dict[str, Int64] = {key: np.concatenate(parts).astype(np.int64) for key, parts in columns.items()}
+        own = [rows * 0 + position, number[mark], renumbered[trace.name[rows]], trace.lane[rows], start, start + trace.duration[rows], rows]
+        parts.append(np.array([*own, *(trace.dense(key)[rows] for key in PLACE)], np.int64))
+    keys = ("rank", "step", "name", "lane", "start", "end", "row", "microbatch", "chunk", "sequence", "stage", "dp")
+    table: dict[str, Int64] = dict(zip(keys, np.concatenate(parts, axis=1), strict=True))
     steps, table["step"] = np.unique(table["step"], return_inverse=True)
     order = np.lexsort((table["end"], table["start"], table["step"], table["rank"]))
     table = {key: values[order] for key, values in table.items()}
-    table["dp"] = table.pop("dp rank")
-    order_names = tuple(names)
-    overlaps = OVERLAP_SIGN in order_names and bool((table["name"] == names[OVERLAP_SIGN]).any())
-    asynchronous = np.array([overlaps and name in OVERLAPPED for name in order_names], bool)[table["name"]]
-    transfers = [names[name] for name in (*SENDS, *RECEIVES) if name in names]
+    kinds = [KNOWN[name].kind for name in names]
+    transfer = np.array([kind is not None and kind.is_transfer for kind in kinds], bool)[table["name"]]
+    overlapped = np.array([OVERLAP_SIGN in names and kind in OVERLAPPED for kind in kinds], bool)[table["name"]]
+    together = np.all([np.diff(table[key]) == 0 for key in ("rank", "step", "start", "end")], axis=0) & transfer[1:] & transfer[:-1]
     return Operations(
         ranks=job.ranks,
         steps=tuple(steps.tolist()),
-        names=order_names,
+        names=tuple(names),
         plan=recorded_plan(job.traces[0]),
-        recorded_transfers=bool(np.isin(table["name"], transfers).any()),
-        call=_calls(table, np.isin(table["name"], transfers)),
-        asynchronous=asynchronous,
+        recorded_transfers=bool(transfer.any()),
+        call=np.append(0, np.cumsum(~together)),
+        asynchronous=overlapped,
         **table,
     )
-
-
-def _calls(table: dict[str, Int64], transfer: NDArray[np.bool_]) -> Int64:
-    """The number of each operation's call: a new one, unless it is a transfer with the same times as the transfer before it."""
-    alike = np.ones(len(transfer), bool)
-    for key in ("rank", "step", "start", "end"):
-        alike[1:] &= table[key][1:] == table[key][:-1]
-    alike[1:] &= transfer[1:] & transfer[:-1]
-    alike[:1] = False
-    number = np.cumsum(~alike)
-    first = np.ones(len(transfer), bool)
-    first[1:] = (table["rank"][1:] != table["rank"][:-1]) | (table["step"][1:] != table["step"][:-1])
-    origin = np.maximum.accumulate(np.where(first, number, 0))
-    out: Int64 = (number - origin).astype(np.int64)
-    return out

@@ -12,117 +12,51 @@ then a receive, the send gets its first `transfer` ns.
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
-from typing import Any, NamedTuple
 
 import numpy as np
 
-from lumos.graph.operations.table import OPERATION_COLUMNS, RECEIVES, SENDS, Operations
-from lumos.trace.operations import LANE_OF, LANES
-from lumos.trace.table import ABSENT
+from lumos.graph.operations.table import BACKWARD, Operations
+from lumos.trace.operations import KNOWN, LANES
+from lumos.trace.table import ABSENT, Int64
 
-FORWARD, BACKWARD = 0, 1
-
-
-class _Pass(NamedTuple):
-    """One pass. takes, gives: the links by which it receives its input and sends its output, each as (direction, from stage, to
-    stage, microbatch, chunk at the sender); None at the ends of the pipeline. at: its operation."""
-
-    at: int
-    direction: int
-    takes: tuple[int, ...] | None
-    gives: tuple[int, ...] | None
+_SENDS, _RECEIVES = ("forward-send", "backward-send"), ("forward-recv", "backward-recv")
 
 
-def with_transfers(operations: Operations, transfer: int = 0) -> Operations:
+def with_transfers(ops: Operations, transfer: int = 0) -> Operations:
     """The passes with their sends and receives. Both sides of a transfer have the same sequence number."""
-    names = (*operations.names, *(n for n in (*SENDS, *RECEIVES) if n not in operations.names))
-    rows = _Rows(operations, {name: i for i, name in enumerate(names)})
-    bounds = np.flatnonzero(np.diff(operations.rank * len(operations.steps) + operations.step)) + 1
-    for low, high in pairwise([0, *bounds.tolist(), len(operations)]):
-        if operations.plan.chunks == 1:
-            _blocking(rows, [_pass(operations, i) for i in range(low, high)], transfer)
-        else:
-            _overlapped(rows, [_pass(operations, i) for i in range(low, high)], transfer)
-    added = np.array(rows.columns, np.int64).reshape(-1, len(OPERATION_COLUMNS)).T
-    call = np.array(rows.call, np.int64)
-    columns: dict[str, Any] = {key: np.concatenate((getattr(operations, key), added[i])) for i, key in enumerate(OPERATION_COLUMNS)}
-    columns["call"][: len(operations)] = call
-    order = np.lexsort((columns["lane"], columns["call"], columns["step"], columns["rank"]))
-    columns = {key: values[order] for key, values in columns.items()}
-    columns["asynchronous"] = columns["asynchronous"].astype(bool)
-    return replace(operations, names=names, **columns)
+    ops = replace(ops, names=tuple(dict.fromkeys((*ops.names, *_SENDS, *_RECEIVES))))
+    passes, begins = np.arange(len(ops)), np.array([low for low, _ in ops.each_step()])
+    first, last = np.isin(passes, begins), np.isin(passes + 1, [*begins, len(ops)])
+    backward, place, chunks = ops.is_named(BACKWARD), ops.position(), ops.plan.chunks
+    after, before = place + np.where(backward, -1, 1), place - np.where(backward, -1, 1)
+    gives, takes = ((to >= 0) & (to < ops.plan.stages * chunks) for to in (after, before))
+    # Each pass has three numbers of calls: for the send of the pass before it, for its receive, and for itself.
+    ops = replace(ops, call=3 * passes + 2)
+    if chunks > 1:
+        sends = _added(ops, passes[gives], _SENDS, ops.chunk, ops.call, ops.end, ops.end + transfer)
+        return ops.sorted_with(replace(sends, asynchronous=np.ones(len(sends), bool)))
+    finish = np.where(last, ops.end + transfer, np.roll(ops.start, -1))
+    both = gives & np.roll(takes, -1) & ~last
+    one_call = both & (backward != np.roll(backward, -1))
+    shared = both & ~one_call
+    cut = np.where(shared, np.minimum(ops.end + transfer, finish), finish)
+    begin = np.where(first, 0, np.roll(np.where(shared, cut, ops.end), 1))
+    sends = _added(ops, passes[gives], _SENDS, ops.chunk, 3 * passes + 3, ops.end, cut)
+    receives = _added(ops, passes[takes], _RECEIVES, before // ops.plan.stages, 3 * passes + 1 - np.roll(one_call, 1), begin, ops.start)
+    return ops.sorted_with(sends).sorted_with(receives)
 
 
-class _Rows:
-    """Rows to add (in the order of COLUMNS) and the new call numbers of the passes."""
-
-    def __init__(self, operations: Operations, index: dict[str, int]) -> None:
-        self.operations = operations
-        self.index = index
-        self.links: dict[tuple[int, ...], int] = {}
-        self.columns: list[tuple[int, ...]] = []
-        self.call: list[int] = []
-
-    def add(
-        self, kind: tuple[str, str], link: tuple[int, ...], at: int, call: int, start: int, end: int, asynchronous: bool = False
-    ) -> None:
-        """Add one transfer of the rank and step of the pass `at`."""
-        ops, name = self.operations, kind[link[0]]
-        sequence = link[3] * ops.plan.chunks + link[4]
-        self.columns.append(
-            (
-                int(ops.rank[at]), int(ops.step[at]), call, self.index[name], LANES.index(LANE_OF[name]), start, max(start, end),
-                ABSENT, int(ops.stage[at]), int(ops.dp[at]), link[3], link[4], sequence, int(asynchronous),
-            )
-        )  # fmt: skip
-
-
-def _pass(ops: Operations, at: int) -> _Pass:
-    """The pass of operation `at`, with its links."""
-    stages, chunks = ops.plan.stages, ops.plan.chunks
-    direction = FORWARD if ops.names[ops.name[at]] == "forward-compute" else BACKWARD
-    microbatch = int(ops.microbatch[at])
-    here = int(ops.chunk[at]) * stages + int(ops.stage[at])  # place among all chunks of the model, in forward order
-    move = 1 if direction == FORWARD else -1
-    before, behind = here - move, here + move
-
-    def link(sender: int, receiver: int) -> tuple[int, ...] | None:
-        if not (0 <= sender < stages * chunks and 0 <= receiver < stages * chunks):
-            return None
-        return direction, sender % stages, receiver % stages, microbatch, sender // stages
-
-    return _Pass(at, direction, link(before, here), link(here, behind))
-
-
-def _blocking(rows: _Rows, passes: list[_Pass], transfer: int) -> None:
-    """Add the calls of one rank and step without interleaving."""
-    ops, call = rows.operations, 0
-    first = passes[0]
-    if first.takes is not None:
-        rows.add(RECEIVES, first.takes, first.at, call, 0, int(ops.start[first.at]))
-        call += 1
-    for this, following in [*pairwise(passes), (passes[-1], None)]:
-        rows.call.append(call)
-        call += 1
-        begin = int(ops.end[this.at])
-        finish = begin + transfer if following is None else int(ops.start[following.at])
-        takes = None if following is None else following.takes
-        both = this.gives is not None and takes is not None
-        together = both and following is not None and following.direction != this.direction
-        cut = min(begin + transfer, finish) if both and not together else finish
-        if this.gives is not None:
-            rows.add(SENDS, this.gives, this.at, call, begin, cut)
-            call += not together
-        if takes is not None:
-            rows.add(RECEIVES, takes, this.at, call, begin if together or not both else cut, finish)
-            call += 1
-
-
-def _overlapped(rows: _Rows, passes: list[_Pass], transfer: int) -> None:
-    """Add the sends of one rank and step with interleaving, which are asynchronous; a receive needs no operation of its own."""
-    ops = rows.operations
-    for call, this in enumerate(passes):
-        rows.call.append(call)
-        if this.gives is not None:
-            rows.add(SENDS, this.gives, this.at, call, int(ops.end[this.at]), int(ops.end[this.at]) + transfer, asynchronous=True)
+def _added(ops: Operations, passes: Int64, names: tuple[str, str], chunk: Int64, call: Int64, start: Int64, end: Int64) -> Operations:
+    """One transfer for each of `passes`, by what every pass would have: the chunk of the sender, the call and its times (ns)."""
+    name = np.where(ops.is_named(BACKWARD)[passes], *(ops.names.index(name) for name in reversed(names)))
+    return ops.picked(
+        passes,
+        name=name,
+        lane=np.full(len(passes), LANES.index(KNOWN[names[0]].lane)),
+        row=np.full(len(passes), ABSENT),
+        call=call[passes],
+        start=start[passes],
+        end=np.maximum(start, end)[passes],
+        chunk=chunk[passes],
+        sequence=(ops.microbatch * ops.plan.chunks + chunk)[passes],
+    )
