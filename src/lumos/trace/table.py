@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import IntEnum
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -145,6 +145,18 @@ class Trace(Described):
         if column is not None:
             out[column.rows] = column.values
         return out
+
+    def without(self, gone: NDArray[np.bool_] | Int64) -> Trace:
+        """The recording as if these rows (a mask, or their indices) were not in its file. Row i of the result is the i-th that is left."""
+        kept = np.ones(len(self), bool)
+        kept[gone] = False
+        row = np.cumsum(kept, dtype=np.int32) - 1
+        args = {}
+        for key, column in self.args.items():
+            has = kept[column.rows]
+            args[key] = Column(row[column.rows[has]].astype(np.int32), column.values[has], column.kind)
+        columns = ("start", "duration", "name", "category", "lane", "correlation", "external_id")
+        return replace(self, args=args, **{key: getattr(self, key)[kept] for key in columns})
 
     def named(self, matches: Callable[[str], object]) -> NDArray[np.bool_]:
         """Rows for whose name `matches` returns something true, as a mask; it is called once for each distinct name."""

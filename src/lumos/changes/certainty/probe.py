@@ -22,7 +22,6 @@ from lumos.graph.table import Evidence
 from lumos.simulation.durations import scale
 from lumos.trace.operations import is_operations
 from lumos.trace.table import Category
-from lumos.trace.without import without_rows
 from lumos.units import count
 from lumos.vocabulary import Grade
 
@@ -78,7 +77,7 @@ def probed_jobs(job: Job) -> Probed:
     for seed in SEEDS:
         chosen = np.random.default_rng(seed).choice(len(every), _left_out(len(every)), replace=False)
         gone = [every[chosen[of_trace[chosen] == i]].reshape(-1) for i in range(len(pairs))]
-        traces = tuple(without_rows(trace, rows) if len(rows) else trace for trace, rows in zip(job.traces, gone, strict=True))
+        traces = tuple(trace.without(rows) if len(rows) else trace for trace, rows in zip(job.traces, gone, strict=True))
         jobs.append(ProbedJob(replace(job, traces=traces)))
     return Probed(tuple(jobs), len(every))
 

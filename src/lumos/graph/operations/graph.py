@@ -15,14 +15,14 @@ A step begins when the step before it has ended on all ranks, because recordings
 from __future__ import annotations
 
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
-from lumos.graph.edges import Edges
+from lumos.graph.edges import Edges, Predecessors
 from lumos.graph.operations.meetings import Meetings, meetings
 from lumos.graph.operations.order import passes_fed, program_order
 from lumos.graph.operations.table import Operations, recorded
@@ -160,83 +160,91 @@ def _called_before(ops: Operations, before: Int64, after: Int64) -> Int64:
     return out
 
 
-class _Host(NamedTuple):
-    """Tasks of the host, each before an operation. name: index among the names of the host's tasks, of which the first are BEGIN and ENTRY.
-    lane: index into LANES, or its length for the host's own. start, end: as measured, ns from the step's origin."""
-
-    operation: Int64
-    name: Int64
-    lane: Int64
-    duration: Int64
-    start: Int64
-    end: Int64
-
-
-def _host(ops: Operations, before: Int64, after: Int64, delay: dict[str, int]) -> _Host:
-    """The host's tasks: one for the start of each step but the first; one for each operation that nothing in its step precedes, which lasts
-    from the step's origin to that operation; and one for the launch delay before each call that has one."""
-    chain, behind = _between_recorded(ops, before, after), _called_before(ops, before, after)
-    ended = np.zeros(len(ops), np.int64)
-    np.maximum.at(ended, after[chain], ops.end[before[chain]])
-    of_kind = np.array([*(delay.get(name, 0) for name in ops.names), 0], np.int64)
-    first = np.unique(ops.step, return_index=True)[1][1:]
-    free = np.setdiff1d(np.arange(len(ops)), after)
-    delayed = np.flatnonzero((of_kind[behind] > 0) & (_first_of_call(ops) == np.arange(len(ops))))
-    own, none = len(LANES), first * 0
-    begins = (first, none, none + own, none, none, none)
-    entries = (free, free * 0 + 1, ops.lane[free], ops.start[free], free * 0, ops.start[free])
-    waited = np.minimum(ended, ops.start)[delayed]
-    delays = (delayed, behind[delayed] + 2, delayed * 0 + own, of_kind[behind[delayed]], waited, ops.start[delayed])
-    return _Host(*np.concatenate([np.stack(each) for each in (begins, entries, delays)], axis=1))
-
-
 def _first_of_call(ops: Operations) -> Int64:
     """The first operation of the blocking call that each operation belongs to."""
     joins = np.append(False, np.diff(ops.call) == 0) & ~ops.asynchronous & ~np.append(False, ops.asynchronous[:-1])
     return np.maximum.accumulate(np.where(joins, 0, np.arange(len(ops))))
 
 
+class _Tasks(NamedTuple):
+    """The tasks of a graph. table: the operations with the host's time before some of them, in the order of the tasks. duration: ns.
+    operation: the task of each operation. waited: the predecessors of every task."""
+
+    table: Operations
+    duration: Int64
+    operation: Int64
+    waited: Predecessors
+
+
+def _with_host(ops: Operations, duration: Int64, before: Int64, after: Int64, delay: dict[str, int]) -> _Tasks:
+    """The operations, of these durations (ns) and in this order, and the host's tasks: one for the start of each step but the first; one
+    for each operation that nothing in its step precedes, which lasts from the step's origin to that operation; and one for the launch delay
+    before each call that has one."""
+    every, call = np.arange(len(ops)), _first_of_call(ops)
+    chain, behind = _between_recorded(ops, before, after), _called_before(ops, before, after)
+    ended = np.zeros(len(ops), np.int64)
+    np.maximum.at(ended, after[chain], ops.end[before[chain]])
+    delay_behind = np.array([*(delay.get(name, 0) for name in ops.names), 0], np.int64)[behind]
+    first = np.unique(ops.step, return_index=True)[1][1:]
+    free, last = np.setdiff1d(every, after), np.setdiff1d(every, before)
+    delayed = every[(delay_behind > 0) & (call == every)]
+
+    def host(at: Int64, name: Int64, lane: Int64, start: Int64, end: Int64) -> Operations:
+        return ops.picked(at, name=len(ops.names) + name, lane=lane, start=start, end=end, row=np.full(len(at), ABSENT))
+
+    own = np.full(len(ops), len(LANES))
+    table = ops.with_rows(
+        host(first, first * 0, own[first], first * 0, first * 0),
+        host(free, free * 0 + 1, ops.lane[free], free * 0, ops.start[free]),
+        host(delayed, behind[delayed] + 2, own[delayed], np.minimum(ended, ops.start)[delayed], ops.start[delayed]),
+    )
+    # A task of the host comes before its operation, so that the tasks of a rank ascend with the time at which they began.
+    order = np.lexsort((table.name, np.arange(len(table)) < len(ops), np.concatenate((every, first, free, delayed))))
+    operation, begin, entry, wait = np.split(np.argsort(order), np.cumsum((len(ops), len(first), len(free))))
+    begin_of, wait_of = np.full(len(ops.steps) + 1, -1), np.full(len(ops), -1)
+    begin_of[1:-1], wait_of[delayed] = begin, wait
+    edges = Edges()
+    edges.add(operation[before], operation[after], Dependency.DATA)
+    edges.add(operation[before[chain]], wait_of[call[after[chain]]], Dependency.DATA)
+    edges.add(wait_of[call], operation, Dependency.LAUNCH)
+    edges.add(entry, operation[free], Dependency.DATA)
+    edges.add(begin_of[ops.step[free]], entry, Dependency.DATA)
+    edges.add(operation[last], begin_of[ops.step[last] + 1], Dependency.DATA)
+    lasts = np.concatenate((duration, first * 0, ops.start[free], delay_behind[delayed]))
+    return _Tasks(table.picked(order), lasts[order], operation, edges.predecessors(len(table)))
+
+
 def _graph(job: Job, ops: Operations, delay: dict[str, int], transfer: int | None) -> Graph:
     """The graph whose tasks are the operations and the host's time before some of them."""
     joined, (before, after) = meetings(ops), program_order(ops)
-    host = _host(ops, before, after, delay)
-    n = len(ops) + len(host.operation)
-    # A task of the host comes before its operation, so that the tasks of a rank ascend with the time at which they began.
-    order = np.lexsort((np.append(np.full(len(ops), len(ops.names) + 2), host.name), np.append(np.arange(len(ops)), host.operation)))
-    place = np.argsort(order)
-
-    def column(of_operation: Int64, of_host: Int64 | int, kind: type[np.generic] = np.int64) -> NDArray[Any]:
-        return np.append(of_operation, np.broadcast_to(of_host, host.name.shape))[order].astype(kind)
-
-    length = np.zeros(len(ops.steps), np.int64)
-    np.maximum.at(length, ops.step, ops.end)
-    origin = np.append(0, np.cumsum(length + STEP_GAP_NS))
     duration = np.where(joined.meeting >= 0, joined.transfer, ops.end - ops.start)
     if transfer is not None:
         duration = np.where((ops.row < 0) & ~joined.incomplete, transfer, duration)
-    waited = _edges(ops, host, place, before, after).predecessors(n)
-    lanes = (*LANES, "host")
-    base, base_of_host = origin[ops.step], origin[ops.step[host.operation]]
-    kind = np.array([Kind.OPERATOR if KNOWN[name].kind is None else Kind.COLLECTIVE for name in ops.names])[ops.name]
+    tasks, duration, operation, waited = _with_host(ops, duration, before, after, delay)
+    length = np.zeros(len(ops.steps), np.int64)
+    np.maximum.at(length, ops.step, ops.end)
+    origin = np.append(0, np.cumsum(length + STEP_GAP_NS))
+    names, lanes = (*ops.names, BEGIN, ENTRY, *(DELAY + name for name in ops.names)), (*LANES, "host")
+    kind = [Kind.OPERATOR if KNOWN[name].kind is None else Kind.COLLECTIVE for name in ops.names]
     return Graph(
         ranks=ops.ranks,
         processors=tuple(Processor(rank, False, name, lane=lane) for rank in ops.ranks for lane, name in enumerate(lanes)),
-        names=(*ops.names, BEGIN, ENTRY, *(DELAY + name for name in ops.names)),
-        duration=column(duration, host.duration),
-        processor=column(ops.rank * len(lanes) + ops.lane, ops.rank[host.operation] * len(lanes) + host.lane, np.int32),
-        kind=column(kind, int(Kind.HOST), np.uint8),
-        name=column(ops.name, len(ops.names) + host.name, np.int32),
-        event=column(ops.row, ABSENT, np.int32),
+        names=names,
+        duration=duration,
+        processor=(tasks.rank * len(lanes) + tasks.lane).astype(np.int32),
+        kind=np.array(kind + [Kind.HOST] * (len(names) - len(kind)), np.uint8)[tasks.name],
+        name=tasks.name.astype(np.int32),
+        event=tasks.row.astype(np.int32),
         pred_offset=waited.offset,
         pred=waited.task,
         pred_kind=waited.kind,
         lag=np.zeros((len(ops.ranks), len(Dependency)), np.int64),
         rendezvous_offset=joined.offset,
-        rendezvous_task=place[joined.members].astype(np.int32),
-        collectives=_collectives(ops, joined, place),
-        waiting_unknown=place[np.flatnonzero(joined.incomplete)].astype(np.int32),
-        measured_start=column(base + ops.start, base_of_host + host.start),
-        measured_end=column(base + ops.end, base_of_host + host.end),
+        rendezvous_task=operation[joined.members].astype(np.int32),
+        collectives=_collectives(ops, joined, operation),
+        waiting_unknown=operation[joined.incomplete].astype(np.int32),
+        measured_start=origin[tasks.step] + tasks.start,
+        measured_end=origin[tasks.step] + tasks.end,
         steps=tuple(
             Step(rank, f"{STEP_MARK}{number}", int(low), int(high))
             for rank in ops.ranks
@@ -245,26 +253,6 @@ def _graph(job: Job, ops: Operations, delay: dict[str, int], transfer: int | Non
         steps_alone=True,
         diagnostics=(*job.diagnostics, *(d for t in job.traces for d in t.diagnostics), *_findings(ops, joined, delay, transfer)),
     )
-
-
-def _edges(ops: Operations, host: _Host, place: Int64, before: Int64, after: Int64) -> Edges:
-    """Edges between operations as given, into and out of the host's tasks, and from the end of a step to the start of the next."""
-    edges, at = Edges(), place[len(ops) :]
-    begin, entry, delay = host.name == 0, host.name == 1, host.name > 1
-    edges.add(place[before], place[after], Dependency.DATA)
-    task = np.full(len(ops), -1, np.int64)
-    task[host.operation[delay]] = at[delay]
-    task = task[_first_of_call(ops)]
-    chain = _between_recorded(ops, before, after)
-    edges.add(place[before[chain]], task[after[chain]], Dependency.DATA)
-    edges.add(task, place[: len(ops)], Dependency.LAUNCH)
-    edges.add(at[entry], place[host.operation[entry]], Dependency.DATA)
-    start_of = np.full(len(ops.steps) + 1, -1, np.int64)
-    start_of[ops.step[host.operation[begin]]] = at[begin]
-    edges.add(start_of[ops.step[host.operation[entry]]], at[entry], Dependency.DATA)
-    last = np.setdiff1d(np.arange(len(ops)), before)
-    edges.add(place[last], start_of[ops.step[last] + 1], Dependency.DATA)
-    return edges
 
 
 def _collectives(ops: Operations, joined: Meetings, place: Int64) -> Collectives | None:

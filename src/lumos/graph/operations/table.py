@@ -81,11 +81,11 @@ class Operations:
         columns: dict[str, Any] = {key: changed[key] if key in changed else getattr(self, key)[at] for key in _COLUMNS}
         return replace(self, **columns)
 
-    def sorted_with(self, others: Operations) -> Operations:
-        """These and other operations of the same job, by rank, step and call; the operations of a call by lane."""
-        columns: dict[str, Any] = {key: np.concatenate((getattr(self, key), getattr(others, key))) for key in _COLUMNS}
-        both = replace(self, **columns)
-        return both.picked(np.lexsort((both.lane, both.call, both.step, both.rank)))
+    def with_rows(self, *others: Operations) -> Operations:
+        """These operations, then others of the same job."""
+        tables = (self, *others)
+        columns: dict[str, Any] = {key: np.concatenate([getattr(table, key) for table in tables]) for key in _COLUMNS}
+        return replace(self, **columns)
 
 
 _COLUMNS = tuple(each.name for each in fields(Operations) if "Int64" in each.type or "NDArray" in each.type)

@@ -34,7 +34,7 @@ def with_transfers(ops: Operations, transfer: int = 0) -> Operations:
     ops = replace(ops, call=3 * passes + 2)
     if chunks > 1:
         sends = _added(ops, passes[gives], _SENDS, ops.chunk, ops.call, ops.end, ops.end + transfer)
-        return ops.sorted_with(replace(sends, asynchronous=np.ones(len(sends), bool)))
+        return _in_order(ops.with_rows(replace(sends, asynchronous=np.ones(len(sends), bool))))
     finish = np.where(last, ops.end + transfer, np.roll(ops.start, -1))
     both = gives & np.roll(takes, -1) & ~last
     one_call = both & (backward != np.roll(backward, -1))
@@ -43,7 +43,12 @@ def with_transfers(ops: Operations, transfer: int = 0) -> Operations:
     begin = np.where(first, 0, np.roll(np.where(shared, cut, ops.end), 1))
     sends = _added(ops, passes[gives], _SENDS, ops.chunk, 3 * passes + 3, ops.end, cut)
     receives = _added(ops, passes[takes], _RECEIVES, before // ops.plan.stages, 3 * passes + 1 - np.roll(one_call, 1), begin, ops.start)
-    return ops.sorted_with(sends).sorted_with(receives)
+    return _in_order(ops.with_rows(sends, receives))
+
+
+def _in_order(ops: Operations) -> Operations:
+    """The operations by rank, step and call; those of a call by lane."""
+    return ops.picked(np.lexsort((ops.lane, ops.call, ops.step, ops.rank)))
 
 
 def _added(ops: Operations, passes: Int64, names: tuple[str, str], chunk: Int64, call: Int64, start: Int64, end: Int64) -> Operations:
