@@ -189,25 +189,19 @@ def test_a_stream_that_runs_two_kernels_at_once(draw, trace):
     assert found.share == pytest.approx(950 / 3000)
 
 
-def test_a_stream_cannot_run_three_kernels_at_once(draw, trace):
+@pytest.mark.parametrize(
+    ("category", "duration", "expected"),
+    [
+        pytest.param("kernel", 250, {"stream-overlap": Grade.UNSOUND}, id="a stream cannot run three kernels at once"),
+        pytest.param("kernel", 101, {}, id="kernels touch within the rounding of their times"),
+        pytest.param("cpu_op", 150, {"thread-overlap": Grade.UNSOUND}, id="operators end after the one around them"),
+    ],
+)
+def test_rows_that_overlap(draw, trace, category, duration, expected):
     drawing = loop(draw)
-    for row in rows(drawing, "kernel"):
-        row["dur"] = 250
-    assert codes(trace, drawing) == {"stream-overlap": Grade.UNSOUND}
-
-
-def test_kernels_that_touch_within_the_rounding_of_their_times(draw, trace):
-    drawing = loop(draw)
-    for row in rows(drawing, "kernel"):
-        row["dur"] = 101
-    assert codes(trace, drawing) == {}
-
-
-def test_operators_that_end_after_the_one_around_them(draw, trace):
-    drawing = loop(draw)
-    for row in rows(drawing, "cpu_op"):
-        row["dur"] = 150
-    assert codes(trace, drawing) == {"thread-overlap": Grade.UNSOUND}
+    for row in rows(drawing, category):
+        row["dur"] = duration
+    assert codes(trace, drawing) == expected
 
 
 def test_operators_that_their_kernels_name_are_missing(draw, trace):

@@ -18,6 +18,14 @@ def depth_of(found):
     return full_queue(found, device_work(found), np.empty(0, np.int64)).depth
 
 
+def busy(draw, each):
+    """1,000 kernels of so many us that were launched before the recording."""
+    drawing = draw()
+    for i in range(1000):
+        drawing.work("kernel", "kernel", each * i, each, 7, drawing.correlate())
+    return drawing
+
+
 def filled(draw, lost=()):
     """1,500 launches of 1 us, of kernels of 10 us: outstanding grows by 9 in 10 until 1,000 are queued, then each call waits for a kernel
     to end, and returns 1 us later. lost: the numbers of launches that the recording lacks, with their kernels."""
@@ -64,36 +72,28 @@ def test_other_long_launches_near_a_full_queue_keep_their_time(draw, trace, numb
 @pytest.mark.parametrize(("launches", "depth"), [(99, 0), (100, 1000)])
 def test_a_queue_is_full_where_a_hundred_launches_begin_at_one_count(draw, trace, launches, depth):
     # 1,000 kernels of 10 us were launched before the recording, and every recorded launch begins when one of them has ended
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    drawing = busy(draw, 10.0)
     for i in range(launches):
         drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
-    found = trace(drawing)
-    assert depth_of(found) == depth
+    assert depth_of(trace(drawing)) == depth
 
 
 @pytest.mark.parametrize(("waits", "returns", "depth"), [(4, 1, 0), (5, 1, 1000), (5, -1, 0), (5, 61, 0)])
 def test_a_queue_is_full_where_long_launches_return_when_a_place_is_free(draw, trace, waits, returns, depth):
     # 1,000 kernels of 150 us were launched before the recording. Every call begins 1 us after one of them has begun, at 1,000 outstanding
     # launches, and returns so long (us) after its end: `waits` such calls are too few to be a cluster, but all wait for the place.
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 150.0 * i, 150.0, 7, drawing.correlate())
+    drawing = busy(draw, 150.0)
     for i in range(waits):
         drawing.launch((300.0 * i + 1, 149.0 + returns), (150_000 + 10.0 * i, 10.0))
         if i < waits - 1:
             drawing.launch((300.0 * i + 220, 4.0), (150_005 + 10.0 * i, 1.0))
-    found = trace(drawing)
-    assert depth_of(found) == depth
+    assert depth_of(trace(drawing)) == depth
 
 
 def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
     # 1,000 kernels of 10 us were launched before the recording. Every recorded call waits until one of them, or of those after
     # them, ends, and returns 1 us later: it costs 1 us, not 10.
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    drawing = busy(draw, 10.0)
     for i in range(300):
         drawing.launch((10.0 * i + 1, 10.0), (10_000 + 10.0 * i, 10.0))
     found = trace(drawing)
@@ -109,9 +109,7 @@ def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
 
 def test_launches_that_take_no_place_leave_the_queue_as_deep_as_it_is(draw, trace):
     # as above, and every tenth call is followed by one whose kernel is still running when the next call begins
-    drawing = draw()
-    for i in range(1000):
-        drawing.work("kernel", "kernel", 10.0 * i, 10.0, 7, drawing.correlate())
+    drawing = busy(draw, 10.0)
     for i in range(300):
         drawing.launch((10.0 * i + 1, 9.5), (10_000 + 10.0 * i, 10.0))
         if i % 10 == 0:
@@ -132,8 +130,7 @@ def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
     drawing = draw()
     for i in range(300):
         drawing.launch((10 * i, 5), (10 * i + 40, 9))
-    found = trace(drawing)
-    assert depth_of(found) == 0
+    assert depth_of(trace(drawing)) == 0
 
 
 @pytest.mark.parametrize(("waiting", "depth", "kept"), [(30, [1022], 4), (19, None, 100)])

@@ -39,25 +39,18 @@ def test_every_row_decides_its_example(row):
         ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>, float>(int)", "optimizer"),
         ("triton_poi_fused_native_layer_norm_0", "elementwise"),
         ("my_kernel", "other"),
-    ],
-)
-def test_names_of_the_usual_libraries(name, expected):
-    assert kernel_class(name) == expected
-
-
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [
+        # Arguments and parameters do not decide: a lambda is no Lamb optimizer, and a kernel that takes a tensor of fbgemm_gpu or cuBLAS
+        # multiplies nothing.
         ("void at::native::reduce_kernel<512, 1, at::native::sum_functor<float>::operator()()::{lambda(float, float)#1}>()", "reduction"),
         ("void at::native::vectorized_elementwise_kernel<4, at::native::tanh_kernel_cuda()::{lambda()#2}>(int)", "elementwise"),
         ("void split_embedding_codegen_forward_unweighted_kernel<float>(fbgemm_gpu::Accessor<float, 1ul>)", "embedding"),
         ("void at::native::vectorized_elementwise_kernel<4, fbgemm_gpu::_float_to_hfp8_gpu(at::Tensor const&)>(int)", "elementwise"),
         ("void dot_kernel<float, 128, 0, cublasDotParams<cublasGemvTensorStridedBatched<float const>>>()", "reduction"),
         ("void my_kernel(deep_ep::internode::SourceMeta*)", "other"),
+        ("void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)", "other"),  # counts tokens
     ],
 )
-def test_arguments_and_parameters_do_not_decide(name, expected):
-    """A lambda is no Lamb optimizer, and a kernel that takes a tensor of fbgemm_gpu or cuBLAS multiplies nothing."""
+def test_names_of_the_usual_libraries(name, expected):
     assert kernel_class(name) == expected
 
 
@@ -65,10 +58,6 @@ def test_arguments_and_parameters_do_not_decide(name, expected):
 def test_deepep_communicates_in_any_enclosing_namespace(around):
     for function in ("intranode::combine", "internode::cached_notify<true>", "internode_ll::dispatch<true, 7168>"):
         assert kernel_class(f"void {around}{function}(void*)") is KernelClass.COLLECTIVE
-
-
-def test_counting_tokens_is_no_communication():
-    assert kernel_class("void deep_ep::layout::get_dispatch_layout<256, 32, 8>(long const*)") is KernelClass.OTHER
 
 
 def test_the_parts_of_a_name():
