@@ -4,7 +4,7 @@ The file `pp_rank_N.json` maps each iteration to lists by microbatch, in ms from
 `fwd_end`, `bwd_start`, `bwd_end`; with interleaving also `fwd_minibatch`, `fwd_chunk`, `bwd_minibatch` and `bwd_chunk`, which
 give the microbatch (from 1) and the chunk of every entry; where they are absent, both follow from the interleaved schedule. Files
 with `wgrad_start` and `wgrad_end` (weight gradients as passes of their own) are refused, because these are not modelled. `total` (ms)
-and `memory` (GB) are not used. `config.json` in the same folder gives the sizes: `pp_size`, `vp_size` (or `vpp_size`), `dp_size`.
+and `memory` (GB) are not used. `config.json` in the same folder gives the sizes: `pp_size`, `vp_size` (or `vpp_size`).
 
 Limits: the file has no transfers. The graph adds those that the order of the passes implies.
 """

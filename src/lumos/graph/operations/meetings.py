@@ -1,9 +1,9 @@
 """Which operations of an operation-level job transfer together (a meeting), and how long the transfer takes.
 
-A send meets its receive. A collective meets the same collective of the other ranks of its group, the k-th of its kind in the
-step. The transfer lasts from the latest arrival to the operation's own end; the rest of
-its measured duration is waiting. Where a rank is absent from the recording its arrival is unknown. A collective then meets those that are
-there, and its transfer is a bound, because the absent rank may have arrived later; a send or receive keeps its measured duration.
+A send meets its receive. A collective meets the same collective of the other ranks of its group, the k-th of its kind in the step. The
+transfer lasts from the latest arrival to the operation's own end; the rest of its measured duration is waiting. Where a rank is absent from
+the recording its arrival is unknown. A collective then meets those that are there, and its transfer is a bound, because the absent rank may
+have arrived later; a send or receive keeps its measured duration.
 """
 
 from __future__ import annotations
