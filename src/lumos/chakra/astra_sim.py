@@ -34,17 +34,14 @@ HOP_NS = 500.0
 def with_idle_rank(workload: Workload) -> Workload:
     """A workload of one rank with a second rank added that idles for a microsecond: ASTRA-sim needs at least two ranks."""
     idle = {"type": NodeType.COMP, "on_cpu": True, "kind": Kind.HOST, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
-    columns = dict.fromkeys(("release", "operations", "bytes"), ABSENT) | idle | ({} if workload.detail is None else {"detail": ABSENT})
-    added: dict[str, Any] = {name: np.append(old := getattr(workload, name), np.array(value, old.dtype)) for name, value in columns.items()}
+    rows = workload.rows(np.append(np.arange(len(workload)), ABSENT), **idle)
     return replace(
         workload,
-        **added,
+        **(rows | {"id": None, "event": None}),
         ranks=(*workload.ranks, max(workload.ranks) + 1),
         rank_offset=np.append(workload.rank_offset, len(workload) + 1),
         names=(*workload.names, "idle"),
         dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
-        id=None,
-        event=None,
     )
 
 

@@ -179,12 +179,9 @@ def permuted(workload: Workload, order: Int64) -> Workload:
     rows = np.argsort(place[facts.node], kind="stable")
     dependent = list_of(workload.dep_offset)
     offset, dep = distinct(place[workload.dep], place[dependent], len(order))
-    columns = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes", "id", "event", "detail")
-    found = {name: getattr(workload, name) for name in columns}
-    moved = {name: column[order] for name, column in found.items() if column is not None}
     of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
     communication = replace(facts, node=place[facts.node][rows], **of_communication)
-    return replace(workload, **moved, dep_offset=offset, dep=dep, communication=communication)
+    return replace(workload, **workload.rows(order), dep_offset=offset, dep=dep, communication=communication)
 
 
 def in_program_order(workload: Workload) -> Workload:

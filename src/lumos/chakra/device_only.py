@@ -46,30 +46,18 @@ def device_only(workload: Workload) -> Workload:
     kept = source >= 0
     place = np.empty(len(workload), np.int64)
     place[source[kept]] = np.flatnonzero(kept)
-    old = np.maximum(source, 0)
-    none = np.full(len(source), ABSENT, np.int64)
+    rows = workload.rows(source, type=NodeType.COMP, on_cpu=True, kind=Kind.HOST, name=len(workload.names))
+    times = {"queue": queue, "start": start, "duration": duration, "id": None, "event": None}
     alone = replace(
         workload,
+        **(rows | times),
         rank_offset=offset,
-        type=np.where(kept, workload.type[old], NodeType.COMP).astype(np.uint8),
-        on_cpu=~kept,
-        kind=np.where(kept, workload.kind[old], Kind.HOST).astype(np.uint8),
-        name=np.where(kept, workload.name[old], len(workload.names)).astype(np.int32),
         names=(*workload.names, _NAME),
-        queue=queue,
-        start=start,
-        duration=duration,
-        release=np.where(kept, workload.release[old], none),
-        operations=np.where(kept, workload.operations[old], none),
-        bytes=np.where(kept, workload.bytes[old], none),
         dep_offset=dep_offset,
         dep=dep,
         communication=replace(workload.communication, node=place[workload.communication.node]),
         steps=(),
         timers=frozenset(),
-        id=None,
-        event=None,
-        detail=None if workload.detail is None else np.where(kept, workload.detail[old], ABSENT).astype(np.int32),
     )
     return permuted(alone, np.lexsort((start, alone.rank_of())))  # by start, as all ranks must number their communication alike
 

@@ -12,9 +12,11 @@ right times.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -55,6 +57,10 @@ class Communication:
         table = np.array(rows, np.int64).reshape(len(rows), 7)
         kind, group, peer, tag, label = table[:, (1, 3, 4, 5, 6)].astype(np.int32).T
         return cls(table[:, 0], kind, table[:, 2], group, peer, tag, label, kinds)
+
+
+#: The columns that have a row for each node.
+_COLUMNS = ("type", "on_cpu", "kind", "name", "queue", "start", "duration", "release", "operations", "bytes", "id", "event", "detail")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,3 +115,10 @@ class Workload:
     def rank_of(self) -> Int32:
         """The position of every node's rank, int32[n]."""
         return np.repeat(np.arange(len(self.ranks), dtype=np.int32), np.diff(self.rank_offset))
+
+    def rows(self, nodes: Int64, **new: int) -> dict[str, Any]:
+        """The columns of these nodes, in this order. new: what a node has that is none of the workload's, whose number is ABSENT; what is
+        not given is ABSENT too."""
+        known, old = nodes != ABSENT, np.maximum(nodes, 0)
+        columns = {name: column for name in _COLUMNS if (column := getattr(self, name)) is not None}
+        return {name: np.where(known, column[old], new.get(name, ABSENT)).astype(column.dtype) for name, column in columns.items()}

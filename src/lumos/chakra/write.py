@@ -71,17 +71,15 @@ def write_set(
     *,
     exact_ns: bool = False,
     extra: Mapping[str, str] | None = None,
-    more: Sequence[Mapping[int, bytes]] | None = None,
     origin: Origin | None = None,
 ) -> None:
     """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
 
-    more: for each rank what `encode_ranks` may add to its nodes. Writes all files or none. LumosError where the folder cannot be written,
-    UsageError where it holds another set.
+    Writes all files or none. LumosError where the folder cannot be written, UsageError where it holds another set.
     """
     check_only_own(folder, "*.et", map(file_name, range(len(workload.ranks))))
     with new_folder(folder) as draft:
-        for rank, frames in enumerate(encode_ranks(workload, exact_ns, more, origin)):
+        for rank, frames in enumerate(encode_ranks(workload, exact_ns, origin)):
             with (draft / file_name(rank)).open("wb") as file:
                 file.writelines(frames)
         groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
@@ -110,17 +108,15 @@ def _metadata_again(trace: Trace) -> Metadata:
     return Metadata(str(trace.metadata["chakraVersion"]), trace.metadata["chakraAttributes"])
 
 
-def encode_ranks(
-    workload: Workload, exact_ns: bool = False, more: Sequence[Mapping[int, bytes]] | None = None, origin: Origin | None = None
-) -> Iterator[Iterator[bytes]]:
-    """The frames of each rank's file. more: for each rank encoded fields to add to nodes, by number (from 0). origin: of the job."""
+def encode_ranks(workload: Workload, exact_ns: bool = False, origin: Origin | None = None) -> Iterator[Iterator[bytes]]:
+    """The frames of each rank's file. origin: of the job."""
     said = () if origin is None else (Attribute("lumos", "string", msgspec.json.encode(origin.said).decode()),)
     timed = (*_timed(workload), *said)
     for rank in range(len(workload.ranks)):
-        yield _frames(workload, rank, timed, exact_ns, {} if more is None else more[rank])
+        yield _frames(workload, rank, timed, exact_ns)
 
 
-def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns: bool, more: Mapping[int, bytes]) -> Iterator[bytes]:
+def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns: bool) -> Iterator[bytes]:
     """The frames of one rank's file: its metadata, then its nodes, numbered from 1. Each field is encoded for all nodes at once."""
     yield frame(encode_metadata(_metadata(workload, rank, timed, exact_ns)))
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
@@ -143,7 +139,6 @@ def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns:
         _numbers("release_ns", "int64", workload.release[here]),
         *_cost_fields(workload, here, exact_ns),
         [] if workload.detail is None else _chosen([_details(details) for details in workload.details], workload.detail[here]),
-        [more.get(i, b"") for i in range(high - low)],
     ]
     for parts in zip(*filter(None, fields), strict=True):
         yield frame(b"".join(parts))

@@ -8,6 +8,7 @@ of one rank they are compute of the time that they took.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import numpy as np
 from lumos.chakra.linking.link import Linked, link_traces
 from lumos.chakra.linking.votes import processes
 from lumos.chakra.lower import lower
+from lumos.chakra.work.amounts import Details
 from lumos.chakra.work.recorded import recorded_work
 from lumos.chakra.write import encode_ranks, write_set
 from lumos.errors import LumosError, UsageError
@@ -23,10 +25,7 @@ from lumos.graph.build import build
 from lumos.output_files import new_file
 from lumos.result import Shown, plain
 from lumos.trace.blocks import head
-from lumos.trace.chakra.attributes import encode_once
-from lumos.trace.chakra.protobuf import chunk
 from lumos.trace.chakra.schema import Attribute, IOInfo
-from lumos.trace.chakra.wire import encode_io
 from lumos.trace.execution_trace import ExecutionTrace
 from lumos.trace.execution_trace import read as read_observed
 from lumos.trace.read import EXECUTION_TRACE
@@ -36,7 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.chakra.workload import Workload
-    from lumos.trace.table import Int32, Trace
+    from lumos.diagnostics import Diagnostic
+    from lumos.trace.table import Trace
 
 #: The attributes that are copied from an operator of the execution trace besides its tensors, and their types in Chakra.
 _ATTRIBUTES = (("rf_id", "uint64"), ("seq_id", "int64"), ("fw_parent", "uint64"), ("op_schema", "string"), ("kernel_backend", "string"))
@@ -58,8 +58,13 @@ class LinkedJob(Shown):
 
     ranks: tuple[LinkedRank, ...]
 
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Those of all ranks."""
+        return tuple(diagnostic for rank in self.ranks for diagnostic in rank.found.diagnostics)
+
     def to_dict(self) -> dict[str, Any]:
-        """The keys of `lumos chakra link --json` without its times: sums over the ranks, and `ranks` with those of each."""
+        """The keys of `lumos chakra link --json`: sums over the ranks, and `ranks` with those of each."""
         found = [r.found for r in self.ranks]
         kernels, shared, linked, operators = (sum(getattr(f, name) for f in found) for name in ("kernels", "shared", "linked", "operators"))
         known = [f.confidence for f in found if f.confidence is not None]
@@ -74,7 +79,7 @@ class LinkedJob(Shown):
             "ranks": [
                 {"rank": r.rank, "execution_trace": r.observed.path, "profiler_file": r.trace.path, **r.found.to_dict()} for r in self.ranks
             ],
-            "diagnostics": plain([d for f in found for d in f.diagnostics]),
+            "diagnostics": plain(self.diagnostics),
         }
 
 
@@ -103,58 +108,48 @@ def _linked(observed: Sequence[ExecutionTrace], trace: Trace, other_window: bool
     return LinkedRank(trace.rank, best[0], trace, best[1])
 
 
-def write_linked_job(folder: Path, job: Job, linked: LinkedJob) -> int:
-    """Write the job as a set whose nodes have the tensors of their operators. Returns how many nodes were written.
+def write_linked_job(folder: Path, job: Job, linked: LinkedJob) -> None:
+    """Write the job as a set whose nodes have the tensors of their operators.
 
     Raises GraphError where the job has no schedule, LumosError where the folder cannot be written, UsageError for a set as input.
     """
     if len(linked.ranks) != len(job.traces):
         raise UsageError("every rank of the job needs its execution trace")
-    workload, more = _nodes(job, linked)
-    write_set(workload, folder, more=more)
-    return len(workload)
+    write_set(_nodes(job, linked), folder)
 
 
-def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Linked) -> int:
-    """Write the nodes of one rank to a file, operators and their kernels with inputs and outputs. Returns how many were written.
-
-    LumosError where the file cannot be written.
-    """
-    workload, more = _nodes(Job((trace,)), LinkedJob((LinkedRank(trace.rank, observed, trace, linked),)))
+def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Linked) -> None:
+    """Write the nodes of one rank to a file, operators and their kernels with inputs and outputs. LumosError where it cannot be written."""
+    workload = _nodes(Job((trace,)), LinkedJob((LinkedRank(trace.rank, observed, trace, linked),)))
     with new_file(path) as file:
-        file.writelines(next(encode_ranks(workload, more=more)))
-    return len(workload)
+        file.writelines(next(encode_ranks(workload)))
 
 
-def _nodes(job: Job, linked: LinkedJob) -> tuple[Workload, list[dict[int, bytes]]]:
-    """The nodes of a job with their operations and bytes; and for each rank the encoded fields that come from its execution trace."""
+def _nodes(job: Job, linked: LinkedJob) -> Workload:
+    """The nodes of a job with their operations and bytes, and the tensors and attributes of the operators of its execution traces.
+
+    A kernel has those of the operator that launched it. An operator that calls others becomes several nodes: the first gets its tensors.
+    """
     graph = build(job)
-    amounts = recorded_work(graph, job)
-    workload = lower(graph, replace(amounts, detail=np.full_like(amounts.detail, ABSENT), table=()))
-    events, offset = workload.event, workload.rank_offset
-    assert events is not None  # lowering a measured graph keeps the row of every node
-    return workload, [_fields_of(rank.observed, rank.found, events[offset[i] : offset[i + 1]]) for i, rank in enumerate(linked.ranks)]
+    workload = lower(graph, recorded_work(graph, job))
+    assert workload.event is not None  # lowering a measured graph keeps the row of every node
+    detail = np.full(len(workload), ABSENT, np.int32)
+    table: dict[Details, int] = {}
+    for rank, (low, high) in zip(linked.ranks, pairwise(workload.rank_offset.tolist()), strict=True):
+        node_of = rank.found.node.copy()
+        node_of[rank.found.kernel] = rank.found.kernel_node
+        rows, first = np.unique(workload.event[low:high], return_index=True)
+        for row, place in zip(rows.tolist(), first.tolist(), strict=True):
+            if row >= 0 and node_of[row] >= 0:
+                detail[low + place] = table.setdefault(_details(rank.observed, int(node_of[row])), len(table))
+    return replace(workload, detail=detail, details=tuple(table))
 
 
-def _fields_of(observed: ExecutionTrace, linked: Linked, event: Int32) -> dict[int, bytes]:
-    """The encoded fields of a rank's nodes by their number; a kernel's are those of the operator that launched it. event: the profiler's
-    row of each node."""
-    node_of = linked.node.copy()
-    node_of[linked.kernel] = linked.kernel_node
-    more: dict[int, bytes] = {}
-    rows, first = np.unique(event, return_index=True)  # an operator that calls others becomes several nodes; the first gets its tensors
-    for row, place in zip(rows.tolist(), first.tolist(), strict=True):
-        if row >= 0 and node_of[row] >= 0:
-            more[place] = _fields(observed, int(node_of[row]))
-    return more
-
-
-def _fields(observed: ExecutionTrace, node: int) -> bytes:
-    attrs = observed.attrs[node]
+def _details(observed: ExecutionTrace, node: int) -> Details:
+    said = observed.attrs[node]
     attributes = [Attribute("et_id", "uint64", int(observed.id[node]))]
     for name, kind in _ATTRIBUTES:
-        value = attrs.get(name)
+        value = said.get(name)
         if isinstance(value, str if kind == "string" else int) and value not in ("", None):
             attributes.append(Attribute(name, kind, value))
-    tensors = encode_io(8, IOInfo(*observed.inputs[node])) + encode_io(9, IOInfo(*observed.outputs[node]))
-    return tensors + b"".join(chunk(10, encode_once(each)) for each in attributes)
+    return Details(IOInfo(*observed.inputs[node]), IOInfo(*observed.outputs[node]), tuple(attributes))
