@@ -45,11 +45,12 @@ def test_the_limit_and_the_bytes_of_a_layer_are_learned(sets: list[Workload]) ->
     assert found.rounding == 0.0
 
 
-@pytest.mark.parametrize(("facts", "held"), [((2, 10, 25), [4, 4, 2]), ((4, 5, 40), [1] * 5), ((2, 7, 20), [6, 1])])
-def test_a_sample_is_cut_by_the_limit(sets: list[Workload], facts: tuple[int, ...], held: list[int]) -> None:
-    """None of the sets has buckets of 4 layers, or these numbers of layers."""
+@pytest.mark.parametrize(("facts", "held", "source"), [((2, 10, 25), [4, 4, 2], 0), ((4, 5, 40), [1] * 5, 2), ((2, 6, 20), [6], 1)])
+def test_a_sample_is_cut_by_the_limit(sets: list[Workload], facts: tuple[int, ...], held: list[int], source: int) -> None:
+    """None of the sets has buckets of 4 layers, and the nearest one to the last facts has buckets of two."""
     model = learn(sets, of_sets())
     found = sample_family(model, 0, dict(zip(KEYS, facts, strict=True)))
+    assert found.source == source
     drawn = lower(found.graph)
     per_rank = drawn.communication.size.reshape(facts[0], -1)
     expected = [4 * facts[2] ** 2 * n for n in held] + [1_000 * facts[2]]

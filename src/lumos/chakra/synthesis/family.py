@@ -128,22 +128,11 @@ def _words(facts: Mapping[str, int]) -> str:
 
 
 def _nearest(model: SetModel, facts: Mapping[str, int], rng: np.random.Generator) -> int:
-    """The set of the same kind whose facts differ least, by their logarithms; of those first that exchange layers in as large buckets,
-    and of sets with the same facts any."""
+    """The set of the same kind whose facts differ least, by their logarithms; of sets with the same facts any."""
     same = [i for i, each in enumerate(model.facts) if _kind(each) == _kind(facts)]
-
-    def apart(i: int) -> tuple[int, float]:
-        other = sum(_bucket(model, b, i, facts) != _bucket(model, b, i, model.facts[i]) for b in model.buckets if b.layer[i])
-        return other, sum(abs(np.log(facts[key] / model.facts[i][key])) for key in facts)
-
-    first = min(same, key=apart)
+    first = min(same, key=lambda i: sum(abs(np.log(facts[key] / model.facts[i][key])) for key in facts))
     equal = [i for i in same if model.facts[i] == model.facts[first]]
     return equal[int(rng.integers(len(equal)))] if len(equal) > 1 else first
-
-
-def _bucket(model: SetModel, buckets: Buckets, source: int, facts: Mapping[str, int]) -> int:
-    """How many layers the first bucket of a set with these facts holds."""
-    return buckets.held(_layer_bytes(model, buckets, source, facts), facts[LAYERS] // facts.get(PIPELINE, 1))[0]
 
 
 def _layer_bytes(model: SetModel, buckets: Buckets, source: int, facts: Mapping[str, int]) -> float:
