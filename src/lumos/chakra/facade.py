@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
 from lumos.chakra.build import priced as priced
@@ -65,12 +65,23 @@ def export(
     device: write device work and communication alone. Raises UsageError
     for options that contradict each other, GraphError where the job has no schedule, LumosError where the folder cannot be written.
     """
-    options: ExportOptions = {"device": device, "exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
+    described, notes = None if cluster is None else load_cluster(cluster), tuple[Diagnostic, ...]()
+    amounts, origin = None, None
     if isinstance(job, Graph):
-        return export_graph(job, Path(output), cluster=None if cluster is None else load_cluster(cluster), **options)
-    keep_inputs(job, output)
-    found = as_job(job, repair=repair)
-    return export_job(found, build(found), Path(output), cluster, **options)
+        graph = job
+    else:
+        keep_inputs(job, output)
+        recorded = as_job(job, repair=repair)
+        graph, origin = build(recorded), recorded.origin
+        amounts = amounts_of(graph, recorded)
+        if cluster is None and astra_sim:
+            with suppress(LumosError):  # the traces name no device that is known
+                described = cluster_of(recorded.traces[0], "--cluster")
+                text = f"no cluster was named: the simulator's files describe {described.name}, which has the device that the traces name"
+                notes = (Diagnostic("cluster-by-device", text),)
+    options: ExportOptions = {"device": device, "exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
+    found = export_graph(graph, Path(output), amounts=amounts, cluster=described, origin=origin, **options)
+    return replace(found, diagnostics=(*found.diagnostics, *notes))
 
 
 class ExportOptions(TypedDict, total=False):
@@ -82,21 +93,9 @@ class ExportOptions(TypedDict, total=False):
     roofline: bool
 
 
-def export_job(job: Job, graph: Graph, folder: Path, cluster: str | None, **options: Unpack[ExportOptions]) -> Exported:
-    """Write the graph of a job with what its tasks compute and move. cluster: its name, that of the recorded device where None."""
-    described, notes = None if cluster is None else load_cluster(cluster), tuple[Diagnostic, ...]()
-    if cluster is None and options.get("astra_sim"):
-        with suppress(LumosError):  # the traces name no device that is known
-            described = cluster_of(job.traces[0], "--cluster")
-            text = f"no cluster was named: the simulator's files describe {described.name}, which has the device that the traces name"
-            notes = (Diagnostic("cluster-by-device", text),)
-    found = export_graph(graph, folder, amounts=amounts_of(graph, job), cluster=described, origin=job.origin, **options)
-    return replace(found, diagnostics=(*found.diagnostics, *notes))
-
-
 def link(
     execution_trace: str | os.PathLike[str],
-    kineto: str | os.PathLike[str],
+    kineto: Source,
     *,
     output: str | os.PathLike[str] | None = None,
     repair: bool = False,
@@ -107,10 +106,12 @@ def link(
     output: write the linked nodes to this .et file. other_window: link two windows of one process too. Raises UsageError where `kineto`
     holds several ranks, TraceError where a file cannot be read, LumosError with the reasons where the files are not of one rank and run.
     """
-    keep_inputs([execution_trace, kineto], output)
+    keep_inputs([execution_trace], output)
+    keep_inputs(kineto, output)
     observed, job = read_execution_trace(Path(execution_trace)), as_job(kineto, repair=repair)
     if len(job.traces) != 1:
-        raise UsageError(f"{kineto}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
+        path = job.traces[0].path
+        raise UsageError(f"{path}: the first of {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
     found = link_traces(observed, job.traces[0], other_window=other_window)
     require_pair(observed, job.traces[0], found)
     if output is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from lumos.cli import new_app
-from lumos.cli.output import Clock, Json, Paths, Repair, console, plain, write_json
+from lumos.cli.output import Json, Paths, Repair, console, write_json
 from lumos.cli.progress import progress
 
 app = new_app(no_args_is_help=True, help="Read, link, export, check, import, synthesise Chakra traces. Each verb takes --json.")
@@ -33,19 +33,15 @@ def export_(
     json: Json = False,
 ) -> None:
     """Write the job's graph as one .et file per rank, and the communicators."""
-    from lumos.chakra.facade import export_job
-    from lumos.graph.build import build
+    from lumos.chakra.facade import export
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, output)
-    clock = Clock()
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
-    graph = build(job)
-    build_s = clock.lap()
-    result = export_job(job, graph, output, cluster, device=device, exact_ns=exact_ns, astra_sim=astra_sim, roofline=roofline)
+    result = export(job, output, astra_sim=astra_sim, cluster=cluster, roofline=roofline, exact_ns=exact_ns, device=device)
     if json:
-        write_json({**plain(result), "build_s": build_s, "export_s": clock.lap()})
+        write_json(result)
         return
     from lumos.reports.text.chakra import print_exported
 
@@ -89,68 +85,22 @@ def link_(
     json: Json = False,
 ) -> None:
     """Join execution traces, which have tensors, with the profiler's files of the same ranks, which have times."""
-    if observed.is_dir() != profiled.is_dir():
-        from lumos.errors import UsageError
-
-        raise UsageError("give two files of one rank, or two folders (they may be one) with those of all ranks")
-    if observed.is_dir():
-        _link_ranks(observed, profiled, output, other_window=other_window, repair=repair, json=json)
-    else:
-        _link_one(observed, profiled, output, other_window=other_window, repair=repair, json=json)
-
-
-def _link_ranks(observed: Path, profiled: Path, output: Path | None, *, other_window: bool, repair: bool, json: bool) -> None:
-    """Link all ranks of a job, and print or write what was found."""
-    from lumos.chakra.linking.linked_job import link_job, observed_in, write_linked_job
-    from lumos.trace import read
-    from lumos.trace.source import keep_inputs
-
-    keep_inputs([observed, profiled], output)
-    clock = Clock()
-    traces = observed_in(observed)
-    job = read(profiled, repair=repair, progress=progress("reading", "bytes"))
-    read_s = clock.lap()
-    found = link_job(traces, job, other_window=other_window)
-    link_s = clock.lap()
-    if output is not None:
-        write_linked_job(output, job, found)
-    if json:
-        write_json({**found.to_dict(), "read_s": read_s, "link_s": link_s})
-        return
-    from lumos.reports.text.chakra import print_linked_job
-
-    print_linked_job(console(), found)
-
-
-def _link_one(observed: Path, profiled: Path, output: Path | None, *, other_window: bool, repair: bool, json: bool) -> None:
-    """Link the two files of one rank, and print or write what was found."""
-    from lumos.chakra.linking.link import link_traces, require_pair
-    from lumos.chakra.linking.linked_job import write_linked
+    from lumos.chakra.facade import link, link_ranks
     from lumos.errors import UsageError
     from lumos.trace import read
-    from lumos.trace.execution_trace import read as read_observed
     from lumos.trace.source import keep_inputs
 
+    if observed.is_dir() != profiled.is_dir():
+        raise UsageError("give two files of one rank, or two folders (they may be one) with those of all ranks")
     keep_inputs([observed, profiled], output)
-    clock = Clock()
-    et = read_observed(observed)
-    job = read(profiled, repair=repair)
-    if len(job.traces) != 1:
-        raise UsageError(f"{profiled}: {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
-    read_s = clock.lap()
-    result = link_traces(et, job.traces[0], other_window=other_window)
-    require_pair(et, job.traces[0], result)
-    link_s = clock.lap()
-    if output is not None:
-        write_linked(output, et, job.traces[0], result)
-    times = {"events": len(et) + len(job.traces[0]), "read_s": read_s, "link_s": link_s}
-    figures = {**result.to_dict(), **times, "votes": result.votes, "diagnostics": result.diagnostics}
+    job = read(profiled, repair=repair, progress=progress("reading", "bytes"))
+    found = (link_ranks if observed.is_dir() else link)(observed, job, output=output, other_window=other_window)
     if json:
-        write_json(figures)
+        write_json(found)
         return
     from lumos.reports.text.chakra import print_linked
 
-    print_linked(console(), figures)
+    print_linked(console(), found)
 
 
 @app.command("import")

@@ -70,7 +70,7 @@ class Linked(Shown):
         return tuple(vote.reason for vote in self.votes if vote.confirms is False)
 
     def to_dict(self) -> dict[str, Any]:
-        """How much was linked, and how; the keys of `lumos chakra link --json` without its times."""
+        """How much was linked, and how; the keys of `lumos chakra link --json`."""
         figures = ("kernels", "shared", "linked", "link_rate", "by_method", "operators", "confidence", "votes", "diagnostics")
         return {name: plain(getattr(self, name)) for name in figures}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.text import Text
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lumos.chakra.checking.check import Checked
     from lumos.chakra.exporting import Exported, SimulatorTimes
     from lumos.chakra.facade import Imported
+    from lumos.chakra.linking.link import Linked
     from lumos.chakra.linking.linked_job import LinkedJob
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic
@@ -76,38 +77,30 @@ def print_checked(console: Console, result: Checked) -> None:
         console.print(f"  … and {len(result.violations) - MOST_ROWS:,} more; --json lists all")
 
 
-def print_linked(console: Console, figures: dict[str, Any]) -> None:
-    """Print how many kernels were linked, by method."""
-    _print_link_rate(console, figures)
-    paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
-    table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
-    confirming = [vote.fact.replace("-", " ") for vote in figures["votes"] if vote.confirms]
-    paragraph(console, f"of one rank and run: confirmed by {', '.join(confirming) or 'nothing but the order of calls'}")
-    print_diagnostics(console, figures["diagnostics"])
-
-
-def print_linked_job(console: Console, linked: LinkedJob) -> None:
-    """Print how many kernels were linked, over all ranks and of each."""
+def print_linked(console: Console, linked: Linked | LinkedJob) -> None:
+    """Print how many kernels were linked: of one rank by method, of a job over all ranks and of each."""
     figures = linked.to_dict()
-    _print_link_rate(console, figures)
-    rows = [
-        (
-            f"{rank['rank']}",
-            Path(rank["execution_trace"]).name,
-            Path(rank["profiler_file"]).name,
-            f"{rank['linked']:,} of {rank['shared']:,}",
-            "–" if rank["confidence"] is None else f"{rank['confidence']:.2f}",
-        )
-        for rank in figures["ranks"]
-    ]
-    table(console, ("rank", "execution trace", "profiler file", "linked", "confidence"), rows)
-    print_diagnostics(console, [d for rank in linked.ranks for d in rank.found.diagnostics])
-
-
-def _print_link_rate(console: Console, figures: dict[str, Any]) -> None:
     rate = percent(figures["link_rate"], decimals=1)
     text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
     console.print(Text(text, style="bold"))
+    if "ranks" in figures:
+        rows = [
+            (
+                f"{rank['rank']}",
+                Path(rank["execution_trace"]).name,
+                Path(rank["profiler_file"]).name,
+                f"{rank['linked']:,} of {rank['shared']:,}",
+                "–" if rank["confidence"] is None else f"{rank['confidence']:.2f}",
+            )
+            for rank in figures["ranks"]
+        ]
+        table(console, ("rank", "execution trace", "profiler file", "linked", "confidence"), rows)
+    else:
+        paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
+        table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
+        confirming = [vote["fact"].replace("-", " ") for vote in figures["votes"] if vote["confirms"]]
+        paragraph(console, f"of one rank and run: confirmed by {', '.join(confirming) or 'nothing but the order of calls'}")
+    print_diagnostics(console, linked.diagnostics)
 
 
 def print_imported(console: Console, result: Imported) -> None:
