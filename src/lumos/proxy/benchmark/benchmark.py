@@ -26,9 +26,10 @@ import sys
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.distributed as dist
@@ -61,14 +62,6 @@ def decoded(value: dict[str, Any]) -> Any:
     return Ref(value["tensor"]) if value.keys() == {"tensor"} else float(value["float"]) if value.keys() == {"float"} else value
 
 
-class Call(NamedTuple):
-    """An overload of an operator with its arguments."""
-
-    function: Callable[..., Any]
-    positional: list[Any]
-    named: dict[str, Any]
-
-
 class Operator(SimpleNamespace):
     """One recorded operator, or a range that Python or autograd put around operators, numbered in the order of calls.
 
@@ -97,8 +90,8 @@ def leaves(value: Any, kind: type) -> Iterator[Any]:
             yield from leaves(item, kind)
 
 
-def overloads(one: Operator, device: torch.device) -> list[Call]:
-    """The overloads that may take the recorded arguments, the likeliest first. device: of new tensors. Raises NotRunnable."""
+def overloads(one: Operator, device: torch.device) -> list[partial[Any]]:
+    """The overloads that may take the recorded arguments, with these, the likeliest first. device: of new tensors. Raises NotRunnable."""
     if one.name.partition("::")[0] not in NAMESPACES:
         is_kernel = "::" not in one.name
         raise NotRunnable("a kernel that no operator launched" if is_kernel else "refused: its namespace is not one of those that run")
@@ -131,7 +124,7 @@ def is_composite(one: Operator) -> bool:
     return False
 
 
-def matched(schema: Any, one: Operator, device: torch.device) -> Call:
+def matched(schema: Any, one: Operator, device: torch.device) -> partial[Any]:
     """The call of an overload with the recorded arguments, whose types torch checks itself. Raises NotRunnable where they do not fit."""
     arguments, inputs = schema.arguments, one.inputs or []
     writes = any(a.alias_info is not None and a.alias_info.is_write for a in arguments)
@@ -140,7 +133,7 @@ def matched(schema: Any, one: Operator, device: torch.device) -> Call:
     if len(inputs) > len(arguments):
         raise NotRunnable("no overload takes so many arguments")
     has_tensor = any("Tensor" in str(a.type) for a in arguments)
-    call = Call(torch._C._get_operation_overload(one.name, schema.overload_name)[0], [], {})
+    positional, named = list[Any](), dict[str, Any]()
     for argument, recorded in zip(arguments, inputs + [None] * (len(arguments) - len(inputs)), strict=True):
         kind, value = str(argument.type), recorded
         if kind in ("Device", "Optional[Device]"):
@@ -154,9 +147,9 @@ def matched(schema: Any, one: Operator, device: torch.device) -> Call:
             value = [True] * 3  # output_mask: which gradients are wanted
         elif value is None and not kind.startswith("Optional["):
             raise NotRunnable(f"its argument {argument.name} was not recorded")
-        call.named.update({argument.name: value} if argument.kwarg_only else {})
-        call.positional.extend([] if argument.kwarg_only else [value])
-    return call
+        named.update({argument.name: value} if argument.kwarg_only else {})
+        positional.extend([] if argument.kwarg_only else [value])
+    return partial(torch._C._get_operation_overload(one.name, schema.overload_name)[0], *positional, **named)
 
 
 class Memory:
@@ -243,7 +236,7 @@ class Transfers:
             mine = made if dist.get_rank() in present or mine is None else mine
         return mine
 
-    def bind(self, call: dict[str, Any]) -> Callable[[], Any]:
+    def bind(self, call: dict[str, Any]) -> partial[Any]:
         """What issues a transfer and returns what to wait on. Raises NotRunnable."""
         group, recorded = self.groups[max(call["group"], -1)]  # the last is all ranks
         if group is None or dist.get_world_size(group) < 0:
@@ -268,16 +261,16 @@ class Transfers:
         source, target = (self.buffers[key] for key in keys)
         there = dist.get_global_rank(group, peer)
         issued: dict[str, Any] = {"group": group, "async_op": True}
-        calls: dict[str, Callable[[], Any]] = {
-            "all-reduce": lambda: dist.all_reduce(source, **issued),
-            "all-gather": lambda: dist.all_gather(list(target.chunk(size)), source, **issued),
-            "reduce-scatter": lambda: dist.reduce_scatter_tensor(target, source, **issued),
-            "all-to-all": lambda: dist.all_to_all_single(target, source, parts_out or None, parts_in or None, **issued),
-            "broadcast": lambda: dist.broadcast(source, src=there, **issued),
-            "reduce": lambda: dist.reduce(source, dst=there, **issued),
-            "send": lambda: dist.isend(source, dst=there, group=group),
-            "receive": lambda: dist.irecv(target, src=there, group=group),
-            "barrier": lambda: dist.barrier(**issued),
+        calls: dict[str, partial[Any]] = {
+            "all-reduce": partial(dist.all_reduce, source, **issued),
+            "all-gather": partial(dist.all_gather, list(target.chunk(size)), source, **issued),
+            "reduce-scatter": partial(dist.reduce_scatter_tensor, target, source, **issued),
+            "all-to-all": partial(dist.all_to_all_single, target, source, parts_out or None, parts_in or None, **issued),
+            "broadcast": partial(dist.broadcast, source, src=there, **issued),
+            "reduce": partial(dist.reduce, source, dst=there, **issued),
+            "send": partial(dist.isend, source, dst=there, group=group),
+            "receive": partial(dist.irecv, target, src=there, group=group),
+            "barrier": partial(dist.barrier, **issued),
         }
         if kind not in calls:
             raise NotRunnable(f"a transfer of kind {kind}")
@@ -316,7 +309,7 @@ class Step:
                 item.role, item.reason = "left out", "not part of --mode compute"
             elif item.role == "transfer" and item.call is not None:
                 try:
-                    works.append(item.call.function())
+                    works.append(item.call())
                 except FAILURES as error:
                     item.role, item.reason = "stand-in", failure(error)
         for work in works:
@@ -357,7 +350,7 @@ class Step:
             if one.collective is not None:
                 if self.transfers is None:
                     raise NotRunnable("a transfer between ranks, run in one process")
-                one.call = Call(self.transfers.bind(one.collective), [], {})
+                one.call = self.transfers.bind(one.collective)
             elif not one.synchronize:
                 self.memory.claim(sum(self.memory.nbytes(slot) for slot in one.outputs or ()))
                 calls = self.compiled(one) if one.compiled else overloads(one, self.device)
@@ -371,15 +364,15 @@ class Step:
             one.reason = str(error) if isinstance(error, NotRunnable) else failure(error)
         return False
 
-    def compiled(self, one: Operator) -> list[Call]:
+    def compiled(self, one: Operator) -> list[partial[Any]]:
         """The kernel of an operator that torch.compile made. Raises NotRunnable."""
         if self.kernels is None:
             raise NotRunnable("a compiled kernel whose source was not taken along")
         if not one.inputs or None in one.inputs:
             raise NotRunnable("its arguments were not recorded")
-        return [Call(self.kernels.bind(one.compiled, one.name), one.inputs, {})]
+        return [partial(self.kernels.bind(one.compiled, one.name), *one.inputs)]
 
-    def works(self, one: Operator, call: Call) -> bool:
+    def works(self, one: Operator, call: partial[Any]) -> bool:
         """Run a call once; whether it did not fail."""
         try:
             out = self.run_call(one, call)
@@ -421,8 +414,8 @@ class Step:
             return self.stand_in(one)
         if one.name.startswith("aten::empty") or not self.changing.isdisjoint(leaves(one.inputs, Ref)):
             return lambda: self.run_call(one, call)
-        function, positional, named = self.with_tensors(call)
-        return lambda: function(*positional, **named)
+        bound: Callable[[], Any] = self.with_tensors(call)
+        return bound
 
     def stand_in(self, one: Operator) -> Callable[[], Any]:
         """A spin of the measured duration, on the device for the work that was launched, and on the CPU."""
@@ -439,16 +432,14 @@ class Step:
 
     def with_tensors(self, value: Any) -> Any:
         """A call, or an argument, with tensors in place of their slots."""
-        if isinstance(value, Call):
-            named = {name: self.with_tensors(one) for name, one in value.named.items()}
-            return Call(value.function, self.with_tensors(value.positional), named)
+        if isinstance(value, partial):
+            return partial(value.func, *map(self.with_tensors, value.args), **{k: self.with_tensors(v) for k, v in value.keywords.items()})
         if isinstance(value, list):
             return [self.with_tensors(item) for item in value]
         return self.memory.get(value) if isinstance(value, Ref) else value
 
-    def run_call(self, one: Operator, call: Call) -> Any:
-        function, positional, named = self.with_tensors(call)
-        out = function(*positional, **named)
+    def run_call(self, one: Operator, call: partial[Any]) -> Any:
+        out = self.with_tensors(call)()
         if one.name.startswith("aten::empty") and isinstance(out, torch.Tensor) and not out.dtype.is_floating_point:
             out.zero_()  # new memory can contain any integer, and this one may be used as an index
         return out
@@ -589,13 +580,12 @@ def main() -> None:
         result = measured(step, options.warmup, options.repeat) | {"peak_memory_bytes": held(device, "VmHWM") - before}
         if options.profile:
             options.profile.mkdir(parents=True, exist_ok=True)
-            written = str(options.profile / f"rank{place}.json")
             schedule = torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
-            ready = {"on_trace_ready": lambda profiler: profiler.export_chrome_trace(written)}
-            with torch.profiler.profile(schedule=schedule, record_shapes=True, **ready) as profiler:
+            with torch.profiler.profile(schedule=schedule, record_shapes=True) as profiler:
                 for _ in range(4):
                     step.run()
                     profiler.step()
+            profiler.export_chrome_trace(str(options.profile / f"rank{place}.json"))
     if options.json:
         options.json.mkdir(parents=True, exist_ok=True)
         (options.json / f"result{place}.json").write_text(json.dumps(result))
@@ -613,15 +603,12 @@ def main() -> None:
 
 def measured(step: Step, warmup: int, repeat: int) -> dict[str, Any]:
     """Wall times of the measured steps, ns; the CPU time of this process as a share of their sum; and what ran."""
-    times: list[int] = []
-    cpu = 0
-    for repetition in range(warmup + repeat):
-        if repetition == warmup:
-            cpu = time.process_time_ns()
-            for item in step.items:
-                item.elapsed = 0
-        times.append(step.run())
-    times = times[warmup:]
+    for _ in range(warmup):
+        step.run()
+    for item in step.items:
+        item.elapsed = 0
+    cpu = time.process_time_ns()
+    times = [step.run() for _ in range(repeat)]
     cpu_share = (time.process_time_ns() - cpu) / sum(times)
     rows = []
     for one in (item for item in step.items if item.role != "synchronize"):
