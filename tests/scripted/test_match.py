@@ -45,3 +45,7 @@ MASK, VALUES = ((4, 8), "bool"), ((4, 8), "float32")
 )  # fmt: skip
 def test_a_recording_may_leave_out_what_stands_in_lists_and_its_types(recorded, same):
     assert same_sizes(recorded, (MASK, VALUES)) is same
+
+
+def test_a_workspace_of_which_emulation_does_not_know_the_length_may_have_any():
+    assert same_sizes((MASK, ((4005888,), "uint8")), (MASK, ((0,), "uint8")))

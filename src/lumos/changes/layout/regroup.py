@@ -17,25 +17,25 @@ if TYPE_CHECKING:
     from lumos.vocabulary import CollectiveKind
 
 
-class Exchange(NamedTuple):
+class GroupExchange(NamedTuple):
     """An exchange between `ranks` ranks. nbytes: of its buffer, the larger of one rank's input and output."""
 
     kind: CollectiveKind
     ranks: int
     nbytes: int
 
-    def of(self, times: float = 1.0, ranks: int | None = None) -> Exchange:
+    def of(self, times: float = 1.0, ranks: int | None = None) -> GroupExchange:
         """The same of so many times the bytes, between so many ranks."""
-        return Exchange(self.kind, self.ranks if ranks is None else ranks, round(self.nbytes * times))
+        return GroupExchange(self.kind, self.ranks if ranks is None else ranks, round(self.nbytes * times))
 
 
-def recorded_exchange(facts: Collectives, row: int, ranks: int) -> Exchange:
+def recorded_exchange(facts: Collectives, row: int, ranks: int) -> GroupExchange:
     """The exchange of a row of the graph's facts, in a group of `ranks`."""
     kind = facts.kinds[facts.kind[row]]
-    return Exchange(kind, ranks, kind.buffer_bytes(int(facts.nbytes[row]), ranks))
+    return GroupExchange(kind, ranks, kind.buffer_bytes(int(facts.nbytes[row]), ranks))
 
 
-def modelled_exchanges(cluster: Cluster) -> Callable[[Exchange], Estimate]:
+def modelled_exchanges(cluster: Cluster) -> Callable[[GroupExchange], Estimate]:
     """A function that gives what an exchange takes over the links of a cluster; equal ones are modelled once."""
     return cache(lambda exchange: collective(exchange.kind, exchange.ranks, exchange.nbytes, cluster))
 
@@ -46,7 +46,7 @@ def regrouping(old: Cluster, new: Cluster | None = None) -> Callable[..., Ratio]
     before_change, after_change = modelled_exchanges(old), modelled_exchanges(new or old)
 
     @cache
-    def ratio(before: Exchange, *after: Exchange) -> Ratio:
+    def ratio(before: GroupExchange, *after: GroupExchange) -> Ratio:
         if after == (before,) and new is None:
             return exactly(1.0)
         times = [after_change(each) for each in after if each.ranks > 1 and each.nbytes > 0]

@@ -25,7 +25,7 @@ import numpy as np
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
 from lumos.changes.layout.prices import TaskPrices, exactly
-from lumos.changes.layout.regroup import Exchange, recorded_exchange, regrouping
+from lumos.changes.layout.regroup import GroupExchange, recorded_exchange, regrouping
 from lumos.changes.layout.rescale import holding, modelled, operator_rows
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.diagnostics import Diagnostic
@@ -209,7 +209,7 @@ def _rerouted(
         if before.kind is CollectiveKind.ALL_GATHER:
             prices.multiply(task, regrouped(before, before.of(ratio * count / measured, count)))
         else:
-            message = Exchange(CollectiveKind.SEND_RECEIVE, 2, before.nbytes)
+            message = GroupExchange(CollectiveKind.SEND_RECEIVE, 2, before.nbytes)
             prices.multiply(task, regrouped(message, message.of(ratio, 2 if count > 1 else 1)))
             prices.multiply(task, exactly(parts[bool(phase[task] == Phase.BACKWARD)]))
     for backward, tasks in _merging(layout, position, trace, calls):
