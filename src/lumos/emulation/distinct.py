@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lumos.emulation.record import Argument, Group, Process, Tensor
+from lumos.emulation.record import Argument, Group, Operator, Process, Tensor
 from lumos.operators.table import OperatorKind, kind_of, own_name
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def same_but_sizes(one: Process, other: Process) -> bool:
     same kinds of operators, the same waits, and in one order the same multiplications and exchanges within groups of the same dimension."""
     kinds: tuple[Callable[[Process], Any], ...] = (
         # an optimizer leaves out parameters of which a rank has nothing
-        lambda process: {each.name for each in process.operators if each.leaf and not each.name.startswith("aten::_foreach")},
+        lambda process: {e.name for e in (*process.operators, *_launched(process)) if e.leaf and not e.name.startswith("aten::_foreach")},
         _calls,
         _order,
     )
@@ -150,7 +150,12 @@ def same_but_sizes(one: Process, other: Process) -> bool:
 
 
 def _operators(process: Process) -> list[tuple[Any, ...]]:
-    return [(each.name, each.thread, each.stream, _shapes(each.inputs)) for each in process.operators]
+    return [(each.name, each.thread, each.stream, _shapes(each.inputs)) for each in (*process.operators, *_launched(process))]
+
+
+def _launched(process: Process) -> list[Operator]:
+    """The operators of CUDA graphs, as often as these are launched."""
+    return [each for call in process.calls if call.graph >= 0 for each in process.graphs[call.graph]]
 
 
 def _calls(process: Process) -> list[tuple[Any, ...]]:

@@ -93,12 +93,13 @@ class CallKind(StrEnum):
     SYNCHRONIZE_EVENT = "synchronize-event"  # the thread waits for the event
     SYNCHRONIZE_STREAM = "synchronize-stream"  # the thread waits for all work on `stream`
     SYNCHRONIZE_DEVICE = "synchronize-device"  # the thread waits for all work of the device
+    LAUNCH_GRAPH = "launch-graph"  # all that was captured as graph number `graph` is launched on `stream`
     READ_VALUE = "read-value"  # the thread waits for a value that it copies from the device: .item(), nonzero, a copy to pageable memory
 
 
 class DeviceCall(msgspec.Struct, frozen=True, kw_only=True):
     """A call that orders work. stream: 0 is the default stream. event: a number for each event object. exchange: an index of
-    `Process.exchanges`. bytes: those that READ_VALUE copies."""
+    `Process.exchanges`. graph: an index of `Process.graphs`. bytes: those that READ_VALUE copies."""
 
     kind: CallKind
     thread: int
@@ -106,6 +107,7 @@ class DeviceCall(msgspec.Struct, frozen=True, kw_only=True):
     stream: int = 0
     event: int = -1
     exchange: int = -1
+    graph: int = -1
     bytes: int = 0
 
 
@@ -193,7 +195,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     copies: other ranks that do the same work, with the groups of the same `made` that they are members of. schemas: of the operators, as
     torch writes them, by `signature`. owners: of the storages that were allocated. modules: the path in its model of each module that a
     mark names. lines: of the user's own files, as "train.py:12". room: bytes of the device that PyTorch may reserve, 0
-    without a limit."""
+    without a limit. graphs: of each CUDA graph what was captured: the operators that reach a kernel, in order."""
 
     rank: int
     world: int
@@ -203,6 +205,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     operators: list[Operator]
     marks: list[Mark] = []
     calls: list[DeviceCall] = []
+    graphs: list[list[Operator]] = []
     exchanges: list[Exchange] = []
     allocations: list[Allocation] = []
     owners: list[Owner] = []

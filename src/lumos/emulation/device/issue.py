@@ -77,6 +77,7 @@ class Walk:
     def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
         self.process, self.host, self.cluster = process, host, cluster
         self.launches, self.regions = launched(process, kernels)
+        self.graphs = [[launch for each in graph for launch in kernels(each)] for graph in process.graphs]
         self.tree = OperatorTree.of(process, self.launches)
         self.outermost: dict[int, int] = {}  # by thread: the last operator that no other called
         self.program = DeviceProgram(process)
@@ -205,6 +206,10 @@ class Walk:
                 self._synchronise("cudaStreamSynchronize", streams.record(stream).tasks, stream)
             case CallKind.SYNCHRONIZE_DEVICE:
                 self._synchronise("cudaDeviceSynchronize", streams.last())
+            case CallKind.LAUNCH_GRAPH:
+                launch = self.threads.call("cudaGraphLaunch", Kind.LAUNCH, self.host[HostClass.LAUNCH])
+                for each in self.graphs[call.graph]:
+                    self.threads.issue(launch, self.threads.stream(call.stream), _KINDS[each.engine], each.name, each.work)
             case CallKind.READ_VALUE:
                 self._read(call)
 

@@ -19,6 +19,7 @@ from lumos.emulation.process.streams import answers as of_streams
 if TYPE_CHECKING:
 
     from lumos.emulation.process.device_memory import DeviceMemory
+    from lumos.emulation.process.graphs import Graphs
     from lumos.emulation.process.settings import Device, EmulationSettings
     from lumos.emulation.process.streams import Streams
 
@@ -63,7 +64,7 @@ def _device_state() -> torch.Tensor:
     return torch.ByteTensor(16).zero_()
 
 
-def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory) -> None:
+def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory, graphs: Graphs) -> None:
     """Let torch.cuda, torch.accelerator and generators answer as `settings.device`. Raises LumosError where this torch cannot be made to.
     """
     device = settings.device
@@ -71,7 +72,7 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory)
     open_device(count)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
-    answers = of_streams(streams) | _identity(device, count) | memory.answers() | _random() | _current(here)
+    answers = of_streams(streams) | _identity(device, count) | memory.answers() | graphs.answers() | _random() | _current(here)
     for name, answer in answers.items():
         _let_answer(name, answer)
     TORCH.put(torch, "Generator", Generator)
@@ -91,6 +92,7 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory)
     for owner, name, value in (
         (torch.cuda, "default_generators", tuple(Generator("cuda") for _ in range(count))), (nccl, "version", lambda: _NCCL),
         (torch._C, "_cuda_getDeviceCount", lambda: count), (torch._C, "_scatter", _scatter),
+        (torch._C, "_host_emptyCache", lambda: None),
         (cudnn, "is_available", lambda: True), (cudnn, "version", lambda: CUDNN),
         (cudnn, "is_acceptable", lambda tensor: torch._C._get_cudnn_enabled() and tensor.is_cuda),
         (torch.version, "cuda", None if device.is_amd else torch.version.cuda or "12.8"),
@@ -140,14 +142,13 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
         warp_size=64 if device.is_amd else 32, gcnArchName=device.architecture, uuid="", pci_bus_id=0, pci_device_id=0, pci_domain_id=0,
     )  # fmt: skip
     yes = dict.fromkeys(("is_available", "is_initialized", "_is_compiled", "can_device_access_peer"), lambda *_, **__: True)
-    no = dict.fromkeys(("_is_in_bad_fork", "is_current_stream_capturing"), lambda: False)
     of_driver = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "get_sync_debug_mode")
     nothing = ("init", "_lazy_init", "check_error", "set_sync_debug_mode")
-    return yes | no | dict.fromkeys(nothing, lambda *_: None) | dict.fromkeys(of_driver, lambda *_, **__: 0) | {
+    return yes | dict.fromkeys(nothing, lambda *_: None) | dict.fromkeys(of_driver, lambda *_, **__: 0) | {
         "device_count": lambda: count, "get_device_name": lambda *_, **__: device.name,
         "get_device_capability": lambda *_, **__: device.capability, "get_device_properties": lambda *_, **__: properties,
         "get_arch_list": lambda: [device.architecture], "is_bf16_supported": lambda *_, **__: major >= 8,
-        "is_tf32_supported": lambda: major >= 8, "cudart": _Runtime, "CUDAGraph": _Graph, "graph_pool_handle": _Graph,
+        "is_tf32_supported": lambda: major >= 8, "cudart": _Runtime, "_is_in_bad_fork": lambda: False,
     }  # fmt: skip
 
 
@@ -184,17 +185,6 @@ class _Runtime:
 
     def __getattr__(self, _: str) -> Any:
         return lambda *_, **__: 0
-
-
-class CudaGraphError(RuntimeError):
-    """The script captures a CUDA graph."""
-
-
-class _Graph:
-    """What a script makes before it captures its work as a CUDA graph."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        raise CudaGraphError("CUDA graphs cannot be captured without a device")
 
 
 def _random() -> dict[str, Any]:

@@ -14,7 +14,7 @@ import torch
 from torch._C._profiler import _RecordFunctionFast
 
 from lumos.emulation.process.script import line_of_script
-from lumos.emulation.record import Allocation, Argument, Assumption, DeviceCall, Exchange
+from lumos.emulation.record import Allocation, Argument, Assumption, CallKind, DeviceCall, Exchange
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,10 +27,19 @@ OPEN = "lumos>"
 ASIDE = "lumos|"
 
 
+#: What a graph that is captured must not hold.
+_WAITS = (CallKind.READ_VALUE, CallKind.SYNCHRONIZE_EVENT, CallKind.SYNCHRONIZE_STREAM, CallKind.SYNCHRONIZE_DEVICE)
+
+
+class CudaGraphError(RuntimeError):
+    """The script captures as a CUDA graph what none can hold here."""
+
+
 class OperatorNote(NamedTuple):
     """An operator that reached the device. Its results are added when it returns. line: of the script. own_kernel: it has one besides what
     it calls."""
 
+    name: str
     overload: str
     inputs: list[Argument]
     outputs: list[Argument]
@@ -60,16 +69,30 @@ class Journal:
         self.before: list[Allocation] = []
         self.assumed: dict[tuple[str, str], Assumption] = {}
         self.last = 0
+        self.captured: list[OperatorNote] | None = None  # while a CUDA graph is captured: what reached a kernel so far
+        self.graphs: list[list[OperatorNote]] = []  # what was captured as each graph
 
     @property
     def recording(self) -> bool:
+        """Whether operators are noted: for a CUDA graph, or for the profiler's rows."""
+        return self.captured is not None or self._profiled
+
+    @property
+    def _profiled(self) -> bool:
         """Whether the profiler runs on this thread, which it does on those that it knows: the one that started it, and autograd's."""
         return self.is_on and torch.autograd._profiler_enabled()
 
     @contextlib.contextmanager
     def around(self, entry: _Entry, opened: bool = False) -> Iterator[int]:
         """Note something that takes place within this context. Gives its number, 0 where nothing is recorded."""
-        if not self.recording:
+        if self.captured is not None and isinstance(entry, OperatorNote):
+            before = len(self.captured)
+            yield 0
+            if entry.own_kernel or len(self.captured) == before:  # it called no others
+                self.captured.append(entry)
+            return
+        self._check(entry)
+        if not self._profiled:
             yield 0
             return
         number = self._number(entry)
@@ -82,12 +105,25 @@ class Journal:
 
     def add(self, entry: _Entry) -> int:
         """Note something that takes place now. Returns its number, 0 where nothing is recorded."""
-        if not self.recording:
+        self._check(entry)
+        if not self._profiled:
             if isinstance(entry, Allocation):
                 self.before.append(entry)
             return 0
         with _RecordFunctionFast(f"{CLOSED}{self.last + 1}"):
             return self._number(entry)
+
+    def _check(self, entry: _Entry) -> None:
+        """Raises CudaGraphError for what is none of the device's own work while it is captured."""
+        waits = isinstance(entry, DeviceCall) and entry.kind in _WAITS
+        if self.captured is not None and (waits or isinstance(entry, Exchange)):
+            raise CudaGraphError(f"{'the host waits for the device' if waits else 'ranks exchange data'} while a CUDA graph is captured")
+
+    def restart(self) -> None:
+        """Forget what was recorded, but for the memory that it took."""
+        self.is_on = False
+        self.before += [each for each in self.entries.values() if isinstance(each, Allocation)]
+        self.entries.clear()
 
     def assume(self, code: str, message: str, where: str = "") -> None:
         """Note an assumption, with the line of the script that made it necessary; equal ones are counted."""

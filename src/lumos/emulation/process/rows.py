@@ -143,6 +143,7 @@ class _Recorded(NamedTuple):
     exchanges: list[record.Exchange]
     allocations: list[record.Allocation]
     lines: list[str]
+    graphs: list[list[record.Operator]]
 
 
 def put_together(profile: Any, journal: Journal, storages: Storages) -> _Recorded:
@@ -169,7 +170,7 @@ def _lists(
     rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages, flat: Mapping[int, Any]
 ) -> _Recorded:
     """flat: the profiler's rows outside of its tree, by their number there and here."""
-    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [], [])
+    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [], [], [])
     found.allocations.extend(journal.before)
     forward: dict[int, int] = {}
     lines: dict[str, int] = {}
@@ -198,7 +199,9 @@ def _lists(
     found.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
-    return found._replace(operators=sorted(found.operators, key=lambda operator: operator.begin), lines=list(lines))
+    graphs = [[_captured(note, lines) for note in graph] for graph in journal.graphs]
+    operators = sorted(found.operators, key=lambda operator: operator.begin)
+    return found._replace(operators=operators, graphs=graphs, lines=list(lines))
 
 
 def _with_children(rows: _Rows) -> set[int]:
@@ -237,6 +240,13 @@ def _operator(
         tf32=known.tf32 if known else None,
         leaf=known is not None and (known.own_kernel or not calls_others),
         line=lines.setdefault(known.line, len(lines)) if known is not None and known.line else -1,
+    )  # fmt: skip
+
+
+def _captured(note: OperatorNote, lines: dict[str, int]) -> record.Operator:
+    return record.Operator(
+        name=note.name, thread=0, begin=0, end=0, inputs=note.inputs, outputs=note.outputs, overload=note.overload, tf32=note.tf32,
+        leaf=True, line=lines.setdefault(note.line, len(lines)) if note.line else -1,
     )  # fmt: skip
 
 

@@ -81,7 +81,7 @@ _REMEDIES = {
     "EndlessReadsError": "a value is 1 here and a truth value False, so a loop that waits for another never ends: bound its rounds",
     "SparseGradientError": "sparse matrices cannot be emulated: leave out sparse=True of an embedding, or use a dense matrix",
     "NestedTensor": "tensors of several lengths in one (torch.nested) cannot be emulated: pad them to one length",
-    "CudaGraphError": "leave the capture out while emulating, and call in each step what it captures",
+    "CudaGraphError": "read values, wait and exchange outside of the capture, or leave it out while emulating",
     "SeveralDevicesError": "use DistributedDataParallel, with a process for each device, or emulate one device with --ranks 1",
     "ModuleNotFoundError": "install it in the environment of the script",
     "Launcher": "a launcher sets that: write it before the script, as in `-- torchrun train.py`, or ask for several --ranks",

@@ -18,6 +18,7 @@ from lumos.collect.torch_features import experimental_config
 from lumos.emulation import record
 from lumos.emulation.process import cuda, script, steps, torch_functions, weights
 from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
+from lumos.emulation.process.graphs import Graphs
 from lumos.emulation.process.journal import Journal, StepNote
 from lumos.emulation.process.operators import by_device, own_kernels
 from lumos.emulation.process.operators.mode import Emulation
@@ -60,6 +61,8 @@ class _Emulation:
         self._allocator = None if device.is_cpu else allocator_of(device)
         self._storages = Storages(self._journal, self._allocator, self._owners, self._streams)
         self._owners.find = self._storages.find
+        self._graphs = Graphs(self._journal, self._streams)
+        self._graphs.begins, self._graphs.ends, self._graphs.step = self._warms_up, self._is_warm, self.step
         self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda", device.workspace)
         self._groups = groups.Groups(settings)
         self._endings = Endings(self.ended_early, self.fail, self._say)
@@ -83,7 +86,7 @@ class _Emulation:
         """All that is changed in torch and in Python, in order: a function, and what it is given."""
         settings, journal, mode, owners = self._settings, self._journal, self._mode, self._owners
         if self._allocator is not None:
-            yield cuda.pretend, settings, self._streams, DeviceMemory(self._allocator, settings, journal)
+            yield cuda.pretend, settings, self._streams, DeviceMemory(self._allocator, settings, journal), self._graphs
             yield by_device.call_device_kernels, self._library, mode
             yield own_kernels.launch_as_operators, settings.device
         yield torch_functions.parameters, mode
@@ -112,6 +115,8 @@ class _Emulation:
 
     def step(self) -> None:
         """A step has ended."""
+        if self._graphs.is_captured():
+            return
         self._done += 1
         self._journal.reads = 0
         if self._journal.is_on:
@@ -132,17 +137,31 @@ class _Emulation:
             torch.autograd._enable_profiler(self._config, activities)
         self._journal.is_on = True
 
-    def _finish(self) -> None:
+    def _warms_up(self) -> None:
+        """A graph is captured: what was recorded before is how the script warms up for it."""
+        if self._journal.is_on:
+            self._stop()
+        self._journal.restart()
+        self._recorded, self._done = None, 0
+
+    def _is_warm(self) -> None:
+        if self._settings.warmup == 0:
+            self._start()
+
+    def _stop(self) -> Any:
         self._journal.is_on = False
         with _silent():
-            profile = torch.autograd._disable_profiler()
+            return torch.autograd._disable_profiler()
+
+    def _finish(self) -> None:
+        profile = self._stop()
         settings, lists = self._settings, put_together(profile, self._journal, self._storages)
         self._recorded = record.Process(
             rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
             groups=self._groups.made, notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators),
             owners=list(self._owners.all()), modules=self._owners.marked, room=settings.device.room, **lists._asdict(),
         )  # fmt: skip
-        if not says(CAPTURES):
+        if self._graphs.steps or not says(CAPTURES):
             self._leave_record(self._recorded)
 
     def _leave_record(self, recorded: record.Process) -> None:

@@ -57,10 +57,12 @@ class Streams:
         self._events += 1
         return self._events
 
-    def call(self, kind: CallKind, *, stream: int = 0, event: int = -1, exchange: int = -1, size: int = 0) -> None:
+    def call(self, kind: CallKind, *, stream: int = 0, event: int = -1, exchange: int = -1, graph: int = -1, size: int = 0) -> None:
         """Note a call that orders work."""
         self._order(kind, stream, self._recorded.get(event, {}), event)
-        self._journal.add(DeviceCall(kind=kind, thread=0, position=0, stream=stream, event=event, exchange=exchange, bytes=size))
+        self._journal.add(
+            DeviceCall(kind=kind, thread=0, position=0, stream=stream, event=event, exchange=exchange, graph=graph, bytes=size)
+        )
 
     @property
     def next(self) -> int:

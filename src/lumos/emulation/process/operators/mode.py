@@ -253,7 +253,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         name = func._schema.name
         tf32 = allows_tf32("conv" if "conv" in name else "rnn" if "rnn" in name else "matmul")
         inputs = [self.storages.as_argument(each) for each in given]
-        return OperatorNote(overload, inputs, [], self.streams.current, tf32, line_of_script())
+        return OperatorNote(name, overload, inputs, [], self.streams.current, tf32, line_of_script())
 
 
 def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:

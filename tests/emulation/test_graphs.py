@@ -1,0 +1,54 @@
+"""CUDA graphs of emulated scripts: noted when they are captured, launched by one call when they are replayed."""
+
+import gzip
+import json
+
+import pytest
+from tests.emulation.emulated_scripts import leaves, run
+
+from lumos.cost.cluster import load_cluster
+from lumos.emulation.device.files import write_traces
+from lumos.emulation.record import CallKind
+
+pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
+
+
+def test_a_captured_step_is_launched_whole_by_each_replay_and_its_warming_up_is_no_step(tmp_path):
+    body = """
+        model = nn.Linear(8, 4).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1, foreach=True)
+        rows = torch.rand(2, 8, device="cuda")
+        def step():
+            optimizer.zero_grad()
+            model(rows).sum().backward()
+            optimizer.step()
+        for _ in range(3): step()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            assert torch.cuda.is_current_stream_capturing()
+            step()
+        while True:
+            rows.copy_(torch.rand(2, 8, device="cuda"))
+            graph.replay()
+        """
+    (process,) = run(tmp_path, body)
+    assert leaves(process) == ["aten::empty", "aten::uniform_", "aten::copy_"]
+    (captured,) = process.graphs
+    assert {"aten::addmm", "aten::mm", "aten::sum", "aten::_foreach_add_"} <= {each.name for each in captured}
+    assert [each.graph for each in process.calls if each.kind is CallKind.LAUNCH_GRAPH] == [0]
+    write_traces(tmp_path / "out", [process], load_cluster("h100"))
+    names = [row["name"] for row in json.loads(gzip.decompress((tmp_path / "out" / "rank0.json.gz").read_bytes()))["traceEvents"]]
+    assert names.count("cudaGraphLaunch") == 1 and any("_foreach_add" in name for name in names)
+
+
+def test_graphed_callables_replay_both_passes_within_ordinary_steps(tmp_path):
+    body = """
+        model = torch.cuda.make_graphed_callables(nn.Linear(8, 4).cuda(), (torch.rand(2, 8, device="cuda"),))
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        while True:
+            model(torch.rand(2, 8, device="cuda")).sum().backward()
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    assert [each.graph for each in process.calls if each.kind is CallKind.LAUNCH_GRAPH] == [0, 1]
+    assert ["aten::addmm" in {each.name for each in graph} for graph in process.graphs] == [True, False]
