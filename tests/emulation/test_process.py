@@ -165,6 +165,7 @@ def test_a_script_that_only_calls_its_model_for_ever_is_recorded_by_its_calls(tm
         with torch.inference_mode():
             while True:
                 mask = torch.randint(0, 2, (2, 3), device="cuda")
+                nn.ReLU()(mask)  # a call of no model is no step
                 if torch.all(mask == 1):  # what is asked of all elements holds
                     nn.functional.dropout(model(torch.rand(2, 8, device="cuda")), training=False)
         """

@@ -12,7 +12,7 @@ import contextlib
 import threading
 from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import torch
 from torch._C._profiler import _RecordFunctionFast
@@ -53,7 +53,8 @@ class Owners:
         self._forward: list[_Module] = []
         self._updating = self._backward = 0
         self._due: Callable[[], None] | None = None
-        self.after_call: Callable[[], None] = lambda: None  # called after each call of an outermost module
+        self.after_call: Callable[[], None] = lambda: None  # called after each outermost call of the script's model
+        self._model: Callable[[], Any] = lambda: None
 
     # ---------------------------------------------------------------- what runs
 
@@ -70,13 +71,20 @@ class Owners:
         self.marked.setdefault(name, stack[-1])
         self._note_module(stack)
 
-    def leave(self) -> None:
+    def leave(self, module: Any) -> None:
         """The innermost call on this thread ends."""
         stack = self._stack()
         stack.pop()
         self._note_module(stack)
-        if not stack:
+        if not stack and self._is_model(module):
             self.after_call()
+
+    def _is_model(self, module: Any) -> bool:
+        """Whether a module is the first one that was called outside of all others and has parameters, or the first without so far."""
+        first = self._model()
+        if first is None or not (module is first or any(True for _ in first.parameters())):
+            self._model = ref(module)
+        return self._model() is module
 
     def _note_module(self, stack: list[str]) -> None:
         if torch._C._current_autograd_node() is None:
@@ -218,4 +226,4 @@ def watch_modules(journal: Journal, owners: Owners) -> None:
             with _RecordFunctionFast(names[module]) if journal.recording else contextlib.nullcontext():
                 return call(module, *args, **kwargs)
         finally:
-            owners.leave()
+            owners.leave(module)
