@@ -249,3 +249,20 @@ def test_what_is_sorted_by_unknown_values_or_written_into_new_memory_is_known(tm
     """
     (process,) = run(tmp_path, STEPS + textwrap.dedent(body))
     assert {note.code for note in process.notes} >= {"stand-in-order"}
+
+
+def test_what_rank_0_tells_the_others_reaches_the_last_one(tmp_path):
+    body = """
+        torch.distributed.init_process_group("nccl")
+        rank = torch.distributed.get_rank()
+        told, mine = [{"width": 6} if rank == 0 else None], [None]
+        torch.distributed.broadcast_object_list(told, src=0)
+        torch.distributed.scatter_object_list(mine, [8, 9] if rank == 0 else None, src=0)
+        assert mine == [8 + rank]
+        model = nn.Linear(told[0]["width"], mine[0]).cuda()
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        while True:
+            model(torch.rand(2, 6, device="cuda")).sum().backward()
+            optimizer.step()
+        """
+    assert len(run(tmp_path, body, ranks=2)) == 2

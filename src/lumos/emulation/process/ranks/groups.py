@@ -1,7 +1,6 @@
 """Process groups and launchers of a job of which only this process runs: groups are made as asked, and nothing is ever exchanged.
 
-Objects that ranks would tell each other are this rank's own, as in a job whose ranks do the same. A launcher (torchrun, accelerate, spawn)
-becomes the one process.
+A launcher (torchrun, accelerate, spawn) becomes the one process.
 """
 
 from __future__ import annotations
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lumos.emulation.process.patches import TORCH
+from lumos.emulation.process.ranks.objects import objects
 from lumos.emulation.record import Group
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class Groups:
         TORCH.put(torch.distributed, "get_backend", lambda *_, **__: "gloo" if settings.device.is_cpu else "nccl")
         answers = {
             "is_nccl_available": lambda: True, "batch_isend_irecv": _batch(exchanges),
-            "all_reduce": _known_sums(c10d.all_reduce, exchanges.known), **_objects(settings),
+            "all_reduce": _known_sums(c10d.all_reduce, exchanges.known), **objects(settings),
         }  # fmt: skip
         for name, answer in answers.items():
             TORCH.put(torch.distributed, name, answer)
@@ -97,23 +97,6 @@ def _known_sums(all_reduce: Any, known: KnownValues) -> Any:
         return work
 
     return with_sum
-
-
-def _objects(settings: EmulationSettings) -> dict[str, Any]:
-    def all_gather_object(objects: list[Any], value: Any, group: Any = None) -> None:
-        objects[:] = [value] * int(torch.distributed.get_world_size(group))
-
-    def gather_object(value: Any, objects: list[Any] | None = None, *_: Any, group: Any = None, **__: Any) -> None:
-        if objects is not None:
-            all_gather_object(objects, value, group)
-
-    def scatter_object_list(output: list[Any], values: list[Any] | None = None, *_: Any, **__: Any) -> None:
-        output[0] = (values or [None])[min(settings.rank, len(values or [None]) - 1)]
-
-    return {
-        "all_gather_object": all_gather_object, "gather_object": gather_object, "scatter_object_list": scatter_object_list,
-        **dict.fromkeys(("broadcast_object_list", "send_object_list"), lambda *_, **__: None), "recv_object_list": lambda *_, **__: 0,
-    }  # fmt: skip
 
 
 def _ddp() -> None:
