@@ -143,31 +143,14 @@ def test_what_cannot_be_emulated_is_named_by_its_line_and_nothing_is_left(tmp_pa
     assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
 
 
-def test_a_script_that_never_ends_is_stopped_at_the_limit(tmp_path):
-    with pytest.raises(LumosError, match=r"not done after 8 s, as rank 0, at .*train.py:\d+.*raise --limit"):
-        run(tmp_path, "while True: pass", limit_s=8.0)
-
-
-def test_a_script_without_enough_steps_says_how_many_it_needs(tmp_path):
-    body = """
-        model = nn.Linear(4, 4).cuda()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        model(torch.rand(2, 4, device="cuda")).sum().backward()
-        optimizer.step()
-        """
-    with pytest.raises(LumosError, match="ended after 1 steps of its optimizer, 2 are needed"):
-        run(tmp_path, body)
-
-
 def test_a_script_that_only_calls_its_model_for_ever_is_recorded_by_its_calls(tmp_path):
     body = """
         model = nn.Linear(8, 4).cuda()
         with torch.inference_mode():
             while True:
                 mask = torch.randint(0, 2, (2, 3), device="cuda")
-                nn.ReLU()(mask)  # a call of no model is no step
                 if torch.all(mask == 1):  # what is asked of all elements holds
-                    nn.functional.dropout(model(torch.rand(2, 8, device="cuda")), training=False)
+                    nn.functional.dropout(nn.ReLU()(model(torch.rand(2, 8, device="cuda"))), training=False)  # ReLU is no model
         """
     (process,) = run(tmp_path, body)
     assert "aten::addmm" in leaves(process)

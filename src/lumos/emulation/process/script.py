@@ -93,7 +93,7 @@ _WORDS = {
     "shape_env must not be None": "NestedTensor",
     **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "environment variable RANK expected"), "Launcher"),
     "no fake impl": "UnsupportedOperatorException",
-    "makes no connection": "ConnectionRefusedError",
+    "makes no connection": "ConnectionRefusedError", "No module named": "ModuleNotFoundError",
 }
 #: How torch says that a device has no room.
 _FULL_DEVICE = "CUDA out of memory"
