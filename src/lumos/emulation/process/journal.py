@@ -36,8 +36,8 @@ class CudaGraphError(RuntimeError):
 
 
 class OperatorNote(NamedTuple):
-    """An operator that reached the device. Its results are added when it returns. line: of the script. own_kernel: it has one besides what
-    it calls."""
+    """An operator that reached the device. name: with its namespace. Its results are added when it returns. line: of the script.
+    own_kernel: it has one besides what it calls."""
 
     name: str
     overload: str
