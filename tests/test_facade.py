@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import os
 import pkgutil
+import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,7 @@ def test_importing_loads_nothing_heavy(statement):
 
 
 def test_keyword_arguments_and_the_command_line_have_the_same_words():
+    from lumos.arguments import MEANINGS
     from lumos.changes.facade import SettingWords
     from lumos.changes.settings import SETTINGS, SettingKind
     from lumos.plan.configuration import Settings
@@ -90,6 +94,7 @@ def test_keyword_arguments_and_the_command_line_have_the_same_words():
     types = {SettingKind.COUNT: "int", SettingKind.WORD: "str", SettingKind.SWITCH: "bool | Literal['on', 'off']"}
     annotated = {key: annotation.__forward_arg__.replace('"', "'") for key, annotation in SettingWords.__annotations__.items()}
     assert annotated == {key: types[setting.kind] for key, setting in SETTINGS.items()}
+    assert SETTINGS.keys() <= MEANINGS.keys()
     assert JobWords.__optional_keys__ == set(Settings.__struct_fields__)
     assert SpaceWords.__optional_keys__ == set(PLAN_COLUMNS)
 
@@ -116,6 +121,52 @@ def test_keyword_arguments_and_the_command_line_have_the_same_words():
 def test_a_wrong_word_is_a_usage_error_that_says_what_is_right(ask, said):
     with pytest.raises(UsageError, match=said):
         ask()
+
+
+def functions() -> dict[str, Callable[..., object]]:
+    """The public functions of the packages whose words are those of the command line."""
+    packages = [importlib.import_module(name) for name in ("lumos", "lumos.chakra", "lumos.proxy")]
+    found = {f"{package.__name__}.{name}": getattr(package, name) for package in packages for name in package.__all__}
+    return {name: value for name, value in found.items() if callable(value) and not isinstance(value, type)}
+
+
+@pytest.mark.parametrize("name", functions())
+def test_every_option_of_a_function_is_shown_with_its_meaning(name):
+    function = functions()[name]
+    for parameter in inspect.signature(function).parameters.values():
+        assert parameter.kind is not parameter.VAR_KEYWORD
+        assert re.search(rf"\b{parameter.name}\b[^.:]*:", inspect.getdoc(function)), f"{name}: {parameter.name}"
+
+
+#: What is about what the recording itself holds needs the recording.
+OF_THE_RECORDING = (lumos.inspect, lumos.memory, lumos.diagnose)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lumos.breakdown, lumos.critical_path, lumos.probes, lumos.replay, lumos.simulate, lumos.slack, lumos.stragglers, lumos.trust,
+        lumos.utilization, *OF_THE_RECORDING,
+    ],
+)  # fmt: skip
+def test_a_verb_takes_a_path_files_a_job_a_graph_or_a_timeline(function):
+    job = lumos.read(EXAMPLE)
+    given = [EXAMPLE, sorted(EXAMPLE.glob("*.json.gz")), job]
+    if function not in OF_THE_RECORDING:
+        given += [lumos.build(job), lumos.measured(lumos.build(job))]
+    answers = {repr(function(source)) for source in given[:3]}
+    assert len(answers) == 1
+    assert all(function(source) is not None for source in given[3:])
+
+
+def test_a_job_that_is_read_for_its_graph_tells_the_stages_too():
+    job = lumos.read(EXAMPLE)
+    assert repr(lumos.stragglers(EXAMPLE)) == repr(lumos.stragglers(lumos.build(job), job))
+
+
+def test_lumos_is_a_module_that_runs():
+    done = subprocess.run([sys.executable, "-m", "lumos", "--version"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and done.stdout.startswith("lumos ")
 
 
 def test_a_grid_is_a_row_for_each_combination():

@@ -24,7 +24,6 @@ SOURCE = ROOT / "src" / "lumos"
 ORDER = (
     ("errors", "extras", "native"),
     (
-        "arguments",
         "characters",
         "choices",
         "diagnostics",
@@ -36,8 +35,8 @@ ORDER = (
         "units",
         "vocabulary",
     ),
-    ("bars", "curves", "on_demand"),
-    ("result",),
+    ("arguments", "bars", "curves"),
+    ("on_demand", "result"),
     ("collect",),
     ("trace",),
     ("operators",),

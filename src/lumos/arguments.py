@@ -1,4 +1,7 @@
-"""The types of the arguments that the public functions are called with.
+"""The types and the meanings of the arguments that the public functions are called with.
+
+A word that several functions take means the same in all of them, and MEANINGS says what; other words of a TypedDict are annotated with
+their `Meaning`. The command line makes its options of both, and `help` shows them.
 
 A function of the façade is offered with a check in front, so that a wrong argument is named before the function works with it: a graph
 where a job is needed, a number where a name is. The check reads the annotations that the function has anyway. An argument is checked
@@ -11,17 +14,98 @@ from __future__ import annotations
 import ast
 import inspect
 import os
+import re
 import reprlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache, wraps
+from functools import cache, partial, wraps
 from numbers import Integral, Real
 from types import NoneType
-from typing import Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+from lumos.choices import one_or_other
 from lumos.errors import UsageError
+from lumos.vocabulary import Precision, Recompute, Schedule
 
 _Result = TypeVar("_Result")
+
+
+class Meaning(NamedTuple):
+    """What a word means, beside its type. least, most: bounds of a number. shown: what stands for its value in the help of a verb."""
+
+    text: str
+    least: float | None = None
+    most: float | None = None
+    shown: str | None = None
+
+
+_from_one, _from_none = partial(Meaning, least=1), partial(Meaning, least=0)
+#: The words of models, jobs and plans.
+MEANINGS: Mapping[str, Meaning] = {
+    "model": Meaning("A known model, or the path of a Hugging Face config.json."),
+    "cluster": Meaning("A known cluster, or the path of a .toml file."),
+    "gpus": _from_one("Devices of the job."),
+    "global_batch": _from_one("Sequences of a step."),
+    "seq": _from_one("Tokens of a sequence."),
+    "layers": _from_one("Layers of the model."),
+    "hidden": _from_one("Width of the model."),
+    "ffn": _from_one("Width of the feed-forward part."),
+    "heads": _from_one("Attention heads."),
+    "vocab": _from_one("Tokens of the vocabulary."),
+    "micro_batch": _from_one("Sequences of a microbatch."),
+    "microbatches": _from_one("Microbatches of a step and replica."),
+    "tp": _from_one("Tensor-parallel ranks."),
+    "pp": _from_one("Pipeline stages."),
+    "vpp": _from_one("Virtual stages of a device."),
+    "cp": _from_one("Context-parallel ranks."),
+    "ep": _from_one("Expert-parallel ranks."),
+    "dp": _from_one("Replicas (data parallel)."),
+    "zero": _from_none("Shards 0 nothing, 1 the optimizer, 2 gradients too, 3 parameters too (FSDP).", most=3),
+    "shard": _from_none("Devices that share a set of shards."),
+    "sequence_parallel": Meaning("Split the sequence over the tensor-parallel ranks."),
+    "recompute": Meaning(f"What the backward pass computes again: {one_or_other(Recompute)}"),
+    "recompute_layers": _from_none("Layers of a stage that are recomputed."),
+    "precision": Meaning(f"Types of multiplications and activations: {one_or_other(Precision)}"),
+    "schedule": Meaning(f"Order of the pipeline's passes: {one_or_other(Schedule)}"),
+    "lora_rank": _from_none("Train adapters of this rank only."),
+    "document": _from_none("Mean tokens of the documents that are packed into a sequence (0: one document)."),
+    "cuda_graphs": Meaning("The passes over the layers launched as CUDA graphs: on or off."),
+    "framework": Meaning("Profile: megatron-core (the default), nemo, fsdp, …"),
+    "switches": Meaning("Switches of the framework's profile.", shown="KEY=VALUE"),
+}
+#: What words of functions mean where their own text does not say more.
+_USUALLY = {
+    "job": "Trace files, a folder of them, or a job from `lumos.read`.",
+    "paths": "Trace files, or a folder with one file per rank.",
+    "graph": "The job, or anything that `lumos.read` takes, a graph from `lumos.build`, or a timeline.",
+    "timeline": "A run of the job from `lumos.simulate` or `lumos.measured`; of a job, its files or a graph the measured one.",
+    "repair": "Read files that are not valid JSON, and repair what can be repaired.",
+    "force": "Answer also where the recording cannot give a sound answer.",
+    "progress": "Called with how much is done, and how much there is in all.",
+    "output": "Where to write.",
+    "folder": "The folder that is read or written.",
+    "source": "Files, a folder of them, or a job that was read.",
+    "network": "A file that describes the network.",
+    "execution_trace": "The execution trace of a rank.",
+    "execution_traces": "The execution traces of all ranks, in their order.",
+    "kineto": "The profiler's file of a rank, or those of all ranks.",
+    "save_model": "A file for the statistics that were learned.",
+    "result": "An answer of `lumos.whatif`, `lumos.predict` or `lumos.search`.",
+    "name": "A known name, or the path of a file.",
+    "durations": "The time of each task in ns, int64[n]; by default that of the graph.",
+    "tables": "CSV files of measured steps.",
+    "ray_address": "The address of a running Ray cluster.",
+    "first": "A plan: settings by name, 'tp=8,pp=4', or a TOML file.",
+    "second": "The plan to compare with.",
+    "ranks": "How many processes the job has.",
+}
+
+
+def declared(words: type) -> dict[str, tuple[Any, Meaning]]:
+    """The type and the meaning of each word of a TypedDict, those of MEANINGS first and in its order."""
+    hints = get_type_hints(words, include_extras=True)
+    kinds = {key: get_args(hint) if get_origin(hint) is Annotated else (hint, MEANINGS[key]) for key, hint in hints.items()}
+    return {key: kinds[key] for key in (*(key for key in MEANINGS if key in kinds), *(key for key in kinds if key not in MEANINGS))}
 
 #: Classes by the words of annotations: what is accepted, as a wider class where one exists (the integers of NumPy are `Integral`).
 _CLASSES: Mapping[str, Any] = {
@@ -54,24 +138,75 @@ _SOURCES = {"Job": "read", "Graph": "build", "Timeline": "simulate", "Cluster": 
 def checked(function: Callable[..., _Result], package: str) -> Callable[..., _Result]:
     """The function with a check in front: UsageError names the first argument whose type its annotation does not allow.
 
-    It says that it is of `package`, where users find it, so that it can be pickled by that name. What cannot be bound to the function's
-    parameters at all raises TypeError, as a call of any function does. The values of **words are left to the function.
+    Where it takes a graph or a timeline, a job or its files are as good: they are read and built. It says that it is of `package`, where
+    users find it, so that it can be pickled by that name, and shows each of its **words, whose values are left to the function. What cannot
+    be bound to the function's parameters at all raises TypeError, as a call of any function does.
     """
     signature = inspect.signature(function)
     allowed = {name: types for name, p in signature.parameters.items() if (types := _allowed(p, function))}
 
     @wraps(function)
     def call(*args: Any, **words: Any) -> _Result:
-        for name, given in signature.bind(*args, **words).arguments.items():
+        bound = signature.bind(*args, **words)
+        for name, given in tuple(bound.arguments.items()):
             several = signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
             for value in given if several else (given,):
-                if name in allowed and not isinstance(value, allowed[name]):
-                    each = "; give each as an argument of its own" if several else ""
-                    raise UsageError(f"{package}.{function.__name__}: {name} = {_shown(value)} is no {_wanted(allowed[name])}{each}")
-        return function(*args, **words)
+                if name not in allowed or isinstance(value, allowed[name]):
+                    continue
+                if _is_job(value) and (noun := next((c.__name__ for c in allowed[name] if c.__name__ in _MADE), None)):
+                    bound.arguments[name] = _made(noun, value, bound)
+                    continue
+                each = "; give each as an argument of its own" if several else ""
+                raise UsageError(f"{package}.{function.__name__}: {name} = {_shown(value)} is no {_wanted(allowed[name])}{each}")
+        return function(*bound.args, **bound.kwargs)
 
     call.__module__ = package
+    words = _words(signature, function)
+    told = declared(words) if words else {}
+    own = [p for p in signature.parameters.values() if words is None or p.kind is not p.VAR_KEYWORD]
+    named = [inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=..., annotation=kind) for key, (kind, _) in told.items()]
+    call.__signature__ = signature.replace(parameters=[*own, *named])  # type: ignore[attr-defined]
+    text = inspect.getdoc(function) or ""
+    unsaid = {p.name: _USUALLY[p.name] for p in own if p.name in _USUALLY and not re.search(rf"\b{p.name}\b[^.:]*:", text)}
+    lines = (f"    {key}: {meaning}" for key, meaning in {**unsaid, **{key: meaning.text for key, (_, meaning) in told.items()}}.items())
+    call.__doc__ = "\n".join((text, "", "Words:", *lines)) if unsaid or told else text
     return call
+
+
+#: Nouns that are made of a job, and from what the functions of Lumos make them.
+_MADE = {"Graph": "Job", "Timeline": "Graph"}
+
+
+def _is_job(value: object) -> bool:
+    """Whether a job can be read or is already, as itself, its graph or a run of it."""
+    lumos = sys.modules["lumos"]
+    return isinstance(value, (str, os.PathLike, list, tuple, lumos.Job, lumos.Graph, lumos.Timeline))
+
+
+def _made(noun: str, value: Any, bound: inspect.BoundArguments) -> Any:
+    """A noun, made of what was given for it. A job that is read on the way serves a parameter `job` that is still open."""
+    lumos: Any = sys.modules["lumos"]
+    if isinstance(value, getattr(lumos, noun)):
+        return value
+    if noun == "Job":
+        return lumos.read(*((value,) if isinstance(value, str | os.PathLike) else value))
+    if isinstance(value, lumos.Timeline):
+        return value.graph
+    of = _made(_MADE[noun], value, bound)
+    if noun == "Timeline":
+        return lumos.simulate(of) if of.measured_start is None else lumos.measured(of)
+    if "job" in bound.signature.parameters:
+        bound.arguments.setdefault("job", of)
+    return lumos.build(of)
+
+
+def _words(signature: inspect.Signature, function: Callable[..., object]) -> type | None:
+    """The TypedDict of a function's **words."""
+    last = next(reversed(list(signature.parameters.values())), None)
+    if last is None or last.kind is not last.VAR_KEYWORD:
+        return None
+    (words,) = get_args(eval(last.annotation, function.__globals__))  # the annotation is Lumos' own
+    return words  # type: ignore[no-any-return]
 
 
 def _allowed(parameter: inspect.Parameter, function: Callable[..., object]) -> tuple[type, ...]:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lumos.changes.durations import Durations
 from lumos.changes.machine import Machine
-from lumos.changes.settings import check_settings
+from lumos.changes.settings import check_settings, parse_base, parse_settings
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
@@ -45,6 +45,47 @@ class Changes:
         if self.host_factor is not None and not 0 < self.host_factor < float("inf"):
             raise UsageError(f"--host-factor {self.host_factor:g}: a factor must be above 0")
 
+    @classmethod
+    def parse(
+        cls,
+        set: Iterable[str] = (),
+        *,
+        base: Iterable[str] = (),
+        scale: Iterable[str] = (),
+        drop: Iterable[str] = (),
+        fuse: Iterable[str] = (),
+        rank_slowdown: Iterable[str] = (),
+        network: Iterable[str] = (),
+        cluster: str | None = None,
+        base_cluster: str | None = None,
+        repeat: bool = False,
+        host_factor: float | None = None,
+        **settings: str,
+    ) -> Changes:
+        """From the words of the command line. settings: by name, beside those of --set. Raises UsageError for a malformed word."""
+        durations = Durations.parse(scale, drop, fuse, rank_slowdown)
+        wanted = parse_settings((*set, *(f"{key}={value}" for key, value in settings.items())))
+        return cls(wanted, durations, base_cluster, cluster, tuple(network), repeat, host_factor, parse_base(base))
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The words that `parse` makes these changes of, without those that change nothing."""
+        timed = self.durations
+        said = {
+            "set": [f"{key}={value}" for key, value in self.settings.items()],
+            "base": [f"{key}={value}" for key, value in self.base.items()],
+            "scale": [f"{s.glob}={_factor(s.factor)}" for s in timed.scales],
+            "drop": [*timed.drops],
+            "fuse": [*timed.fused],
+            "rank_slowdown": [f"{rank}={_factor(factor)}" for rank, factor in timed.slow],
+            "network": [*self.network],
+            "cluster": self.cluster,
+            "base_cluster": self.base_cluster,
+            "repeat": self.repeat,
+            "host_factor": self.host_factor,
+        }
+        return {key: value for key, value in said.items() if value}
+
     def moves_from(self, measured: Cluster) -> bool:
         """Whether the job is to run on another machine than it was measured on: on another cluster, or beside a host that is described."""
         return self.cluster is not None and (self.host_factor is not None or load_cluster(self.cluster) != measured)
@@ -62,3 +103,8 @@ class Changes:
     def structural(self) -> bool:
         """Whether more than durations of named tasks change."""
         return bool(self.settings or self.cluster or self.network)
+
+
+def _factor(value: float) -> str:
+    """A factor to its last digit, without the .0 of whole ones."""
+    return f"{float(value)!r}".removesuffix(".0")

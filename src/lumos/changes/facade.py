@@ -9,13 +9,12 @@ The keywords are turned into the words of the command line and parsed as those a
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack, cast, overload
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
 
+from lumos.arguments import Meaning
 from lumos.changes.changes import Changes
-from lumos.changes.durations import Durations
 from lumos.changes.grid import Cell, evaluate, parse_grid
-from lumos.changes.settings import parse_base, parse_settings
 from lumos.changes.whatif import answer_changes as answer_of
 from lumos.choices import as_mapping, as_number
 from lumos.errors import UsageError
@@ -24,10 +23,12 @@ from lumos.result import Rows
 from lumos.trace.source import Source, as_job
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lumos.changes.answer import Answer
     from lumos.graph.table import Graph
+
+
+#: Words whose values are no text on the command line either.
+_AS_THEY_ARE = ("cluster", "base_cluster", "repeat", "host_factor")
 
 
 class SettingWords(TypedDict, total=False):
@@ -55,25 +56,20 @@ class SettingWords(TypedDict, total=False):
 
 
 class ChangeWords(SettingWords, total=False):
-    """Everything that can be changed.
+    """Everything that can be changed."""
 
-    scale: factors on the time of tasks, by a glob of their names. drop: globs of tasks to leave out. fuse: globs of neighbouring
-    kernels that become one. rank_slowdown: factors on all work of a rank. cluster: where to run the job instead. base_cluster: where
-    it was recorded, if the trace does not say. Both are a cluster's name or a .toml file. network: factors on "bandwidth" and "latency".
-    host_factor: how much longer the CPU's work takes on `cluster`. base: what was recorded of settings, where that is in question: a
-    number, or a candidate's name (`QuestionError`).
-    """
-
-    scale: Mapping[str, float]
-    drop: str | Sequence[str]
-    fuse: str | Sequence[str]
-    rank_slowdown: Mapping[int, float]
-    cluster: str
-    base_cluster: str
-    network: Mapping[Literal["bandwidth", "latency"], float]
-    repeat: bool
-    host_factor: float
-    base: Mapping[str, int | str]
+    scale: Annotated[Mapping[str, float], Meaning("Multiply the time of tasks whose name matches.", shown="GLOB=F")]
+    drop: Annotated[str | Sequence[str], Meaning("Leave tasks out, with their launches.", shown="GLOB")]
+    fuse: Annotated[str | Sequence[str], Meaning("Make one kernel of neighbouring kernels.", shown="GLOB")]
+    rank_slowdown: Annotated[Mapping[int, float], Meaning("Multiply all work of a rank.", shown="RANK=F")]
+    cluster: Annotated[str, Meaning("Run it on this cluster instead: a name, or a .toml file.", shown="CLUSTER")]
+    base_cluster: Annotated[str, Meaning("Where the job was recorded, if the trace does not say.", shown="CLUSTER")]
+    network: Annotated[
+        Mapping[Literal["bandwidth", "latency"], float], Meaning("Change the network: bandwidth=x2,latency=x0.5.", shown="KEY=xF")
+    ]
+    repeat: Annotated[bool, Meaning("Compare what a loop of the step takes, also where the trace has one step only.")]
+    host_factor: Annotated[float, Meaning("How much longer the CPU's work takes on another cluster.", shown="F")]
+    base: Annotated[Mapping[str, int | str], Meaning("Say what was recorded, where Lumos asks or cannot see it.", shown="KEY=VALUE")]
 
 
 @overload
@@ -128,28 +124,16 @@ def whatif_by_settings(
 
 def changes_of(words: ChangeWords) -> Changes:
     """The changes that the keyword arguments ask for. Raises UsageError where one is unknown or wrong."""
-    rest = cast("dict[str, object]", dict(words))
-    for word in ChangeWords.__optional_keys__ - SettingWords.__optional_keys__:
-        rest.pop(word, None)
-    durations = Durations.parse(
-        (f"{glob}={factor}" for glob, factor in _factors(words.get("scale", {}), "scale", "{'*nccl*': 0.5}")),
-        _several(words.get("drop", ()), "drop"),
-        _several(words.get("fuse", ()), "fuse"),
-        (f"{rank}={factor}" for rank, factor in _factors(words.get("rank_slowdown", {}), "rank_slowdown", "{3: 1.2}")),
-    )
-    settings = parse_settings(f"{key}={_text(value)}" for key, value in rest.items())
-    base = parse_base(f"{key}={value}" for key, value in as_mapping(words.get("base", {}), "base", "{'seq': 512}").items())
-    network = tuple(f"{key}=x{factor}" for key, factor in _factors(words.get("network", {}), "network", "{'bandwidth': 2}"))
-    return Changes(
-        settings,
-        durations,
-        words.get("base_cluster"),
-        words.get("cluster"),
-        network,
-        words.get("repeat", False),
-        words.get("host_factor"),
-        base,
-    )
+    text: dict[str, Any] = {
+        "base": [f"{key}={value}" for key, value in as_mapping(words.get("base", {}), "base", "{'seq': 512}").items()],
+        "scale": [f"{glob}={factor}" for glob, factor in _factors(words.get("scale", {}), "scale", "{'*nccl*': 0.5}")],
+        "drop": _several(words.get("drop", ()), "drop"),
+        "fuse": _several(words.get("fuse", ()), "fuse"),
+        "rank_slowdown": [f"{rank}={factor}" for rank, factor in _factors(words.get("rank_slowdown", {}), "rank_slowdown", "{3: 1.2}")],
+        "network": [f"{key}=x{factor}" for key, factor in _factors(words.get("network", {}), "network", "{'bandwidth': 2}")],
+    }
+    given: dict[str, Any] = {key: value if key in _AS_THEY_ARE else _text(value) for key, value in words.items()}
+    return Changes.parse(**{**given, **text})
 
 
 def _factors(given: object, what: str, example: str) -> list[tuple[object, float]]:

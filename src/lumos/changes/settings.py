@@ -11,6 +11,7 @@ from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from lumos.arguments import MEANINGS
 from lumos.errors import LumosError, UsageError
 from lumos.model.transformer import LARGEST_SIZE, MOST_LAYERS, MOST_TOKENS
 from lumos.vocabulary import Precision, Recompute, Schedule
@@ -53,10 +54,14 @@ class Setting:
     """
 
     key: str
-    help: str
     values: Mapping[Way, tuple[str, ...]]
     least: int = 1
     most: int = LARGEST_SIZE
+
+    @property
+    def help(self) -> str:
+        """What it means."""
+        return MEANINGS[self.key].text.partition(":")[0].removesuffix(".") if self.key in MEANINGS else "Positions of an axis"
 
     @property
     def words(self) -> tuple[str, ...]:
@@ -101,8 +106,8 @@ def _whole(key: str, text: str) -> int:
     return int(text)
 
 
-def _count(key: str, says: str, *ways: Way, least: int = 1, most: int = LARGEST_SIZE) -> Setting:
-    return Setting(key, says, dict.fromkeys(ways, ()), least, most)
+def _count(key: str, *ways: Way, least: int = 1, most: int = LARGEST_SIZE) -> Setting:
+    return Setting(key, dict.fromkeys(ways, ()), least, most)
 
 
 #: Why measured blocks do not show what some words of a setting would change.
@@ -115,24 +120,23 @@ _UNMEASURED = {
 SETTINGS: Mapping[str, Setting] = {
     setting.key: setting
     for setting in (
-        _count("seq", "tokens of a sequence", Way.BLOCKS, Way.PREDICTED, most=MOST_TOKENS),
-        _count("micro_batch", "sequences of a microbatch", Way.BLOCKS, Way.PREDICTED),
-        _count("hidden", "width of the model", Way.BLOCKS, Way.PREDICTED),
-        _count("heads", "attention heads", Way.BLOCKS, Way.PREDICTED),
-        _count("ffn", "width of the feed-forward part", Way.BLOCKS, Way.PREDICTED),
-        _count("vocab", "tokens of the vocabulary", Way.BLOCKS, Way.PREDICTED),
-        _count("layers", "layers of the model", Way.BLOCKS, Way.PREDICTED, most=MOST_LAYERS),
-        _count("pp", "pipeline stages", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
-        _count("vpp", "virtual stages of a device", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
-        _count("microbatches", "microbatches of a step and replica", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
-        _count("dp", "replicas (data parallel)", Way.BLOCKS, Way.PREDICTED),
-        _count("tp", "tensor-parallel ranks", Way.BLOCKS, Way.PREDICTED),
-        _count("cp", "context-parallel ranks", Way.BLOCKS, Way.PREDICTED),
-        _count("ep", "expert-parallel ranks", Way.BLOCKS, Way.PREDICTED),
-        _count("zero", "1 optimizer states sharded, 2 gradients too, 3 parameters too", Way.BLOCKS, Way.PREDICTED, least=0, most=3),
+        _count("seq", Way.BLOCKS, Way.PREDICTED, most=MOST_TOKENS),
+        _count("micro_batch", Way.BLOCKS, Way.PREDICTED),
+        _count("hidden", Way.BLOCKS, Way.PREDICTED),
+        _count("heads", Way.BLOCKS, Way.PREDICTED),
+        _count("ffn", Way.BLOCKS, Way.PREDICTED),
+        _count("vocab", Way.BLOCKS, Way.PREDICTED),
+        _count("layers", Way.BLOCKS, Way.PREDICTED, most=MOST_LAYERS),
+        _count("pp", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
+        _count("vpp", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
+        _count("microbatches", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
+        _count("dp", Way.BLOCKS, Way.PREDICTED),
+        _count("tp", Way.BLOCKS, Way.PREDICTED),
+        _count("cp", Way.BLOCKS, Way.PREDICTED),
+        _count("ep", Way.BLOCKS, Way.PREDICTED),
+        _count("zero", Way.BLOCKS, Way.PREDICTED, least=0, most=3),
         Setting(
             "schedule",
-            "order of the pipeline's passes",
             {
                 Way.PREDICTED: tuple(Schedule),
                 Way.BLOCKS: (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED),
@@ -141,15 +145,13 @@ SETTINGS: Mapping[str, Setting] = {
         ),
         Setting(
             "precision",
-            "types of multiplications and activations",
             {Way.BLOCKS: (Precision.FP32, Precision.TF32, Precision.FP16, Precision.BF16), Way.PREDICTED: tuple(Precision)},
         ),
         Setting(
             "recompute",
-            "what the backward pass computes again",
             {Way.BLOCKS: (Recompute.FULL, Recompute.NONE), Way.PREDICTED: (Recompute.FULL, Recompute.NONE, Recompute.SELECTIVE)},
         ),
-        Setting("cuda_graphs", "the passes over the layers launched as CUDA graphs", {Way.BLOCKS: (ON, OFF), Way.PREDICTED: (ON, OFF)}),
+        Setting("cuda_graphs", {Way.BLOCKS: (ON, OFF), Way.PREDICTED: (ON, OFF)}),
     )
 }
 
@@ -198,7 +200,7 @@ def check_settings(settings: Mapping[str, str]) -> None:
 def known(key: str) -> Setting:
     """The setting of that key. Raises UsageError, with the nearest and all valid keys, where there is none."""
     if AXIS.fullmatch(key):
-        return _count(key, "positions of an axis", Way.BLOCKS, most=MOST_TOKENS)
+        return _count(key, Way.BLOCKS, most=MOST_TOKENS)
     if key not in SETTINGS:
         near = get_close_matches(key, SETTINGS, 1)
         hint = f"; did you mean {near[0]!r}?" if near else ""

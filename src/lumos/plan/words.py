@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypedDict, cast
 
@@ -12,14 +13,11 @@ from lumos.errors import UsageError
 from lumos.plan.configuration import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
 
 class PlanWords(TypedDict, total=False):
-    """Sizes and choices of a parallel plan, and the framework that runs it, in the words of `lumos predict`.
-
-    switches: single switches of the framework's profile, by name.
-    """
+    """Sizes and choices of a parallel plan, and the framework that runs it, in the words of `lumos predict`."""
 
     micro_batch: int
     tp: int
@@ -42,7 +40,7 @@ class PlanWords(TypedDict, total=False):
 
 
 class JobWords(PlanWords, total=False):
-    """A whole job: a known model or a config.json, a known cluster or a .toml file, devices, sequences of a step, tokens of each."""
+    """A whole job."""
 
     model: str
     cluster: str

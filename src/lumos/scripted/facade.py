@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumos.changes.answer import Answer
-    from lumos.changes.facade import ChangeWords
     from lumos.changes.grid import Cell
     from lumos.graph.table import Graph
     from lumos.scripted.origin import TaskOrigins
@@ -49,7 +48,7 @@ def whatif(
     before: str | Sequence[str] | None = None,
     after: str | Sequence[str] | None = None,
     ranks: int | None = None,
-    **changes: Unpack[ChangeWords],
+    **changes: Unpack[facade.ChangeWords],
 ) -> Answer: ...
 
 
@@ -63,7 +62,7 @@ def whatif(
     grid: Mapping[str, Sequence[object]],
     before: None = None,
     after: None = None,
-    **changes: Unpack[ChangeWords],
+    **changes: Unpack[facade.ChangeWords],
 ) -> Rows[Cell]: ...
 
 
@@ -78,7 +77,7 @@ def whatif(
     before: str | Sequence[str] | None = None,
     after: str | Sequence[str],
     ranks: int | None = None,
-    **changes: Unpack[ChangeWords],
+    **changes: Unpack[facade.ChangeWords],
 ) -> Rows[ScriptCell]: ...
 
 
@@ -92,7 +91,7 @@ def whatif(
     before: str | Sequence[str] | None = None,
     after: str | Sequence[str] | None = None,
     ranks: int | None = None,
-    **changes: Unpack[ChangeWords],
+    **changes: Unpack[facade.ChangeWords],
 ) -> Answer | Rows[Cell] | Rows[ScriptCell]:
     """The step of the job under `changes`, compared with that of the job as it is.
 

@@ -11,8 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
+from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
 
+from lumos.arguments import Meaning
 from lumos.blocks.price import Pricer
 from lumos.changes.predicted import predicted_job
 from lumos.choices import as_mapping, as_number, check_choice
@@ -57,16 +58,7 @@ class SpaceWords(TypedDict, total=False):
 
 
 class SearchWords(SpaceWords, total=False):
-    """What is searched and how.
-
-    model, cluster, gpus, global_batch, seq: the job; with files of a prediction, another cluster and other sizes than theirs.
-    switches: single switches of the framework's profile, by name, in every plan.
-    refine: how many plans are simulated in full (10). require: conditions, such as "memory.peak_bytes < 70e9". reserve_gb: memory of each
-    device that plans may not use. proved: only schedules that were compared with measured runs. mixed_with: clusters whose nodes are part
-    of the job too. tokens: of the whole training run, for its days and dollars; price: dollars of a device and hour, in place of a
-    published price. prune: skip plans whose lower bound is too slow (True). engine: "local", or "ray" for a Ray cluster, that at
-    ray_address. progress: called with the stage of the search, and how much of the stage is done and in all.
-    """
+    """What is searched and how; with files of a prediction, cluster and sizes other than theirs."""
 
     model: str
     cluster: str
@@ -76,17 +68,17 @@ class SearchWords(SpaceWords, total=False):
     precision: str
     framework: str
     switches: Mapping[str, object]
-    refine: int
-    require: Words
-    reserve_gb: float
-    proved: bool
-    mixed_with: Words
-    tokens: float
-    price: float
-    prune: bool
-    engine: str
-    ray_address: str
-    progress: _Report
+    refine: Annotated[int, Meaning("Plans that are simulated in full (10).", least=1)]
+    require: Annotated[Words, Meaning("A condition: 'memory.peak_bytes < 70e9'.", shown="EXPR")]
+    reserve_gb: Annotated[float, Meaning("Memory of each device that plans may not use, GB.", least=0)]
+    proved: Annotated[bool, Meaning("Only schedules that were compared with measured runs.")]
+    mixed_with: Annotated[Words, Meaning("Nodes of this cluster are part of the job too.", shown="CLUSTER")]
+    tokens: Annotated[float, Meaning("Tokens of the whole training run: its days and dollars.", least=1)]
+    price: Annotated[float, Meaning("Dollars of a device and hour, in place of a published price.", least=0)]
+    prune: Annotated[bool, Meaning("Leave out plans that are proved slower (the default).")]
+    engine: Annotated[str, Meaning("local, or ray (a cluster).")]
+    ray_address: Annotated[str, Meaning("The address of a running Ray cluster.")]
+    progress: Annotated[_Report, Meaning("Called with the stage of the search, and how much of the stage is done and in all.")]
 
 
 class Swept(NamedTuple):
