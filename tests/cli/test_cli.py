@@ -127,3 +127,20 @@ def test_a_verb_rarely_looks_for_cycles_among_its_values() -> None:
         "except SystemExit: sys.exit(gc.get_threshold()[0] != GARBAGE_AFTER)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False, capture_output=True).returncode == 0
+
+
+@pytest.mark.parametrize("verb", ["predict", "explain", "search", "whatif", "report"])
+def test_verbs_about_plans_spell_their_options_alike(verb):
+    options = {spelled for option in load(verb).params for spelled in option.opts}
+    sizes = "seq tp pp vpp cp ep dp zero micro-batch schedule recompute precision set"
+    assert {f"--{size}" for size in sizes.split()} <= options
+
+
+def test_the_general_form_of_an_option_is_that_option(lumos):
+    job = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 8, "--global-batch", 16, "--seq", 4096)
+    by_name = lumos("predict", *job, "--tp", 2, "--switch", "fusion=eager", "--json").json
+    assert lumos("predict", *job, "--set", "tp=2", "--set", "fusion=eager", "--json").json == by_name
+    twice = lumos("predict", *job, "--tp", 2, "--set", "tp=4")
+    assert twice.status == 2 and "give one of them" in " ".join(twice.err.split())
+    whatif = ("whatif", Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu", "--json")
+    assert lumos(*whatif, "--layers", 8).json == lumos(*whatif, "--set", "layers=8").json

@@ -24,7 +24,6 @@ __all__ = [
     "Perfetto",
     "RayAddress",
     "Repair",
-    "Switch",
     "console",
     "next_command",
     "plain",
@@ -40,12 +39,6 @@ Json = Annotated[bool, typer.Option("--json", help="Write one JSON object instea
 Engine = Annotated[str, typer.Option(help="Where files are read: local, or ray (on a cluster that has them at the same paths).")]
 RayAddress = Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)]
 Force = Annotated[bool, typer.Option("--force", help="Answer also where the recording cannot give a sound answer.")]
-Switch = Annotated[
-    list[str] | None,
-    typer.Option(metavar="KEY=VALUE", help="Set a switch of the framework's profile; repeatable.", show_default=False),
-]
-#: A size of a plan.
-Count = Annotated[int | None, typer.Option(min=1, show_default=False)]
 Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not valid JSON, and repair what can be repaired.")]
 
 #: Where verbs that answer about a job write that job.

@@ -6,43 +6,17 @@ from typing import Annotated, Any
 
 import typer
 
-from lumos.choices import one_or_other
-from lumos.cli.output import Chakra, Count, Json, Kineto, Perfetto, Switch, console, write_json
-from lumos.vocabulary import Precision, Recompute, Schedule
+from lumos.cli.options import Assigned, takes, with_assigned
+from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
+from lumos.plan.words import JobWords
 
 
+@takes(JobWords)
 def command(
     file: Annotated[
         str | None, typer.Argument(metavar="[FILE.toml]", help="A file of settings; options override them.", show_default=False)
     ] = None,
-    model: Annotated[str | None, typer.Option(help="A known model, or the path of a Hugging Face config.json.", show_default=False)] = None,
-    cluster: Annotated[str | None, typer.Option(help="A known cluster, or the path of a .toml file.", show_default=False)] = None,
-    gpus: Annotated[int | None, typer.Option(min=1, help="Devices of the job.", show_default=False)] = None,
-    global_batch: Annotated[int | None, typer.Option(min=1, help="Sequences of a step.", show_default=False)] = None,
-    seq: Annotated[int | None, typer.Option(min=1, help="Tokens of a sequence.", show_default=False)] = None,
-    micro_batch: Count = None,
-    tp: Count = None,
-    pp: Count = None,
-    vpp: Count = None,
-    cp: Count = None,
-    ep: Count = None,
-    dp: Count = None,
-    zero: Annotated[
-        int | None, typer.Option(min=0, max=3, help="0 none, 1 optimizer, 2 gradients, 3 parameters (FSDP).", show_default=False)
-    ] = None,
-    shard: Annotated[int | None, typer.Option(min=0, help="Devices that share a set of shards.", show_default=False)] = None,
-    sequence_parallel: Annotated[bool | None, typer.Option("--sequence-parallel/--no-sequence-parallel", show_default=False)] = None,
-    recompute: Annotated[str | None, typer.Option(help=one_or_other(Recompute), show_default=False)] = None,
-    recompute_layers: Annotated[int | None, typer.Option(min=0, help="Layers of a stage that are recomputed.", show_default=False)] = None,
-    precision: Annotated[str | None, typer.Option(help=one_or_other(Precision), show_default=False)] = None,
-    schedule: Annotated[str | None, typer.Option(help=one_or_other(Schedule), show_default=False)] = None,
-    lora_rank: Annotated[int | None, typer.Option(min=0, help="Train adapters of this rank only.", show_default=False)] = None,
-    document: Annotated[
-        int | None,
-        typer.Option(min=0, help="Mean tokens of the documents that are packed into a sequence (0: one document).", show_default=False),
-    ] = None,
-    framework: Annotated[str | None, typer.Option(help="Profile: megatron-core, nemo, fsdp, …", show_default=False)] = None,
-    switch: Switch = None,
+    assigned: Assigned = None,
     measured: Annotated[
         list[str] | None,
         typer.Option(metavar="FILE.csv", help="Steps of your own, as validate reads them: they calibrate the answer.", show_default=False),
@@ -61,24 +35,22 @@ def command(
     clock_offset: Annotated[float, typer.Option(min=0.0, help="Spread of the ranks' clocks in --kineto, µs.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Seed of jitter and clock offsets.")] = 0,
     json: Json = False,
+    **words: Any,
 ) -> None:
     """Predict the step of a configuration: how long it takes, how much memory it needs, what bounds it.
 
     Where no size of the plan is given, that of the fastest plan that fits. The exit status is 1 where nothing fits.
     """
-    given: dict[str, Any] = {key: value for key, value in locals().items() if value is not None}
     from lumos.errors import UsageError
     from lumos.output_files import check_outputs, check_places
-    from lumos.plan.words import JobWords, switches_of
     from lumos.searching.choice import predict
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
-    words = {key: value for key, value in given.items() if key in JobWords.__optional_keys__}
     check_outputs((perfetto, chakra, kineto, plot), (*(() if file is None else (file,)), *(measured or ())))
     check_places(perfetto, plot)
     coarse = False if any((perfetto, chakra, kineto)) else blocks
-    prediction = predict(file, blocks=coarse, measured=measured or (), switches=switches_of(switch or ()), **words)
+    prediction = predict(file, blocks=coarse, measured=measured or (), **with_assigned(words, assigned))
     if plot is not None:
         from lumos.reports.plots.predict import plot_prediction
 

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from lumos.changes.facade import ChangeWords, SettingWords
+from lumos.cli.options import Assigned, takes
 from lumos.cli.output import Clock, Force, Json, Paths, Repair, console, plain, write_json
 from lumos.cli.progress import progress
 
 
+@takes(ChangeWords, texts=SettingWords, shown="VALUE")
 def command(
     paths: Paths,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the report.")],
     step: Annotated[
         str | None, typer.Option(metavar="NAME", help="The step that the timeline shows: its name, or the number after its #.")
     ] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="What if: change the plan, the model or a size; repeatable.")
-    ] = None,
-    scale: Annotated[
-        list[str] | None, typer.Option(metavar="GLOB=F", help="What if: multiply the time of tasks whose name matches; repeatable.")
-    ] = None,
-    drop: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="What if: leave tasks out; repeatable.")] = None,
-    fuse: Annotated[list[str] | None, typer.Option(metavar="GLOB", help="What if: make neighbouring kernels one; repeatable.")] = None,
-    rank_slowdown: Annotated[
-        list[str] | None, typer.Option(metavar="RANK=F", help="What if: multiply all work of a rank; repeatable.")
-    ] = None,
-    cluster: Annotated[str | None, typer.Option(metavar="CLUSTER", help="What if: run it on this cluster instead.")] = None,
-    network: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=xF", help="What if: change the network: bandwidth=x2,latency=x0.5.")
-    ] = None,
-    base_cluster: Annotated[
-        str | None, typer.Option(metavar="CLUSTER", help="What if: where the job was recorded, if the trace does not say.")
-    ] = None,
+    assigned: Assigned = None,
     force: Force = False,
     repair: Repair = False,
     json: Json = False,
+    **words: Any,
 ) -> None:
     """Write one HTML file that shows where the job's time goes: steps, timeline, critical path, collectives, stragglers.
 
@@ -46,16 +33,13 @@ def command(
     import shlex
 
     from lumos.changes.changes import Changes
-    from lumos.changes.durations import Durations
-    from lumos.changes.settings import parse_settings
     from lumos.output_files import check_places
     from lumos.reports.facade import write
     from lumos.reports.page.document import ReportedJob
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
-    durations = Durations.parse(scale or (), drop or (), fuse or (), rank_slowdown or ())
-    changes = Changes(parse_settings(settings or ()), durations, base_cluster, cluster, tuple(network or ()))
+    changes = Changes.parse(assigned or (), **words)
     keep_inputs(paths, output)
     check_places(output)
     clock = Clock()

@@ -1,0 +1,89 @@
+"""Options that are declared where the façade declares them: a word of one of its functions is an option of the verb of that name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Mapping
+from functools import wraps
+from typing import Annotated, Any, get_origin
+
+import typer
+
+from lumos.arguments import Meaning, declared
+
+#: The one word that the command line has in the singular, as each of its values is one.
+_SPELLED = {"switches": "--switch"}
+
+#: The general form of the options that are settings of a plan.
+Assigned = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any of these settings as KEY=VALUE; repeatable.")]
+
+
+def takes(words: type, texts: type | None = None, shown: str | None = None) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A verb that has an option for each word which its own parameters do not name, and gets those that were given.
+
+    texts: words whose values, as `shown`, the façade parses itself: several of them, a range, a factor.
+    """
+    as_text = frozenset() if texts is None else frozenset(texts.__annotations__)
+
+    def with_options(command: Callable[..., None]) -> Callable[..., None]:
+        own = {p.name: p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD}
+        made = {key: _option(key, *of, shown, as_text=key in as_text) for key, of in declared(words).items() if key not in own}
+        arguments = {key: p for key, p in own.items() if _is_argument(p.annotation)}
+        options = {key: _parameter(key, annotation) for key, annotation in made.items() if annotation is not None}
+
+        @wraps(command)
+        def verb(**given: Any) -> None:
+            command(**{key: value for key, value in given.items() if key in own or value is not None})
+
+        every = {**arguments, **options, **own}
+        verb.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [p.replace(kind=p.KEYWORD_ONLY) for p in every.values()]
+        )
+        verb.__annotations__ = {key: p.annotation for key, p in every.items()}
+        return verb
+
+    return with_options
+
+
+def _parameter(key: str, annotation: Any) -> inspect.Parameter:
+    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+def _is_argument(annotation: Any) -> bool:
+    return any(type(said).__name__ == "ArgumentInfo" for said in getattr(annotation, "__metadata__", ()))
+
+
+def _option(key: str, kind: Any, meaning: Meaning, shown: str | None, *, as_text: bool) -> Any:
+    """The annotation of an option as typer reads it; None for a word that no command line can say: a function."""
+    if get_origin(kind) is Callable or kind is Callable:
+        return None
+    name = _SPELLED.get(key, f"--{key.replace('_', '-')}")
+    if kind is bool:
+        return Annotated[bool | None, typer.Option(f"{name}/--no-{name[2:]}", help=meaning.text, show_default=False)]
+    if as_text or kind is str:
+        metavar = shown if as_text else meaning.shown
+        return Annotated[str | None, typer.Option(name, metavar=metavar, help=meaning.text, show_default=False)]
+    if kind in (int, float):
+        bounds: dict[str, Any] = {"min": meaning.least, "max": meaning.most, "metavar": meaning.shown}
+        return Annotated[kind | None, typer.Option(name, help=meaning.text, show_default=False, **bounds)]
+    several = f"{meaning.text.removesuffix('.')}; repeatable."
+    return Annotated[list[str] | None, typer.Option(name, metavar=meaning.shown, help=several, show_default=False)]
+
+
+def with_assigned(words: Mapping[str, Any], assigned: Iterable[str] | None) -> dict[str, Any]:
+    """The settings of a plan that options and `--set` name. Raises UsageError for a word that is no setting, and for one given twice."""
+    from lumos.errors import UsageError
+    from lumos.plan.words import switches_of
+    from lumos.searching.settings import settings_of
+
+    out = {**words, "switches": switches_of(words.get("switches", ()))}
+    for word in assigned or ():
+        said = settings_of(word)
+        key = word.partition("=")[0].strip().replace("-", "_")
+        if said.switches:
+            out["switches"] |= said.switches
+        elif key in words:
+            raise UsageError(f"--set {word} and --{key.replace('_', '-')} both say what {key} is; give one of them")
+        else:
+            out[key] = getattr(said, key)
+    return out
