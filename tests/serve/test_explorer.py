@@ -59,7 +59,7 @@ def test_a_slider_shows_the_step_that_the_api_gives(opened, explorer):
     add(opened, "aten::mm")
     for factor in (0.25, 1.5):
         slide(opened, factor)
-        expected = explorer.ask("/api/whatif", {"scale": [{"glob": "aten::mm", "factor": factor}]}).json
+        expected = explorer.ask("/api/whatif", {"scale": [f"aten::mm={factor}"]}).json
         assert float(opened.run(f"{BENCH}.dataset.stepTime")) == expected["step_time_s"]
         shown = opened.run("document.querySelector('#bench .big').textContent")
         assert shown == f"{expected['step_time_s'] * 1e3:.{1 if expected['step_time_s'] >= 0.1 else 2}f} ms"
@@ -72,7 +72,7 @@ def test_a_change_of_the_plan_is_asked_in_the_background(opened, explorer):
     opened.wait(f"{BENCH}.dataset.state === 'settled' && document.querySelector('#bench .change input') !== null")
     opened.run("(() => { const i = document.querySelector('#bench .change input'); i.value = 8; i.dispatchEvent(new Event('change')); })()")
     opened.wait(f"{BENCH}.dataset.state === 'settled' && {BENCH}.dataset.stepTime > 0.3", 60)
-    number = explorer.ask("/api/work", {"settings": {"layers": "8"}}).json["work"]
+    number = explorer.ask("/api/work", {"set": ["layers=8"]}).json["work"]
     explorer.session.work(number).wait(60)
     expected = explorer.ask(f"/api/work/{number}").json["answer"]["step_time_s"]
     assert float(opened.run(f"{BENCH}.dataset.stepTime")) == expected

@@ -15,12 +15,10 @@ from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.config import JsonDict
 from starlette.exceptions import HTTPException
 
 from lumos.changes.changes import Changes
-from lumos.changes.durations import Durations, Scale
-from lumos.changes.settings import SETTINGS, Setting, SettingKind, parse_base, parse_settings
+from lumos.changes.settings import SETTINGS, Setting, in_words
 from lumos.cost.cluster import cluster_names
 from lumos.errors import LumosError, QuestionError, UsageError
 from lumos.reports.page.html import MODULES, json_text, page, plotly_source, static
@@ -36,12 +34,6 @@ OWN_MODULES = ("api.js", "bench.js", "explorer.js", "api_page.js")
 FILES = dict.fromkeys((*MODULES, *OWN_MODULES), "text/javascript") | {"page.css": "text/css"}
 
 
-def _schema(setting: Setting) -> JsonDict:
-    """The JSON schema of a setting, for the description of the API."""
-    what: JsonDict = {"type": "string", "description": f"{setting.help}; can be changed through {' or '.join(setting.values)}"}
-    return what | ({"pattern": "^[0-9]+$"} if setting.kind is SettingKind.COUNT else {"enum": list(setting.words)})
-
-
 def _offered(setting: Setting) -> dict[str, Any]:
     """What the explorer's form needs to know about a setting."""
     return {
@@ -54,54 +46,32 @@ def _offered(setting: Setting) -> dict[str, Any]:
     }
 
 
-class ScaleChange(BaseModel):
-    """Multiply the durations of the tasks that match."""
-
-    model_config = ConfigDict(extra="forbid")
-    glob: str = Field(min_length=1, max_length=500, description="a shell glob over names; cpu:GLOB, device:GLOB, operator:GLOB restrict it")
-    factor: float = Field(ge=0, le=1e6, allow_inf_nan=False)
-
-
-class SlowRank(BaseModel):
-    """Multiply all work of a rank, CPU and device; transfers keep their time."""
-
-    model_config = ConfigDict(extra="forbid")
-    rank: int = Field(ge=0)
-    factor: float = Field(ge=0, le=1e6, allow_inf_nan=False)
+#: So many changes of one kind, of so many characters each, are accepted.
+_MOST_CHANGES, _MOST_CHARACTERS = 64, 500
+_Texts = Annotated[list[Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]], Field(max_length=_MOST_CHANGES)]
+_Cluster = Annotated[str | None, Field(max_length=100)]
 
 
 class ChangesAsked(BaseModel):
-    """Changes of a job. They are applied in this order: settings of the plan and the model, drop, fuse, scale, slow ranks."""
+    """Changes of a job, in the words of `lumos whatif`. They are applied in this order: set, drop, fuse, scale, rank_slowdown."""
 
     model_config = ConfigDict(extra="forbid")
-    settings: dict[str, str] = Field(
-        default={},
-        max_length=64,
-        description="by key, with values as text",
-        json_schema_extra={"properties": {s.key: _schema(s) for s in SETTINGS.values()}, "additionalProperties": False},
-    )
-    base: dict[str, Annotated[str, Field(max_length=200)]] = Field(
-        default={}, max_length=64, description="what was recorded of a setting, by key: a number, or the name of a candidate"
-    )
-    base_cluster: str | None = Field(default=None, max_length=100, description="where the job was recorded: a name of lumos clusters")
-    cluster: str | None = Field(default=None, max_length=100, description="run it there instead: a name of lumos clusters")
-    network: list[Annotated[str, Field(max_length=100)]] = Field(default=[], max_length=8, description="bandwidth=x2, latency=x0.5")
-    scale: list[ScaleChange] = Field(default=[], max_length=64)
-    drop: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default=[], max_length=64)
-    fuse: list[Annotated[str, Field(min_length=1, max_length=500)]] = Field(default=[], max_length=64)
-    rank_slowdown: list[SlowRank] = Field(default=[], max_length=64)
+    set: _Texts = Field(default=[], description=f"KEY=VALUE: {in_words()}")
+    base: _Texts = Field(default=[], description="KEY=VALUE: what was recorded of a setting, a number or the name of a candidate")
+    scale: _Texts = Field(default=[], description="GLOB=F: multiply the time of tasks whose name matches")
+    drop: _Texts = Field(default=[], description="GLOB: leave tasks out, with their launches")
+    fuse: _Texts = Field(default=[], description="GLOB: make one kernel of neighbouring kernels")
+    rank_slowdown: _Texts = Field(default=[], description="RANK=F: multiply all work of a rank")
+    network: _Texts = Field(default=[], description="bandwidth=x2, latency=x0.5")
+    cluster: _Cluster = Field(default=None, description="run it there instead: a name of lumos clusters")
+    base_cluster: _Cluster = Field(default=None, description="where the job was recorded: a name of lumos clusters")
 
     def changes(self) -> Changes:
-        """The changes as `whatif` takes them. Raises UsageError for an unknown setting or cluster; the path of a file is not accepted."""
+        """The changes as `whatif` takes them. Raises UsageError for a wrong word or an unknown cluster; no path of a file is accepted."""
         for name in (self.base_cluster, self.cluster):
             if name is not None and name not in cluster_names():
                 raise UsageError(f"{name!r} is not a cluster; valid are {', '.join(cluster_names())}")
-        scales = tuple(Scale(s.glob, s.factor) for s in self.scale)
-        slow = tuple((s.rank, s.factor) for s in self.rank_slowdown)
-        settings = parse_settings(f"{key}={value}" for key, value in self.settings.items())
-        durations = Durations(scales, tuple(self.drop), tuple(self.fuse), slow)
-        base = parse_base(f"{key}={value}" for key, value in self.base.items())
-        return Changes(settings, durations, self.base_cluster, self.cluster, tuple(self.network), base=base)
+        return Changes.parse(**{key: getattr(self, key) for key in ChangesAsked.model_fields})
 
 
 class WhatIf(ChangesAsked):
@@ -268,22 +238,7 @@ def _whatif(app: FastAPI, session: Session) -> None:
 
 def _scenario(session: Session, loaded: Loaded, number: int, name: str, changes: Changes) -> dict[str, Any]:
     answer = loaded.whatif(changes, moved=False)
-    return {"number": number, "name": name, "changes": _as_request(changes), "answer": answer, **_equivalents(session, changes)}
-
-
-def _as_request(changes: Changes) -> dict[str, Any]:
-    durations = changes.durations
-    return {
-        "settings": dict(changes.settings),
-        "base": dict(changes.base),
-        "base_cluster": changes.base_cluster,
-        "cluster": changes.cluster,
-        "network": changes.network,
-        "scale": [s._asdict() for s in durations.scales],
-        "drop": durations.drops,
-        "fuse": durations.fused,
-        "rank_slowdown": [{"rank": rank, "factor": factor} for rank, factor in durations.slow],
-    }
+    return {"number": number, "name": name, "changes": changes.words, "answer": answer, **_equivalents(session, changes)}
 
 
 def _equivalents(session: Session, changes: Changes) -> dict[str, str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -186,43 +186,25 @@ class Session:
 
 def command_line(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:
     """The `lumos whatif` command with the same answer."""
-    durations = changes.durations
     words = ["lumos", "whatif", *paths]
-    words += [w for key, value in changes.settings.items() for w in ("--set", f"{key}={value}")]
-    words += [w for key, value in changes.base.items() for w in ("--base", f"{key}={value}")]
-    words += [w for s in durations.scales for w in ("--scale", f"{s.glob}={s.factor:g}")]
-    words += [w for glob in durations.drops for w in ("--drop", glob)]
-    words += [w for glob in durations.fused for w in ("--fuse", glob)]
-    words += [w for rank, factor in durations.slow for w in ("--rank-slowdown", f"{rank}={factor:g}")]
-    words += [w for change in changes.network for w in ("--network", change)]
-    words += ["--cluster", changes.cluster] if changes.cluster else []
-    words += ["--base-cluster", changes.base_cluster] if changes.base_cluster else []
-    words += ["--force"] if force else []
+    for key, value in {**changes.words, **({"force": True} if force else {})}.items():
+        option = f"--{key.replace('_', '-')}"
+        words += [option] if value is True else [w for one in (value if isinstance(value, list) else [value]) for w in (option, str(one))]
     return shlex.join(words)
 
 
 def python_code(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:
     """A Python program with the same answer."""
     durations = changes.durations
-    network = [word.partition("=") for words in changes.network for word in words.split(",")]
-    words = {
-        **{key: repr(int(value) if is_whole(value) else value) for key, value in changes.settings.items()},
-        "base": repr(dict(changes.base)) if changes.base else "",
-        "scale": _mapping((repr(s.glob), f"{s.factor:g}") for s in durations.scales),
-        "drop": repr(list(durations.drops)) if durations.drops else "",
-        "fuse": repr(list(durations.fused)) if durations.fused else "",
-        "rank_slowdown": _mapping((str(rank), f"{factor:g}") for rank, factor in durations.slow),
-        "cluster": repr(changes.cluster) if changes.cluster else "",
-        "base_cluster": repr(changes.base_cluster) if changes.base_cluster else "",
-        "force": "True" if force else "",
-        "network": _mapping((repr(key.strip()), factor.strip().removeprefix("x")) for key, _, factor in network),
+    network = [pair.partition("=") for several in changes.network for pair in several.split(",")]
+    in_python = {
+        "base": dict(changes.base),
+        "scale": {s.glob: s.factor for s in durations.scales},
+        "rank_slowdown": dict(durations.slow),
+        "network": {key.strip(): float(factor.strip().removeprefix("x")) for key, _, factor in network},
     }
-    arguments = "".join(f", {key}={text}" for key, text in words.items() if text)
-    files = repr(paths[0]) if len(paths) == 1 else repr(list(paths))
-    return f"import lumos\n\nprint(lumos.whatif({files}{arguments}).outcome.step_time_s)\n"
-
-
-def _mapping(items: Iterable[tuple[str, str]]) -> str:
-    """The source of a dict with those keys and values; nothing for none."""
-    inner = ", ".join(f"{key}: {value}" for key, value in items)
-    return f"{{{inner}}}" if inner else ""
+    settings = {key: int(value) if is_whole(value) else value for key, value in changes.settings.items()}
+    others = {key: in_python.get(key, value) for key, value in changes.words.items() if key != "set"}
+    files = paths[0] if len(paths) == 1 else list(paths)
+    arguments = "".join(f", {key}={value!r}" for key, value in {**settings, **others, **({"force": True} if force else {})}.items())
+    return f"import lumos\n\nprint(lumos.whatif({files!r}{arguments}).outcome.step_time_s)\n"

@@ -20,20 +20,16 @@ export function bench(doc, names, settings) {
   const command = el("pre", { tabindex: "0" }), python = el("pre", { tabindex: "0" }), scenarios = el("div");
   const element = el("div", { id: "bench" });
 
-  const request = () => ({
-    settings: Object.fromEntries(changes.filter((c) => c.kind === "set").map((c) => [c.key, String(c.value)])),
-    ...(recordedOn.value ? { base_cluster: recordedOn.value } : {}),
-    ...(runOn.value ? { cluster: runOn.value } : {}),
-    network: changes.filter((c) => c.kind === "network").map((c) => `${c.key}=x${c.factor}`),
-    scale: changes.filter((c) => c.kind === "scale").map((c) => ({ glob: c.glob, factor: c.factor })),
-    drop: changes.filter((c) => c.kind === "drop").map((c) => c.glob),
-    fuse: changes.filter((c) => c.kind === "fuse").map((c) => c.glob),
-    rank_slowdown: changes.filter((c) => c.kind === "rank_slowdown").map((c) => ({ rank: c.rank, factor: c.factor })),
-  });
+  // The changes in the words of the command line: KEY=VALUE, GLOB=F, RANK=F or GLOB, by kind.
+  const request = () => {
+    const asked = { ...(recordedOn.value ? { base_cluster: recordedOn.value } : {}), ...(runOn.value ? { cluster: runOn.value } : {}) };
+    for (const { kind, name, value } of changes) (asked[kind] ??= []).push(value === undefined ? name : kind === "network" ? `${name}=x${value}` : `${name}=${value}`);
+    return asked;
+  };
 
   const answer = latest(async ({ full }) => {
     try {
-      const asked = request(), long = Object.keys(asked.settings).length > 0 || asked.network.length > 0 || "cluster" in asked;
+      const asked = request(), long = ["set", "network", "cluster"].some((kind) => kind in asked);
       if (long && !full) return; // a change of the plan takes too long to answer while a slider moves: ask once it rests
       const found = long ? await inBackground(asked) : await ask("/api/whatif", { ...asked, moved: full });
       if (!found) return;
@@ -81,11 +77,11 @@ export function bench(doc, names, settings) {
   }
 
   function row(change) {
-    const what = { scale: `scale ${change.glob}`, drop: `drop ${change.glob}`, fuse: `fuse ${change.glob}`, rank_slowdown: `rank ${change.rank} slower`, set: change.key, network: `network ${change.key}` }[change.kind];
+    const what = { rank_slowdown: `rank ${change.name} slower`, set: change.name }[change.kind] ?? `${change.kind} ${change.name}`;
     const remove = el("button", { type: "button", "aria-label": `remove: ${what}`, onclick: () => { changes = changes.filter((c) => c !== change); render(); turn(); } }, "×");
     const out = el("div", { class: "change" }, el("div", { class: "what" }, what), remove);
     if (change.kind === "set") {
-      const { words, least, most, help, valid_for: ways } = settings.settings[change.key];
+      const { words, least, most, help, valid_for: ways } = settings.settings[change.name];
       const input = words.length ? el("select", {}, ...words.map((v) => el("option", { value: v, selected: v === change.value }, v))) : el("input", { type: "number", min: least, max: most, step: "1", value: change.value });
       input.title = `${help}; can be changed through ${ways.join(" or ")}`;
       input.setAttribute("aria-label", what);
@@ -93,16 +89,16 @@ export function bench(doc, names, settings) {
       out.append(input);
       return out;
     }
-    if (change.factor === undefined) return out;
+    if (change.value === undefined) return out;
     const set = (value) => {
       if (!Number.isFinite(value) || value < 0) return;
-      change.factor = value;
+      change.value = value;
       slider.value = value;
       field.value = Number(value.toFixed(4));
       turn();
     };
-    const slider = el("input", { type: "range", min: "0", max: change.kind === "network" ? "4" : "2", step: "0.01", value: change.factor, "aria-label": `factor of ${what}`, oninput: () => set(Number(slider.value)) });
-    const field = el("input", { type: "number", min: "0", step: "0.05", value: change.factor, "aria-label": `factor of ${what}, as a number`, onchange: () => set(Number(field.value)) });
+    const slider = el("input", { type: "range", min: "0", max: change.kind === "network" ? "4" : "2", step: "0.01", value: change.value, "aria-label": `factor of ${what}`, oninput: () => set(Number(slider.value)) });
+    const field = el("input", { type: "number", min: "0", step: "0.05", value: change.value, "aria-label": `factor of ${what}, as a number`, onchange: () => set(Number(field.value)) });
     out.append(slider, field);
     return out;
   }
@@ -126,13 +122,13 @@ export function bench(doc, names, settings) {
     const link = el("select", { "aria-label": "of the network", hidden: true }, ...["bandwidth", "latency"].map((k) => el("option", { value: k }, k)));
     const form = el("form", { class: "bar", onsubmit: (e) => {
       e.preventDefault();
-      if (kind.value === "rank_slowdown") add({ kind: "rank_slowdown", rank: Number(rank.value), factor: 1.2 });
-      else if (kind.value === "set") add({ kind: "set", key: key.value, value: settings.settings[key.value].words[0] ?? known(key.value) });
-      else if (kind.value === "network") add({ kind: "network", key: link.value, factor: link.value === "bandwidth" ? 2 : 0.5 });
-      else if (glob.value.trim()) add({ kind: kind.value, glob: glob.value.trim(), ...(kind.value === "scale" ? { factor: 0.5 } : {}) });
+      if (kind.value === "rank_slowdown") add({ kind: "rank_slowdown", name: rank.value, value: 1.2 });
+      else if (kind.value === "set") add({ kind: "set", name: key.value, value: settings.settings[key.value].words[0] ?? known(key.value) });
+      else if (kind.value === "network") add({ kind: "network", name: link.value, value: link.value === "bandwidth" ? 2 : 0.5 });
+      else if (glob.value.trim()) add({ kind: kind.value, name: glob.value.trim(), ...(kind.value === "scale" ? { value: 0.5 } : {}) });
       glob.value = "";
     } }, kind, glob, rank, key, link, el("button", {}, "add"), options);
-    const quick = names.slice(0, 6).map((n) => el("button", { type: "button", title: n.name, onclick: () => add({ kind: "scale", glob: escapeGlob(n.name), factor: 0.8 }) }, n.name.length > 34 ? `${n.name.slice(0, 33)}…` : n.name));
+    const quick = names.slice(0, 6).map((n) => el("button", { type: "button", title: n.name, onclick: () => add({ kind: "scale", name: escapeGlob(n.name), value: 0.8 }) }, n.name.length > 34 ? `${n.name.slice(0, 33)}…` : n.name));
     return [form, el("div", { class: "bar" }, el("span", { class: "hint" }, "most time:"), ...quick)];
   }
 
@@ -161,12 +157,10 @@ export function bench(doc, names, settings) {
 
   function set(wanted) {
     [recordedOn.value, runOn.value] = [wanted.base_cluster ?? "", wanted.cluster ?? ""];
-    changes = [
-      ...(wanted.network ?? []).map((n) => { const [key, factor] = n.split("=x"); return { kind: "network", key, factor: Number(factor) }; }),
-      ...Object.entries(wanted.settings ?? {}).map(([key, value]) => ({ kind: "set", key, value })),
-      ...wanted.scale.map((s) => ({ kind: "scale", ...s })), ...wanted.drop.map((glob) => ({ kind: "drop", glob })),
-      ...wanted.fuse.map((glob) => ({ kind: "fuse", glob })), ...wanted.rank_slowdown.map((s) => ({ kind: "rank_slowdown", ...s })),
-    ];
+    changes = KINDS.flatMap(([kind]) => (wanted[kind] ?? []).map((text) => {
+      const at = ["drop", "fuse"].includes(kind) ? -1 : text.lastIndexOf("="), value = text.slice(at + 1);
+      return at < 0 ? { kind, name: text } : { kind, name: text.slice(0, at), value: kind === "set" ? value : Number(value.replace(/^x/, "")) };
+    }));
     render();
     turn();
   }
