@@ -84,12 +84,12 @@ def test_importing_loads_nothing_heavy(statement):
 
 def test_keyword_arguments_and_the_command_line_have_the_same_words():
     from lumos.arguments import MEANINGS
-    from lumos.changes.facade import SettingWords
     from lumos.changes.settings import SETTINGS, SettingKind
+    from lumos.changes.words import SettingWords
     from lumos.plan.configuration import Settings
     from lumos.plan.words import JobWords
-    from lumos.searching.facade import SpaceWords
     from lumos.searching.space import PLAN_COLUMNS
+    from lumos.searching.words import SpaceWords
 
     types = {SettingKind.COUNT: "int", SettingKind.WORD: "str", SettingKind.SWITCH: "bool | Literal['on', 'off']"}
     annotated = {key: annotation.__forward_arg__.replace('"', "'") for key, annotation in SettingWords.__annotations__.items()}

@@ -31,12 +31,14 @@ _Result = TypeVar("_Result")
 
 
 class Meaning(NamedTuple):
-    """What a word means, beside its type. least, most: bounds of a number. shown: what stands for its value in the help of a verb."""
+    """What a word means, beside its type. least, most: bounds of a number. shown: what stands for its value in the help of a verb. off:
+    whether a switch can be turned off, because it is on, or as a profile has it, where nothing is said."""
 
     text: str
     least: float | None = None
     most: float | None = None
     shown: str | None = None
+    off: bool = False
 
 
 _from_one, _from_none = partial(Meaning, least=1), partial(Meaning, least=0)
@@ -62,7 +64,7 @@ MEANINGS: Mapping[str, Meaning] = {
     "dp": _from_one("Replicas (data parallel)."),
     "zero": _from_none("Shards 0 nothing, 1 the optimizer, 2 gradients too, 3 parameters too (FSDP).", most=3),
     "shard": _from_none("Devices that share a set of shards."),
-    "sequence_parallel": Meaning("Split the sequence over the tensor-parallel ranks."),
+    "sequence_parallel": Meaning("Split the sequence over the tensor-parallel ranks.", off=True),
     "recompute": Meaning(f"What the backward pass computes again: {one_or_other(Recompute)}"),
     "recompute_layers": _from_none("Layers of a stage that are recomputed."),
     "precision": Meaning(f"Types of multiplications and activations: {one_or_other(Precision)}"),

@@ -141,6 +141,8 @@ def test_the_general_form_of_an_option_is_that_option(lumos):
     by_name = lumos("predict", *job, "--tp", 2, "--switch", "fusion=eager", "--json").json
     assert lumos("predict", *job, "--set", "tp=2", "--set", "fusion=eager", "--json").json == by_name
     twice = lumos("predict", *job, "--tp", 2, "--set", "tp=4")
-    assert twice.status == 2 and "give one of them" in " ".join(twice.err.split())
+    assert twice.status == 2 and "given twice" in " ".join(twice.err.split())
     whatif = ("whatif", Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu", "--json")
     assert lumos(*whatif, "--layers", 8).json == lumos(*whatif, "--set", "layers=8").json
+    few = ("search", *job, "--micro-batch", 1, "--cp", 1, "--zero", 1, "--refine", 1, "--json")
+    assert lumos(*few, "--set", "tp=2,4").json["best"] == lumos(*few, "--tp", "2,4").json["best"]

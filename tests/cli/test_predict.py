@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
-
 import pytest
 
 PREDICT = ["predict", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "8", "--global-batch", "16", "--seq", "4096"]
 
 
-def lumos(*args: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-c", "from lumos.cli import main; main()", *args], capture_output=True, text=True, check=False)
-
-
-def answer(*args: str) -> dict:
-    done = lumos(*args, "--json")
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
-
-
-def test_promised_keys():
-    found = answer(*PREDICT, "--tp", "2", "--pp", "2")
+def test_promised_keys(lumos):
+    found = lumos(*PREDICT, "--tp", "2", "--pp", "2", "--json").json
     assert found["step_time_low_s"] < found["step_time_s"] < found["step_time_high_s"]
     assert sum(found["breakdown"].values()) == pytest.approx(found["step_time_s"])
     assert set(found["breakdown"]) == {"exposed_compute_s", "overlapped_s", "exposed_communication_s", "other_s"}
@@ -32,13 +18,13 @@ def test_promised_keys():
     assert sum(found["critical_path"].values()) == pytest.approx(1.0, abs=0.02)
 
 
-def test_settings_of_a_file_and_options_over_them(tmp_path):
+def test_settings_of_a_file_and_options_over_them(lumos, tmp_path):
     path = tmp_path / "job.toml"
     path.write_text(
         'model = "llama3-8b"\ncluster = "h100"\ngpus = 8\nglobal-batch = 16\nseq = 4096\ntp = 2\n[switches]\ntp_overlap = true\n'
     )
-    assert answer("predict", str(path))["step_time_s"] != answer("predict", str(path), "--tp", "4")["step_time_s"]
-    assert answer("predict", str(path), "--switch", "tp_overlap=off")["step_time_s"] > answer("predict", str(path))["step_time_s"]
+    steps = [lumos("predict", path, *more, "--json").json["step_time_s"] for more in ((), ("--tp", 4), ("--switch", "tp_overlap=off"))]
+    assert steps[1] != steps[0] < steps[2]
 
 
 @pytest.mark.parametrize(
@@ -68,50 +54,50 @@ def test_settings_of_a_file_and_options_over_them(tmp_path):
         (["validate", "/nowhere/runs.csv"], 1, "cannot be read"),
     ],
 )
-def test_refusals_name_the_remedy(args, status, word):
+def test_refusals_name_the_remedy(lumos, args, status, word):
     done = lumos(*args)
-    assert (done.returncode, done.stdout) == (status, "")
-    assert word in done.stderr and "Traceback" not in done.stderr
+    assert (done.status, done.out) == (status, "")
+    assert word in done.err and "Traceback" not in done.err
 
 
-def test_unknown_key_of_a_file_names_the_nearest(tmp_path):
+def test_unknown_key_of_a_file_names_the_nearest(lumos, tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('modell = "llama3-8b"\n')
-    done = lumos("predict", str(path))
-    assert done.returncode == 2 and "did you mean 'model'" in done.stderr
+    done = lumos("predict", path)
+    assert done.status == 2 and "did you mean 'model'" in done.err
 
 
-def test_a_wrong_value_of_a_file_is_named_in_words(tmp_path):
+def test_a_wrong_value_of_a_file_is_named_in_words(lumos, tmp_path):
     path = tmp_path / "job.toml"
     path.write_text('model = "llama3-8b"\ngpus = "8"\n')
-    done = lumos("predict", str(path))
-    assert done.returncode == 2 and "job.toml: gpus = '8' must be a whole number" in done.stderr
+    done = lumos("predict", path)
+    assert done.status == 2 and "job.toml: gpus = '8' must be a whole number" in done.err
 
 
-def test_text_for_people():
+def test_text_for_people(lumos):
     done = lumos(*PREDICT)
-    assert done.returncode == 0 and "tokens/s per device" in done.stdout
-    assert " a step (80 % interval " in done.stdout.splitlines()[0] and ", MFU " in done.stdout.splitlines()[0]
-    assert "─" in done.stdout and "┃" not in done.stdout
+    assert done.status == 0 and "tokens/s per device" in done.out
+    assert " a step (80 % interval " in done.out.splitlines()[0] and ", MFU " in done.out.splitlines()[0]
+    assert "─" in done.out and "┃" not in done.out
 
 
-def test_models_lists_exact_counts():
-    rows = {m["name"]: m for m in answer("models")["models"]}
+def test_models_lists_exact_counts(lumos):
+    rows = {m["name"]: m for m in lumos("models", "--json").json["models"]}
     assert rows["llama3-8b"]["parameters"] == 8_030_261_248
-    assert answer("models", "llama3-8b")["models"][0]["layers"] == 32
+    assert lumos("models", "llama3-8b", "--json").json["models"][0]["layers"] == 32
 
 
-def test_validate_writes_rows_and_figures(tmp_path):
+def test_validate_writes_rows_and_figures(lumos, tmp_path):
     path = tmp_path / "runs.csv"
     path.write_text(
         "id,source,model,gpu,n_gpus,seq_len,global_batch,tp,precision,framework,step_time_s\n"
         "r1,here,llama3-8b,H100,8,4096,16,2,bf16,Megatron-LM,1.0\nr2,here,llama3-8b,Abacus,8,4096,16,2,bf16,Megatron-LM,1.0\n"
     )
-    found = answer("validate", str(path))
+    found = lumos("validate", path, "--json").json
     assert [set(r) >= {"id", "predicted_s"} for r in found["rows"]] == [True, False]
     assert "Abacus" in found["rows"][1]["skipped"] and found["scored"] == 1
-    text = lumos("validate", str(path))
-    assert text.returncode == 0 and "skipped 1" in text.stdout and "┃" not in text.stdout
+    text = lumos("validate", path)
+    assert text.status == 0 and "skipped 1" in text.out and "┃" not in text.out
     path.write_text("".join(line for line in path.read_text().splitlines(keepends=True) if not line.startswith("r1")))
-    text = lumos("validate", str(path))
-    assert text.stdout.startswith("none of 1 row could be scored\n") and "By source" not in text.stdout
+    text = lumos("validate", path)
+    assert text.out.startswith("none of 1 row could be scored\n") and "By source" not in text.out

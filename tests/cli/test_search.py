@@ -15,15 +15,10 @@ def test_promised_keys(lumos):
     assert {"evaluated", "infeasible", "pruned", "seconds_s", "best"} <= found.keys()
     assert len(found["best"]) == 2
     assert found["best"][0]["step_time_s"] <= found["best"][1]["step_time_s"]
-    assert {"tp", "pp", "vpp", "cp", "ep", "dp", "zero", "micro_batch", "recompute", "schedule", "memory", "breakdown"} <= found["best"][
-        0
-    ].keys()
-
-
-def test_the_text_names_the_fastest_plan_and_what_was_searched(lumos):
-    done = lumos("search", *FEW)
-    assert done.status == 0
-    assert "fastest: " in done.out and "proved slower" in done.out
+    plan = "tp pp vpp cp ep dp zero micro_batch recompute schedule memory breakdown"
+    assert set(plan.split()) <= found["best"][0].keys()
+    printed = lumos("search", *FEW).out
+    assert "fastest: " in printed and "proved slower" in printed
 
 
 def test_equal_plans_are_named_with_what_would_tell_them_apart(lumos):
@@ -48,11 +43,17 @@ def test_limits_that_people_have(lumos):
         assert plan["peak_bytes"] <= 50e9
 
 
+def described(folder, mtbf_hours):
+    """A file of a cluster, with what it costs and how often it fails."""
+    (folder / "mine.toml").write_text(
+        'based_on = "h100"\n[operation]\nprice_per_hour = 2.5\npower_w = 1300\ncheckpoint_s = 30\nrestart_s = 600\n'
+        f"mtbf_hours = {mtbf_hours}\n"
+    )
+    return folder / "mine.toml"
+
+
 def test_money_energy_and_goodput_of_a_cluster_file(lumos, tmp_path):
-    path = tmp_path / "mine.toml"
-    lines = ("price_per_hour = 2.5", "power_w = 1300", "mtbf_hours = 50000", "checkpoint_s = 30", "restart_s = 600")
-    path.write_text("\n".join(('based_on = "h100"', "[operation]", *lines)))
-    words = ("--cluster", path, *SMALL[:2], *SMALL[4:], *FEW[len(SMALL) :])
+    words = ("--cluster", described(tmp_path, mtbf_hours=50_000), *SMALL[:2], *SMALL[4:], *FEW[len(SMALL) :])
     operating = lumos("search", *words, "--json").json["best"][0]["operating"]
     assert 0.9 < operating["goodput"] < 1 and operating["dollars_per_trillion_tokens"] > operating["kwh_per_trillion_tokens"]
     printed = " ".join(lumos("search", *words).out.split())
@@ -94,17 +95,13 @@ def test_equal_plans_that_no_single_part_tells_apart_are_named(lumos):
 
 def test_a_sweep_by_cost_shows_what_each_value_costs(lumos, tmp_path):
     """More devices of a job fail more often, so tokens cost more the less of the time is kept."""
-    path = tmp_path / "mine.toml"
-    operation = ("price_per_hour = 2.5", "power_w = 1300", "mtbf_hours = 500", "checkpoint_s = 30", "restart_s = 600")
-    path.write_text("\n".join(('based_on = "h100"', "[operation]", *operation)))
-    words = (*SMALL[:2], "--cluster", path, *SMALL[4:], *FEW[len(SMALL) :], "--sweep", "gpus=8,16", "--objective")
+    job = (*SMALL[:2], "--cluster", described(tmp_path, mtbf_hours=500), *SMALL[4:], *FEW[len(SMALL) :])
+    words = (*job, "--sweep", "gpus=8,16", "--objective")
     found = lumos("search", *words, "cost", "--json").json
     dollars = {row["gpus"]: row["best"][0]["operating"]["dollars_per_trillion_tokens"] for row in found["rows"]}
     assert found["best_value"] == min(dollars, key=lambda gpus: dollars[gpus])
     printed = lumos("search", *words, "energy").out
     assert all(word in printed for word in ("goodput", "dollars", "kWh", f"{dollars[8]:,.0f}"))
-    refused = lumos("search", *FEW, "--sweep", "gpus=8,16", "--objective", "cost")
-    assert refused.status == 2 and "needs price_per_hour" in " ".join(refused.err.split())
 
 
 def test_an_objective_without_a_price_is_refused_before_anything_is_timed(lumos, monkeypatch):
@@ -193,11 +190,6 @@ def test_explain_splits_the_difference(lumos):
     assert "is faster by" in printed and "peak memory: A " in printed and "A only: zero 2 keeps a part" in printed
 
 
-def test_explain_refuses_an_unknown_key(lumos):
-    done = lumos("explain", *SMALL, "tpp=2", "tp=8")
-    assert done.status == 2 and "did you mean 'tp'" in done.err
-
-
 PIPELINE = ("--model", "llama3-8b", "--cluster", "h100", "--gpus", 16, "--global-batch", 32, "--seq", 4096)
 
 
@@ -247,6 +239,7 @@ def test_a_search_asks_what_its_framework_leaves_open(lumos):
 @pytest.mark.parametrize(
     ("words", "reason"),
     [
+        (("explain", *SMALL, "tpp=2", "tp=8"), "did you mean 'tp'"),
         (("explain", *PIPELINE, "tp=2", "tp=4", "--switch", "grad_reduce"), "is not KEY=VALUE"),
         (("explain", *PIPELINE, "tp=2", "tp=4", "--switch", "grad_reduse=step"), "did you mean 'grad_reduce'"),
         (("explain", *PIPELINE, "tp=2,grad_reduce=daily", "tp=4"), "daily"),

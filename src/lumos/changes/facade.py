@@ -9,10 +9,9 @@ The keywords are turned into the words of the command line and parsed as those a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, Unpack, overload
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
-from lumos.arguments import Meaning
 from lumos.changes.changes import Changes
 from lumos.changes.grid import Cell, evaluate, parse_grid
 from lumos.changes.whatif import answer_changes as answer_of
@@ -23,53 +22,15 @@ from lumos.result import Rows
 from lumos.trace.source import Source, as_job
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumos.changes.answer import Answer
+    from lumos.changes.words import ChangeWords
     from lumos.graph.table import Graph
 
 
 #: Words whose values are no text on the command line either.
 _AS_THEY_ARE = ("cluster", "base_cluster", "repeat", "host_factor")
-
-
-class SettingWords(TypedDict, total=False):
-    """The settings of `lumos whatif --set`. `changes.settings` says what each means and which jobs can follow it."""
-
-    layers: int
-    hidden: int
-    ffn: int
-    heads: int
-    vocab: int
-    seq: int
-    micro_batch: int
-    microbatches: int
-    dp: int
-    tp: int
-    pp: int
-    vpp: int
-    cp: int
-    ep: int
-    zero: int
-    schedule: str
-    precision: str
-    recompute: str
-    cuda_graphs: bool | Literal["on", "off"]
-
-
-class ChangeWords(SettingWords, total=False):
-    """Everything that can be changed."""
-
-    scale: Annotated[Mapping[str, float], Meaning("Multiply the time of tasks whose name matches.", shown="GLOB=F")]
-    drop: Annotated[str | Sequence[str], Meaning("Leave tasks out, with their launches.", shown="GLOB")]
-    fuse: Annotated[str | Sequence[str], Meaning("Make one kernel of neighbouring kernels.", shown="GLOB")]
-    rank_slowdown: Annotated[Mapping[int, float], Meaning("Multiply all work of a rank.", shown="RANK=F")]
-    cluster: Annotated[str, Meaning("Run it on this cluster instead: a name, or a .toml file.", shown="CLUSTER")]
-    base_cluster: Annotated[str, Meaning("Where the job was recorded, if the trace does not say.", shown="CLUSTER")]
-    network: Annotated[
-        Mapping[Literal["bandwidth", "latency"], float], Meaning("Change the network: bandwidth=x2,latency=x0.5.", shown="KEY=xF")
-    ]
-    repeat: Annotated[bool, Meaning("Compare what a loop of the step takes, also where the trace has one step only.")]
-    host_factor: Annotated[float, Meaning("How much longer the CPU's work takes on another cluster.", shown="F")]
-    base: Annotated[Mapping[str, int | str], Meaning("Say what was recorded, where Lumos asks or cannot see it.", shown="KEY=VALUE")]
 
 
 @overload

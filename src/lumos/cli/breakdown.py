@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lumos.choices import check_choice
-from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, write_json
-from lumos.cli.progress import progress
-
-RUNS = ("measured", "replayed")
+from lumos.cli.options import ReadWords, read_job, takes
+from lumos.cli.output import RUNS, Json, Of, Paths, Step, console, write_json
 
 
 def _groupings() -> list[str]:
@@ -19,21 +17,16 @@ def _groupings() -> list[str]:
     return list(GROUPINGS)
 
 
-def _runs() -> list[str]:
-    return list(RUNS)
-
-
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
     by: Annotated[
         str, typer.Option(metavar="NAME", help="kernel, operator, module, stream or rank.", autocompletion=_groupings)
     ] = "kernel",
-    of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=_runs)] = "measured",
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")] = None,
-    repair: Repair = False,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
+    of: Of = "measured",
+    step: Step = None,
     json: Json = False,
+    **how: Any,
 ) -> None:
     """Show where the time goes: what the step is spent on, what devices do in each step, why they are idle, and then the
     time by kernel, operator, module, stream or rank."""
@@ -47,9 +40,8 @@ def command(
     from lumos.analyze.trust import trust
     from lumos.graph.build import build
     from lumos.simulation import measured, simulate
-    from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
+    job = read_job(*paths, **how)
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
     everything = members(graph)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lumos.cli.output import Json, Repair, console, write_json
-from lumos.cli.progress import progress
+from lumos.cli.options import ReadWords, read_job, takes
+from lumos.cli.output import Json, console, write_json
 from lumos.errors import UsageError
 
 
+@takes(ReadWords, last=True)
 def command(
     paths: Annotated[
         list[str],
@@ -20,8 +21,8 @@ def command(
         list[str] | None,
         typer.Option(metavar="NAME", help="Compare only this step; given twice, the first step of A with the second of B (or of A)."),
     ] = None,
-    repair: Repair = False,
     json: Json = False,
+    **how: Any,
 ) -> None:
     """Show what changed from A to B: the step, where its time goes, and the operators, kernels and collectives that appeared,
     vanished or changed, by what they cost."""
@@ -29,9 +30,8 @@ def command(
     if len(paths) > 2 or len(steps) > 2 or (len(paths) == 1 and len(steps) != 2):
         raise UsageError("compare takes two jobs (A B), or one job and two of its steps (A --step NAME --step NAME)")
     from lumos.analyze.facade import compare
-    from lumos.trace import read
 
-    jobs = [read(path, repair=repair, progress=progress("reading", "bytes")) for path in paths]
+    jobs = [read_job(path, **how) for path in paths]
     result = compare(jobs[0], jobs[-1], step=(steps[0], steps[-1]) if steps else None)
     if json:
         write_json(result)

@@ -8,24 +8,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lumos.choices import check_choice, check_step
-from lumos.cli.breakdown import RUNS, _runs
-from lumos.cli.output import Engine, Json, Paths, RayAddress, Repair, console, plain, write_json
-from lumos.cli.progress import progress
+from lumos.cli.options import ReadWords, read_job, takes
+from lumos.cli.output import RUNS, Json, Of, Paths, Step, console, plain, write_json
 
 if TYPE_CHECKING:
     from lumos.analyze.critical_path import CriticalPath
     from lumos.graph.table import Graph
 
 
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
-    of: Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=_runs)] = "measured",
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")] = None,
+    of: Of = "measured",
+    step: Step = None,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write the run and its path as a trace for ui.perfetto.dev.")] = None,
-    repair: Repair = False,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
     json: Json = False,
+    **how: Any,
 ) -> None:
     """Show the chain of tasks that sets each step, over all ranks: what it consists of, which ranks the others waited for, and
     how much longer everything else could take."""
@@ -37,12 +35,11 @@ def command(
     from lumos.graph.build import build
     from lumos.output_files import check_places
     from lumos.simulation import freeze, measured, simulate
-    from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, perfetto)
     check_places(perfetto)
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
+    job = read_job(*paths, **how)
     graph = build(job)
     replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)
     timeline = measured(graph) if of == "measured" else replayed

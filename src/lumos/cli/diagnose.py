@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from lumos.cli.output import Engine, Force, Json, Paths, RayAddress, Repair, console, write_json
-from lumos.cli.progress import progress
+from lumos.cli.options import ReadWords, read_job, takes
+from lumos.cli.output import Force, Json, Paths, console, write_json
 
 
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
     before: Annotated[
@@ -17,10 +18,8 @@ def command(
         typer.Option(metavar="CMD", help="The command that made the recording, run without devices, to name its lines."),
     ] = None,
     force: Force = False,
-    repair: Repair = False,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
     json: Json = False,
+    **how: Any,
 ) -> None:
     """Show what to fix first: what makes the step longer than it needs to be, where, what it is worth, and what to do about it.
 
@@ -30,9 +29,8 @@ def command(
     from lumos.findings.diagnose import diagnose_paths
     from lumos.graph.build import build
     from lumos.scripted.facade import task_origins
-    from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
+    job = read_job(*paths, **how)
     graph = build(job)
     origin = task_origins(job, graph, before, force=force) if before is not None else None
     result = diagnose_paths(job, paths, graph=graph, force=force, origin=origin)

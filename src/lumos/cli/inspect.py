@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lumos.cli.output import Clock, Json, Paths, Repair, console, next_command, write_json
-from lumos.cli.progress import progress
+from lumos.cli.options import ReadWords, read_job, takes
+from lumos.cli.output import Clock, Json, Paths, console, next_command, write_json
 
 if TYPE_CHECKING:
     from lumos.segment.outline import Outline
     from lumos.trace.table import Job
 
 
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
     blocks: Annotated[bool, typer.Option("--blocks", help="Also cut the job into layers, phases and microbatches.")] = False,
-    repair: Repair = False,
     json: Json = False,
+    **how: Any,
 ) -> None:
     """Show what is in the traces, what is missing, and what that costs."""
     from lumos.analyze.contents import contents
     from lumos.analyze.interference import interference
-    from lumos.trace import read
 
     clock = Clock()
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
+    job = read_job(*paths, **how)
     read_s = clock.lap()
     files = tuple(contents(trace) for trace in job.traces)
     diagnostics = (*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics))

@@ -14,16 +14,17 @@ from lumos.characters import visible
 from lumos.result import plain
 
 __all__ = [
+    "RUNS",
     "Chakra",
     "Clock",
-    "Engine",
     "Force",
     "Json",
     "Kineto",
+    "Of",
     "Paths",
     "Perfetto",
-    "RayAddress",
     "Repair",
+    "Step",
     "console",
     "next_command",
     "plain",
@@ -36,8 +37,10 @@ if TYPE_CHECKING:
 #: Arguments that several verbs have.
 Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Trace files, or a folder with one file per rank.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Write one JSON object instead of text.")]
-Engine = Annotated[str, typer.Option(help="Where files are read: local, or ray (on a cluster that has them at the same paths).")]
-RayAddress = Annotated[str | None, typer.Option(help="The address of a running Ray cluster.", show_default=False)]
+#: The runs of a job, of which one is shown; and one of its steps.
+RUNS = ("measured", "replayed")
+Of = Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=lambda: list(RUNS))]
+Step = Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")]
 Force = Annotated[bool, typer.Option("--force", help="Answer also where the recording cannot give a sound answer.")]
 Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not valid JSON, and repair what can be repaired.")]
 

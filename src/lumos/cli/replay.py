@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lumos.choices import check_choice
-from lumos.cli.output import Clock, Engine, Json, Paths, RayAddress, Repair, console, plain, write_json
-from lumos.cli.progress import progress
+from lumos.cli.options import ReadWords, read_job, takes
+from lumos.cli.output import Clock, Json, Paths, console, plain, write_json
 
 
 def _kinds() -> list[str]:
@@ -18,6 +18,7 @@ def _kinds() -> list[str]:
     return list(DEPENDENCY_NAMES)
 
 
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
     ignore: Annotated[
@@ -33,10 +34,8 @@ def command(
         typer.Option(metavar="FILE", help="Price the communication of a Chakra set on this network, not as recorded."),
     ] = None,
     perfetto: Annotated[str | None, typer.Option(metavar="FILE", help="Write both runs as one trace for ui.perfetto.dev.")] = None,
-    repair: Repair = False,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
     json: Json = False,
+    **how: Any,
 ) -> None:
     """Simulate the measured job and compare the result with the measurement.
 
@@ -55,13 +54,12 @@ def command(
     from lumos.output_files import check_places
     from lumos.simulation import simulate
     from lumos.simulation.timeline import measured
-    from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, perfetto)
     check_places(perfetto)
     clock = Clock()
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
+    job = read_job(*paths, **how)
     seconds = {"read_s": clock.lap()}
     if network is None:
         graph = build(job)

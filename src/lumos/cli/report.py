@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from lumos.changes.facade import ChangeWords, SettingWords
-from lumos.cli.options import Assigned, takes
-from lumos.cli.output import Clock, Force, Json, Paths, Repair, console, plain, write_json
-from lumos.cli.progress import progress
+from lumos.changes.words import ChangeWords, SettingWords
+from lumos.cli.options import Assigned, ReadWords, read_job, reading, takes
+from lumos.cli.output import Clock, Force, Json, Paths, console, plain, write_json
 
 
 @takes(ChangeWords, texts=SettingWords, shown="VALUE")
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
     output: Annotated[str, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the report.")],
@@ -22,7 +22,6 @@ def command(
     ] = None,
     assigned: Assigned = None,
     force: Force = False,
-    repair: Repair = False,
     json: Json = False,
     **words: Any,
 ) -> None:
@@ -36,14 +35,13 @@ def command(
     from lumos.output_files import check_places
     from lumos.reports.facade import write
     from lumos.reports.page.document import ReportedJob
-    from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
-    changes = Changes.parse(assigned or (), **words)
+    how, changes = reading(words), Changes.parse(assigned or (), **words)
     keep_inputs(paths, output)
     check_places(output)
     clock = Clock()
-    recording = ReportedJob.of(read(*paths, repair=repair, progress=progress("reading", "bytes")), force=force)
+    recording = ReportedJob.of(read_job(*paths, **how), force=force)
     found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
     if json:
         write_json({**plain(found), "seconds_s": clock.lap()})

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from lumos.cli.options import Assigned, takes, with_assigned
+from lumos.cli.options import Assigned, read_job, takes, with_assigned
 from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
-from lumos.cli.progress import progress, stages
+from lumos.cli.progress import stages
 from lumos.errors import INTERRUPTED
-from lumos.searching.facade import SearchWords, SpaceWords
+from lumos.searching.words import SearchWords, SpaceWords
 
 
 @takes(SearchWords, texts=SpaceWords, shown="V,V|A..B")
@@ -45,7 +45,6 @@ def command(
     from lumos.searching.facade import Swept, search, side_by_side
     from lumos.searching.settings import sweep_of
     from lumos.searching.sweep import OBJECTIVES, best_value, check_objective
-    from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
@@ -59,10 +58,10 @@ def command(
     check_choice(objective, OBJECTIVES, "an objective")
     if sweep is not None and clusters and "mixed_with" not in words:
         check_objective(objective, load_cluster(clusters[0]))
-    words = {**with_assigned(words, assigned), "progress": stages("plans")}
+    words = {**with_assigned(words, assigned, SpaceWords), "progress": stages("plans")}
     if len(clusters) == 1:
         words["cluster"] = clusters[0]
-    job = read(*paths, progress=progress("reading", "bytes")) if paths else None
+    job = read_job(*paths) if paths else None
     key = "cluster" if len(clusters) > 1 else "" if sweep is None else sweep_of(sweep)[0]
     rows: Sequence[Swept]
     if key == "cluster":

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from lumos.choices import check_choice
-from lumos.cli.output import Engine, Force, Json, Paths, RayAddress, Repair, console, write_json
-from lumos.cli.progress import progress
+from lumos.cli.options import ReadWords, read_job, takes
+from lumos.cli.output import Force, Json, Paths, Step, console, write_json
 
 
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
     ideal: Annotated[str, typer.Option(metavar="RULE", help="peer-median or pooled-mean.")] = "peer-median",
-    step: Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")] = None,
+    step: Step = None,
     force: Force = False,
-    repair: Repair = False,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
     json: Json = False,
+    **how: Any,
 ) -> None:
     """Show what each slow rank, stage and class of operations costs, against a job in which equal work takes equal time.
 
@@ -32,9 +31,8 @@ def command(
     check_choice(ideal, IDEAL_RULES, "an ideal (--ideal)")
     from lumos.analyze.ranks.stragglers import stragglers
     from lumos.graph.build import build
-    from lumos.trace import read
 
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"), engine=engine, ray_address=ray_address)
+    job = read_job(*paths, **how)
     result = stragglers(build(job), job, ideal, step=step, force=force)
     if json:
         write_json(result)

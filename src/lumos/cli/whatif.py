@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from lumos.changes.facade import ChangeWords, SettingWords
 from lumos.changes.settings import in_words
-from lumos.cli.options import takes
-from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, Repair, console, write_json
-from lumos.cli.progress import progress
+from lumos.changes.words import ChangeWords, SettingWords
+from lumos.cli.options import ReadWords, read_job, reading, takes
+from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, console, write_json
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ SET_HELP = f"Change the plan, the model or a size; repeatable. KEY: {in_words()}
 
 
 @takes(ChangeWords, texts=SettingWords, shown="VALUE")
+@takes(ReadWords, last=True)
 def command(
     paths: Paths,
     assigned: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
@@ -41,7 +41,6 @@ def command(
     chakra: Chakra = None,
     kineto: Kineto = None,
     force: Force = False,
-    repair: Repair = False,
     json: Json = False,
     **words: Any,
 ) -> None:
@@ -50,12 +49,12 @@ def command(
     GLOB matches names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only those of the CPU or the device;
     operator:GLOB matches operators with everything that they do and launch.
     """
-    files = {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
+    how, files = reading(words), {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
     if grid and any(files.values()):
         raise UsageError("--grid has many answers, and --perfetto, --chakra and --kineto write one job; leave out --grid")
     if before is not None or after is not None or ranks is not None:
         beside = {**({"set": assigned} if assigned else {}), **words}
-        _by_script(paths, (before, after), ranks, beside, grid, files, force, repair, json)
+        _by_script(paths, (before, after), ranks, beside, grid, files, how, force, json)
         return
     from lumos.analyze.trust import trust
     from lumos.changes.changes import Changes
@@ -64,13 +63,12 @@ def command(
     from lumos.errors import QuestionError
     from lumos.graph.build import build
     from lumos.output_files import check_places
-    from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     changes, asked = Changes.parse(assigned or (), **words), parse_grid(grid or ())
     keep_inputs(paths, *files.values())
     check_places(perfetto)
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
+    job = read_job(*paths, **how)
     graph = build(job)
     if asked:
         grounds = trust(graph)
@@ -102,15 +100,14 @@ def _by_script(
     changes: dict[str, Any],
     grid: list[str] | None,
     files: dict[str, str | None],
+    how: ReadWords,
     force: bool,
-    repair: bool,
     json: bool,
 ) -> None:
     """The answer for a changed script; the only changes that go with it are of the cluster."""
     from lumos.scripted.answer import Asked
     from lumos.scripted.facade import by_script, by_scripts
     from lumos.scripted.templates import parse_values
-    from lumos.trace import read
     from lumos.trace.source import keep_inputs
 
     if beside := [f"--{key.replace('_', '-')}" for key in changes if key not in ("cluster", "base_cluster")]:
@@ -118,7 +115,7 @@ def _by_script(
     if commands == (None, None):
         raise UsageError("--ranks says how many ranks --after has: give --before and --after too")
     keep_inputs(paths, *files.values())
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
+    job = read_job(*paths, **how)
     asked = Asked(ranks, changes.get("cluster"), changes.get("base_cluster"), force=force)
     if grid:
         cells = by_scripts(job, None, *commands, parse_values(grid), asked)

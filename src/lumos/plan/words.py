@@ -6,14 +6,13 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypedDict, cast
 
-import msgspec
-
 from lumos.choices import as_mapping
 from lumos.errors import UsageError
-from lumos.plan.configuration import Settings
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from lumos.plan.configuration import Settings
 
 
 class PlanWords(TypedDict, total=False):
@@ -51,6 +50,10 @@ class JobWords(PlanWords, total=False):
 
 def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
     """The settings with those that are named. UsageError for an unknown key, naming the nearest, or a value of the wrong type."""
+    import msgspec
+
+    from lumos.plan.configuration import Settings
+
     given = {key: value for key, value in cast("dict[str, object]", dict(words)).items() if value is not None}
     for key in given:
         if key not in Settings.__struct_fields__:

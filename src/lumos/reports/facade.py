@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Unpack
 
-from lumos.changes.facade import ChangeWords, changes_of
+from lumos.changes.facade import changes_of
+from lumos.changes.words import ChangeWords  # noqa: TC001 - help shows its words
 from lumos.choices import check_step
 from lumos.output_files import check_places
 from lumos.reports.page.document import ReportedJob, document

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
 
 from lumos.changes import facade
+from lumos.changes.words import ChangeWords  # noqa: TC001 - help shows its words
 from lumos.choices import as_mapping
 from lumos.errors import UsageError
 from lumos.graph.build import build
@@ -48,7 +49,7 @@ def whatif(
     before: str | Sequence[str] | None = None,
     after: str | Sequence[str] | None = None,
     ranks: int | None = None,
-    **changes: Unpack[facade.ChangeWords],
+    **changes: Unpack[ChangeWords],
 ) -> Answer: ...
 
 
@@ -62,7 +63,7 @@ def whatif(
     grid: Mapping[str, Sequence[object]],
     before: None = None,
     after: None = None,
-    **changes: Unpack[facade.ChangeWords],
+    **changes: Unpack[ChangeWords],
 ) -> Rows[Cell]: ...
 
 
@@ -77,7 +78,7 @@ def whatif(
     before: str | Sequence[str] | None = None,
     after: str | Sequence[str],
     ranks: int | None = None,
-    **changes: Unpack[facade.ChangeWords],
+    **changes: Unpack[ChangeWords],
 ) -> Rows[ScriptCell]: ...
 
 
@@ -91,7 +92,7 @@ def whatif(
     before: str | Sequence[str] | None = None,
     after: str | Sequence[str] | None = None,
     ranks: int | None = None,
-    **changes: Unpack[facade.ChangeWords],
+    **changes: Unpack[ChangeWords],
 ) -> Answer | Rows[Cell] | Rows[ScriptCell]:
     """The step of the job under `changes`, compared with that of the job as it is.
 

@@ -9,11 +9,9 @@ the words of the command line.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, NamedTuple, TypeAlias, TypedDict, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, Unpack, cast, overload
 
-from lumos.arguments import Meaning
 from lumos.blocks.price import Pricer
 from lumos.changes.predicted import predicted_job
 from lumos.choices import as_mapping, as_number, check_choice
@@ -29,56 +27,16 @@ from lumos.searching.engine import engines
 from lumos.searching.explain import Explanation, Otherwise, reduced_otherwise
 from lumos.searching.explain import explain_predictions as difference_of
 from lumos.searching.mixed import mixed_problem
-from lumos.searching.search import Found, _Report, plan_keys
+from lumos.searching.search import Found, plan_keys
 from lumos.searching.search import search_problem as search_problem
 from lumos.searching.settings import problem_of, proved_only, settings_of, space_of, sweep_of, switched
 from lumos.searching.space import Problem
 from lumos.searching.sweep import sweep_sizes as sweep_problem
+from lumos.searching.words import SearchWords, SpaceWords
 from lumos.trace.source import Source, as_job
 
-#: A value that a choice takes, or several.
-SweepSizes: TypeAlias = int | Sequence[int]
-Words: TypeAlias = str | Sequence[str]
-
-
-class SpaceWords(TypedDict, total=False):
-    """The values that each choice of a plan may take. A choice that is left out may take any that the search allows."""
-
-    tp: SweepSizes
-    pp: SweepSizes
-    vpp: SweepSizes
-    cp: SweepSizes
-    ep: SweepSizes
-    dp: SweepSizes
-    zero: SweepSizes
-    micro_batch: SweepSizes
-    recompute: Words
-    schedule: Words
-    sequence_parallel: bool
-
-
-class SearchWords(SpaceWords, total=False):
-    """What is searched and how; with files of a prediction, cluster and sizes other than theirs."""
-
-    model: str
-    cluster: str
-    gpus: int
-    global_batch: int
-    seq: int
-    precision: str
-    framework: str
-    switches: Mapping[str, object]
-    refine: Annotated[int, Meaning("Plans that are simulated in full (10).", least=1)]
-    require: Annotated[Words, Meaning("A condition: 'memory.peak_bytes < 70e9'.", shown="EXPR")]
-    reserve_gb: Annotated[float, Meaning("Memory of each device that plans may not use, GB.", least=0)]
-    proved: Annotated[bool, Meaning("Only schedules that were compared with measured runs.")]
-    mixed_with: Annotated[Words, Meaning("Nodes of this cluster are part of the job too.", shown="CLUSTER")]
-    tokens: Annotated[float, Meaning("Tokens of the whole training run: its days and dollars.", least=1)]
-    price: Annotated[float, Meaning("Dollars of a device and hour, in place of a published price.", least=0)]
-    prune: Annotated[bool, Meaning("Leave out plans that are proved slower (the default).")]
-    engine: Annotated[str, Meaning("local, or ray (a cluster).")]
-    ray_address: Annotated[str, Meaning("The address of a running Ray cluster.")]
-    progress: Annotated[_Report, Meaning("Called with the stage of the search, and how much of the stage is done and in all.")]
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 
 class Swept(NamedTuple):

@@ -1,0 +1,54 @@
+"""The words of `lumos.search`, typed: what is searched and how. They load nothing, so that the help of the verb is there at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, TypeAlias, TypedDict
+
+from lumos.arguments import Meaning
+
+#: A value that a choice takes, or several.
+SweepSizes: TypeAlias = int | Sequence[int]
+Words: TypeAlias = str | Sequence[str]
+
+
+class SpaceWords(TypedDict, total=False):
+    """The values that each choice of a plan may take. A choice that is left out may take any that the search allows."""
+
+    tp: SweepSizes
+    pp: SweepSizes
+    vpp: SweepSizes
+    cp: SweepSizes
+    ep: SweepSizes
+    dp: SweepSizes
+    zero: SweepSizes
+    micro_batch: SweepSizes
+    recompute: Words
+    schedule: Words
+    sequence_parallel: bool
+
+
+class SearchWords(SpaceWords, total=False):
+    """What is searched and how; with files of a prediction, cluster and sizes other than theirs."""
+
+    model: str
+    cluster: str
+    gpus: int
+    global_batch: int
+    seq: int
+    precision: str
+    framework: str
+    switches: Mapping[str, object]
+    refine: Annotated[int, Meaning("Plans that are simulated in full (10).", least=1)]
+    require: Annotated[Words, Meaning("A condition: 'memory.peak_bytes < 70e9'.", shown="EXPR")]
+    reserve_gb: Annotated[float, Meaning("Memory of each device that plans may not use, GB.", least=0)]
+    proved: Annotated[bool, Meaning("Only schedules that were compared with measured runs.")]
+    mixed_with: Annotated[Words, Meaning("Nodes of this cluster are part of the job too.", shown="CLUSTER")]
+    tokens: Annotated[float, Meaning("Tokens of the whole training run: its days and dollars.", least=1)]
+    price: Annotated[float, Meaning("Dollars of a device and hour, in place of a published price.", least=0)]
+    prune: Annotated[bool, Meaning("Leave out plans that are proved slower (the default).", off=True)]
+    engine: Annotated[str, Meaning("local, or ray (a cluster).")]
+    ray_address: Annotated[str, Meaning("The address of a running Ray cluster.")]
+    progress: Annotated[
+        Callable[[str, int, int], None], Meaning("Called with the stage of the search, and how much of the stage is done and in all.")
+    ]
