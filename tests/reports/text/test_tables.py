@@ -73,11 +73,6 @@ def test_wrapped_text_leaves_no_blanks_at_the_end_of_lines(page):
     assert all(line == line.rstrip() and line.startswith("  ") and len(line) <= 80 for line in page.lines())
 
 
-def test_a_table_shows_as_many_rows_as_asked_for(page):
-    table(page.console, ("n",), [(str(i),) for i in range(40)], most=40)
-    assert len(page.lines()) == 42
-
-
 def test_a_table_goes_on_in_the_next_line_where_nothing_may_be_cut(page):
     words = " ".join(f"part{i}" for i in range(20))
     table(page.console, ("plan", "step s"), [(words, "1.5")], whole=True)

@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING
 
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
 from lumos.reports.text.format import (
+    Column,
     a_step,
     heading,
     kernel_name,
+    listing,
     marked,
     percent,
     print_diagnostics,
@@ -100,16 +102,8 @@ def _print_parts(console: Console, headline: JobTime, parts: Mapping[str, float]
 
 def _print_steps(console: Console, headline: JobTime, steps: Sequence[StepBreakdown]) -> None:
     heading(console, "Steps: devices run" if any(s.idle for s in steps) else "Steps: threads run")
-    rows = [
-        (
-            f"{s.rank}",
-            marked(s.name, s.basis is not headline.basis, not s.counts),
-            duration(s.duration_ns),
-            *(percent(part / max(s.duration_ns, 1), decimals=1) for part in s.breakdown),
-        )
-        for s in steps
-    ]
-    table(console, ("rank", "step", "time", "compute", "both", "comm.", "neither"), rows, left=(1,))
+    step: Mapping[str, Column] = {"step": lambda s: marked(s.name, s.basis is not headline.basis, not s.counts)}
+    listing(console, steps, {"rank": "rank", **step, "time": "duration_ns", **_FOUR})
     print_marks(console, any(s.basis is not headline.basis for s in steps), any(s.basis is headline.basis and not s.counts for s in steps))
 
 
@@ -131,48 +125,34 @@ def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:
         no_device = "no device work in the steps, so no streams; --by kernel or operator shows the CPU's"
         console.print(f"  nothing to show: {no_device if by == 'stream' else 'no work in the steps'}")
         return
-    if all(isinstance(row, OperatorRow) and not row.device_tasks for row in rows):
-        _print_cpu_operators(console, [row for row in rows if isinstance(row, OperatorRow)])
-        return
-    columns, left = _COLUMNS[type(rows[0])]
-    table(console, columns, [_cells(row) for row in rows], left)
+    on_cpu = isinstance(rows[0], OperatorRow) and not any(isinstance(row, OperatorRow) and row.device_tasks for row in rows)
+    listing(console, rows, _OF_CPUS if on_cpu else _COLUMNS[type(rows[0])])
     if isinstance(rows[0], StreamRow):
         console.print("  idle because of the host, the gap between kernels, or a wait for other work")
 
 
-def _print_cpu_operators(console: Console, rows: Sequence[OperatorRow]) -> None:
-    cells = [(row.name, duration(row.cpu_ns), percent(row.cpu_share, decimals=1)) for row in rows]
-    table(console, ("operator", "own CPU", "share"), cells)
+def _part(index: int) -> Column:
+    """The share of one of the four parts of a rank's or a step's time."""
+    return lambda row: percent(row.breakdown[index] / max(row.duration_ns, 1), decimals=1)
 
 
-#: For each kind of row the names of the columns, and which columns are text.
-_COLUMNS: Mapping[type[TableRow], tuple[tuple[str, ...], tuple[int, ...]]] = {
-    TimeRow: (("name", "count", "total", "share", "mean"), (0,)),
-    OperatorRow: (("operator", "kernels", "device", "share", "own CPU"), (0,)),
-    ModuleRow: (("module", "kernels", "device", "share"), (0,)),
-    StreamRow: (("rank", "stream", "tasks", "busy", "host", "gap", "wait"), (1,)),
-    RankRow: (("rank", "steps", "time", "compute", "both", "comm.", "neither"), ()),
-}
-
-
-def _cells(row: TableRow) -> tuple[str, ...]:
-    match row:
-        case TimeRow():
-            return kernel_name(row.name), f"{row.tasks:,}", duration(row.total_ns), percent(row.share, decimals=1), duration(row.mean_ns)
-        case OperatorRow():
-            share = percent(row.device_share, decimals=1)
-            return row.name, f"{row.device_tasks:,}", duration(row.device_ns), share, duration(row.cpu_ns)
-        case ModuleRow():
-            return row.name, f"{row.device_tasks:,}", duration(row.device_ns), percent(row.device_share, decimals=1)
-        case StreamRow():
-            causes = (row.idle.host_bound_ns, row.idle.kernel_gap_ns, row.idle.wait_ns)
-            return f"{row.rank}", row.name, f"{row.tasks:,}", percent(row.share, decimals=1), *map(duration, causes)
-        case RankRow():
-            parts = (percent(part / max(row.duration_ns, 1), decimals=1) for part in row.breakdown)
-            return f"{row.rank}", f"{row.steps}", duration(row.duration_ns), *parts
+#: The parts of a rank's or a step's time, in the order of `FourWay`.
+_FOUR: Mapping[str, Column] = {name: _part(i) for i, name in enumerate(("compute", "both", "comm.", "neither"))}
+#: The columns of each kind of row, and of operators where no device has work.
+_COLUMNS: Mapping[type[TableRow], Mapping[str, Column]] = {
+    TimeRow: {"name": lambda row: kernel_name(row.name), "count": "tasks", "total": "total_ns", "share": "share", "mean": "mean_ns"},
+    OperatorRow: {"operator": "name", "kernels": "device_tasks", "device": "device_ns", "share": "device_share", "own CPU": "cpu_ns"},
+    ModuleRow: {"module": "name", "kernels": "device_tasks", "device": "device_ns", "share": "device_share"},
+    StreamRow: {
+        "rank": "rank", "stream": "name", "tasks": "tasks", "busy": "share",
+        "host": "idle.host_bound_ns", "gap": "idle.kernel_gap_ns", "wait": "idle.wait_ns",
+    },
+    RankRow: {"rank": "rank", "steps": "steps", "time": "duration_ns", **_FOUR},
+}  # fmt: skip
+_OF_CPUS: Mapping[str, Column] = {"operator": "name", "own CPU": "cpu_ns", "share": "cpu_share"}
 
 
 def _print_achieved(console: Console, achieved: Sequence[Achieved]) -> None:
     heading(console, "Achieved by products and attention")
-    cells = [(a.operator, f"{a.calls:,}", duration(a.time_ns), f"{a.flops_per_s / 1e12:.3g}", a.shapes) for a in achieved]
-    table(console, ("operator", "calls", "time", "TFLOP/s", "shapes"), cells, left=(0, 4))
+    rate: Mapping[str, Column] = {"TFLOP/s": lambda row: f"{row.flops_per_s / 1e12:.3g}", "shapes": "shapes"}
+    listing(console, achieved, {"operator": "operator", "calls": "calls", "time": "time_ns", **rate})

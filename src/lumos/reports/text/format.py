@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from rich import box
 from rich.padding import Padding
@@ -14,7 +15,7 @@ from lumos.units import count, decimals, duration
 from lumos.vocabulary import Basis, Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -98,6 +99,30 @@ def table(
         _print_grid(console, columns, shown, left, whole, widths)
     if len(rows) > most:
         console.print(f"  … and {len(rows) - most:,} more; --json lists all")
+
+
+#: With what a number, or a dash in its place, begins.
+_BEGIN_NUMBERS = "0123456789+-–×"
+#: A column: the field of a row that it shows, or what gives its text.
+Column: TypeAlias = "str | Callable[[Any], str]"
+
+
+def listing(console: Console, rows: Sequence[Any], columns: Mapping[str, Column], most: int = MOST_ROWS) -> None:
+    """Print a table with a line for each row. columns: by their titles. How a field is written follows from its name and its type: times
+    by their ending `_ns`, whole numbers with their thousands, other numbers as shares in percent. Columns of other than numbers stand at
+    the left."""
+    cells = [[_shown(row, of) for of in columns.values()] for row in rows]
+    left = [i for i, column in enumerate(zip(*cells, strict=True)) if not all(cell[:1] in _BEGIN_NUMBERS for cell in column)]
+    table(console, tuple(columns), cells, left, most)
+
+
+def _shown(row: Any, column: Column) -> str:
+    if not isinstance(column, str):
+        return column(row)
+    value = attrgetter(column)(row)
+    if isinstance(value, str):
+        return value
+    return duration(value) if column.endswith("_ns") else f"{value:,}" if isinstance(value, int) else percent(value, decimals=1)
 
 
 def _print_grid(

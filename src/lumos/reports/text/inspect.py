@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.reports.text.format import Column, heading, listing, paragraph, print_diagnostics, sentence, size, table
 from lumos.reports.text.interference import print_interference
 from lumos.units import count, duration
 
@@ -46,19 +46,8 @@ def print_contents(
 
 def _print_files(console: Console, files: Sequence[Contents]) -> None:
     heading(console, "Ranks")
-    rows = [
-        (
-            f"{f.rank}",
-            f.rank_source,
-            duration(f.duration_ns),
-            f"{len(f.steps)}",
-            f"{f.threads}",
-            f"{f.streams}",
-            percent(f.unlinked, decimals=1),
-        )
-        for f in files
-    ]
-    table(console, ("rank", "known from", "recorded", "steps", "threads", "streams", "unlinked"), rows, left=(1,))
+    steps: dict[str, Column] = {"steps": lambda f: f"{len(f.steps)}", "threads": "threads", "streams": "streams", "unlinked": "unlinked"}
+    listing(console, files, {"rank": "rank", "known from": "rank_source", "recorded": "duration_ns", **steps})
     console.print("  unlinked: device work whose launch call has no row")
     machines: dict[str, list[int]] = {}
     for f in files:

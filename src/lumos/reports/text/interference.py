@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import heading, table
-from lumos.units import duration
+from lumos.reports.text.format import heading, listing
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,5 +19,5 @@ def print_interference(console: Console, rows: Sequence[Interference]) -> None:
     if not rows:
         return
     heading(console, "Kernels during a collective on another stream, against equal work alone")
-    cells = [(r.kernel_class, f"{r.kernels:,}", duration(r.time_ns), duration(r.alone_ns), f"× {r.slowdown:.2f}") for r in rows]
-    table(console, ("class", "kernels", "time", "alone", "takes"), cells)
+    fields = {"class": "kernel_class", "kernels": "kernels", "time": "time_ns", "alone": "alone_ns"}
+    listing(console, rows, {**fields, "takes": lambda row: f"× {row.slowdown:.2f}"})

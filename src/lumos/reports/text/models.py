@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import sentence, table
+from lumos.reports.text.format import Column, listing, sentence, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,11 +16,9 @@ if TYPE_CHECKING:
 
 def print_models(console: Console, models: Sequence[Model]) -> None:
     """Print the list with the sizes in which models differ most; `print_model` shows the others."""
-    rows = [
-        (m.name, _billions(m.parameters), _billions(m.active_parameters), f"{m.layers}", f"{m.hidden}", f"{m.heads}", f"{m.kv_heads}")
-        for m in models
-    ]
-    table(console, ("model", "parameters", "active", "layers", "hidden", "heads", "kv heads"), rows, most=len(rows))
+    sizes: dict[str, Column] = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv heads": "kv_heads"}
+    counts: dict[str, Column] = {"parameters": lambda m: _billions(m.parameters), "active": lambda m: _billions(m.active_parameters)}
+    listing(console, models, {"model": "name", **counts, **sizes}, most=len(models))
     console.print("  active: of a token; lumos models NAME shows one with all its sizes")
 
 
