@@ -79,6 +79,26 @@ def flow(phase: str, number: int, process: object, thread: object, at: int, cate
     return f'{{"ph":"{phase}","id":{number},{place},"cat":"{category}","name":"{category}"{ends}}}'
 
 
+def call(name: str, begin: int, end: int, correlation: int, thread: int = THREAD, more: str = '"External id":0') -> str:
+    """The row of a call of the runtime, of that correlation id. more: members of its arguments that come before."""
+    return complete("cuda_runtime", name, begin, end, f'{more},"correlation":{correlation}', thread=thread)
+
+
+def whole_window(begin: int, end: int) -> str:
+    """The row of the recording as a whole, with which a file ends."""
+    return complete("Trace", "PyTorch Profiler (0)", begin, end, '"Op count":0', '"Spans"', '"PyTorch Profiler"')
+
+
+def message(collective: str, elements: tuple[int, int], dtype: str, group: str, ranks: Sequence[int], number: int, peer: str = "") -> str:
+    """The arguments of a collective, or of one side of a send. elements: in and out. number: its place among those of the group. peer: the
+    member that names the other side, with a comma before it."""
+    return (
+        f'"Collective name":"{collective}","In msg nelems":{elements[0]},"Out msg nelems":{elements[1]},"Group size":{len(ranks)}'
+        f',"dtype":{dtype},"Process Group Name":"{group}","Process Group Description":"lumos"'
+        f',"Process Group Ranks":"{list(ranks)}","Seq":{number}{peer}'
+    )
+
+
 def process_name() -> str:
     """The row that names the process."""
     return f'{{"name":"process_name","ph":"M","ts":0,"pid":{PROCESS},"tid":0,"args":{{"name":"python"}}}}'

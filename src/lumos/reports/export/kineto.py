@@ -32,21 +32,24 @@ from lumos.trace.kineto_rows import (
     PROCESS,
     THREAD,
     WrittenDevice,
+    call,
     complete,
     event_sync,
     flow,
     footer,
     header,
+    message,
     nccl_kernel,
     process_name,
     stream_sync,
     stream_wait,
+    whole_window,
 )
 from lumos.trace.table import PREDICTED, Origin
 from lumos.vocabulary import CollectiveKind, Direction, DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from lumos.prediction.predict import Prediction
     from lumos.simulation.timeline import Timeline
@@ -55,6 +58,8 @@ if TYPE_CHECKING:
 CALL = 200
 #: CPU time of a launch call where the accelerator's data has none, s; the rest of a slice is the operator's own.
 LAUNCH_S = 4.5e-6
+#: What a collective says of its splits: its parts are of one size.
+_SPLIT = '"In split size":"[]","Out split size":"[]"'
 _C10D = {
     CollectiveKind.ALL_REDUCE: "allreduce",
     CollectiveKind.ALL_GATHER: "_allgather_base",
@@ -82,13 +87,19 @@ def write_kineto(
     peers = plan.tp * plan.cp * plan.dp
     chosen = range(plan.devices) if ranks == "all" else range(0, plan.devices, peers)
     offsets = np.random.default_rng(seed + 1).integers(0, clock_offset_ns + 1, plan.devices)
-    names = [f"rank{rank}.json.gz" for rank in chosen]
-    check_only_own(folder, "*.json*", names)
+    return write_ranks(folder, chosen, lambda rank: _Writer(prediction, world, timeline, rank, int(offsets[rank])).content())
+
+
+def write_ranks(folder: str, ranks: Iterable[int], content: Callable[[int], tuple[bytes, Iterator[str]]]) -> list[str]:
+    """Write the files of some ranks, of which `content` gives the header and the rows, to `folder`; returns their paths."""
+    names = {rank: f"rank{rank}.json.gz" for rank in ranks}
+    check_only_own(folder, "*.json*", list(names.values()))
     with new_folder(folder) as draft:
-        for rank, name in zip(chosen, names, strict=True):
+        for rank, name in names.items():
+            begin, rows = content(rank)
             with gzip.open(draft / name, "wb", compresslevel=4) as file:
-                _Writer(file, prediction, world, timeline, rank, int(offsets[rank])).write()
-    return [str(Path(folder) / name) for name in names]
+                file.write(begin + ",\n".join(rows).encode() + footer(rank))
+    return [str(Path(folder) / name) for name in names.values()]
 
 
 class _Waiting(NamedTuple):
@@ -108,10 +119,10 @@ class _Waiting(NamedTuple):
 
 
 class _Writer:
-    """Writes the file of one rank."""
+    """The file of one rank."""
 
-    def __init__(self, file: gzip.GzipFile, prediction: Prediction, world: World, timeline: Timeline, rank: int, offset: int) -> None:
-        self.file, self.prediction, self.rank = file, prediction, rank
+    def __init__(self, prediction: Prediction, world: World, timeline: Timeline, rank: int, offset: int) -> None:
+        self.prediction, self.rank = prediction, rank
         self.graph: Graph = world.graph
         self.plan = prediction.job.plan
         self.low, self.high = int(world.first[rank]), int(world.first[rank + 1])
@@ -129,15 +140,14 @@ class _Writer:
         self.call = round(1e9 * (prediction.job.cluster.accelerator.launch_s or LAUNCH_S))
         self.device = rank % prediction.job.cluster.node.devices
 
-    def write(self) -> None:
-        events = list(self._events())
+    def content(self) -> tuple[bytes, Iterator[str]]:
+        """The header, which names the groups that the rows use, and the rows."""
+        rows = list(self._events())
         groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
         accelerator = self.prediction.job.cluster.accelerator
         device = WrittenDevice(self.device, accelerator.name, int(accelerator.memory_bytes or 0), accelerator.cores or 0)
         origin = Origin(PREDICTED, sizes=self._sizes(), job=facts_of(self.prediction.job))
-        self.file.write(header(origin, self.rank, self.plan.devices, groups, device))
-        self.file.write(",\n".join(events).encode())
-        self.file.write(footer(self.rank))
+        return header(origin, self.rank, self.plan.devices, groups, device), iter(rows)
 
     def _sizes(self) -> dict[str, int]:
         """The sizes of the rank's part of the model (`lumos.segment.sizes`)."""
@@ -173,9 +183,7 @@ class _Writer:
                 yield self._complete("cpu_op", f"lumos::{self._name(task)}", self.start[task], self.end[task], args)
             else:
                 yield from self._launch(task, device, waiting, external)
-        yield self._complete(
-            "Trace", "PyTorch Profiler (0)", first, max(self.end), '"Op count":0', process='"Spans"', thread='"PyTorch Profiler"'
-        )
+        yield whole_window(first + self.shift, max(self.end) + self.shift)
 
     def _waiting(self) -> _Waiting:
         graph, low, n = self.graph, self.low, self.high - self.low
@@ -218,8 +226,8 @@ class _Writer:
     def _synchronise(self, stream: int, before: int, start: int, end: int, external: int, by_event: bool) -> Iterator[str]:
         """The call in which the CPU waits for the device task `before`: for all work issued to its stream, or for an event behind it."""
         correlation = self._next_correlation()
-        call = "cudaEventSynchronize" if by_event else "cudaStreamSynchronize"
-        yield self._complete("cuda_runtime", call, start, end, f'"External id":{external},"correlation":{correlation}')
+        name = "cudaEventSynchronize" if by_event else "cudaStreamSynchronize"
+        yield self._call(name, start, end, correlation, f'"External id":{external}')
         window = start + self.shift, end + self.shift
         if by_event:
             yield event_sync(stream, self.record_id[before], *window, correlation, self.device)
@@ -236,28 +244,28 @@ class _Writer:
         for before in waiting.waits.get(device, ()):
             correlation = self._next_correlation()
             stop = min(at + CALL, end)
-            yield self._complete("cuda_runtime", "cudaStreamWaitEvent", at, stop, f'{own},"correlation":{correlation}')
+            yield self._call("cudaStreamWaitEvent", at, stop, correlation, own)
             yield stream_wait(stream, waiting.streams[before], self.record_id[before], at + self.shift, correlation, self.device)
             at = stop
         correlation = self._next_correlation()
         stop = max(at, end - CALL) if device in waiting.recorded else end
         at = max(at, stop - self.call)
-        yield self._complete("cuda_runtime", "cudaLaunchKernel", at, stop, f'{own},"cbid":211,"correlation":{correlation}')
-        yield self._flow("s", correlation, PROCESS, THREAD, at)
+        yield self._call("cudaLaunchKernel", at, stop, correlation, f'{own},"cbid":211')
+        yield flow("s", correlation, PROCESS, THREAD, at + self.shift)
         yield from self._device(device, work, stream, correlation, external)
         if device in waiting.recorded:
             self.record_id[device] = self._next_correlation()
-            yield self._complete("cuda_runtime", "cudaEventRecord", stop, end, f'{own},"correlation":{self.record_id[device]}')
+            yield self._call("cudaEventRecord", stop, end, self.record_id[device], own)
 
     def _device(self, task: int, work: Work | None, stream: int, correlation: int, external: int) -> Iterator[str]:
         name = self._name(task)
         args = f'"External id":{external},"device":{self.device},"context":1,"stream":{stream},"correlation":{correlation}'
         kernel = _kernel(work, name)
         if isinstance(work, Collective):
-            args += self._collective(work, name, stream > RankStream.RECEIVE_FORWARD_UP)
+            args += "," + self._collective(work, name, stream > RankStream.RECEIVE_FORWARD_UP)
             kernel = nccl_kernel(work.kind)
         yield self._complete("kernel", kernel, self.start[task], self.end[task], args, self.device, stream)
-        yield self._flow("f", correlation, self.device, stream, self.start[task])
+        yield flow("f", correlation, self.device, stream, self.start[task] + self.shift)
 
     def _collective(self, work: Collective, name: str, up: bool) -> str:
         peers = self.plan.tp * self.plan.cp * self.plan.dp
@@ -284,13 +292,8 @@ class _Writer:
         into = work.input_bytes
         out = work.size // len(members) if work.kind is CollectiveKind.REDUCE_SCATTER else work.size
         dtype, width = ("Byte", 1) if into % 2 or out % 2 else ("BFloat16", 2)
-        listed = "[" + ", ".join(map(str, members)) + "]"
-        return (
-            f',"Collective name":"{collective}","In msg nelems":{max(1, into // width)},"Out msg nelems":{max(1, out // width)}'
-            f',"Group size":{len(members)},"dtype":"{dtype}"'
-            f',"In split size":"[]","Out split size":"[]","Process Group Name":"{group}","Process Group Description":"lumos"'
-            f',"Process Group Ranks":"{listed}","Seq":{self.sequence[messages]}{peer}'
-        )
+        elements = max(1, into // width), max(1, out // width)
+        return message(collective, elements, f'"{dtype}",{_SPLIT}', group, members, self.sequence[messages], peer)
 
     def _group(self, use: str, members: tuple[int, ...]) -> str:
         key = (sum(map(ord, use)), *members)
@@ -306,8 +309,8 @@ class _Writer:
     ) -> str:
         return complete(category, name, start + self.shift, end + self.shift, args, process, thread)
 
-    def _flow(self, phase: str, number: int, process: int, thread: int, at: int) -> str:
-        return flow(phase, number, process, thread, at + self.shift)
+    def _call(self, name: str, start: int, end: int, correlation: int, more: str) -> str:
+        return call(name, start + self.shift, end + self.shift, correlation, more=more)
 
 
 def _overtaken(awaited: dict[int, dict[int, int]], launched: dict[int, int], streams: list[int]) -> set[int]:

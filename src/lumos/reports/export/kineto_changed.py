@@ -8,10 +8,8 @@ so. Collectives have the group and the number by which replaying finds those tha
 
 from __future__ import annotations
 
-import gzip
 from collections import defaultdict
 from itertools import count, pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
@@ -19,22 +17,23 @@ import numpy as np
 
 from lumos.errors import LumosError
 from lumos.graph.table import Dependency, Graph, Kind
-from lumos.output_files import check_only_own, new_folder
-from lumos.reports.export.kineto import CALL
+from lumos.reports.export.kineto import CALL, write_ranks
 from lumos.reports.export.kineto_nested import NestedRow, Nesting, OpenOperators
 from lumos.trace.kineto_rows import (
     BASE,
     ORIGIN,
     PROCESS,
     THREAD,
+    call,
     complete,
     flow,
-    footer,
+    message,
     nccl_kernel,
     process_name,
     quoted,
     stream_sync,
     stream_wait,
+    whole_window,
 )
 from lumos.trace.table import Origin
 from lumos.vocabulary import CollectiveKind, Grade
@@ -78,18 +77,14 @@ def write_changed(folder: str, timeline: Timeline, recorded: Job | None = None, 
             "--kineto: this job consists of whole operations, not of calls and kernels that a profiler could record; use --chakra"
         )
     meetings = _meetings(timeline.graph)
-    names = [f"rank{rank}.json.gz" for rank in timeline.graph.ranks]
-    check_only_own(folder, "*.json*", names)
-    with new_folder(folder) as draft:
-        for rank, name in zip(timeline.graph.ranks, names, strict=True):
-            with gzip.open(draft / name, "wb", compresslevel=4) as file:
-                position = timeline.graph.ranks.index(rank)
-                nesting = Nesting(recorded.traces[position]) if recorded is not None and position < len(recorded.traces) else None
-                sheet = _Sheet(timeline, rank, meetings, nesting)
-                file.write(_header(rank, timeline.graph, meetings, grade))
-                file.write(",\n".join(sheet.rows()).encode())
-                file.write(footer(rank))
-    return [str(Path(folder) / name) for name in names]
+    traces = () if recorded is None else recorded.traces
+
+    def content(rank: int) -> tuple[bytes, Iterator[str]]:
+        position = timeline.graph.ranks.index(rank)
+        nesting = Nesting(traces[position]) if position < len(traces) else None
+        return _header(rank, timeline.graph, meetings, grade), _Sheet(timeline, rank, meetings, nesting).rows()
+
+    return write_ranks(folder, timeline.graph.ranks, content)
 
 
 def _meetings(graph: Graph) -> dict[int, _Meeting]:
@@ -196,7 +191,7 @@ class _Sheet:
         for task in device:
             yield from self._on_device(task)
         first, last = min(self.start[t] for t in self.tasks), max(self.end[t] for t in self.tasks)
-        yield complete("Trace", "PyTorch Profiler (0)", first, last, '"Op count":0', '"Spans"', '"PyTorch Profiler"')
+        yield whole_window(first, last)
 
     def _nests(self, task: int) -> bool:
         """Whether the recording shows what was around a task: its row is of the work that the task does."""
@@ -235,8 +230,8 @@ class _Sheet:
             ends = following >= 0 and self.graph.kind[following] == Kind.RETURN and not self._begins(following)
             back = following if ends else -1
             captured = _GRAPH_LAUNCH not in name and sum(d not in self.added for d in self.work[task]) > 1
-            call = f"cuda{_GRAPH_LAUNCH}" if captured else name
-            yield from self._calls(task, call, begin, end if back < 0 else self.end[back], thread)
+            shown = f"cuda{_GRAPH_LAUNCH}" if captured else name
+            yield from self._calls(task, shown, begin, end if back < 0 else self.end[back], thread)
             if back >= 0:
                 yield from self._awaited(task, back)
         elif flat and kind not in (Kind.HOST, Kind.RETURN):
@@ -256,19 +251,18 @@ class _Sheet:
         for work in groups:
             for device, before in ((d, b) for d in work for b in self.awaits[d]):
                 number, stop = next(self.fresh), at + each
-                yield complete("cuda_runtime", "cudaStreamWaitEvent", at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+                yield call("cudaStreamWaitEvent", at, stop, number, thread)
                 yield stream_wait(self._stream(device), self._stream(before), self.record[before], at, number, self._device(device))
                 at = stop
             number = task + 1 if work is own else self.added[work[0]]
             stop = at + (rest if work is own else each)
-            shown = name if work is own else "cudaLaunchKernelExC"
-            yield complete("cuda_runtime", shown, at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+            yield call(name if work is own else "cudaLaunchKernelExC", at, stop, number, thread)
             if work:
                 yield flow("s", number, PROCESS, thread, at)
             at = stop
             for number in (self.record[d] for d in work if d in self.record):
                 stop = at + each
-                yield complete("cuda_runtime", "cudaEventRecord", at, stop, f'{_NO_ID},"correlation":{number}', thread=thread)
+                yield call("cudaEventRecord", at, stop, number, thread)
                 at = stop
 
     def _awaited(self, call: int, back: int) -> Iterator[str]:
@@ -303,11 +297,8 @@ class _Sheet:
         peers = [rank for rank in ranks if rank != self.rank]
         side = {CollectiveKind.SEND: "Dst", CollectiveKind.RECEIVE: "Src"}.get(kind)
         peer = f',"{side} Rank":{peers[0]}' if side and len(peers) == 1 else ""
-        return (
-            f'"Collective name":"{_WORDS.get(kind, kind.value.replace("-", "_"))}","In msg nelems":{size},"Out msg nelems":{size}'
-            f',"Group size":{len(ranks)},"dtype":"Byte","Process Group Name":"{_group(ranks)}","Process Group Description":"lumos"'
-            f',"Process Group Ranks":"{list(ranks)}","Seq":{number}{peer}'
-        )
+        word = _WORDS.get(kind, kind.value.replace("-", "_"))
+        return message(word, (size, size), '"Byte"', _group(ranks), ranks, number, peer)
 
     def _kind(self, task: int) -> CollectiveKind:
         """The kind of a collective; of an added one its name says it."""
