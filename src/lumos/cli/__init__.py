@@ -14,7 +14,7 @@ import gc
 import os
 import sys
 from importlib import import_module
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -26,36 +26,29 @@ from lumos.errors import INTERRUPTED, InterruptedSearchError, LumosError, UsageE
 __all__ = ("VERBS", "load", "main", "new_app")
 
 
-class Verb(NamedTuple):
-    """The module that defines a verb, and one line that says what the verb does."""
-
-    module: str
-    summary: str
-
-
-#: The verbs, in the order of the help text.
+#: The verbs, in the order of the help text, each with what it does. Its module has its name.
 VERBS = {
-    "inspect": Verb("lumos.cli.inspect", "What is in the traces, what is missing, and what that costs."),
-    "diagnose": Verb("lumos.cli.diagnose", "What to fix first, and what it is worth."),
-    "replay": Verb("lumos.cli.replay", "Simulate the measured job and compare with the measurement."),
-    "breakdown": Verb("lumos.cli.breakdown", "Where the time goes."),
-    "critical-path": Verb("lumos.cli.critical_path", "The chain of tasks that sets the step, and whom the ranks wait for."),
-    "stragglers": Verb("lumos.cli.stragglers", "What each slow rank, stage and class of operations costs."),
-    "compare": Verb("lumos.cli.compare", "What changed between two jobs or two steps, and what it costs."),
-    "whatif": Verb("lumos.cli.whatif", "Change the measured job and predict its step."),
-    "predict": Verb("lumos.cli.predict", "Predict the step of a configuration, without a trace."),
-    "validate": Verb("lumos.cli.validate", "Predict measured runs from tables, and score the predictions."),
-    "search": Verb("lumos.cli.search", "The plans of a model on a cluster, best first."),
-    "explain": Verb("lumos.cli.explain", "Why one plan beats another."),
-    "models": Verb("lumos.cli.models", "The models that Lumos knows."),
-    "cost": Verb("lumos.cli.cost", "How long one kernel or collective takes."),
-    "calibrate": Verb("lumos.cli.calibrate", "Fit the cost models to your measurements or a trace."),
-    "clusters": Verb("lumos.cli.clusters", "The clusters that Lumos knows."),
-    "chakra": Verb("lumos.cli.chakra", "Read, link, export, check, import and synthesise Chakra traces."),
-    "proxy": Verb("lumos.cli.proxy", "A runnable benchmark from a trace."),
-    "collect": Verb("lumos.cli.collect", "Profile a training command."),
-    "report": Verb("lumos.cli.report", "Write one HTML file that shows a job, offline."),
-    "serve": Verb("lumos.cli.serve", "Explore a job in a browser on this machine, with what-ifs."),
+    "inspect": "What is in the traces, what is missing, and what that costs.",
+    "diagnose": "What to fix first, and what it is worth.",
+    "replay": "Simulate the measured job and compare with the measurement.",
+    "breakdown": "Where the time goes.",
+    "critical-path": "The chain of tasks that sets the step, and whom the ranks wait for.",
+    "stragglers": "What each slow rank, stage and class of operations costs.",
+    "compare": "What changed between two jobs or two steps, and what it costs.",
+    "whatif": "Change the measured job and predict its step.",
+    "predict": "Predict the step of a configuration, without a trace.",
+    "validate": "Predict measured runs from tables, and score the predictions.",
+    "search": "The plans of a model on a cluster, best first.",
+    "explain": "Why one plan beats another.",
+    "models": "The models that Lumos knows.",
+    "cost": "How long one kernel or collective takes.",
+    "calibrate": "Fit the cost models to your measurements or a trace.",
+    "clusters": "The clusters that Lumos knows.",
+    "chakra": "Read, link, export, check, import and synthesise Chakra traces.",
+    "proxy": "A runnable benchmark from a trace.",
+    "collect": "Profile a training command.",
+    "report": "Write one HTML file that shows a job, offline.",
+    "serve": "Explore a job in a browser on this machine, with what-ifs.",
 }
 
 #: Objects that are made before Python looks for cycles among them. A verb makes many small values, nearly none of which are in cycles, and
@@ -77,7 +70,7 @@ class Verbs(TyperGroup):
 
     def format_commands(self, _ctx: Any, formatter: Any) -> None:
         with formatter.section("Verbs"):
-            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+            formatter.write_dl(list(VERBS.items()))
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "" in args[: args.index("--") if "--" in args else None]:
@@ -125,7 +118,7 @@ def _leave_standard_output() -> None:
 
 def load(name: str) -> Any:
     """The command of a verb, from its module."""
-    module = import_module(VERBS[name].module)
+    module = import_module(f"lumos.cli.{name.replace('-', '_')}")
     app = getattr(module, "app", None)
     if app is None:
         app = new_app()

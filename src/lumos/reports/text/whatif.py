@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, size, table
+from lumos.reports.text.replay import PARTS_OF_STEP
 from lumos.units import duration, quantity, with_unit
 from lumos.vocabulary import Basis
 
@@ -18,12 +19,8 @@ if TYPE_CHECKING:
     from lumos.changes.grid import Cell
     from lumos.scripted.templates import ScriptCell
 
-PARTS_IN_SECONDS = {
-    "exposed_compute_s": "compute alone",
-    "overlapped_s": "compute and communication",
-    "exposed_communication_s": "communication alone",
-    "other_s": "neither",
-}
+#: The parts of a step, by their keys in seconds.
+PARTS_IN_SECONDS = {f"{key.removesuffix('_ns')}_s": label for key, label in PARTS_OF_STEP.items()}
 
 #: What the time of a step is, in words.
 STEP_WORDS = {
