@@ -47,21 +47,10 @@ class Changes:
 
     @classmethod
     def parse(
-        cls,
-        set: Iterable[str] = (),
-        *,
-        base: Iterable[str] = (),
-        scale: Iterable[str] = (),
-        drop: Iterable[str] = (),
-        fuse: Iterable[str] = (),
-        rank_slowdown: Iterable[str] = (),
-        network: Iterable[str] = (),
-        cluster: str | None = None,
-        base_cluster: str | None = None,
-        repeat: bool = False,
-        host_factor: float | None = None,
-        **settings: str,
-    ) -> Changes:
+        cls, set: Iterable[str] = (), *, base: Iterable[str] = (), scale: Iterable[str] = (), drop: Iterable[str] = (),
+        fuse: Iterable[str] = (), rank_slowdown: Iterable[str] = (), network: Iterable[str] = (), cluster: str | None = None,
+        base_cluster: str | None = None, repeat: bool = False, host_factor: float | None = None, **settings: str,
+    ) -> Changes:  # fmt: skip
         """From the words of the command line. settings: by name, beside those of --set. Raises UsageError for a malformed word."""
         durations = Durations.parse(scale, drop, fuse, rank_slowdown)
         wanted = parse_settings((*set, *(f"{key}={value}" for key, value in settings.items())))
@@ -75,15 +64,11 @@ class Changes:
             "set": [f"{key}={value}" for key, value in self.settings.items()],
             "base": [f"{key}={value}" for key, value in self.base.items()],
             "scale": [f"{s.glob}={_factor(s.factor)}" for s in timed.scales],
-            "drop": [*timed.drops],
-            "fuse": [*timed.fused],
+            "drop": [*timed.drops], "fuse": [*timed.fused],
             "rank_slowdown": [f"{rank}={_factor(factor)}" for rank, factor in timed.slow],
-            "network": [*self.network],
-            "cluster": self.cluster,
-            "base_cluster": self.base_cluster,
-            "repeat": self.repeat,
-            "host_factor": self.host_factor,
-        }
+            "network": [*self.network], "cluster": self.cluster, "base_cluster": self.base_cluster,
+            "repeat": self.repeat, "host_factor": self.host_factor,
+        }  # fmt: skip
         return {key: value for key, value in said.items() if value}
 
     def moves_from(self, measured: Cluster) -> bool:

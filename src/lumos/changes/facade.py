@@ -10,7 +10,7 @@ The keywords are turned into the words of the command line and parsed as those a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lumos.changes.changes import Changes
 from lumos.changes.grid import Cell, evaluate, parse_grid
@@ -28,51 +28,19 @@ if TYPE_CHECKING:
     from lumos.changes.words import ChangeWords
     from lumos.graph.table import Graph
 
-
 #: Words whose values are no text on the command line either.
 _AS_THEY_ARE = ("cluster", "base_cluster", "repeat", "host_factor")
 
 
-@overload
 def whatif_by_settings(
-    job: Source,
-    *,
-    graph: Graph | None = None,
-    repair: bool = False,
-    force: bool = False,
-    grid: None = None,
-    **changes: Unpack[ChangeWords],
-) -> Answer: ...
-
-
-@overload
-def whatif_by_settings(
-    job: Source,
-    *,
-    graph: Graph | None = None,
-    repair: bool = False,
-    force: bool = False,
-    grid: Mapping[str, Sequence[object]],
-    **changes: Unpack[ChangeWords],
-) -> Rows[Cell]: ...
-
-
-def whatif_by_settings(
-    job: Source,
-    *,
-    graph: Graph | None = None,
-    repair: bool = False,
-    force: bool = False,
-    grid: Mapping[str, Sequence[object]] | None = None,
+    job: Source, *, graph: Graph | None, repair: bool, force: bool, grid: Mapping[str, Sequence[object]] | None,
     **changes: Unpack[ChangeWords],
 ) -> Answer | Rows[Cell]:
     """The step of the job under `changes`, compared with that of the job as it is.
 
-    job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again.
-    force: answer also where the recording cannot give a sound answer. changes: see `ChangeWords` and `SettingWords`. grid: values by
-    setting, or by "scale:GLOB"; every combination of them is evaluated on top of the changes and becomes a row. Raises UsageError for
-    an unknown setting (it names the nearest) or a wrong value, LumosError where the trace does not support the change or cannot give a
-    sound answer, TraceError as `lumos.read` does.
+    grid: values by setting, or by "scale:GLOB"; every combination of them is evaluated on top of the changes and becomes a row. Raises
+    UsageError for an unknown setting (it names the nearest) or a wrong value, LumosError where the trace does not support the change or
+    cannot give a sound answer, TraceError as `lumos.read` does.
     """
     wanted = changes_of(changes)
     cells = None if grid is None else parse_grid(map(_axis, as_mapping(grid, "grid", "{'dp': (2, 4)}").items()))

@@ -70,8 +70,7 @@ def gemm(
     def cost(rows: Any) -> Estimate:
         return of_shape(rows, n, k, accelerator, dtype, batch=batch, book=book)
 
-    _answer(cost(m), json)
-    _draw(plot, m, cost, f"GEMM n={n} k={k} {dtype} on {accelerator.name}", "m")
+    _answer(cost, m, json, plot, f"GEMM n={n} k={k} {dtype} on {accelerator.name}", "m")
 
 
 @app.command("attention")
@@ -105,17 +104,10 @@ def attention(
     def cost(length: Any) -> Estimate:
         if kernel == "unfused":
             return unfused_attention(batch, length, heads, head_dim, accelerator, dtype, direction=direction, book=book)
-        options: dict[str, Any] = {
-            "kv_heads": kv_heads,
-            "value_dim": value_dim,
-            "causal": not full,
-            "direction": direction,
-            "kernel": kernel,
-        }
-        return fused(batch, length, heads, head_dim, accelerator, dtype, book=book, **options)
+        kinds: dict[str, Any] = {"kv_heads": kv_heads, "value_dim": value_dim, "causal": not full, "direction": direction, "kernel": kernel}
+        return fused(batch, length, heads, head_dim, accelerator, dtype, book=book, **kinds)
 
-    _answer(cost(seq), json)
-    _draw(plot, seq, cost, f"attention heads={heads} head_dim={head_dim} {dtype} {direction} on {accelerator.name}", "sequence")
+    _answer(cost, seq, json, plot, f"attention heads={heads} head_dim={head_dim} {dtype} {direction} on {accelerator.name}", "sequence")
 
 
 @app.command("collective")
@@ -144,17 +136,7 @@ def collective(
     def cost(size_bytes: Any) -> Estimate:
         return of_size(kind, ranks, size_bytes, where, per_node=per_node, concurrent=concurrent, book=book)
 
-    _answer(cost(size), json)
-    _draw(plot, size, cost, f"{kind} over {ranks} ranks of {where.name}", "bytes")
-
-
-def _draw(path: str | None, centre: int, cost: Callable[[Any], Estimate], title: str, axis: str) -> None:
-    """Plot the curve over sizes around `centre`, where a file was named."""
-    if path is not None:
-        from lumos.reports.plots.cost import cost_curve, powers_around
-
-        sizes = powers_around(centre)
-        cost_curve(path, sizes, cost(sizes), title, axis)
+    _answer(cost, size, json, plot, f"{kind} over {ranks} ranks of {where.name}", "bytes")
 
 
 def _book(path: str | None) -> Any:
@@ -168,8 +150,14 @@ def _book(path: str | None) -> Any:
     return overlay(shipped_coefficients(), read_coefficients(Path(path)))
 
 
-def _answer(estimate: Estimate, json: bool) -> None:
-    """Print one estimate."""
+def _answer(cost: Callable[[Any], Estimate], size: int, json: bool, plot: str | None, title: str, axis: str) -> None:
+    """Print what the work of one size costs, and plot the curve over the sizes around it, where a file was named."""
+    if plot is not None:
+        from lumos.reports.plots.cost import cost_curve, powers_around
+
+        sizes = powers_around(size)
+        cost_curve(plot, sizes, cost(sizes), title, axis)
+    estimate = cost(size)
     facts = {
         "time_s": estimate.time.item() / 1e9,
         "low_s": estimate.low.item() / 1e9,

@@ -56,7 +56,8 @@ def takes(
         own = {p.name: p for p in inspect.signature(command, eval_str=True).parameters.values() if p.kind is not p.VAR_KEYWORD}
         made = {key: _option(key, *of, shown, as_text=key in as_text) for key, of in declared(words).items() if key not in own}
         arguments = {key: p for key, p in own.items() if _is_argument(p.annotation)}
-        options = {key: _parameter(key, annotation) for key, annotation in made.items() if annotation is not None}
+        bare = inspect.Parameter("word", inspect.Parameter.KEYWORD_ONLY, default=None)
+        options = {key: bare.replace(name=key, annotation=option) for key, option in made.items() if option is not None}
 
         @wraps(command)
         def verb(**given: Any) -> None:
@@ -64,17 +65,12 @@ def takes(
 
         every = {**arguments, **own, **options} if last else {**arguments, **options, **own}
         every["json"] = every.pop("json")  # as the last of all verbs
-        verb.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [p.replace(kind=p.KEYWORD_ONLY) for p in every.values()]
-        )
+        shown_as = [p.replace(kind=p.KEYWORD_ONLY) for p in every.values()]
+        verb.__signature__ = inspect.Signature(shown_as)  # type: ignore[attr-defined]
         verb.__annotations__ = {key: p.annotation for key, p in every.items()}
         return verb
 
     return with_options
-
-
-def _parameter(key: str, annotation: Any) -> inspect.Parameter:
-    return inspect.Parameter(key, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def _is_argument(annotation: Any) -> bool:

@@ -11,25 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lumos.characters import visible
-from lumos.result import plain
-
-__all__ = [
-    "RUNS",
-    "Chakra",
-    "Clock",
-    "Force",
-    "Json",
-    "Kineto",
-    "Of",
-    "Paths",
-    "Perfetto",
-    "Repair",
-    "Step",
-    "console",
-    "next_command",
-    "plain",
-    "write_json",
-]
+from lumos.result import plain as plain
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -53,10 +53,9 @@ def report(
 ) -> Written:
     """Write one HTML file that shows where the job's time goes, and opens offline.
 
-    job: what `lumos.read` takes or returned. step: the step whose timeline is shown, by its name or the number after its #; by default
-    the one whose time is nearest to the mean. force: answer the changes, and compare ranks, also where the recording cannot give a sound
-    answer. changes: as for `lumos.whatif`; with any, the changed job is shown next to the recorded one. Raises
-    UsageError for an unknown step or change, LumosError where the file cannot be written.
+    step: the step whose timeline is shown, by its name or the number after its #; by default the one whose time is nearest to the mean.
+    With changes, as for `lumos.whatif`, the changed job is shown next to the recorded one. Raises UsageError for an unknown step or change,
+    LumosError where the file cannot be written.
     """
     keep_inputs(job, output)
     check_places(output)

@@ -96,9 +96,8 @@ def whatif(
 ) -> Answer | Rows[Cell] | Rows[ScriptCell]:
     """The step of the job under `changes`, compared with that of the job as it is.
 
-    job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again.
-    force: answer also where the recording cannot give a sound answer. changes: see `ChangeWords` and `SettingWords`. grid: values by
-    setting, or by "scale:GLOB"; every combination of them is evaluated on top of the changes and becomes a row.
+    graph: the job's graph from `lumos.build`, to save building it again. grid: values by setting, or by "scale:GLOB"; every combination of
+    them is evaluated on top of the changes and becomes a row.
 
     before, after: the command that made the recording and a changed one, as one text or as words; both are run without devices, the
     structure is that of the second and the prices are the recording's. before="recorded" runs the command that the recording names. ranks:
@@ -111,8 +110,6 @@ def whatif(
     if before is None and after is None:
         if ranks is not None:
             raise UsageError("ranks says how many ranks `after` has: give `after` and `before` too")
-        if grid is None:
-            return facade.whatif_by_settings(job, graph=graph, repair=repair, force=force, **changes)
         return facade.whatif_by_settings(job, graph=graph, repair=repair, force=force, grid=grid, **changes)
     if other := sorted(set(changes) - set(_BESIDE)):
         raise UsageError(f"{', '.join(other)}: a changed script is the whole change; leave out {other[0]}, or write it into `after`")

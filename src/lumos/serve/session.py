@@ -15,14 +15,12 @@ from typing import Any
 import numpy as np
 
 from lumos.analyze.ranks.equal_work import equal_work
-from lumos.analyze.trust import check_sound
-from lumos.changes.bench import Bench
 from lumos.changes.changes import Changes
 from lumos.characters import is_whole
 from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.graph.table import Kind
-from lumos.reports.page.document import ReportedJob, document, structural_what_if, what_if
+from lumos.reports.page.document import ReportedJob, document, what_if
 from lumos.reports.page.timeline_levels import Limits, excerpt
 from lumos.result import plain
 from lumos.serve.work import BackgroundWork, Progressing
@@ -46,7 +44,6 @@ class Loaded:
     """The job after it was read: its report, and the figures that many requests need."""
 
     recording: ReportedJob
-    bench: Bench
     document: dict[str, Any]
     drawings: dict[str, dict[str, Any]] = field(default_factory=dict)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -82,12 +79,7 @@ class Loaded:
     def whatif(self, changes: Changes, *, moved: bool) -> dict[str, Any]:
         """What the changes do to the job's step, with the keys of `lumos whatif --json`; of the plan or the model always with `moved`."""
         began = time.perf_counter()
-        if changes.structural:
-            found = structural_what_if(self.recording, changes)
-            return {**found, "seconds_s": time.perf_counter() - began}
-        changed = self.bench.changed(changes.durations)
-        check_sound(self.bench.trust_of(changed), "whatif", force=self.recording.force)
-        answer = what_if(self.bench, changed, changes.durations.described(), moved=moved)
+        answer = what_if(self.recording, changes, moved=moved)
         return {**answer, "seconds_s": time.perf_counter() - began}
 
 
@@ -180,8 +172,9 @@ class Session:
         recording = ReportedJob(job, graph, simulate(graph), self.force)
         report("analysing", 0, 0)
         found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
+        _ = recording.bench  # made once, here, and not by every one of the first requests
         report("analysing", 1, 1)
-        return Loaded(recording, recording.bench, found)
+        return Loaded(recording, found)
 
 
 def command_line(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:

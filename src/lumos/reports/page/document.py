@@ -22,7 +22,7 @@ from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.analyze.replay import ReplayResult, relative, replay
 from lumos.analyze.tables import class_times
 from lumos.analyze.trust import Trust, check_sound
-from lumos.changes.answer import Answer, PeakMemory, contracted
+from lumos.changes.answer import PeakMemory, contracted
 from lumos.changes.bench import Bench
 from lumos.changes.whatif import answer_changes
 from lumos.cost.collective_rates import modelled_collectives
@@ -192,48 +192,35 @@ def document(
         "memory": _memory(recording.job),
         "outline": _outline(recording),
         "diagnostics": [*plain(recording.result.diagnostics), *_left_out(recording)],
-        "whatif": None if changes is None else _what_if(recording, changes, changed),
+        "whatif": None if changes is None else what_if(recording, changes),
         **(drawings(recording.drawing, recording.steps, step, rerun) if timeline else {"timeline": None, "other_timelines": {}}),
     }
 
 
-def _what_if(recording: ReportedJob, changes: Changes, changed: Graph | None) -> dict[str, Any]:
-    if changed is None:
-        return structural_what_if(recording, changes)
-    check_sound(recording.bench.trust_of(changed), "whatif", force=recording.force)
-    return what_if(recording.bench, changed, changes.durations.described(), moved=True)
-
-
-def structural_what_if(recording: ReportedJob, changes: Changes) -> dict[str, Any]:
-    """The answer to changes of more than durations. LumosError where the evidence is unsound and not forced."""
-    found = answer_changes(recording.job, recording.graph, changes, recording.cut, trust=recording.trust, force=recording.force)
-    return {**as_json(found), "interval": plain(recording.bench.causes_of(found))}
-
-
-def as_json(found: Answer) -> dict[str, Any]:
-    """An answer with the keys of `lumos whatif --json`, and the difference."""
-    base, changed = found.base.step_time_s, found.outcome.step_time_s
-    return {**contracted(found), "difference_s": changed - base, "change": changed / base - 1 if base else None}
-
-
-def what_if(bench: Bench, changed: Graph, changes: Sequence[str], *, moved: bool) -> dict[str, Any]:
-    """The effect of changed durations on the step, with the keys of `as_json`. moved: add what moved on the critical path,
-    which takes longer to find."""
-    base, outcome = bench.outcome(bench.graph), bench.outcome(changed)
-    answer: dict[str, Any] = {
-        **plain(outcome),
-        "memory": plain(PeakMemory()),
-        "base": plain(base),
-        "measured_step_s": bench.measured_step_s,
-        "changes": changes,
-        "difference_s": outcome.step_time_s - base.step_time_s,
-        "change": outcome.step_time_s / base.step_time_s - 1 if base.step_time_s else None,
-        "trust": plain(bench.trust_of(changed)),
-        "interval": plain(bench.interval_causes(changed)),
-    }
-    if moved:
-        answer["moved"] = [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed)]
-    return answer
+def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> dict[str, Any]:
+    """The answer to changes, with the keys of `lumos whatif --json`, the difference, and what its interval comes from. moved: of durations,
+    also what moved on the critical path, which takes longer to find. LumosError where the evidence is unsound and not forced."""
+    bench = recording.bench
+    if changes.structural:
+        found = answer_changes(recording.job, recording.graph, changes, recording.cut, trust=recording.trust, force=recording.force)
+        base, answer = found.base, {**contracted(found), "interval": plain(bench.causes_of(found))}
+    else:
+        changed = bench.changed(changes.durations)
+        grounds = bench.trust_of(changed)
+        check_sound(grounds, "whatif", force=recording.force)
+        base = bench.outcome(bench.graph)
+        answer = {
+            **plain(bench.outcome(changed)),
+            "memory": plain(PeakMemory()),
+            "base": plain(base),
+            "measured_step_s": bench.measured_step_s,
+            "changes": changes.durations.described(),
+            "trust": plain(grounds),
+            "interval": plain(bench.interval_causes(changed)),
+            **({"moved": [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed)]} if moved else {}),
+        }
+    before, after = base.step_time_s, answer["step_time_s"]
+    return {**answer, "difference_s": after - before, "change": after / before - 1 if before else None}
 
 
 def report_headline(recording: ReportedJob) -> str:
