@@ -1,7 +1,7 @@
 """The types and the meanings of the arguments that the public functions are called with.
 
 A word that several functions take means the same in all of them, and MEANINGS says what; other words of a TypedDict are annotated with
-their `Meaning`. The command line makes its options of both, and `help` shows them.
+their `Term`. The command line makes its options of both, and `help` shows them.
 
 A function of the façade is offered with a check in front, so that a wrong argument is named before the function works with it: a graph
 where a job is needed, a number where a name is. The check reads the annotations that the function has anyway. An argument is checked
@@ -30,7 +30,7 @@ from lumos.vocabulary import Precision, Recompute, Schedule
 _Result = TypeVar("_Result")
 
 
-class Meaning(NamedTuple):
+class Term(NamedTuple):
     """What a word means, beside its type. least, most: bounds of a number. shown: what stands for its value in the help of a verb. off:
     whether a switch can be turned off, because it is on, or as a profile has it, where nothing is said."""
 
@@ -41,11 +41,11 @@ class Meaning(NamedTuple):
     off: bool = False
 
 
-_from_one, _from_none = partial(Meaning, least=1), partial(Meaning, least=0)
+_from_one, _from_none = partial(Term, least=1), partial(Term, least=0)
 #: The words of models, jobs and plans.
-MEANINGS: Mapping[str, Meaning] = {
-    "model": Meaning("A known model, or the path of a Hugging Face config.json."),
-    "cluster": Meaning("A known cluster, or the path of a .toml file."),
+MEANINGS: Mapping[str, Term] = {
+    "model": Term("A known model, or the path of a Hugging Face config.json."),
+    "cluster": Term("A known cluster, or the path of a .toml file."),
     "gpus": _from_one("Devices of the job."),
     "global_batch": _from_one("Sequences of a step."),
     "seq": _from_one("Tokens of a sequence."),
@@ -64,16 +64,16 @@ MEANINGS: Mapping[str, Meaning] = {
     "dp": _from_one("Replicas (data parallel)."),
     "zero": _from_none("Shards 0 nothing, 1 the optimizer, 2 gradients too, 3 parameters too (FSDP).", most=3),
     "shard": _from_none("Devices that share a set of shards."),
-    "sequence_parallel": Meaning("Split the sequence over the tensor-parallel ranks.", off=True),
-    "recompute": Meaning(f"What the backward pass computes again: {one_or_other(Recompute)}"),
+    "sequence_parallel": Term("Split the sequence over the tensor-parallel ranks.", off=True),
+    "recompute": Term(f"What the backward pass computes again: {one_or_other(Recompute)}"),
     "recompute_layers": _from_none("Layers of a stage that are recomputed."),
-    "precision": Meaning(f"Types of multiplications and activations: {one_or_other(Precision)}"),
-    "schedule": Meaning(f"Order of the pipeline's passes: {one_or_other(Schedule)}"),
+    "precision": Term(f"Types of multiplications and activations: {one_or_other(Precision)}"),
+    "schedule": Term(f"Order of the pipeline's passes: {one_or_other(Schedule)}"),
     "lora_rank": _from_none("Train adapters of this rank only."),
     "document": _from_none("Mean tokens of the documents that are packed into a sequence (0: one document)."),
-    "cuda_graphs": Meaning("The passes over the layers launched as CUDA graphs: on or off."),
-    "framework": Meaning("Profile: megatron-core (the default), nemo, fsdp, …"),
-    "switches": Meaning("Switches of the framework's profile.", shown="KEY=VALUE"),
+    "cuda_graphs": Term("The passes over the layers launched as CUDA graphs: on or off."),
+    "framework": Term("Profile: megatron-core (the default), nemo, fsdp, …"),
+    "switches": Term("Switches of the framework's profile.", shown="KEY=VALUE"),
 }
 #: What words of functions mean where their own text does not say more.
 _USUALLY = {
@@ -103,7 +103,7 @@ _USUALLY = {
 }
 
 
-def declared(words: type) -> dict[str, tuple[Any, Meaning]]:
+def declared(words: type) -> dict[str, tuple[Any, Term]]:
     """The type and the meaning of each word of a TypedDict, those of MEANINGS first and in its order."""
     hints = get_type_hints(words, include_extras=True)
     kinds = {key: get_args(hint) if get_origin(hint) is Annotated else (hint, MEANINGS[key]) for key, hint in hints.items()}

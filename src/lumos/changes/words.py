@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal, TypedDict
 
-from lumos.arguments import Meaning
+from lumos.arguments import Term
 
 
 class SettingWords(TypedDict, total=False):
@@ -35,15 +35,15 @@ class SettingWords(TypedDict, total=False):
 class ChangeWords(SettingWords, total=False):
     """Everything that can be changed."""
 
-    scale: Annotated[Mapping[str, float], Meaning("Multiply the time of tasks whose name matches.", shown="GLOB=F")]
-    drop: Annotated[str | Sequence[str], Meaning("Leave tasks out, with their launches.", shown="GLOB")]
-    fuse: Annotated[str | Sequence[str], Meaning("Make one kernel of neighbouring kernels.", shown="GLOB")]
-    rank_slowdown: Annotated[Mapping[int, float], Meaning("Multiply all work of a rank.", shown="RANK=F")]
-    cluster: Annotated[str, Meaning("Run it on this cluster instead: a name, or a .toml file.", shown="CLUSTER")]
-    base_cluster: Annotated[str, Meaning("Where the job was recorded, if the trace does not say.", shown="CLUSTER")]
+    scale: Annotated[Mapping[str, float], Term("Multiply the time of tasks whose name matches.", shown="GLOB=F")]
+    drop: Annotated[str | Sequence[str], Term("Leave tasks out, with their launches.", shown="GLOB")]
+    fuse: Annotated[str | Sequence[str], Term("Make one kernel of neighbouring kernels.", shown="GLOB")]
+    rank_slowdown: Annotated[Mapping[int, float], Term("Multiply all work of a rank.", shown="RANK=F")]
+    cluster: Annotated[str, Term("Run it on this cluster instead: a name, or a .toml file.", shown="CLUSTER")]
+    base_cluster: Annotated[str, Term("Where the job was recorded, if the trace does not say.", shown="CLUSTER")]
     network: Annotated[
-        Mapping[Literal["bandwidth", "latency"], float], Meaning("Change the network: bandwidth=x2,latency=x0.5.", shown="KEY=xF")
+        Mapping[Literal["bandwidth", "latency"], float], Term("Change the network: bandwidth=x2,latency=x0.5.", shown="KEY=xF")
     ]
-    repeat: Annotated[bool, Meaning("Compare what a loop of the step takes, also where the trace has one step only.")]
-    host_factor: Annotated[float, Meaning("How much longer the CPU's work takes on another cluster.", shown="F")]
-    base: Annotated[Mapping[str, int | str], Meaning("Say what was recorded, where Lumos asks or cannot see it.", shown="KEY=VALUE")]
+    repeat: Annotated[bool, Term("Compare what a loop of the step takes, also where the trace has one step only.")]
+    host_factor: Annotated[float, Term("How much longer the CPU's work takes on another cluster.", shown="F")]
+    base: Annotated[Mapping[str, int | str], Term("Say what was recorded, where Lumos asks or cannot see it.", shown="KEY=VALUE")]

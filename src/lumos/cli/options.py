@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack, cast, get_o
 
 import typer
 
-from lumos.arguments import Meaning, declared
+from lumos.arguments import Term, declared
 from lumos.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ Assigned = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE"
 class ReadWords(TypedDict, total=False):
     """How files are read, as `lumos.read` has it."""
 
-    repair: Annotated[bool, Meaning("Read files that are not valid JSON, and repair what can be repaired.")]
-    engine: Annotated[str, Meaning("Where files are read: local, or ray (on a cluster that has them at the same paths).")]
-    ray_address: Annotated[str, Meaning("The address of a running Ray cluster.")]
+    repair: Annotated[bool, Term("Read files that are not valid JSON, and repair what can be repaired.")]
+    engine: Annotated[str, Term("Where files are read: local, or ray (on a cluster that has them at the same paths).")]
+    ray_address: Annotated[str, Term("The address of a running Ray cluster.")]
 
 
 def reading(words: dict[str, Any]) -> ReadWords:
@@ -77,7 +77,7 @@ def _is_argument(annotation: Any) -> bool:
     return any(type(said).__name__ == "ArgumentInfo" for said in getattr(annotation, "__metadata__", ()))
 
 
-def _option(key: str, kind: Any, meaning: Meaning, shown: str | None, *, as_text: bool) -> Any:
+def _option(key: str, kind: Any, meaning: Term, shown: str | None, *, as_text: bool) -> Any:
     """The annotation of an option as typer reads it; None for a word that no command line can say: a function."""
     if get_origin(kind) is Callable or kind is Callable:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, TypeAlias, TypedDict
 
-from lumos.arguments import Meaning
+from lumos.arguments import Term
 
 #: A value that a choice takes, or several.
 SweepSizes: TypeAlias = int | Sequence[int]
@@ -39,16 +39,16 @@ class SearchWords(SpaceWords, total=False):
     precision: str
     framework: str
     switches: Mapping[str, object]
-    refine: Annotated[int, Meaning("Plans that are simulated in full (10).", least=1)]
-    require: Annotated[Words, Meaning("A condition: 'memory.peak_bytes < 70e9'.", shown="EXPR")]
-    reserve_gb: Annotated[float, Meaning("Memory of each device that plans may not use, GB.", least=0)]
-    proved: Annotated[bool, Meaning("Only schedules that were compared with measured runs.")]
-    mixed_with: Annotated[Words, Meaning("Nodes of this cluster are part of the job too.", shown="CLUSTER")]
-    tokens: Annotated[float, Meaning("Tokens of the whole training run: its days and dollars.", least=1)]
-    price: Annotated[float, Meaning("Dollars of a device and hour, in place of a published price.", least=0)]
-    prune: Annotated[bool, Meaning("Leave out plans that are proved slower (the default).", off=True)]
-    engine: Annotated[str, Meaning("local, or ray (a cluster).")]
-    ray_address: Annotated[str, Meaning("The address of a running Ray cluster.")]
+    refine: Annotated[int, Term("Plans that are simulated in full (10).", least=1)]
+    require: Annotated[Words, Term("A condition: 'memory.peak_bytes < 70e9'.", shown="EXPR")]
+    reserve_gb: Annotated[float, Term("Memory of each device that plans may not use, GB.", least=0)]
+    proved: Annotated[bool, Term("Only schedules that were compared with measured runs.")]
+    mixed_with: Annotated[Words, Term("Nodes of this cluster are part of the job too.", shown="CLUSTER")]
+    tokens: Annotated[float, Term("Tokens of the whole training run: its days and dollars.", least=1)]
+    price: Annotated[float, Term("Dollars of a device and hour, in place of a published price.", least=0)]
+    prune: Annotated[bool, Term("Leave out plans that are proved slower (the default).", off=True)]
+    engine: Annotated[str, Term("local, or ray (a cluster).")]
+    ray_address: Annotated[str, Term("The address of a running Ray cluster.")]
     progress: Annotated[
-        Callable[[str, int, int], None], Meaning("Called with the stage of the search, and how much of the stage is done and in all.")
+        Callable[[str, int, int], None], Term("Called with the stage of the search, and how much of the stage is done and in all.")
     ]

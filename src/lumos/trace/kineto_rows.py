@@ -89,7 +89,9 @@ def whole_window(begin: int, end: int) -> str:
     return complete("Trace", "PyTorch Profiler (0)", begin, end, '"Op count":0', '"Spans"', '"PyTorch Profiler"')
 
 
-def message(collective: str, elements: tuple[int, int], dtype: str, group: str, ranks: Sequence[int], number: int, peer: str = "") -> str:
+def collective_arguments(
+    collective: str, elements: tuple[int, int], dtype: str, group: str, ranks: Sequence[int], number: int, peer: str = ""
+) -> str:
     """The arguments of a collective, or of one side of a send. elements: in and out. number: its place among those of the group. peer: the
     member that names the other side, with a comma before it."""
     return (

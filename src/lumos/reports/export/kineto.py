@@ -33,12 +33,12 @@ from lumos.trace.kineto_rows import (
     THREAD,
     WrittenDevice,
     call,
+    collective_arguments,
     complete,
     event_sync,
     flow,
     footer,
     header,
-    message,
     nccl_kernel,
     process_name,
     stream_sync,
@@ -293,7 +293,7 @@ class _Writer:
         out = work.size // len(members) if work.kind is CollectiveKind.REDUCE_SCATTER else work.size
         dtype, width = ("Byte", 1) if into % 2 or out % 2 else ("BFloat16", 2)
         elements = max(1, into // width), max(1, out // width)
-        return message(collective, elements, f'"{dtype}",{_SPLIT}', group, members, self.sequence[messages], peer)
+        return collective_arguments(collective, elements, f'"{dtype}",{_SPLIT}', group, members, self.sequence[messages], peer)
 
     def _group(self, use: str, members: tuple[int, ...]) -> str:
         key = (sum(map(ord, use)), *members)

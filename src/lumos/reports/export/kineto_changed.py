@@ -25,9 +25,9 @@ from lumos.trace.kineto_rows import (
     PROCESS,
     THREAD,
     call,
+    collective_arguments,
     complete,
     flow,
-    message,
     nccl_kernel,
     process_name,
     quoted,
@@ -298,7 +298,7 @@ class _Sheet:
         side = {CollectiveKind.SEND: "Dst", CollectiveKind.RECEIVE: "Src"}.get(kind)
         peer = f',"{side} Rank":{peers[0]}' if side and len(peers) == 1 else ""
         word = _WORDS.get(kind, kind.value.replace("-", "_"))
-        return message(word, (size, size), '"Byte"', _group(ranks), ranks, number, peer)
+        return collective_arguments(word, (size, size), '"Byte"', _group(ranks), ranks, number, peer)
 
     def _kind(self, task: int) -> CollectiveKind:
         """The kind of a collective; of an added one its name says it."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
 from lumos.reports.text.format import (
-    Column,
+    ShownField,
     a_step,
     heading,
     kernel_name,
@@ -102,7 +102,7 @@ def _print_parts(console: Console, headline: JobTime, parts: Mapping[str, float]
 
 def _print_steps(console: Console, headline: JobTime, steps: Sequence[StepBreakdown]) -> None:
     heading(console, "Steps: devices run" if any(s.idle for s in steps) else "Steps: threads run")
-    step: Mapping[str, Column] = {"step": lambda s: marked(s.name, s.basis is not headline.basis, not s.counts)}
+    step: Mapping[str, ShownField] = {"step": lambda s: marked(s.name, s.basis is not headline.basis, not s.counts)}
     listing(console, steps, {"rank": "rank", **step, "time": "duration_ns", **_FOUR})
     print_marks(console, any(s.basis is not headline.basis for s in steps), any(s.basis is headline.basis and not s.counts for s in steps))
 
@@ -131,15 +131,15 @@ def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:
         console.print("  idle because of the host, the gap between kernels, or a wait for other work")
 
 
-def _part(index: int) -> Column:
+def _part(index: int) -> ShownField:
     """The share of one of the four parts of a rank's or a step's time."""
     return lambda row: percent(row.breakdown[index] / max(row.duration_ns, 1), decimals=1)
 
 
 #: The parts of a rank's or a step's time, in the order of `FourWay`.
-_FOUR: Mapping[str, Column] = {name: _part(i) for i, name in enumerate(("compute", "both", "comm.", "neither"))}
+_FOUR: Mapping[str, ShownField] = {name: _part(i) for i, name in enumerate(("compute", "both", "comm.", "neither"))}
 #: The columns of each kind of row, and of operators where no device has work.
-_COLUMNS: Mapping[type[TableRow], Mapping[str, Column]] = {
+_COLUMNS: Mapping[type[TableRow], Mapping[str, ShownField]] = {
     TimeRow: {"name": lambda row: kernel_name(row.name), "count": "tasks", "total": "total_ns", "share": "share", "mean": "mean_ns"},
     OperatorRow: {"operator": "name", "kernels": "device_tasks", "device": "device_ns", "share": "device_share", "own CPU": "cpu_ns"},
     ModuleRow: {"module": "name", "kernels": "device_tasks", "device": "device_ns", "share": "device_share"},
@@ -149,10 +149,10 @@ _COLUMNS: Mapping[type[TableRow], Mapping[str, Column]] = {
     },
     RankRow: {"rank": "rank", "steps": "steps", "time": "duration_ns", **_FOUR},
 }  # fmt: skip
-_OF_CPUS: Mapping[str, Column] = {"operator": "name", "own CPU": "cpu_ns", "share": "cpu_share"}
+_OF_CPUS: Mapping[str, ShownField] = {"operator": "name", "own CPU": "cpu_ns", "share": "cpu_share"}
 
 
 def _print_achieved(console: Console, achieved: Sequence[Achieved]) -> None:
     heading(console, "Achieved by products and attention")
-    rate: Mapping[str, Column] = {"TFLOP/s": lambda row: f"{row.flops_per_s / 1e12:.3g}", "shapes": "shapes"}
+    rate: Mapping[str, ShownField] = {"TFLOP/s": lambda row: f"{row.flops_per_s / 1e12:.3g}", "shapes": "shapes"}
     listing(console, achieved, {"operator": "operator", "calls": "calls", "time": "time_ns", **rate})

@@ -104,10 +104,10 @@ def table(
 #: With what a number, or a dash in its place, begins.
 _BEGIN_NUMBERS = "0123456789+-–×"
 #: A column: the field of a row that it shows, or what gives its text.
-Column: TypeAlias = "str | Callable[[Any], str]"
+ShownField: TypeAlias = "str | Callable[[Any], str]"
 
 
-def listing(console: Console, rows: Sequence[Any], columns: Mapping[str, Column], most: int = MOST_ROWS) -> None:
+def listing(console: Console, rows: Sequence[Any], columns: Mapping[str, ShownField], most: int = MOST_ROWS) -> None:
     """Print a table with a line for each row. columns: by their titles. How a field is written follows from its name and its type: times
     by their ending `_ns`, whole numbers with their thousands, other numbers as shares in percent. Columns of other than numbers stand at
     the left."""
@@ -116,7 +116,7 @@ def listing(console: Console, rows: Sequence[Any], columns: Mapping[str, Column]
     table(console, tuple(columns), cells, left, most)
 
 
-def _shown(row: Any, column: Column) -> str:
+def _shown(row: Any, column: ShownField) -> str:
     if not isinstance(column, str):
         return column(row)
     value = attrgetter(column)(row)

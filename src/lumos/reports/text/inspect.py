@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.reports.text.format import Column, heading, listing, paragraph, print_diagnostics, sentence, size, table
+from lumos.reports.text.format import ShownField, heading, listing, paragraph, print_diagnostics, sentence, size, table
 from lumos.reports.text.interference import print_interference
 from lumos.units import count, duration
 
@@ -46,8 +46,9 @@ def print_contents(
 
 def _print_files(console: Console, files: Sequence[Contents]) -> None:
     heading(console, "Ranks")
-    steps: dict[str, Column] = {"steps": lambda f: f"{len(f.steps)}", "threads": "threads", "streams": "streams", "unlinked": "unlinked"}
-    listing(console, files, {"rank": "rank", "known from": "rank_source", "recorded": "duration_ns", **steps})
+    steps: dict[str, ShownField] = {"steps": lambda f: f"{len(f.steps)}"}
+    counts = {name: name for name in ("threads", "streams", "unlinked")}
+    listing(console, files, {"rank": "rank", "known from": "rank_source", "recorded": "duration_ns", **steps, **counts})
     console.print("  unlinked: device work whose launch call has no row")
     machines: dict[str, list[int]] = {}
     for f in files:

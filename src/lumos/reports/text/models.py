@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import Column, listing, sentence, table
+from lumos.reports.text.format import ShownField, listing, sentence, table
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 def print_models(console: Console, models: Sequence[Model]) -> None:
     """Print the list with the sizes in which models differ most; `print_model` shows the others."""
-    sizes: dict[str, Column] = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv heads": "kv_heads"}
-    counts: dict[str, Column] = {"parameters": lambda m: _billions(m.parameters), "active": lambda m: _billions(m.active_parameters)}
+    sizes: dict[str, ShownField] = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv heads": "kv_heads"}
+    counts: dict[str, ShownField] = {"parameters": lambda m: _billions(m.parameters), "active": lambda m: _billions(m.active_parameters)}
     listing(console, models, {"model": "name", **counts, **sizes}, most=len(models))
     console.print("  active: of a token; lumos models NAME shows one with all its sizes")
 
