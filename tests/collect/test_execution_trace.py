@@ -10,18 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from tests.collect.test_window import train
 
 import lumos.collect
 from lumos.proxy.compiled import sources_beside
 
 torch = pytest.importorskip("torch", reason="torch is not installed, and the collector records with its observer")
-
-
-def train(recording: lumos.collect.Recording, steps: int) -> None:
-    weight = torch.ones(16, 16, requires_grad=True)
-    for _ in range(steps):
-        (weight @ weight).sum().backward()
-        recording.step()
 
 
 def load(path: Path | None) -> Any:

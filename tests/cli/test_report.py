@@ -1,39 +1,21 @@
-from __future__ import annotations
+"""`lumos report` and `lumos serve`: what they write and say, and their errors."""
 
-import json
-import sys
+from __future__ import annotations
 
 import pytest
 
 
-@pytest.fixture
-def lumos(monkeypatch, capfd):
-    """Run `lumos ARGUMENTS…`: (status, out, err)."""
-
-    def run(*arguments):
-        from lumos.cli import main
-
-        monkeypatch.setattr(sys, "argv", ["lumos", *map(str, arguments)])
-        with pytest.raises(SystemExit) as left:
-            main()
-        return left.value.code or 0, *capfd.readouterr()
-
-    return run
-
-
 def test_it_writes_the_file_and_says_the_answer(lumos, trace, tmp_path):
     out = tmp_path / "report.html"
-    status, said, _ = lumos("report", trace(), "-o", out)
-    assert status == 0
-    assert said.startswith("1.00 ms a step (period; latency 601.0 µs) on rank 0; the replay is")
+    done = lumos("report", trace(), "-o", out)
+    assert done.status == 0
+    assert done.out.startswith("1.00 ms a step (period; latency 601.0 µs) on rank 0; the replay is")
     assert "</html>" in out.read_text()
 
 
 def test_json_alone_on_standard_output(lumos, trace, tmp_path):
     out = tmp_path / "report.html"
-    status, said, _ = lumos("report", trace(), "-o", out, "--step", "1", "--json")
-    assert status == 0
-    found = json.loads(said)
+    found = lumos("report", trace(), "-o", out, "--step", "1", "--json").json
     assert (found["file"], found["step"]) == (str(out), "ProfilerStep#1")
     assert (found["step_time_ns"], found["latency_ns"], found["basis"]) == (1_000_000, 601_000, "period")
     assert found["size_bytes"] == out.stat().st_size
@@ -41,7 +23,7 @@ def test_json_alone_on_standard_output(lumos, trace, tmp_path):
 
 def test_a_what_if_is_part_of_it(lumos, trace, tmp_path):
     out = tmp_path / "report.html"
-    assert lumos("report", trace(), "-o", out, "--scale", "gemm*=0.5")[0] == 0
+    assert lumos("report", trace(), "-o", out, "--scale", "gemm*=0.5").status == 0
     assert '"changes":["scale gemm* by 0.5"]' in out.read_text()
 
 
@@ -54,16 +36,14 @@ def test_a_what_if_is_part_of_it(lumos, trace, tmp_path):
     ],
 )
 def test_a_wrong_argument_is_told(lumos, trace, tmp_path, arguments, status, said):
-    got, _, err = lumos("report", trace(), "-o", tmp_path / "report.html", *arguments)
-    assert got == status
-    assert said in err
+    done = lumos("report", trace(), "-o", tmp_path / "report.html", *arguments)
+    assert done.status == status and said in done.err
     assert not (tmp_path / "report.html").exists()
 
 
 def test_serving_what_is_not_there_is_an_error(lumos, tmp_path):
-    status, _, err = lumos("serve", tmp_path / "absent.json")
-    assert status == 1
-    assert "absent.json: no such file" in err
+    done = lumos("serve", tmp_path / "absent.json")
+    assert done.status == 1 and "absent.json: no such file" in done.err
 
 
 def test_a_port_that_is_taken_is_told():
