@@ -203,12 +203,13 @@ def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> 
     bench = recording.bench
     if changes.structural:
         found = answer_changes(recording.job, recording.graph, changes, recording.cut, trust=recording.trust, force=recording.force)
-        base, answer = found.base, {**contracted(found), "interval": plain(bench.causes_of(found))}
+        before, answer = found.base.step_time_s, {**contracted(found), "interval": plain(bench.causes_of(found))}
     else:
         changed = bench.changed(changes.durations)
         grounds = bench.trust_of(changed)
         check_sound(grounds, "whatif", force=recording.force)
         base = bench.outcome(bench.graph)
+        before = base.step_time_s
         answer = {
             **plain(bench.outcome(changed)),
             "memory": plain(PeakMemory()),
@@ -219,7 +220,7 @@ def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> 
             "interval": plain(bench.interval_causes(changed)),
             **({"moved": [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed)]} if moved else {}),
         }
-    before, after = base.step_time_s, answer["step_time_s"]
+    after = answer["step_time_s"]
     return {**answer, "difference_s": after - before, "change": after / before - 1 if before else None}
 
 
