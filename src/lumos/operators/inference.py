@@ -16,7 +16,7 @@ stretches of the program have the same axes. Nothing is taken as equal because i
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
@@ -384,13 +384,12 @@ class _Inference:
                 self._selected = None
                 return
 
-    def _apart(self, tensors: Iterable[_Tensor]) -> list[_Tensor]:
-        """The last of the tensors with the same axes, for each."""
-        by_axes: dict[tuple[object, ...], _Tensor] = {}
+    def _apart(self, tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
+        """The tensors with the same axes, for each; those with the latest one last."""
+        by_axes: dict[tuple[object, ...], list[_Tensor]] = {}
         for tensor in tensors:
             key = tuple(map(self.symbols.key, tensor.axes))
-            by_axes.pop(key, None)
-            by_axes[key] = tensor
+            by_axes[key] = [*by_axes.pop(key, []), tensor]
         return list(by_axes.values())[-_CHOICE:]
 
     def _chosen(
@@ -403,22 +402,27 @@ class _Inference:
             return {place: (gradient or of)[-1]} if of else {}
         if self._gathers:  # a gradient is added to those of the same weight
             return {place: of[-1] for place, of in found.items() if of}
-        apart = {place: self._apart(of) for place, of in found.items() if of}
+        groups = {place: self._apart(of) for place, of in found.items() if of}
+        members = {id(group[-1]): group for several in groups.values() for group in several}
+        apart = {place: [group[-1] for group in several] for place, several in groups.items()}
         open_places = [place for place, of in apart.items() if len(of) > 1][:4]
         out = {place: of[-1] for place, of in apart.items()}
         if open_places:
             best: tuple[tuple[int, int, int, int], dict[int, _Tensor]] | None = None
             for choice in product(*(apart[place] for place in open_places)):
                 tried = {**out, **dict(zip(open_places, choice, strict=True))}
-                new = sum(
-                    not self.symbols.same(tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried
-                )
-                twice = len(choice) - len({id(t) for t in choice})
+                both = ((tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried)
+                new = len({frozenset(map(self.symbols.key, equal)) for equal in both if not self.symbols.same(*equal)})
+                twice = sum(max(times - len(members[each]), 0) for each, times in Counter(map(id, choice)).items())
                 unlike = sum(not t.data for t in choice) if weights_of(self.calls[number].name) and not pairs else 0
                 age = sum(len(apart[p]) - 1 - apart[p].index(t) for p, t in zip(open_places, choice, strict=True))
                 if best is None or (twice, new, unlike, age) < best[0]:
                     best = (twice, new, unlike, age), tried
-            return best[1] if best is not None else out
+            out = best[1] if best is not None else out
+            for each, times in Counter(map(id, out.values())).items():  # of several with the same axes, each its own
+                mine = [place for place, tensor in out.items() if id(tensor) == each]
+                out.update(zip(mine, members.get(each, [])[-times:], strict=False))
+            return out
         by_shape = defaultdict[tuple[int, ...], list[int]](list)
         for place in out:
             by_shape[tuple(id(t) for t in found[place])].append(place)
