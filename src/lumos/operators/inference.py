@@ -42,7 +42,8 @@ _JUST_NOW = 6
 @dataclass(eq=False, slots=True)
 class _Tensor:
     """A tensor of the program. made: when. maker: the call that made it, -1 for none. given: it comes from outside, as data or a weight.
-    data: it is data, or was made of data. whole: the shape of the tensor that ranks share and that it is a part of, () if unknown."""
+    data: it is data, or was made of data. whole: the shape of the tensor that ranks share and that it is a part of, () if unknown. used: a
+    call has taken it."""
 
     shape: Shape
     axes: tuple[Axis, ...]
@@ -54,6 +55,7 @@ class _Tensor:
     data: bool = False
     maker: int = -1
     whole: Shape = ()
+    used: bool = False
 
     def part_of(self, whole: Shape) -> bool:
         """Whether it may be a part of a tensor of that shape; () for none that is known."""
@@ -330,6 +332,8 @@ class _Inference:
         for place in shapes:
             if place not in out:
                 out[place] = self._new(number, place, place in weights or (place in tied and place not in found))
+        for tensor in out.values():
+            tensor.used = True
         for place, whole in wholes.items():
             out[place].whole = whole
         for (i, a), (j, b) in pairs:
@@ -404,6 +408,7 @@ class _Inference:
             return {place: of[-1] for place, of in found.items() if of}
         groups = {place: self._apart(of) for place, of in found.items() if of}
         members = {id(group[-1]): group for several in groups.values() for group in several}
+        unused = {last: max(sum(not t.used for t in group), 1) for last, group in members.items()}
         apart = {place: [group[-1] for group in several] for place, several in groups.items()}
         open_places = [place for place, of in apart.items() if len(of) > 1][:4]
         out = {place: of[-1] for place, of in apart.items()}
@@ -413,7 +418,7 @@ class _Inference:
                 tried = {**out, **dict(zip(open_places, choice, strict=True))}
                 both = ((tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried)
                 new = len({frozenset(map(self.symbols.key, equal)) for equal in both if not self.symbols.same(*equal)})
-                twice = sum(max(times - len(members[each]), 0) for each, times in Counter(map(id, choice)).items())
+                twice = sum(max(times - unused[each], 0) for each, times in Counter(map(id, choice)).items())
                 unlike = sum(not t.data for t in choice) if weights_of(self.calls[number].name) and not pairs else 0
                 age = sum(len(apart[p]) - 1 - apart[p].index(t) for p, t in zip(open_places, choice, strict=True))
                 if best is None or (twice, new, unlike, age) < best[0]:
