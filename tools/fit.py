@@ -14,11 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+from tools.fit_memory_bound import MemoryRows, fit_kernels, memory_rows
 
 from lumos.cost.cluster import dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write_coefficients
-from lumos.cost.fitting.calibrate import MeasuredRow, Table, fit_kernels, fit_tables, read_table
-from lumos.cost.fitting.fit_memory_bound import MemoryRows, memory_rows
+from lumos.cost.fitting.calibrate import MeasuredRow, Table, fit_tables, read_table
 from lumos.cost.from_trace import accelerator_of
 from lumos.cost.gemm_model import gemm
 from lumos.errors import LumosError

@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from tools.figures import write_result
 from tools.fit import comparable, kernels
+from tools.fit_memory_bound import fit_memory_bound
 from validation.goals import marked
 
 from lumos.cost.cluster import load_cluster
@@ -37,7 +38,6 @@ from lumos.cost.fitting.calibrate import (
 from lumos.cost.fitting.fit_attention import fit_attention
 from lumos.cost.fitting.fit_collective import fit_links, fit_network
 from lumos.cost.fitting.fit_gemm import fit_gemm, fit_generic
-from lumos.cost.fitting.fit_memory_bound import fit_memory_bound
 from lumos.cost.gemm_model import gemm
 
 #: Size classes by measured time, seconds.

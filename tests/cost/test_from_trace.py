@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tools.fit_memory_bound import fit_memory_bound, memory_rows
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import overlay, shipped_coefficients
 from lumos.cost.estimate import SCALED
-from lumos.cost.fitting.fit_memory_bound import fit_memory_bound, memory_rows
 from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios, cluster_of
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import memory_bound

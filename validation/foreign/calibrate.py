@@ -15,12 +15,17 @@ from math import ceil
 from tools.document import markdown_table
 from validation.foreign.score import Score
 
-from lumos.changes.certainty.rebuilt import REBUILT, rebuilt_to_hold
+from lumos.changes.certainty.rebuilt import REBUILT
 
 #: Of a hundred, how many an interval is to hold.
 HELD = 80
 #: Keys that scale work by a model, whose interval is that of the model.
 RESIZING = frozenset({"micro_batch", "seq", "hidden", "heads", "ffn", "vocab", "tp", "precision"})
+
+
+def rebuilt_to_hold(target: float, low: float, high: float, made_with: float = REBUILT) -> float:
+    """The REBUILT with which an interval would just hold a target. low, high: its ends, made with the REBUILT that is, or another."""
+    return max(1 - target / (low / (1 - made_with)), target / (high / (1 + made_with)) - 1, 0.0)
 
 
 def rebuilds(found: Score) -> bool:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from validation.foreign.calibrate import rebuilt_to_hold
 
 from lumos.analyze.evidence import MOST_ERROR
 from lumos.analyze.loop.steps import members
 from lumos.changes.answer import Changed, answer
-from lumos.changes.certainty.rebuilt import REBUILT, as_far_as_rebuilt, rebuilt_to_hold
+from lumos.changes.certainty.rebuilt import REBUILT, as_far_as_rebuilt
 from lumos.changes.certainty.trusted import as_far_as_reached
 from lumos.changes.changes import Changes
 from lumos.changes.whatif import answer_changes

@@ -25,8 +25,3 @@ def as_far_as_rebuilt(found: Answer) -> Answer:
         return found
     low, high = outcome.step_time_low_s * (1 - REBUILT), outcome.step_time_high_s * (1 + REBUILT)
     return replace(found, outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high))
-
-
-def rebuilt_to_hold(target: float, low: float, high: float, made_with: float = REBUILT) -> float:
-    """The REBUILT with which an interval would just hold a target. low, high: its ends, made with the REBUILT that is, or another."""
-    return max(1 - target / (low / (1 - made_with)), target / (high / (1 + made_with)) - 1, 0.0)

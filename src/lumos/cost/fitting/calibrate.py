@@ -27,7 +27,6 @@ from lumos.cost.fitting.fit_attention import AttentionRows, fit_attention
 from lumos.cost.fitting.fit_collective import CollectiveRows, fit_links, fit_network
 from lumos.cost.fitting.fit_gemm import GemmRows, fit_gemm
 from lumos.cost.fitting.fit_gemm import fit_generic as fit_generic_gemm
-from lumos.cost.fitting.fit_memory_bound import MemoryRows, fit_memory_bound
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.measured_table import positive, read_rows, table_number
@@ -227,15 +226,3 @@ def _fit_collectives(table: Table, book: dict[str, dict[str, dict[str, Coefficie
         book.setdefault("network", {})[GENERIC] = {"network": fitted}
     if not sets:
         del book["collective"]
-
-
-def fit_kernels(tables: Sequence[MemoryRows], generic: bool = False) -> Book:
-    """Coefficients of the memory-bound kernels of traces, by accelerator and class; with `generic` also over all accelerators."""
-    sets: dict[str, dict[str, Coefficients]] = defaultdict(dict)
-    for name, kernel_class in sorted({(t.accelerator.name, t.kernel_class) for t in tables}):
-        own = [t for t in tables if (t.accelerator.name, t.kernel_class) == (name, kernel_class)]
-        if sum(len(t.seconds) for t in own) >= FEWEST_ROWS:
-            sets[name][kernel_class] = fit_memory_bound(own)[0]
-    for kernel_class in sorted({t.kernel_class for t in tables}) if generic else ():
-        sets[GENERIC][kernel_class] = fit_memory_bound([t for t in tables if t.kernel_class == kernel_class])[0]
-    return {"memory_bound": dict(sets)}

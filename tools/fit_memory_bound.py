@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.cost.coefficients import GENERIC
+from lumos.cost.fitting.calibrate import FEWEST_ROWS
 from lumos.cost.fitting.fit import fit_positive, held_out, input_ranges, summarise
 from lumos.cost.memory_bound_model import MEMORY_PRIOR, MemoryCoefficients, moved_seconds
 from lumos.cost.operators import operator_times
@@ -19,7 +21,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.cost.cluster import Accelerator
-    from lumos.cost.coefficients import Coefficients
+    from lumos.cost.coefficients import Book, Coefficients
     from lumos.cost.estimate import Float64
 
 #: A row whose time is not known to within this share of itself is fitted, but does not count for the error.
@@ -91,3 +93,15 @@ def _seconds(t: MemoryRows, c: MemoryCoefficients) -> Float64:
 
 def _predict(c: MemoryCoefficients, tables: Sequence[MemoryRows]) -> Float64:
     return np.concatenate([_seconds(t, c) for t in tables])
+
+
+def fit_kernels(tables: Sequence[MemoryRows], *, generic: bool) -> Book:
+    """Coefficients of the memory-bound kernels of traces, by accelerator and class; with `generic` also over all accelerators."""
+    sets: dict[str, dict[str, Coefficients]] = defaultdict(dict)
+    for name, kernel_class in sorted({(t.accelerator.name, t.kernel_class) for t in tables}):
+        own = [t for t in tables if (t.accelerator.name, t.kernel_class) == (name, kernel_class)]
+        if sum(len(t.seconds) for t in own) >= FEWEST_ROWS:
+            sets[name][kernel_class] = fit_memory_bound(own)[0]
+    for kernel_class in sorted({t.kernel_class for t in tables}) if generic else ():
+        sets[GENERIC][kernel_class] = fit_memory_bound([t for t in tables if t.kernel_class == kernel_class])[0]
+    return {"memory_bound": dict(sets)}
