@@ -116,6 +116,19 @@ def test_a_part_of_a_weight_is_none_of_an_activation_of_its_shape():
     assert [found[number, 0] for number in (4, 7)] == [(8, 8), (8, 8)]
 
 
+def test_a_weight_in_a_pass_that_runs_again_is_none_of_as_many_tokens():
+    """The node of the second layer runs the first again, whose weight has the shape of its tokens."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 6), node=True)
+    script.linear((2, 6, 8), 12)
+    second = script.linear((2, 6, 12), 8)
+    transposed, product = script.calls[second - 1].sequence, script.calls[second].sequence
+    script.call(f"{BACKWARD_NODE}: TBackward0", sequence=transposed, forward=False)
+    script.parents.append(script.call(f"{BACKWARD_NODE}: AddmmBackward0", sequence=product, forward=False))
+    again = script.linear((2, 6, 8), 12)
+    assert resized(script.calls, [(BATCH, 4)])[again, 2] == (8, 12)
+
+
 def test_what_was_received_has_a_batch_also_where_that_is_one():
     script = Script()
     script.call("c10d::recv_", (1, 16, 8), (), values=("", 0))

@@ -362,7 +362,7 @@ class _Inference:
         """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part."""
         for scope in reversed(self._scopes):
             same = [t for t in scope.tensors if t.shape == shape and t.part_of(whole) and not (weight and (t.data or t.gradient))]
-            same = [t for t in same if t.alive] or same
+            same = [t for t in same if t.alive or id(t) in scope.passed] or same
             if same:
                 return sorted(same, key=lambda t: id(t) in scope.passed)
         if not weight:
