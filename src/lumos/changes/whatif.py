@@ -200,7 +200,8 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut) -> Answer:
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
-    found = replace(as_far_as_rebuilt(found) if changes.settings else found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
+    found = as_far_as_rebuilt(found, layout, measured) if changes.settings else found
+    found = replace(found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
     found = with_memory(found, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
     if same is not None:
         found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)

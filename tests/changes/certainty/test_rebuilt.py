@@ -15,9 +15,12 @@ from lumos.changes.answer import Changed, answer
 from lumos.changes.certainty.rebuilt import REBUILT, as_far_as_rebuilt
 from lumos.changes.certainty.trusted import as_far_as_reached
 from lumos.changes.changes import Changes
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.prices import exactly
 from lumos.changes.whatif import answer_changes
 from lumos.diagnostics import Diagnostic
 from lumos.graph.build import build
+from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Grade
 
@@ -46,8 +49,15 @@ def test_the_share_that_would_just_hold_a_target(example):
     assert rebuilt_to_hold(88, low, high) == pytest.approx(1 / 45)
     assert rebuilt_to_hold(121, low, high) == pytest.approx(0.1)
     assert rebuilt_to_hold(100, low, high) == 0
-    found = answer_changes(*example, Changes())
-    assert as_far_as_rebuilt(found) is found
+
+
+def test_a_change_that_moves_no_step_is_less_sure_than_none(example):
+    """Another change than that of the recorded value, which is the recorded job."""
+    found, layout = answer_changes(*example, Changes()), measured_layout(segment(example[1], example[0]))
+    assert as_far_as_rebuilt(found, layout, layout) is found
+    slower = layout.prices.copy()
+    slower.multiply(0, exactly(2.0))
+    assert noise(as_far_as_rebuilt(found, replace(layout, prices=slower), layout).outcome) > noise(found.outcome)
 
 
 def test_what_is_left_open_moves_the_step_by_its_own_interval_alone(example):

@@ -98,6 +98,11 @@ class MeasuredLayout:
     def pieces(self) -> Sequence[Piece]:
         return self.segmentation.pieces
 
+    def runs_as(self, other: MeasuredLayout) -> bool:
+        """Whether the ranks run the same work in the same order, and it takes the same time."""
+        same = self.ranks == other.ranks and self.assumed == other.assumed and self.dropped == other.dropped
+        return same and all(map(np.array_equal, self.prices.columns, other.prices.columns))
+
 
 def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
     """The layout of the job as it was measured."""
