@@ -1,5 +1,11 @@
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 
@@ -67,3 +73,37 @@ def test_what_cannot_be_compared_is_wrong_usage(lumos, trace, arguments):
 def test_a_missing_step_names_those_there_are(lumos, trace):
     done = lumos("compare", trace(), "--step", "0", "--step", "7")
     assert done.status == 2 and "'7' is not a step" in done.err and "ProfilerStep#0" in done.err
+
+
+def test_a_slowdown_fails(lumos, trace, interrupted):
+    """Steps of 1000 µs; the same slowed down by a tenth; and a job with one step of four that took three times as long."""
+    a, b = trace("a.json", steps=5), trace("b.json", steps=5)
+    b.write_text(json.dumps(slowed(json.loads(b.read_text()), 1.1)))
+    done = lumos("compare", a, b, "--fail-above", "3%")
+    assert done.status == 1 and "failed: B is slower by more than 3.0 %, beyond the noise (+10.0 % ± 0.0 %)" in done.out
+    found = lumos("compare", a, b, "--fail-above", "0.2", "--json")
+    assert (found.status, found.json["regression"]["verdict"]) == (0, "within")
+    noisy = lumos("compare", a, interrupted, "--fail-above", "3%")
+    assert noisy.status == 0 and "passed, but not shown" in noisy.out
+    assert lumos("compare", a, b, "--json").json["regression"] is None
+
+
+@pytest.mark.parametrize(("share", "status", "why"), [("3", 2, "write 3% for"), ("-1%", 2, "is no share"), ("3%", 1, "A's step is a latency")])
+def test_a_slowdown_that_cannot_be_judged(lumos, trace, share, status, why):
+    done = lumos("compare", trace(steps=1), trace("b.json"), "--fail-above", share)
+    assert done.status == status and why in done.err
+
+
+def test_the_action_leaves_the_answer_as_the_summary_of_the_job(trace, tmp_path):
+    a, b = trace("a.json", steps=5), trace("b.json", steps=5)
+    b.write_text(json.dumps(slowed(json.loads(b.read_text()), 1.1)))
+    given = {"BEFORE": a, "AFTER": b, "FAIL_ABOVE": "3%", "PYTHON": sys.executable, "GITHUB_STEP_SUMMARY": tmp_path / "summary.md"}
+    script = Path(__file__).parents[2] / ".github" / "actions" / "compare" / "compare.sh"
+    done = subprocess.run(["bash", script], env={**os.environ, **{key: str(value) for key, value in given.items()}}, capture_output=True)
+    assert done.returncode == 1 and "    failed: B is slower by more than 3.0 %" in (tmp_path / "summary.md").read_text()
+
+
+def slowed(recorded, factor):
+    for row in recorded["traceEvents"]:
+        row.update({key: row[key] * factor for key in ("ts", "dur") if key in row})
+    return recorded

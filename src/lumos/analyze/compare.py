@@ -17,6 +17,7 @@ import numpy as np
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
 from lumos.analyze.loop.steps import Members, StepTime, StepTimes, members, step_times
+from lumos.analyze.regression import Regression, regression
 from lumos.analyze.tables import by_operator
 from lumos.analyze.task_class import working
 from lumos.analyze.trust import Trust, trust
@@ -82,7 +83,7 @@ class Side(NamedTuple):
 @dataclass(frozen=True, slots=True, repr=False)
 class Comparison(Shown):
     """What changed from a to b. change_ns: of the step. change: the same as a fraction of the step of a.
-    operators, kernels, collectives: the most costly first."""
+    operators, kernels, collectives: the most costly first. regression: whether b is slower than was allowed; None where nobody asked."""
 
     a: Side
     b: Side
@@ -92,6 +93,7 @@ class Comparison(Shown):
     kernels: tuple[Change, ...]
     collectives: tuple[Change, ...]
     diagnostics: tuple[Diagnostic, ...]
+    regression: Regression | None = None
 
 
 class _Run(NamedTuple):
@@ -112,15 +114,24 @@ class _Run(NamedTuple):
 
 
 def compare_timelines(
-    before: tuple[Job, Graph], after: tuple[Job, Graph], before_step: str | None = None, after_step: str | None = None
+    before: tuple[Job, Graph],
+    after: tuple[Job, Graph],
+    before_step: str | None = None,
+    after_step: str | None = None,
+    *,
+    fail_above: float | None = None,
 ) -> Comparison:
     """Compare two jobs (each with the graph built from it) as measured, over all of their steps or over the one named for each.
 
-    GraphError where a job has no such step, or no step at all.
+    fail_above: the share by which B may be slower. GraphError where a job has no such step or no step at all, and where a slowdown is asked
+    for that cannot be told from noise.
     """
     first, second = _run(*before, before_step), _run(*after, after_step)
     sides = _side(first), _side(second)
-    change = sides[1].step_time_ns - sides[0].step_time_ns
+    change, unlike = sides[1].step_time_ns - sides[0].step_time_ns, _unlike(*sides)
+    if fail_above is not None and unlike:
+        raise GraphError(unlike[0].message)
+    lengths = [[step.length_ns for step in run.steps] for run in (first, second)]
     return Comparison(
         a=sides[0],
         b=sides[1],
@@ -129,9 +140,10 @@ def compare_timelines(
         operators=_changes(_operators(first), _operators(second)),
         kernels=_changes(_kernels(first), _kernels(second)),
         collectives=_changes(_collectives(first), _collectives(second)),
+        regression=None if fail_above is None else regression(*lengths, fail_above),
         diagnostics=tuple(
             dict.fromkeys(
-                (*_unlike(*sides), *before[1].diagnostics, *first.times.findings(), *after[1].diagnostics, *second.times.findings())
+                (*unlike, *before[1].diagnostics, *first.times.findings(), *after[1].diagnostics, *second.times.findings())
             )
         ),
     )

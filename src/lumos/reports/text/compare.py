@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumos.analyze.regression import Verdict
 from lumos.reports.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.reports.text.replay import PARTS_OF_STEP
 from lumos.units import count, duration
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.analyze.compare import Amount, Change, Comparison, Side
+    from lumos.analyze.regression import Regression
 
 #: The most rows of each table.
 MOST_COSTLY = 12
@@ -25,6 +27,8 @@ _PLURAL = {Basis.PERIOD: "periods", Basis.LATENCY: "latencies"}
 def print_comparison(console: Console, paths: tuple[str, str], result: Comparison) -> None:
     """Print the whole answer."""
     sentence(console, compare_headline(result))
+    if result.regression is not None:
+        sentence(console, slowdown(result.regression))
     for letter, path, side in zip("AB", paths, (result.a, result.b), strict=True):
         paragraph(console, f"{letter}: {path}, {_who(side)}")
         print_trust(console, side.trust, f" in {letter}")
@@ -50,6 +54,19 @@ def compare_headline(result: Comparison) -> str:
     parts = {label: b.breakdown[key] - a.breakdown[key] for key, label in PARTS_OF_STEP.items()}
     most = max(parts, key=lambda label: abs(parts[label]))
     return f"{steps}: {signed(parts[most])} {most}" if parts[most] else steps
+
+
+def slowdown(found: Regression) -> str:
+    """Whether B is slower than was allowed, and how far the recordings can tell."""
+    change = f"{percent(found.change, signed=True, decimals=1)} ± {percent(found.noise, decimals=1)}"
+    allowed = percent(found.allowed, decimals=1)
+    said = {
+        Verdict.SLOWER: f"failed: B is slower by more than {allowed}, beyond the noise ({change})",
+        Verdict.WITHIN: f"passed: B is not slower by more than {allowed} ({change})",
+        Verdict.UNDECIDED: f"passed, but not shown: whether B is slower by more than {allowed} is within the noise ({change})",
+    }[found.verdict]
+    more = f"; about {found.steps_needed:,} steps of each would show {allowed}" if found.steps_needed is not None else ""
+    return said + more
 
 
 def signed(ns: float) -> str:
