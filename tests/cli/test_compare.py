@@ -88,7 +88,9 @@ def test_a_slowdown_fails(lumos, trace, interrupted):
     assert lumos("compare", a, b, "--json").json["regression"] is None
 
 
-@pytest.mark.parametrize(("share", "status", "why"), [("3", 2, "write 3% for"), ("-1%", 2, "is no share"), ("3%", 1, "A's step is a latency")])
+@pytest.mark.parametrize(
+    ("share", "status", "why"), [("3", 2, "write 3% for"), ("-1%", 2, "is no share"), ("3%", 1, "A's step is a latency")]
+)
 def test_a_slowdown_that_cannot_be_judged(lumos, trace, share, status, why):
     done = lumos("compare", trace(steps=1), trace("b.json"), "--fail-above", share)
     assert done.status == status and why in done.err

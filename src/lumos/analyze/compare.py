@@ -131,7 +131,7 @@ def compare_timelines(
     change, unlike = sides[1].step_time_ns - sides[0].step_time_ns, _unlike(*sides)
     if fail_above is not None and unlike:
         raise GraphError(unlike[0].message)
-    lengths = [[step.length_ns for step in run.steps] for run in (first, second)]
+    before_ns, after_ns = ([step.length_ns for step in run.steps] for run in (first, second))
     return Comparison(
         a=sides[0],
         b=sides[1],
@@ -140,7 +140,7 @@ def compare_timelines(
         operators=_changes(_operators(first), _operators(second)),
         kernels=_changes(_kernels(first), _kernels(second)),
         collectives=_changes(_collectives(first), _collectives(second)),
-        regression=None if fail_above is None else regression(*lengths, fail_above),
+        regression=None if fail_above is None else regression(before_ns, after_ns, fail_above),
         diagnostics=tuple(
             dict.fromkeys(
                 (*unlike, *before[1].diagnostics, *first.times.findings(), *after[1].diagnostics, *second.times.findings())

@@ -18,6 +18,7 @@ PORT = 8471
 def command(
     paths: Paths,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port (0: any free one).")] = None,
+    mcp: Annotated[bool, typer.Option("--mcp", help="Answer an assistant instead: tools about the jobs below the folder PATH.")] = False,
     force: Force = False,
     repair: Repair = False,
     json: Json = False,
@@ -34,6 +35,9 @@ def command(
     for path in paths:
         if not Path(path).exists():
             raise LumosError(f"{path}: no such file or folder; name a trace file, several, or a folder with one file per rank")
+    if mcp:
+        _tools(paths)
+        return
     try:
         import uvicorn
 
@@ -55,6 +59,22 @@ def command(
         uvicorn.Config(application(Session(paths, repair=repair, force=force), number, token), log_level="warning", lifespan="off")
     )
     server.run(sockets=[listener])
+
+
+def _tools(paths: list[str]) -> None:
+    """Speak the Model Context Protocol on standard input and output, about the jobs below a folder."""
+    from pathlib import Path
+
+    from lumos.errors import LumosError, UsageError
+    from lumos.extras import install
+
+    if len(paths) != 1:
+        raise UsageError("--mcp takes one folder, below which all jobs lie")
+    try:
+        from lumos.serve.mcp import server
+    except ImportError as error:
+        raise LumosError(f"the tools for assistants need {error.name}, which is not installed: {install('mcp')}") from error
+    server(Path(paths[0])).run()
 
 
 def listen(port: int | None) -> socket.socket:
