@@ -177,6 +177,21 @@ def test_patterns_mean_one_side_or_both():
         matching(graph, job, "*gemm*")
 
 
+def test_a_pattern_may_keep_to_one_rank():
+    graph = gpu_job(ranks=(0, 1))
+    assert (matching(graph, Job(()), "rank1:device:*") == (graph.on_device & (graph.rank_of_task == 1))).all()
+    with pytest.raises(LumosError, match="no task of rank 7 matches 'rank7:relu'; the job has ranks 0, 1"):
+        matching(graph, Job(()), "rank7:relu")
+
+
+def test_equal_work_needs_measured_times_to_compare():
+    assert Durations.parse(("rank1:*=peers",), (), (), ()).described() == ("rank1:* as long as equal work on other ranks",)
+    with pytest.raises(LumosError, match="compares equal work: this needs the measured times of two ranks"):
+        apply(gpu_job(ranks=(0, 1)), scales=("rank1:*=peers",))
+    with pytest.raises(LumosError, match="compares equal work: this needs three measured steps"):
+        apply(gpu_job(), scales=("*=steps",))
+
+
 def test_a_pattern_without_a_match_names_what_is_like_it():
     for pattern, near in (("rel", "'relu'"), ("*cudalaunch*", "'cudaLaunchKernel'"), ("*gelo*", "'gelu'")):
         with pytest.raises(LumosError, match=f"names like it: {near}"):

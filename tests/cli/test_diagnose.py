@@ -9,7 +9,7 @@ import pytest
 
 FAULTS = Path(__file__).resolve().parents[2] / "examples" / "faults"
 PLACE = {"ranks", "step", "start_ns", "task", "script"}
-FINDING = {"code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "worth_after_s", "evidence", "fix", "command"}
+FINDING = {"code", "title", "where", "worth_s", "worth_low_s", "worth_high_s", "worth_after_s", "grade", "evidence", "fix", "command"}
 
 
 def test_the_keys_of_json(lumos, trace):
@@ -22,9 +22,9 @@ def test_the_keys_of_json(lumos, trace):
 def test_the_text_says_the_answer_first_and_fits_80_columns(lumos, monkeypatch):
     monkeypatch.chdir(FAULTS.parents[1])
     out = lumos("diagnose", "examples/faults/extra-work").out
-    assert out.startswith("3 ranks: 86.75 ms a step (period; latency 87.18 ms); 1 thing to fix, worth 38.24\nms (44.1 %)\n  trust: sound\n")
+    assert out.startswith("3 ranks: 86.75 ms a step (period; latency 87.18 ms); 1 thing to fix, worth 37.92\nms (43.7 %)\n  trust: sound\n")
     assert "\n1. rank 1 does work that its peers do not: aten::bmm\n" in out
-    assert "  show   lumos stragglers examples/faults/extra-work\n" in out
+    assert "  show   lumos whatif examples/faults/extra-work --scale 'rank1:*=peers'\n" in out
     assert max(map(len, out.splitlines())) <= 80
 
 

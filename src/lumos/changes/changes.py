@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lumos.changes.durations import Durations
+from lumos.changes.durations import Durations, in_full
 from lumos.changes.machine import Machine
 from lumos.changes.settings import check_settings, parse_base, parse_settings
 from lumos.cost.cluster import load_cluster
@@ -63,9 +63,9 @@ class Changes:
         said = {
             "set": [f"{key}={value}" for key, value in self.settings.items()],
             "base": [f"{key}={value}" for key, value in self.base.items()],
-            "scale": [f"{s.glob}={_factor(s.factor)}" for s in timed.scales],
+            "scale": [f"{s.glob}={s.value}" for s in timed.scales],
             "drop": [*timed.drops], "fuse": [*timed.fused],
-            "rank_slowdown": [f"{rank}={_factor(factor)}" for rank, factor in timed.slow],
+            "rank_slowdown": [f"{rank}={in_full(factor)}" for rank, factor in timed.slow],
             "network": [*self.network], "cluster": self.cluster, "base_cluster": self.base_cluster,
             "repeat": self.repeat, "host_factor": self.host_factor,
         }  # fmt: skip
@@ -88,8 +88,3 @@ class Changes:
     def structural(self) -> bool:
         """Whether more than durations of named tasks change."""
         return bool(self.settings or self.cluster or self.network)
-
-
-def _factor(value: float) -> str:
-    """A factor to its last digit, without the .0 of whole ones."""
-    return f"{float(value)!r}".removesuffix(".0")

@@ -2,7 +2,8 @@
 
 A pattern is a shell glob over the names of tasks: kernels, copies and collectives on the device, operators and runtime
 calls on the CPU. `cpu:GLOB` and `device:GLOB` restrict it to one side. `operator:GLOB` means everything that operators (or
-annotated ranges) of that name do (`changes.ranges`). The functions compose: each takes a graph and returns one.
+annotated ranges) of that name do (`changes.ranges`). `rankN:` before any of these keeps to one rank. The functions compose: each takes a
+graph and returns one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import numpy as np
 
 from lumos.analyze.loop.spans import launches
 from lumos.analyze.loop.steps import members
+from lumos.analyze.ranks.equal_work import Like, durations_like
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.certainty.left_out import check_left
 from lumos.changes.ranges import inside
@@ -34,6 +36,7 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int32, Int64, Job
 
 _SIDES = ("cpu", "device", "operator")
+_RANK = re.compile(r"rank(\d+):")
 #: A pattern that matches less than this share of what operators and ranges of its name do probably meant all of it.
 SMALL = 0.1
 #: How many names, those with the most time, are compared with a pattern that matches nothing.
@@ -41,14 +44,20 @@ _MOST_NAMES = 2000
 
 
 class Scale(NamedTuple):
-    """Multiply the durations of the tasks that match by `factor` ≥ 0."""
+    """Multiply the durations of the tasks that match by `factor` ≥ 0. like: give them the time of equal work elsewhere instead."""
 
     glob: str
     factor: float
+    like: Like | None = None
+
+    @property
+    def value(self) -> str:
+        """What the tasks take, as the command line has it."""
+        return str(self.like or in_full(self.factor))
 
 
 class Durations(NamedTuple):
-    """Changes of durations, applied in this order: drops, fusions, scales, slow ranks (rank and factor)."""
+    """Changes of durations, applied in this order: times of equal work, drops, fusions, factors, slow ranks (rank and factor)."""
 
     scales: tuple[Scale, ...] = ()
     drops: tuple[str, ...] = ()
@@ -68,6 +77,9 @@ class Durations(NamedTuple):
         """
         before = graph
         masks = {glob: matching(graph, job, glob, made_of) for glob in (*self.drops, *self.fused, *(s.glob for s in self.scales))}
+        for s in self.scales:
+            if s.like:
+                graph = with_durations(graph, np.where(masks[s.glob], durations_like(before, job, s.like), graph.duration))
         for glob in self.drops:
             graph = drop(graph, masks[glob])
         if self.fused:
@@ -76,27 +88,33 @@ class Durations(NamedTuple):
             for glob in self.fused:
                 graph = fuse(graph, masks[glob], step)
         for s in self.scales:
-            graph = scale(graph, masks[s.glob], s.factor)
+            graph = graph if s.like else scale(graph, masks[s.glob], s.factor)
         for rank, factor in self.slow:
             graph = slow_rank(graph, rank, factor)
         check_left(before, graph, ", ".join(self.described()))
         return graph
+
+    def beside(self, other: Durations) -> Durations:
+        """These changes and others."""
+        return Durations(self.scales + other.scales, self.drops + other.drops, self.fused + other.fused, self.slow + other.slow)
 
     def described(self) -> tuple[str, ...]:
         """Each change in words."""
         return (
             *(f"drop {glob}" for glob in self.drops),
             *(f"fuse {glob}" for glob in self.fused),
-            *(f"scale {s.glob} by {s.factor:g}" for s in self.scales),
+            *(f"{s.glob} as long as {s.like.words}" if s.like else f"scale {s.glob} by {s.factor:g}" for s in self.scales),
             *(f"rank {rank} slower by {factor:g}" for rank, factor in self.slow),
         )
 
 
 def parse_scale(text: str) -> Scale:
-    """Parse GLOB=FACTOR. Raises UsageError where FACTOR is not a number ≥ 0."""
+    """Parse GLOB=FACTOR, or GLOB=peers and GLOB=steps. Raises UsageError where FACTOR is neither of these nor a number ≥ 0."""
     glob, equals, factor = text.rpartition("=")
     if not equals or not glob:
         raise UsageError(f"--scale {text!r}: write GLOB=FACTOR, for instance '*nccl*=0.5'")
+    if factor in tuple(Like):
+        return Scale(glob, 1.0, Like(factor))
     return Scale(glob, number(factor, f"--scale {text!r}"))
 
 
@@ -122,15 +140,26 @@ def number(text: str, where: str) -> float:
     return value
 
 
+def in_full(factor: float) -> str:
+    """A factor to its last digit, without the .0 of whole ones."""
+    return f"{float(factor)!r}".removesuffix(".0")
+
+
 def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | None = None) -> Mask:
     """The tasks that match a pattern, bool[n]. made_of: as in `Durations.apply`.
 
     Raises LumosError with the job's longest names where none does.
     """
+    if of_rank := _RANK.match(glob):
+        own: Mask = matching(graph, job, glob[of_rank.end() :], made_of) & (graph.rank_of_task == int(of_rank[1]))
+        if not own.any():
+            raise LumosError(f"no task of rank {of_rank[1]} matches {glob!r}; the job has ranks {', '.join(map(str, graph.ranks))}")
+        return own
     side, colon, pattern = glob.partition(":")
     if not colon or side not in _SIDES:
         side, pattern = "", glob
     matches = re.compile(translate(pattern)).match
+    mask: Mask
     if side == "operator":
         measured, source = made_of or (graph, np.arange(len(graph)))
         mask = inside(measured, job, matches)[source] & (source >= 0)
@@ -196,7 +225,7 @@ def meant_operators(graph: Graph, job: Job, durations: Durations) -> tuple[Diagn
     """A hint for each pattern that matches next to nothing of what the operators and ranges of its name do."""
     out = []
     for glob in dict.fromkeys((*durations.drops, *(s.glob for s in durations.scales))):
-        if glob.partition(":")[0] in _SIDES:
+        if _RANK.sub("", glob, 1).partition(":")[0] in _SIDES:
             continue
         own = matching(graph, job, glob)
         all_of = inside(graph, job, re.compile(translate(glob)).match)
@@ -215,7 +244,8 @@ def check_altered(graph: Graph, altered: Graph, job: Job, durations: Durations) 
     where they are left out, wait for nothing."""
     if altered.left_out is not None and (altered.left_out & waits_elsewhere(graph)).any():
         return
-    asked = durations.drops or durations.fused or any(s.factor != 1 for s in durations.scales) or any(f != 1 for _, f in durations.slow)
+    scaled = any(s.factor != 1 or s.like for s in durations.scales)
+    asked = durations.drops or durations.fused or scaled or any(f != 1 for _, f in durations.slow)
     if not asked or not np.array_equal(graph.duration, altered.duration):
         return
     hints = "".join(f"; {hint.message}" for hint in meant_operators(graph, job, durations))

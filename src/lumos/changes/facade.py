@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
+from lumos.analyze.ranks.equal_work import Like
 from lumos.changes.changes import Changes
 from lumos.changes.grid import Cell, evaluate, parse_grid
 from lumos.changes.whatif import answer_changes as answer_of
@@ -65,9 +66,10 @@ def changes_of(words: ChangeWords) -> Changes:
     return Changes.parse(**{**given, **text})
 
 
-def _factors(given: object, what: str, example: str) -> list[tuple[object, float]]:
-    """What is multiplied, and by what. Raises UsageError where it is no mapping to numbers."""
-    return [(key, as_number(factor, f"{what}[{key!r}]")) for key, factor in as_mapping(given, what, example).items()]
+def _factors(given: object, what: str, example: str) -> list[tuple[object, float | str]]:
+    """What is multiplied, and by what. Raises UsageError where it is no mapping to numbers or to the words of `Like`."""
+    each = as_mapping(given, what, example).items()
+    return [(key, factor if factor in tuple(Like) else as_number(factor, f"{what}[{key!r}]")) for key, factor in each]
 
 
 def _several(globs: object, what: str) -> Sequence[str]:

@@ -35,7 +35,10 @@ class SettingWords(TypedDict, total=False):
 class ChangeWords(SettingWords, total=False):
     """Everything that can be changed."""
 
-    scale: Annotated[Mapping[str, float], Term("Multiply the time of tasks whose name matches.", shown="GLOB=F")]
+    scale: Annotated[
+        Mapping[str, float | Literal["peers", "steps"]],
+        Term("Multiply the time of tasks whose name matches; peers, steps: give them that of equal work there.", shown="GLOB=F"),
+    ]
     drop: Annotated[str | Sequence[str], Term("Leave tasks out, with their launches.", shown="GLOB")]
     fuse: Annotated[str | Sequence[str], Term("Make one kernel of neighbouring kernels.", shown="GLOB")]
     rank_slowdown: Annotated[Mapping[int, float], Term("Multiply all work of a rank.", shown="RANK=F")]

@@ -23,8 +23,8 @@ def command(
 ) -> None:
     """Show what to fix first: what makes the step longer than it needs to be, where, what it is worth, and what to do about it.
 
-    Each finding is priced by simulating the job without it. The same time may be in several findings, so their worths do not
-    add up.
+    Each finding is a what-if, and its worth is what the command that it prints answers. The same time may be in several findings, so their
+    worths do not add up.
     """
     from lumos.findings.diagnose import diagnose_paths
     from lumos.graph.build import build

@@ -47,7 +47,8 @@ def command(
     """Change the measured job and predict its step.
 
     GLOB matches names of kernels, collectives, operators and runtime calls; cpu:GLOB and device:GLOB only those of the CPU or the device;
-    operator:GLOB matches operators with everything that they do and launch.
+    operator:GLOB matches operators with everything that they do and launch. rankN: before them keeps to that rank. F = peers gives work the
+    time of equal work on the other ranks, F = steps that in the other steps.
     """
     how, files = reading(words), {"perfetto": perfetto, "chakra": chakra, "kineto": kineto}
     if grid and any(files.values()):

@@ -1,13 +1,13 @@
 """The job under examination, and the price of a change to it.
 
-A change is a graph with other durations, or with fewer dependencies. It is simulated in the loop of the recorded steps
-(`analyze.loop.steady`), as `lumos whatif` does, and its worth is what the loop's step becomes shorter by. Base and change are replayed by
-the same rules, so that the error of the replay is in both; what remains is how much the job's steps differ, and what its recording leaves
-unknown. Both widen the interval of a worth.
+Every price is the answer of `lumos whatif` to words that a finding prints: what the step becomes shorter by, its interval and its grade.
+The engine that answers is that of the command (`changes.whatif`); nothing here simulates a finding by other rules. Since an answer takes
+several simulations, the changed loop alone tells first whether a change is worth asking for.
 """
 
 from __future__ import annotations
 
+import re
 import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -15,19 +15,21 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.breakdown import breakdown
-from lumos.analyze.loop.bounds import beyond_bounds, worth_bound
 from lumos.analyze.loop.identity import identity
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import is_operation_level, members, step_times
+from lumos.analyze.ranks.equal_work import Like
 from lumos.analyze.ranks.straggler_causes import described
 from lumos.analyze.trust import trust, with_evidence
 from lumos.changes.certainty.noise import spread
 from lumos.changes.certainty.probe import probe_of_base
+from lumos.changes.durations import Durations
+from lumos.changes.facade import ChangeWords, changes_of
+from lumos.changes.whatif import answer_changes
+from lumos.errors import LumosError
 from lumos.findings.finding import Finding, FindingCode, FindingPlace
 from lumos.segment.segment import Cut
 from lumos.simulation import measured, simulate
-from lumos.simulation.durations import with_durations
-from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -38,21 +40,26 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steady import Steady
     from lumos.analyze.loop.steps import Members, StepTime, StepTimes
     from lumos.analyze.trust import Trust
-    from lumos.graph.table import Evidence, Graph
+    from lumos.changes.changes import Changes
+    from lumos.graph.table import Graph
     from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64, Job
+    from lumos.vocabulary import Grade
 
 #: A finding is listed where it is worth this share of the step. Steps of a healthy job differ by about as much
 #: (`whatif.certainty.noise.FEW_STEPS`).
 LEAST_WORTH = 0.02
+#: What launches can still be worth once other causes are fixed: the work of the CPU takes no time.
+REMAINS: ChangeWords = {"scale": {"cpu:*": 0}}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Case:
     """A measured job. paths: its files as a shell has them. at: the position in `owners.job` of the step of median time. base: the loop of
     the steps. truth: the measured run, and times: of its steps. parts: where the time of every step that counts went, on each rank. noise:
-    half-width of the interval of a step, as a share of it. plan: what several prices need of the job's plan and its cut, found once.
-    beyond: the prices so far that cannot be. origin: where in the script a task comes from, "" where that is not known."""
+    half-width of the interval of a step, as a share of it. cut: the job cut into layers, for all prices.
+    grounds: how far the recording can be trusted, before what is said of its base. force: whether to price on unsound evidence. origin:
+    where in the script a task comes from, "" where that is not known."""
 
     job: Job
     graph: Graph
@@ -66,7 +73,8 @@ class Case:
     parts: tuple[StepBreakdown, ...]
     noise: float
     cut: Cut
-    beyond: list[Evidence]
+    grounds: Trust
+    force: bool
     origin: Callable[[int], str]
 
     @property
@@ -89,34 +97,29 @@ class Case:
         """How many steps count."""
         return max(len(self.times.counted), 1)
 
-    def saved_ns(self, changed: Graph) -> float:
-        """How much shorter the loop's step is in a changed graph with the same tasks, ns."""
-        owners = replace(self.owners, graph=changed)
-        if changed.ignored == self.graph.ignored:
-            after = altered(self.base, owners)
-            self.beyond.extend(beyond_bounds(self.base, after))
-        else:
-            after = steady(owners, repeat=self.base.basis is Basis.PERIOD)
-            self.beyond.extend(worth_bound(self.base.step_time_ns - after.step_time_ns, self.base.step_time_ns))
-        return self.base.step_time_ns - after.step_time_ns
+    def ask(self, words: ChangeWords) -> Worth | None:
+        """What `lumos whatif` answers to those words. None where that is not worth a finding, and where the recording does not support the
+        change or its answer is refused."""
+        changes = changes_of(words)
+        try:
+            if not changes.structural and not self.matters(self._quickly(changes)):
+                return None
+            found = answer_changes(self.job, self.graph, changes, self.cut, trust=self.grounds, force=self.force)
+        except LumosError:
+            return None
+        base, after = found.base.step_time_s, found.outcome
+        worth, low, high = (base - each for each in (after.step_time_s, after.step_time_high_s, after.step_time_low_s))
+        price = Worth(worth, low, high, found.trust.grade, words)
+        return price if self.matters(1e9 * worth) else None
 
-    def without(self, tasks: NDArray[np.bool_]) -> Graph:
-        """The job where `tasks`, bool[n], take no time."""
-        return with_durations(self.graph, np.where(tasks, 0, self.graph.duration))
+    def _quickly(self, changes: Changes) -> float:
+        """How much shorter the loop's step is with other durations, ns. Raises LumosError as `Durations.apply` does."""
+        changed = changes.durations.apply(self.graph, self.job)
+        return self.base.step_time_ns - altered(self.base, replace(self.owners, graph=changed)).step_time_ns
 
-    def saved_without_ns(self, tasks: NDArray[np.bool_]) -> float:
-        """How much shorter the loop's step is where `tasks`, bool[n], take no time, ns."""
-        return self.saved_ns(self.without(tasks)) if tasks.any() else 0.0
-
-    def matters(self, worth_ns: float, *, mean: bool = False) -> bool:
-        """Whether that much of a step is worth a finding: more than LEAST_WORTH of it, and than steps differ anyhow.
-
-        mean: whether the worth is the mean over the steps that count, which differs less than one step does, by the root of their number.
-        """
-        return worth_ns >= max(LEAST_WORTH, self._noise(mean)) * self.step_ns
-
-    def _noise(self, mean: bool) -> float:
-        return self.noise / self.steps**0.5 if mean else self.noise
+    def matters(self, worth_ns: float) -> bool:
+        """Whether that much of a step is worth a finding: more than LEAST_WORTH of it, and than the mean over its steps differs anyhow."""
+        return bool(worth_ns >= max(LEAST_WORTH, self.noise / self.steps**0.5) * self.step_ns)
 
     def mean_part_ns(self, *names: str) -> float:
         """The named parts of `analyze.parts` together, the mean over ranks and steps that count, ns."""
@@ -142,79 +145,88 @@ class Case:
         return FindingPlace(ranks, step.name, start, described(self.graph, task), self.origin(task))
 
     def finding(
-        self,
-        code: FindingCode,
-        title: str,
-        where: FindingPlace,
-        worth_ns: float,
-        *,
-        evidence: str,
-        fix: str,
-        command: str,
-        range_ns: tuple[float, float] | None = None,
-        mean: bool = False,
-        fixed: Graph | None = None,
+        self, code: FindingCode, title: str, where: FindingPlace, price: Worth, *, evidence: str, fix: str
     ) -> Priced:
-        """A finding of that worth. fixed: the job without it, None where its worth follows from no changed job. range_ns: between which
-        worths it lies before the noise of the job, where more than one is possible.
-        mean: as in `matters`. command: the verb and its options, without `lumos` and the paths."""
-        low, high = range_ns or (worth_ns, worth_ns)
-        margin = (self._noise(mean) + self.trust.unknown) * self.step_ns
-        verb, _, options = command.partition(" ")
-        found = Finding(
-            code=code,
-            title=title,
-            where=where,
-            worth_s=worth_ns * 1e-9,
-            worth_low_s=max(low - margin, 0.0) * 1e-9,
-            worth_high_s=min(high + margin, max(self.step_ns, worth_ns)) * 1e-9,
-            worth_after_s=worth_ns * 1e-9,
-            evidence=evidence,
-            fix=fix,
-            command=" ".join(filter(None, ("lumos", verb, self.paths, options))),
-        )
-        return Priced(found, fixed)
+        """A finding of that price."""
+        command = f"lumos whatif {self.paths} {options(price.words)}"
+        priced = price.worth_s, price.low_s, price.high_s, price.worth_s, price.grade
+        return Priced(Finding(code, title, where, *priced, evidence=evidence, fix=fix, command=command), price.words)
 
     def one_after_another(self, found: Sequence[Priced]) -> tuple[Finding, ...]:
         """The findings with what each is worth once those above it are fixed, the largest such worth first.
 
-        They are fixed in the order of what each is worth alone, and what follows from a changed job is simulated with all before it. What
-        only pays once another is fixed is worth no more for that; no more than the step can be saved in all.
+        A cause is fixed before its victims: first work that takes longer than equal work elsewhere, last what devices wait for while they
+        idle for any other reason too; within these by what each is worth alone. Changes of durations are simulated with all before them.
+        What only pays once another is fixed is worth no more for that; no more than the step can be saved in all.
         """
-        left, saved, so_far, out = self.base.step_time_ns, 0.0, self.graph, []
-        for finding, fixed in sorted(found, key=lambda each: -each.finding.worth_s):
-            after = 1e9 * finding.worth_s
-            if fixed is not None:
-                so_far = self._with(so_far, fixed)
-                total = self.saved_ns(so_far)
+        left, saved, so_far, out = 1e-9 * self.base.step_time_ns, 0.0, Durations(), []
+        for finding, words in sorted(found, key=lambda each: (each.order, -each.finding.worth_s)):
+            after, changes = finding.worth_s, changes_of(REMAINS if finding.code is FindingCode.LAUNCH_BOUND else words)
+            if not changes.structural:
+                so_far = so_far.beside(changes.durations)
+                try:
+                    total = 1e-9 * self._quickly(replace(changes, durations=so_far))
+                except LumosError:  # together they leave a rank without work
+                    total = saved
                 after, saved = min(total - saved, after), max(total, saved)
             after = min(max(after, 0.0), left)
             left -= after
-            out.append(replace(finding, worth_after_s=after * 1e-9))
+            out.append(replace(finding, worth_after_s=after))
         return tuple(sorted(out, key=lambda finding: -finding.worth_after_s))
 
 
-    def _with(self, one: Graph, other: Graph) -> Graph:
-        """The job with two changes: of durations, what each adds or takes away; work left out and waits ignored by either."""
-        masks = [graph.left_out for graph in (one, other) if graph.left_out is not None]
-        both = with_durations(one, np.maximum(one.duration + other.duration - self.graph.duration, 0))
-        return replace(both, ignored=one.ignored | other.ignored, left_out=np.logical_or.reduce(masks) if masks else None)
+class Worth(NamedTuple):
+    """What a change saves a step and its 80 % interval, seconds, how far that can be trusted, and the words that ask for it."""
+
+    worth_s: float
+    low_s: float
+    high_s: float
+    grade: Grade
+    words: ChangeWords
 
 
 class Priced(NamedTuple):
-    """A finding, and the job without what it finds; None where its worth follows from no changed job."""
+    """A finding, and the change that would fix it."""
 
     finding: Finding
-    fixed: Graph | None
+    words: ChangeWords
+
+    @property
+    def order(self) -> int:
+        """0 for a deviation from equal work, 2 for the idle time that remains for launches when all else is fixed, 1 for the rest."""
+        if self.finding.code is FindingCode.LAUNCH_BOUND:
+            return 2
+        return 0 if any(factor in tuple(Like) for factor in self.words.get("scale", {}).values()) else 1
 
 
-def case_of(job: Job, graph: Graph, paths: Sequence[str], origin: Callable[[int], str] = lambda _: "") -> Case:
-    """The examination of a measured job. paths: its files, as the user named them. origin: where in the script a task comes from. Raises
-    GraphError where no step owns any work, or where the graph was not measured or has no schedule."""
+def options(words: ChangeWords) -> str:
+    """The options of `lumos whatif` that ask for a change."""
+    out = []
+    for key, value in words.items():
+        if isinstance(value, dict):
+            out += [f"--{key.replace('_', '-')} {shlex.quote(f'{what}={factor}')}" for what, factor in value.items()]
+        elif key in ("drop", "fuse"):
+            globs = value if isinstance(value, list) else [value]
+            out += [f"--{key} {shlex.quote(str(glob))}" for glob in globs]
+        else:
+            out.append(f"--set {key}={value}")
+    return " ".join(out)
+
+
+def literal(name: str) -> str:
+    """The pattern that matches a name and nothing else."""
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def case_of(
+    job: Job, graph: Graph, paths: Sequence[str], origin: Callable[[int], str] = lambda _: "", *, force: bool = False
+) -> Case:
+    """The examination of a measured job. paths: its files, as the user named them. origin, force: as in `Case`. Raises GraphError where no
+    step owns any work, or where the graph was not measured or has no schedule."""
     owners, truth = members(graph), measured(graph)
     times, base = step_times(truth, owners), steady(owners)
     off, grounds = identity(graph, base, times)
-    replayed = simulate(graph)
+    recorded = trust(graph, simulate(graph), owners)
     lengths = sorted((times.job[i].length_ns, i) for i in owners.counted)
     return Case(
         job=job,
@@ -223,12 +235,13 @@ def case_of(job: Job, graph: Graph, paths: Sequence[str], origin: Callable[[int]
         owners=owners,
         truth=truth,
         times=times,
-        trust=with_evidence(trust(graph, replayed, owners), (*grounds, *probe_of_base(job, owners, base))),
+        trust=with_evidence(recorded, (*grounds, *probe_of_base(job, owners, base))),
         at=lengths[(len(lengths) - 1) // 2][1],
         base=base,
         parts=tuple(each for each in breakdown(truth, owners, job) if each.counts),
         noise=spread(times, off),
         cut=Cut(job, graph),
-        beyond=[],
+        grounds=recorded,
+        force=force,
         origin=origin,
     )

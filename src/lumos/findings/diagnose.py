@@ -5,12 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lumos.analyze.loop.bounds import worth_bound
-from lumos.analyze.trust import check_sound, with_evidence
+from lumos.analyze.trust import check_sound
 from lumos.errors import LumosError
 from lumos.findings.case import case_of
 from lumos.findings.communication import communication_findings
-from lumos.findings.finding import Diagnosis, FindingCode
+from lumos.findings.finding import Diagnosis
 from lumos.findings.lacks import lacks
 from lumos.findings.launches import launch_findings
 from lumos.findings.loader import loader_findings, loads
@@ -73,32 +72,26 @@ def diagnose_paths(
     built = build(job) if graph is None else graph
     if built.measured_start is None:
         raise LumosError(f"{paths[0]}: diagnose needs a measured job, and this one holds no times; record it with lumos collect")
-    case = case_of(job, built, paths, origin) if origin is not None else case_of(job, built, paths)
+    case = case_of(job, built, paths, origin or (lambda _: ""), force=force)
     check_sound(case.trust, "diagnose", force=force)
     loading = loads(case)
-    of_ranks = tuple(rank_findings(case, loading, compared))
-    uneven_ns = 1e9 * sum(each.finding.worth_s for each in of_ranks if each.finding.code is FindingCode.UNEVEN_STAGES)
     found = [
-        *of_ranks,
-        *slow_step_findings(case),
+        *rank_findings(case, loading, compared),
+        *slow_step_findings(case, loading),
         *loader_findings(case, loading),
         *communication_findings(case),
         *launch_findings(case),
         *blocking_findings(case),
-        *plan_findings(case, uneven_ns),
+        *plan_findings(case),
     ]
     headline = case.times.headline
-    worths = [evidence for each in found for evidence in worth_bound(1e9 * each.finding.worth_s, case.step_ns)]
-    ordered = case.one_after_another(found)
-    grounds = with_evidence(case.trust, (*case.beyond, *worths))
-    check_sound(grounds, "diagnose", force=force)
     return Diagnosis(
         ranks=len(built.ranks),
         step_time_s=headline.step_time_ns * 1e-9,
         latency_s=headline.latency_ns * 1e-9,
         basis=headline.basis,
-        trust=grounds,
-        findings=ordered,
+        trust=case.trust,
+        findings=case.one_after_another(found),
         lacks=lacks(case),
         diagnostics=(*built.diagnostics, *case.times.findings(), *case.base.findings("the job")),
     )

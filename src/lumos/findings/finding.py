@@ -12,7 +12,7 @@ from lumos.units import count, duration
 if TYPE_CHECKING:
     from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
-    from lumos.vocabulary import Basis
+    from lumos.vocabulary import Basis, Grade
 
 
 class FindingCode(StrEnum):
@@ -28,7 +28,6 @@ class FindingCode(StrEnum):
     UNEVEN_STAGES = "uneven-stages"
     UNEVEN_RANKS = "uneven-ranks"
     EXPOSED_COMMUNICATION = "exposed-communication"
-    KERNELS_SLOWED = "kernels-slowed"
     LAUNCH_BOUND = "launch-bound"
     LONG_CALL = "long-call"
     FUSIBLE_KERNELS = "fusible-kernels"
@@ -36,6 +35,7 @@ class FindingCode(StrEnum):
     DATA_LOADER = "data-loader"
     PIPELINE_BUBBLE = "pipeline-bubble"
     SLOW_STEPS = "slow-steps"
+    SLOWING = "slowing"
     RECOMPUTED = "recomputed"
 
 
@@ -62,9 +62,9 @@ def where_words(task: str) -> str:
 class Finding:
     """One thing to fix.
 
-    worth_s: how much shorter the step would be without it; low, high: the ends of an 80 % interval. worth_after_s: how much shorter it
-    would still become without it once all findings above are fixed; they sum to the step at most. evidence: what shows it, with figures.
-    fix: what to do. command: what shows it at the command line.
+    worth_s: how much shorter the step would be without it; low, high: the ends of an 80 % interval, below 0 where it may be longer. grade:
+    how far that can be trusted. All four are what `command` answers. worth_after_s: how much shorter the step would still become once all
+    findings above are fixed; they sum to the step at most. evidence: what shows it, with figures. fix: what to do.
     """
 
     code: FindingCode
@@ -74,6 +74,7 @@ class Finding:
     worth_low_s: float
     worth_high_s: float
     worth_after_s: float
+    grade: Grade
     evidence: str
     fix: str
     command: str

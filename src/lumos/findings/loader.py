@@ -1,6 +1,6 @@
 """Time in which the loop waits for its data.
 
-The worth is what the loop's step is shorter by where loading takes no time. Where other processes load, they then have every batch ready.
+The worth is what the step is shorter by where loading is left out. Where other processes load, they then have every batch ready.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.parts import LOADING
-from lumos.changes.durations import drop
 from lumos.changes.ranges import inside
+from lumos.findings.case import literal
 from lumos.findings.finding import FindingCode
 from lumos.graph.loaders import from_processes
 from lumos.units import duration
@@ -34,9 +34,8 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
     of_steps = loading & case.counted
     if not of_steps.any():
         return
-    fixed = drop(case.graph, loading)
-    worth = case.saved_ns(fixed)
-    if not case.matters(worth):
+    price = case.ask({"drop": _patterns(case)})
+    if price is None:
         return
     by_rank = np.bincount(case.owners.rank[of_steps], case.graph.duration[of_steps], len(case.graph.ranks)) / case.steps
     slow = np.flatnonzero(by_rank >= by_rank.max() / 2)
@@ -50,16 +49,20 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
         FindingCode.DATA_LOADER,
         f"the loop {whose} waits for data",
         task,
-        worth,
+        price,
         evidence=f"loading takes {duration(float(by_rank[slow].mean()))} a step on {_listed(ranks)}{compare}",
         fix=(
             "use more workers or prefetch more batches (num_workers, prefetch_factor), or make reading a sample cheaper"
             if workers
             else "load in worker processes (num_workers of DataLoader), which work while the step runs"
         ),
-        command="whatif --drop 'operator:enumerate(DataLoader)*'",
-        fixed=fixed,
     )
+
+
+def _patterns(case: Case) -> list[str]:
+    """The patterns of what loads data, by the names of its ranges and operators up to a # that counts them."""
+    names = {name.partition("#")[0] for trace in case.job.traces for name in trace.strings if LOADING.search(name)}
+    return [f"operator:{literal(name)}*" for name in sorted(names)]
 
 
 def _listed(ranks: tuple[int, ...]) -> str:

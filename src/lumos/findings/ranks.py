@@ -1,20 +1,22 @@
 """Ranks that take longer than their peers, from `lumos stragglers`: more work, a stall, a slow host or device, a slow exchange, or a stage
 or an input that is larger than those of the others.
 
-A worth is that of `stragglers`: the step against one in which the rank does that work in the time of its peers. Where several ranks are
-slow at once, none alone is worth much; the upper end of the interval is what it would add to a job without the others, and the difference
-of the whole job from its ideal is then a finding of its own.
+The worth is what the step is shorter by where the rank does that work in the time of its peers. Where several ranks are slow at once, none
+alone is worth much; what all of them together cost is then a finding of its own.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.loop.steps import is_operation_level
+from lumos.analyze.ranks.equal_work import Like, has_transfers
 from lumos.analyze.ranks.straggler_causes import StragglerCause
 from lumos.analyze.ranks.stragglers import stragglers
+from lumos.analyze.task_class import working
 from lumos.findings.finding import FindingCode, FindingPlace, where_words
 from lumos.graph.table import Kind
 from lumos.units import duration
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.ranks.straggler_causes import StragglerFinding
     from lumos.analyze.ranks.stragglers import Stragglers
-    from lumos.findings.case import Case, Priced
+    from lumos.findings.case import Case, Priced, Worth
 
 #: Ranks are not compared where ranks × tasks exceed this, as every rank is simulated twice (5 ns a task).
 MOST_TRIED = 4_000_000_000
@@ -52,23 +54,32 @@ def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers |
     if len(case.graph.ranks) < 2 or len(case.graph.ranks) * len(case.graph) > MOST_TRIED:
         return
     result = compared or stragglers(case.graph, case.job, force=True)
+    asked: dict[str, Worth | None] = {}
     told = 0.0
     for found in result.findings:
-        worth = found.worth_ns if found.cause is not StragglerCause.SLOW_EXCHANGE else min(found.worth_ns, found.excess_ns)
-        if not case.matters(worth, mean=True):
+        task, pattern = _task(case, found), _pattern(case, found)
+        if pattern in asked:
             continue
-        alone = max(worth, (found.slowdown - 1) * result.ideal_step_ns)
-        told += alone
-        task = _task(case, found)
-        if task is None or not loading[task]:
-            yield _of_rank(case, found, (worth, alone))
-    if len(result.by_stage) > 1:  # within a stage, equal work is that of its ranks; stages are compared by the rule that pools them
-        yield from _stages(case, stragglers(case.graph, case.job, "pooled-mean", force=True))
-    if len(case.graph.ranks) == 2:
-        return  # which of the two is off cannot be told, so that equal times would be a mean of both
-    together = result.replayed_step_ns - result.ideal_step_ns
-    if case.matters(together, mean=True) and 2 * told < together:
+        price = asked[pattern] = case.ask({"scale": {pattern: Like.PEERS}})
+        told += price.worth_s if price is not None else 0.0
+        if price is not None and (task is None or not loading[task]):
+            yield _of_rank(case, found, price)
+    yield from _stages(case)
+    if len(case.graph.ranks) == 2 or has_transfers(case.graph):
+        return  # of two, which is off cannot be told; and stages of a pipeline need not take equal times
+    together = case.ask({"scale": {"*": Like.PEERS}})
+    if together is not None and 2 * told < together.worth_s:
         yield _together(case, result, together)
+
+
+def _pattern(case: Case, found: StragglerFinding) -> str:
+    """What would take the time of its peers: the work of a rank's CPU or device, all of its work, or the exchanges of a class."""
+    if found.cause is StragglerCause.SLOW_EXCHANGE:
+        return f"{re.split(r'[(<[]', found.where.task)[0]}*"
+    if found.cause is StragglerCause.EXTRA_WORK or not case.has_device:
+        return f"rank{found.where.rank}:*"
+    on_cpu = found.cause is StragglerCause.STALL or found.name.startswith("cpu ")
+    return f"rank{found.where.rank}:{'cpu' if on_cpu else 'device'}:*"
 
 
 def _task(case: Case, found: StragglerFinding) -> int | None:
@@ -79,8 +90,8 @@ def _task(case: Case, found: StragglerFinding) -> int | None:
     return int(at[np.argmax(case.graph.duration[at])]) if len(at) else None
 
 
-def _of_rank(case: Case, found: StragglerFinding, worth: tuple[float, float]) -> Priced:
-    """A finding about one rank. worth: what the step would be shorter by, and what this alone would add to the ideal step, ns."""
+def _of_rank(case: Case, found: StragglerFinding, price: Worth) -> Priced:
+    """A finding about one rank."""
     rank, more = found.where.rank, duration(found.excess_ns)
     exchange = found.cause is StragglerCause.SLOW_EXCHANGE
     other = None if exchange else _other_shapes(case, case.graph.ranks.index(rank))
@@ -109,7 +120,7 @@ def _of_rank(case: Case, found: StragglerFinding, worth: tuple[float, float]) ->
             title = f"rank {rank} does the same work more slowly than {peers} ({found.name})"
             evidence = f"{more} a step more for the same operators, mostly {found.name}; {place}"
     evidence += f"; alone it makes the ideal step {found.slowdown:.2f} times as long"
-    return case.finding(code, title, where, worth[0], evidence=evidence, fix=_FIXES[code], command="stragglers", range_ns=worth, mean=True)
+    return case.finding(code, title, where, price, evidence=evidence, fix=_FIXES[code])
 
 
 def _code(case: Case, found: StragglerFinding, other: _Shapes | None) -> FindingCode:
@@ -179,28 +190,32 @@ def _shapes(case: Case, position: int) -> dict[str, tuple[str, ...]]:
     return {name: tuple(shapes[name]) for name in sorted(total, key=lambda n: -total[n])}
 
 
-def _stages(case: Case, result: Stragglers) -> Iterator[Priced]:
-    """The pipeline stage whose work takes longer than that of the others."""
-    worst = result.by_stage[0]
-    if not case.matters(worst.worth_ns, mean=True):
+def _stages(case: Case) -> Iterator[Priced]:
+    """The stage of a pipeline whose ranks compute longer than those of the others."""
+    if not has_transfers(case.graph) or len(case.graph.ranks) < 3:
         return
-    work = sorted(each.work_ns for each in result.by_stage)
-    middle = work[(len(work) - 1) // 2]
-    ranks = tuple(rank.rank for rank in result.by_rank if rank.stage == worst.stage)
-    own = np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks]) & case.counted & (case.graph.kind != Kind.COLLECTIVE)
+    computes = working(case.owners)[0] & case.counted & (case.owners.on_device | is_operation_level(case.graph))
+    work = np.bincount(case.owners.rank[computes], case.graph.duration[computes], len(case.graph.ranks)) / case.steps
+    middle = float(np.median(work))
+    slow = np.flatnonzero(2 * work > middle + work.max())  # nearer to the longest than to the median
+    ranks = tuple(case.graph.ranks[i] for i in slow.tolist())
+    if not ranks or not middle:
+        return
+    longest = float(work[slow].mean())
+    price = case.ask({"rank_slowdown": {rank: round(middle / longest, 3) for rank in ranks}})
+    if price is None:
+        return
     yield case.finding(
         FindingCode.UNEVEN_STAGES,
-        f"pipeline stage {worst.stage} works longer than the others",
-        case.at_longest(own, ranks=ranks),
-        worst.worth_ns,
-        evidence=f"its ranks work {duration(worst.work_ns)} a step, the median stage {duration(middle)}",
+        f"the pipeline stage of {'rank' if len(ranks) == 1 else 'ranks'} {', '.join(map(str, ranks))} works longer than the others",
+        case.at_longest(computes & np.isin(case.owners.rank, slow), ranks=ranks),
+        price,
+        evidence=f"its ranks work {duration(longest)} a step, the median rank {duration(middle)}",
         fix="move layers from this stage to the others, or the head and the loss to a stage of their own",
-        command="stragglers",
-        mean=True,
     )
 
 
-def _together(case: Case, result: Stragglers, worth: int) -> Priced:
+def _together(case: Case, result: Stragglers, price: Worth) -> Priced:
     slow = sorted((rank for rank in result.by_rank if rank.work_ns > rank.ideal_work_ns), key=lambda r: r.ideal_work_ns - r.work_ns)
     ranks = tuple(rank.rank for rank in slow[:8]) or case.graph.ranks
     own = np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks]) & case.counted & (case.graph.kind != Kind.COLLECTIVE)
@@ -209,9 +224,7 @@ def _together(case: Case, result: Stragglers, worth: int) -> Priced:
         FindingCode.UNEVEN_RANKS,
         "ranks take unequal times for equal work, and wait for one another",
         case.at_longest(own, ranks=ranks),
-        worth,
-        evidence=f"with equal times the step would take {duration(result.ideal_step_ns)}; longest beyond their peers: rank {listed}",
+        price,
+        evidence=f"with equal times the step would be {duration(1e9 * price.worth_s)} shorter; longest beyond their peers: rank {listed}",
         fix="no one rank alone is the cause: balance their inputs (sequence lengths, experts, tables), then look for jitter of hosts",
-        command="stragglers",
-        mean=True,
     )

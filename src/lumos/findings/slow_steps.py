@@ -1,88 +1,104 @@
-"""Steps that take much longer than the others: a compilation, a checkpoint, a stall.
+"""Work that takes longer in some steps than in the others: a compilation, a checkpoint, a stall, a device that throttles.
 
-They are part of the job's step in every verb, so their worth is what they add to the mean of the recorded steps; it is not simulated. In a
-longer run they may come more or less often.
+Equal work of a rank is compared over its steps. The worth is what the mean step is shorter by where all of it takes the time that it takes
+in the usual step. In a longer run such steps may come more or less often.
 """
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.findings.finding import FindingCode, FindingPlace, where_words
-from lumos.units import duration
+from lumos.analyze.loop.steps import is_operation_level
+from lumos.analyze.ranks.equal_work import Like, durations_like
+from lumos.analyze.task_class import working
+from lumos.findings.finding import FindingCode, where_words
+from lumos.graph.table import Kind
+from lumos.units import count, duration
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.analyze.loop.steps import StepTime
+    from numpy.typing import NDArray
+
     from lumos.findings.case import Case, Priced
 
-#: A step is much longer than the others where it takes so many times the median step.
-MUCH_LONGER = 1.5
-
+#: In so many steps, work that grows from each to the next is a trend.
+FEWEST_RISING = 5
 #: Parts of the names of ranges and operators in which a compiler works.
 _COMPILES = ("dynamo", "inductor", "torch.compile", "compile_fx", "aot_")
 
 
-def slow_step_findings(case: Case) -> Iterator[Priced]:
-    """The finding that some steps are longer than the others."""
-    times, counted = case.times.job, case.owners.counted
-    usual = times[case.at]
-    slow = [i for i in counted if times[i].length_ns > MUCH_LONGER * usual.length_ns]
-    if not slow:
+def _slowing(case: Case) -> Iterator[Priced]:
+    """The finding that the kernels of a step take longer from each step to the next: in n steps one in n! orders does by chance."""
+    owners, graph = case.owners, case.graph
+    computes = working(owners)[0] & owners.on_device
+    kernels = [tasks[computes[tasks]] for tasks in map(owners.of_job, range(len(owners.job)))]
+    alike = [i for i, of_step in enumerate(kernels) if len(of_step) == len(kernels[case.at])]
+    work = [float(graph.duration[kernels[i]].sum()) for i in alike]
+    if len(work) < FEWEST_RISING or not all(one < other for one, other in pairwise(work)):
         return
-    more = {i: times[i].length_ns - usual.length_ns for i in slow}
-    worth = sum(more.values()) / len(counted)
-    if not case.matters(worth, mean=True):
+    usual = float(np.mean([graph.duration[kernels[i]].sum() for i in owners.counted]))
+    price = case.ask({"scale": {"device:*": round(work[0] / usual, 3)}})
+    if price is None:
         return
-    worst = max(slow, key=lambda i: more[i])
-    time, (task, extra) = times[worst], _grown(case, worst)
-    place = _place(case, time, task)
-    others = f" and {len(slow) - 1} more" if len(slow) > 1 else ""
-    grew = f", {duration(extra)} of it {where_words(place.task)} on rank {place.ranks[0]}" if extra > 0 else ""
-    compiled = any(any(part in name.lower() for part in _COMPILES) for name in _names(case, worst))
+    first, last = (case.times.job[i].name for i in (alike[0], alike[-1]))
     yield case.finding(
-        FindingCode.SLOW_STEPS,
-        f"{time.name}{others} took {duration(time.length_ns)} instead of {duration(usual.length_ns)}",
-        place,
-        worth,
-        evidence=f"{time.name} takes {duration(more[worst])} longer than the median step{grew}",
-        fix=(
-            "it compiles: keep shapes constant (mark them dynamic, pad to a few sizes), and look at TORCH_LOGS=recompiles"
-            if compiled
-            else "if it recurs, find what this step does besides: compilation of a new shape, a checkpoint, logging, garbage collection"
-        ),
-        command=f"compare --step {usual.name} --step {time.name}",
-        mean=True,
+        FindingCode.SLOWING,
+        "the devices slow down from step to step",
+        case.at_longest(computes & case.counted),
+        price,
+        evidence=f"the kernels of {last} take {work[-1] / work[0]:.2f} times as long as those of {first}, more in each step than before",
+        fix="look for throttling (nvidia-smi -q -d PERFORMANCE), cooling and power limits; else for inputs that grow",
     )
 
 
-def _names(case: Case, step: int) -> set[str]:
-    """The names of a step's tasks."""
-    tasks = np.concatenate([case.owners.tasks(part) for part in case.owners.job[step].parts])
-    return {str(case.graph.names[i]) for i in np.unique(case.graph.name[tasks]).tolist()}
-
-
-def _grown(case: Case, step: int) -> tuple[int, int]:
-    """Of a step's tasks that compute or pause, the longest among those of the rank and name that take most more time than in the median
-    step, and how much more, ns."""
+def slow_step_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
+    """The findings that the devices slow down, and that some steps are longer than the others. loading: the tasks that load data, bool[n];
+    what these take longer is the loader's."""
+    if len(case.owners.counted) < 3:
+        return
+    yield from _slowing(case)
+    sides = ("*",) if is_operation_level(case.graph) or not case.has_device else ("cpu:*", "device:*")
+    priced = [price for side in sides if (price := case.ask({"scale": {side: Like.STEPS}})) is not None]
+    if not priced:
+        return
+    price = max(priced, key=lambda each: each.worth_s)
+    (side,) = price.words["scale"]
     graph, owners = case.graph, case.owners
-    lone = ~np.isin(np.arange(len(graph)), graph.rendezvous_task)
-    tasks, usual = (np.concatenate([owners.tasks(part) for part in owners.job[i].parts]) for i in (step, case.at))
-    tasks, usual = tasks[lone[tasks]], usual[lone[usual]]
-    width = len(graph.names)
-    total: dict[int, int] = {}
-    for sign, of in ((1, tasks), (-1, usual)):
-        for key, time in zip(
-            (owners.rank[of].astype(np.int64) * width + graph.name[of]).tolist(), graph.duration[of].tolist(), strict=True
-        ):
-            total[key] = total.get(key, 0) + sign * time
-    grown = max((key for key in total), key=lambda key: total[key])
-    own = tasks[owners.rank[tasks].astype(np.int64) * width + graph.name[tasks] == grown]
-    return int(own[np.argmax(graph.duration[own])]) if len(own) else int(tasks[0]), total[grown]
-
-
-def _place(case: Case, time: StepTime, task: int) -> FindingPlace:
-    return case.place(task, time, (case.graph.ranks[int(case.owners.rank[task])],))
+    excess = np.where(case.counted, graph.duration - durations_like(graph, case.job, Like.STEPS), 0)
+    if not side.startswith("*"):
+        excess[graph.on_device != side.startswith("device")] = 0
+    at_rendezvous = graph.kind == Kind.COLLECTIVE
+    of_step = {i: int(excess[owners.of_job(i)].sum()) for i in owners.counted}
+    worst = max(of_step, key=lambda i: of_step[i])
+    much = [i for i in of_step if 2 * of_step[i] > of_step[worst]]
+    tasks = owners.of_job(worst)
+    total = np.bincount(graph.name[tasks], np.maximum(excess[tasks], 0), len(graph.names))
+    own = tasks[graph.name[tasks] == int(total.argmax())]
+    task = int(own[np.argmax(excess[own])])
+    if loading[task]:
+        return
+    step = case.times.job[worst]
+    ranks = graph.ranks if at_rendezvous[task] else (graph.ranks[int(owners.rank[task])],)
+    place = case.place(task, step, ranks)
+    names = {str(graph.names[i]).lower() for i in np.unique(graph.name[tasks]).tolist()}
+    compiled = any(part in name for part in _COMPILES for name in names)
+    others = f" and {count(len(much) - 1, 'other step')}" if len(much) > 1 else ""
+    yield case.finding(
+        FindingCode.SLOW_STEPS,
+        f"{step.name}{others} took longer than the usual step, mostly {where_words(place.task)}",
+        place,
+        price,
+        evidence=(
+            f"{step.name} takes {duration(step.length_ns)}, the median step {duration(case.times.job[case.at].length_ns)};"
+            f" {place.task} takes {duration(int(excess[task]))} longer there on rank {ranks[0]} than in its other steps"
+        ),
+        fix=(
+            "it compiles: keep shapes constant (mark them dynamic, pad to a few sizes), and look at TORCH_LOGS=recompiles"
+            if compiled
+            else "find what these steps do besides: a new shape, a checkpoint, logging, garbage collection (gc.freeze), a throttled device"
+        ),
+    )

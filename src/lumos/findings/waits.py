@@ -1,18 +1,17 @@
 """Calls in which the CPU waits for the device: synchronisations and blocking copies, such as those of `.item()`.
 
-Their worth is what the loop's step is shorter by where no such call waits: the CPU then runs ahead of the device as far as the queue of
-launches lets it.
+Their worth is what the step is shorter by without them: the CPU then runs ahead of the device as far as the queue of launches lets it.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.analyze.ranks.straggler_causes import described
+from lumos.findings.case import literal
 from lumos.findings.finding import FindingCode, where_words
 from lumos.graph.table import Dependency, Kind
 from lumos.trace.table import Category
@@ -41,11 +40,10 @@ def blocking_findings(case: Case) -> Iterator[Priced]:
     returns = np.flatnonzero(_of_device(graph) & case.counted)
     if not len(returns):
         return
-    fixed = replace(graph, ignored=graph.ignored | _ON_DEVICE)
-    worth = case.saved_ns(fixed)
-    if not case.matters(worth):
-        return
     calls, waited = _waits(case, returns)
+    price = case.ask({"drop": _patterns(case, calls, waited)})
+    if price is None:
+        return
     share = case.steps * len(graph.ranks)
     time = duration(float(waited[calls].sum() / share))
     names, number, total = _by_caller(case, calls, waited[calls])
@@ -56,11 +54,9 @@ def blocking_findings(case: Case) -> Iterator[Priced]:
         FindingCode.BLOCKING_CALLS,
         f"the CPU waits for the device, mostly {where_words(names[0])}",
         case.at_longest(calls, waited),
-        worth,
+        price,
         evidence=f"calls that wait take {time} a step and rank: {of_top}; without waiting the CPU would launch ahead",
         fix="leave out .item(), .cpu() and synchronisations inside the step; copy from pinned memory with non_blocking=True",
-        command="replay --ignore sync",
-        fixed=fixed,
     )
 
 
@@ -93,18 +89,34 @@ def _plain(name: str) -> str:
     return name.removeprefix("autograd::engine::evaluate_function: ").removeprefix("torch::autograd::")
 
 
+def _patterns(case: Case, calls: Int64, waited: Int64) -> list[str]:
+    """What to leave out so that nothing waits: calls that do nothing but wait, also those that need not wait as long as others do before
+    them, and of calls that copy too, the operators around them."""
+    graph, launched = case.graph, case.owners.launch
+    copies = np.isin(calls, launched[launched >= 0])
+    alone = dict.fromkeys(f"cpu:{literal(str(graph.names[i]))}" for i in np.unique(graph.name[calls[~copies]]).tolist())
+    around = dict.fromkeys(f"operator:{literal(name)}" for name in _callers(case, calls[copies & (waited[calls] > 0)]) if name)
+    return [*alone, *around]
+
+
+def _callers(case: Case, calls: Int64) -> list[str]:
+    """The innermost operator around each call; "" for a call outside of any."""
+    out = [""] * len(calls)
+    for position, trace in enumerate(case.job.traces):
+        own = np.flatnonzero((case.owners.rank[calls] == position) & (case.graph.event[calls] >= 0))
+        rows = innermost(trace, np.flatnonzero(trace.category == Category.OPERATOR), case.graph.event[calls[own]].astype(np.int64))
+        for i, row in zip(own.tolist(), rows.tolist(), strict=True):
+            out[i] = str(trace.strings[trace.name[row]]) if row >= 0 and row != case.graph.event[calls[i]] else ""
+    return out
+
+
 def _by_caller(case: Case, calls: Int64, waited: Int64) -> tuple[list[str], Int64, Int64]:
     """The operators in which calls wait, else the calls themselves: names, number and time, ns, the most time first."""
     graph = case.graph
     named = [
         described(graph, task) if graph.kind[task] == Kind.HOST else _plain(str(graph.names[graph.name[task]])) for task in calls.tolist()
     ]
-    for position, trace in enumerate(case.job.traces):
-        own = np.flatnonzero((case.owners.rank[calls] == position) & (graph.event[calls] >= 0))
-        rows = innermost(trace, np.flatnonzero(trace.category == Category.OPERATOR), graph.event[calls[own]].astype(np.int64))
-        for i, row in zip(own.tolist(), rows.tolist(), strict=True):
-            if row >= 0 and row != graph.event[calls[i]]:
-                named[i] = f"{_plain(trace.strings[trace.name[row]])} ({named[i]})"
+    named = [f"{_plain(caller)} ({name})" if caller else name for caller, name in zip(_callers(case, calls), named, strict=True)]
     names, of = np.unique(np.array(named), return_inverse=True)
     number, total = np.bincount(of), np.bincount(of, waited).astype(np.int64)
     order = np.argsort(-total, kind="stable")

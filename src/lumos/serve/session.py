@@ -192,7 +192,7 @@ def python_code(paths: Sequence[str], changes: Changes, *, force: bool = False) 
     network = [pair.partition("=") for several in changes.network for pair in several.split(",")]
     in_python = {
         "base": dict(changes.base),
-        "scale": {s.glob: s.factor for s in durations.scales},
+        "scale": {s.glob: str(s.like) if s.like else s.factor for s in durations.scales},
         "rank_slowdown": dict(durations.slow),
         "network": {key.strip(): float(factor.strip().removeprefix("x")) for key, _, factor in network},
     }

@@ -142,6 +142,22 @@ def test_a_collective_of_some_ranks_is_no_extra_work(cpu_job):
     assert (result.slowdown, result.findings) == (1, ()) and not {"unequal-work", "work-not-compared"} & codes(result).keys()
 
 
+def test_an_exchange_is_compared_with_those_of_sister_groups(cpu_job):
+    """Of three pairs that exchange as many bytes, one takes 30 µs and the others 10. Of twice as many bytes, it would be no slower."""
+    graph = cpu_job(*[USUAL] * 6, groups=((0, 1), (2, 3), (4, 5)))
+    met, group = graph.rendezvous_task, np.repeat(np.arange(3, dtype=np.int32), 2)
+    slow = replace(graph, duration=np.where(np.isin(np.arange(len(graph)), met[2:4]), 30 * US, graph.duration))
+
+    def causes(nbytes):
+        none = np.zeros(6, np.int32)
+        facts = Collectives(met, none, np.array(nbytes, np.int64), group, none.astype(np.int64), none, (CollectiveKind.ALL_REDUCE,), "abc")
+        found = stragglers(replace(slow, collectives=facts), force=True)  # it was drawn with 10 µs everywhere
+        return [(f.cause, f.excess_ns, f.worth_ns) for f in found.findings]
+
+    assert causes([8] * 6) == [(StragglerCause.SLOW_EXCHANGE, 40 * US, 20 * US)]
+    assert causes([8, 8, 16, 16, 8, 8]) == []
+
+
 def test_stages_may_do_unequal_work(cpu_job):
     """Where ranks send to each other, what one of them alone does may be its part of the model."""
     graph = cpu_job((("embedding", 40), *USUAL), USUAL, USUAL)

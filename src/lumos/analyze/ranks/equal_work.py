@@ -11,15 +11,19 @@ the mean and communication the median, and launches have no delay.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.steps import Members, is_operation_level
+from lumos.analyze.loop.steps import Members, is_operation_level, members, step_times
 from lumos.analyze.ranks.peers import Peers, peers
 from lumos.analyze.task_class import kernel_classes
+from lumos.errors import LumosError
 from lumos.graph.lists import numbered
 from lumos.graph.table import Graph, Kind
+from lumos.simulation import measured
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -28,6 +32,33 @@ if TYPE_CHECKING:
 
 
 IDEAL_RULES = ("peer-median", "pooled-mean")
+
+
+class Like(StrEnum):
+    """Whose time work takes that is to take the time of equal work: that of the other ranks, or that of the same rank's other steps."""
+
+    PEERS = "peers"
+    STEPS = "steps"
+
+    @property
+    def words(self) -> str:
+        """The same in a sentence."""
+        return "equal work on other ranks" if self is Like.PEERS else "equal work in other steps"
+
+
+@lru_cache(maxsize=6)
+def durations_like(graph: Graph, job: Job, like: Like) -> Int64:
+    """What each task takes where equal work takes equal time, int64[n] ns: the median over the ranks of a step, or over a rank's steps.
+    Work that most ranks, or most steps, lack takes no time. LumosError where there is nothing to compare with, or no measured time."""
+    owners = members(graph)
+    if graph.measured_start is None or (len(graph.ranks) < 2 if like is Like.PEERS else len(owners.counted) < 3):
+        needed = "the measured times of two ranks" if like is Like.PEERS else "three measured steps"
+        raise LumosError(f"--scale GLOB={like} compares equal work: this needs {needed}")
+    counted = step_times(measured(graph), owners).tasks_counted()
+    if like is Like.PEERS:
+        return ideal_job(graph, owners, equal_work(graph, owners, job), counted, IDEAL_RULES[0]).duration
+    found = peers(owners, over_steps=True)
+    return _by_place(graph, found, counted & (found.place >= 0), np.ones(len(graph), bool), leave_out=True).duration
 
 #: The class of launch delays in an operation-level job.
 DELAY_CLASS = "launch delay"
@@ -98,25 +129,31 @@ def ideal_job(graph: Graph, owners: Members, classes: EqualWork, counted: NDArra
     """
     communicates = graph.kind == Kind.COLLECTIVE
     pooled = rule == "pooled-mean"
-    extra, undecided = np.zeros(len(graph), bool), np.zeros(len(graph), bool)
     found = None if is_operation_level(graph) else peers(owners)
     if found is None:
         stage = np.zeros(len(graph), np.int64) if pooled or classes.stage is None else classes.stage[owners.rank]
         key = numbered(classes.label, stage)
     else:
-        key = found.place
         joined = np.zeros(len(graph), bool)
         joined[graph.rendezvous_task] = True
-        counted = counted & (joined | ~communicates) & (key >= 0)
-        rare = 2 * found.ranks - found.compared  # below zero: most ranks lack it
-        uneven = counted & ~communicates & (rare[key] <= 0)
-        extra = uneven & (rare[key] < 0) & (not has_transfers(graph))
-        undecided = uneven & ~extra
-    out = _equalised(graph, key, counted & ~classes.delay & ~undecided, communicates | (not pooled))
-    out[extra] = 0
+        counted = counted & (joined | ~communicates) & (found.place >= 0)
+        return _by_place(graph, found, counted, communicates | (not pooled), leave_out=not has_transfers(graph))
+    out = _equalised(graph, key, counted & ~classes.delay, communicates | (not pooled))
     if pooled:
         out[classes.delay] = 0
-    return Ideal(out, extra, undecided, found)
+    none = np.zeros(len(graph), bool)
+    return Ideal(out, none, none, None)
+
+
+def _by_place(graph: Graph, found: Peers, counted: NDArray[np.bool_], by_median: NDArray[np.bool_], *, leave_out: bool) -> Ideal:
+    """The ideal job by places. counted, by_median: bool[n], what is compared, and whether the median is taken, not the mean. leave_out:
+    whether work that most lack takes no time."""
+    key = found.place
+    rare = 2 * found.ranks - found.compared  # below zero: most lack it
+    uneven = counted & (graph.kind != Kind.COLLECTIVE) & (rare[key] <= 0)
+    extra = uneven & (rare[key] < 0) & leave_out
+    out = _equalised(graph, key, counted & (extra | ~uneven), by_median)
+    return Ideal(np.where(extra, 0, out), extra, uneven & ~extra, found)
 
 
 def has_transfers(graph: Graph) -> bool:

@@ -8,7 +8,7 @@ work.
 
 Work on a device is at the place of its launch: the first kernel of one launch is the same work as the first of the other, where
 their names are equal. Device work without a known launch is aligned as its stream. A collective is one place for all ranks that meet
-in it.
+in it, and for sister groups that do the same.
 """
 
 from __future__ import annotations
@@ -35,33 +35,39 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False)
 class Peers:
     """place: int64[n], the place of each task, -1 outside the steps of the job. ranks: int64[places], how many ranks work there.
-    compared: int64[places], how many ranks recorded the step."""
+    compared: int64[places], how many ranks recorded the step. Where steps are compared, both are numbers of steps."""
 
     place: Int64
     ranks: Int64
     compared: Int64
 
 
-def peers(owners: Members) -> Peers:
-    """The places of a graph's tasks."""
+def peers(owners: Members, *, over_steps: bool = False) -> Peers:
+    """The places of a graph's tasks. over_steps: compare the steps of each rank that count, instead of the ranks in each step."""
     graph = owners.graph
     symbol = numbered(graph.name, graph.kind)
     roles = _roles(owners, symbol)
     place = np.full(len(graph), -1, np.int64)
     free = 0
     follows = owners.on_device & (owners.launch >= 0)
-    for step in owners.job:
-        tasks = [owners.tasks(part) for part in step.parts]
+    compare = [step.parts for step in owners.job]
+    if over_steps:
+        of = owners.step_rank()
+        counted = [part for i in owners.counted for part in owners.job[i].parts]
+        compare = [tuple(part for part in counted if of[part] == position) for position in range(len(graph.ranks))]
+    for parts in compare:
+        tasks = [owners.tasks(part) for part in parts]
         for of_ranks in _by_role([each[~follows[each]] for each in tasks], roles[graph.processor]).values():
             free = _align(of_ranks, symbol, place, free)
     _follow_launches(owners, symbol, follows, place)
-    _meet(owners, place)
+    if not over_steps:
+        _meet(owners, place)
     placed = np.flatnonzero(place >= 0)
     place[placed] = np.unique(place[placed], return_inverse=True)[1]
-    pairs = np.unique(np.stack([place[placed], owners.rank[placed]]), axis=1)
+    pairs = np.unique(np.stack([place[placed], owners.step[placed]]), axis=1)
     recorded = np.zeros(len(owners.steps), np.int64)
-    for step in owners.job:
-        recorded[list(step.parts)] = len(step.parts)
+    for parts in compare:
+        recorded[list(parts)] = len(parts)
     compared = np.zeros(_above(place), np.int64)
     compared[place[placed]] = recorded[owners.step[placed]]
     return Peers(place, np.bincount(pairs[0], minlength=_above(place)).astype(np.int64), compared)
@@ -170,11 +176,27 @@ def _follow_launches(owners: Members, symbol: Int64, follows: NDArray[np.bool_],
 
 
 def _meet(owners: Members, place: Int64) -> None:
-    """Give all members of a rendezvous one place; in place."""
-    graph = owners.graph
-    meeting = list_of(graph.rendezvous_offset)
+    """Give all members of a rendezvous one place, together with those of sister groups: as many ranks that exchange as many bytes, as often
+    before in that step; in place."""
+    graph, facts = owners.graph, owners.graph.collectives
+    sizes = np.diff(graph.rendezvous_offset)
+    if not len(graph.rendezvous_task):
+        return
+    first = graph.rendezvous_task[np.minimum(graph.rendezvous_offset[:-1], len(graph.rendezvous_task) - 1)]
+    row = np.full(len(graph), -1, np.int64)
+    if facts is not None:
+        row[facts.task] = np.arange(len(facts.task))
+    sister = np.arange(len(sizes), dtype=np.int64)
+    if facts is not None and len(facts.task):
+        known = (row[first] >= 0) & (facts.nbytes[row[first]] >= 0)
+        at = row[first[known]]
+        step = np.full(len(owners.steps) + 1, -1, np.int64)
+        for number, job_step in enumerate(owners.job):
+            step[list(job_step.parts)] = number
+        what = numbered(step[owners.step[first[known]]], facts.kind[at], facts.nbytes[at], sizes[known])
+        sister[known] = len(sizes) + numbered(what, ordinals(what, facts.group[at]))
     inside = place[graph.rendezvous_task] >= 0
-    place[graph.rendezvous_task[inside]] = _above(place) + meeting[inside]
+    place[graph.rendezvous_task[inside]] = _above(place) + sister[list_of(graph.rendezvous_offset)][inside]
 
 
 def _above(place: Int64) -> int:

@@ -1,9 +1,9 @@
 """Why a job is slower than its ideal: one cause a finding, with where it is worst.
 
 What takes longer than in the ideal job (`analyze.ranks.equal_work`) has one of four causes. *Extra work*: operators that most ranks lack. A
-*stall*: a single pause, operator or call on the CPU that is half or more of what the CPU work of a step takes too long, such as a
-sleep, a loader that is late, or a compilation. *Slow work*: all other work of a rank, that of its CPU and of its device apart. A *slow
-exchange*: collectives or transfers of a class, which belong to all ranks that meet in them.
+*stall*: a pause between operators that most ranks lack, or a single pause, operator or call on the CPU that is half or more of what the CPU
+work of a step takes too long, such as a sleep, a loader that is late, or a compilation. *Slow work*: all other work of a rank, that of its
+CPU and of its device apart. A *slow exchange*: collectives or transfers of a class, which belong to all ranks that meet in them.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def candidates(graph: Graph, owners: Members, classes: EqualWork, own: NDArray[n
     out: list[Candidate] = []
     extra = _extra_work(graph, owners, own & aim.extra)
     for name, tasks in extra:
-        out.append(Candidate(StragglerCause.EXTRA_WORK, name, tasks, int(excess[tasks].sum())))
+        pause = bool((graph.kind[tasks] == Kind.HOST).all())
+        cause, what = (StragglerCause.STALL, described(graph, int(tasks[0]))) if pause else (StragglerCause.EXTRA_WORK, name)
+        out.append(Candidate(cause, what, tasks, int(excess[tasks].sum())))
     rest = own.copy()
     for _, tasks in extra:
         rest[tasks] = False

@@ -9,6 +9,7 @@ from rich.text import Text
 from lumos.reports.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence
 from lumos.reports.text.stragglers import LONGEST_TASK, MOST_FINDINGS
 from lumos.units import count, duration
+from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -55,7 +56,8 @@ def _print_finding(console: Console, number: int, found: Finding, step_s: float)
     console.print()
     sentence(console, f"{number}. {_shortened(found.title)}")
     low, high = duration(1e9 * found.worth_low_s), duration(1e9 * found.worth_high_s)
-    worth = f"{duration(1e9 * found.worth_s)} a step ({percent(found.worth_s / step_s, decimals=1)}; 80 % interval {low} to {high})"
+    grade = "" if found.grade is Grade.SOUND else f"; {found.grade}"
+    worth = f"{duration(1e9 * found.worth_s)} a step ({percent(found.worth_s / step_s, decimals=1)}; 80 % interval {low} to {high}{grade})"
     if abs(found.worth_after_s - found.worth_s) > SAME * step_s:
         worth += f"; {duration(1e9 * found.worth_after_s)} once those above are fixed"
     where = found.where
