@@ -155,9 +155,9 @@ class Case:
     def one_after_another(self, found: Sequence[Priced]) -> tuple[Finding, ...]:
         """The findings with what each is worth once those above it are fixed, the largest such worth first.
 
-        A cause is fixed before its victims: first work that takes longer than equal work elsewhere, last what devices wait for while they
-        idle for any other reason too; within these by what each is worth alone. Changes of durations are simulated with all before them.
-        What only pays once another is fixed is worth no more for that; no more than the step can be saved in all.
+        A cause is fixed before its victims: first work that takes longer than equal work elsewhere, last calls that wait and launches, for
+        which devices idle for any other reason too; within these by what each is worth alone. Changes of durations are simulated with all
+        before them. What only pays once another is fixed is worth no more for that; no more than the step can be saved in all.
         """
         left, saved, so_far, out = 1e-9 * self.base.step_time_ns, 0.0, Durations(), []
         for finding, words in sorted(found, key=lambda each: (each.order, -each.finding.worth_s)):
@@ -193,9 +193,9 @@ class Priced(NamedTuple):
 
     @property
     def order(self) -> int:
-        """0 for a deviation from equal work, 2 for the idle time that remains for launches when all else is fixed, 1 for the rest."""
-        if self.finding.code is FindingCode.LAUNCH_BOUND:
-            return 2
+        """0 for a deviation from equal work, 1 for most; then idle time that belongs to nobody else: calls that wait, then launches."""
+        if self.finding.code in (FindingCode.BLOCKING_CALLS, FindingCode.LAUNCH_BOUND):
+            return 2 + (self.finding.code is FindingCode.LAUNCH_BOUND)
         return 0 if any(factor in tuple(Like) for factor in self.words.get("scale", {}).values()) else 1
 
 
