@@ -275,14 +275,14 @@ def _ran(job: Program, folder: Path, *, asked: bool = True) -> tuple[float, Diag
 def section(seed: int, scored: list[Scored]) -> str:
     """The text of the result file."""
     counted = [each for each in scored if each.counted]
-    asked = [each for each in scored if each.healthy is not None]
+    asked = [each.healthy for each in scored if each.healthy is not None]
     off = [abs(each.said / each.worth - 1) for each in counted if each.said is not None]
     figures = [
         ("faults; that cost enough to count", "–", f"{len(scored)}; {len(counted)}"),
         ("`diagnose` names the fault first", "≥ 90 %", f"{sum(each.named for each in counted)} of {len(counted)}"),
         ("its worth within 15 %", "≥ 90 %", f"{sum(each.near for each in counted)} of {len(counted)}"),
         ("median error of the worths that are said", "–", f"{statistics.median(off):.1%}".replace("%", " %") if off else "–"),
-        ("healthy twins with nothing above 3 %", "all", f"{sum(each.healthy <= HEALTHY for each in asked)} of {len(asked)}"),
+        ("healthy twins with nothing above 3 %", "all", f"{sum(most <= HEALTHY for most in asked)} of {len(asked)}"),
     ]
     rows = [
         (
