@@ -24,8 +24,9 @@ from lumos.analyze.trust import trust, with_evidence
 from lumos.changes.certainty.noise import spread
 from lumos.changes.certainty.probe import probe_of_base
 from lumos.changes.durations import Durations
-from lumos.changes.facade import ChangeWords, changes_of
+from lumos.changes.facade import changes_of
 from lumos.changes.whatif import answer_changes
+from lumos.changes.words import ChangeWords
 from lumos.errors import LumosError
 from lumos.findings.finding import Finding, FindingCode, FindingPlace
 from lumos.segment.segment import Cut
