@@ -10,7 +10,7 @@ difference of the two steps.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -39,6 +39,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from lumos.analyze.loop.steps import StepTimes
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Evidence, Graph
     from lumos.prediction.predict import Prediction
@@ -189,32 +190,51 @@ class StepWork(NamedTuple):
     samples: float | None = None
 
 
-def answer(base: Graph, changed: Changed, before: StepWork = StepWork(), after: StepWork = StepWork(), *, repeat: bool = False) -> Answer:
+class _Base(NamedTuple):
+    """What every answer about a job has in common: its steps, its loop, its steps as measured, and how far the loop is off from them."""
+
+    owners: Members
+    figures: LoopFigures
+    times: StepTimes
+    off: float
+    grounds: tuple[Evidence, ...]
+
+
+@lru_cache(maxsize=2)
+def _base_of(graph: Graph, repeat: bool) -> _Base:
+    """The same for a job. It is kept for the next what-ifs about that job."""
+    owners = members(graph)
+    loop, times = steady(owners, repeat=repeat or None), step_times_of(graph, owners)
+    return _Base(owners, LoopFigures(loop), times, *identity(graph, loop, times))
+
+
+def answer(
+    base: Graph, changed: Changed, before: StepWork = StepWork(), after: StepWork = StepWork(), *, repeat: bool = False,
+    step_only: bool = False,
+) -> Answer:  # fmt: skip
     """Simulate both jobs and compare them. The changed job has the steps of the base. repeat: compare what a loop of the step takes, also
-    where the recording has one step only.
+    where the recording has one step only. step_only: say nothing of critical paths, which take longer than all else.
 
     Raises LumosError where the change leaves the compared step without work.
     """
-    owners = replace(changed.owners, graph=base) if changed.graph.pred is base.pred else members(base)
-    first = steady(owners, repeat=repeat or None)
+    owners, figures, times, off, grounds = _base_of(base, repeat)
+    first = figures.loop
     second = changed_loop(first, owners, changed)
-    figures, changed_figures = LoopFigures(first), LoopFigures(second)
-    times = step_times_of(base, owners)
-    off, grounds = identity(base, first, times)
+    changed_figures = LoopFigures(second)
     error = spread(times, off)
     low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
     unknown = unmeasured(second)
     low, high = min(low, unknown.low_ns), max(high, unknown.high_ns)
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))
-    share = changed_figures.provenance(changed)
+    share = Provenance(1.0, 0.0, 0.0) if step_only and not changed.modelled.any() else changed_figures.provenance(changed)
     physics = held(first, second) if changed.graph.pred is base.pred else ()
     return Answer(
-        outcome(changed_figures, interval, after),
-        outcome(figures, (1 - error, 1 + error), before),
+        outcome(changed_figures, interval, after, step_only=step_only),
+        outcome(figures, (1 - error, 1 + error), before, step_only=step_only),
         measured_step(base, times),
         changed.changes,
-        contributions(figures.by_class, changed_figures.by_class),
+        () if step_only else contributions(figures.by_class, changed_figures.by_class),
         share,
         (
             *base.diagnostics,
@@ -306,8 +326,8 @@ def unchanged_tasks(base: Graph, graph: Graph, changes: tuple[str, ...]) -> Chan
     )
 
 
-def outcome(figures: LoopFigures, spread: tuple[float, float], work: StepWork) -> Outcome:
-    """The figures of a job's step. spread: the low and the high end of the interval, as multiples of the step."""
+def outcome(figures: LoopFigures, spread: tuple[float, float], work: StepWork, *, step_only: bool = False) -> Outcome:
+    """The figures of a job's step. spread: the low and the high end of the interval, as multiples of the step. step_only: of `answer`."""
     length = figures.loop.step_time_ns
     seconds = length * 1e-9
     return Outcome(
@@ -319,7 +339,7 @@ def outcome(figures: LoopFigures, spread: tuple[float, float], work: StepWork) -
         tokens_per_s_per_gpu=work.tokens / seconds if work.tokens and seconds else None,
         model_flops_utilization=work.flops / seconds / work.peak_flops if work.flops and work.peak_flops and seconds else None,
         memory=PeakMemory(),
-        critical_path={name: ns / length for name, ns in figures.by_class.items()} if length else {},
+        critical_path={name: ns / length for name, ns in figures.by_class.items()} if length and not step_only else {},
         samples_per_s_per_gpu=work.samples / seconds if work.samples and seconds else None,
     )
 

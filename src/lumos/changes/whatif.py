@@ -83,18 +83,22 @@ def answer_changes(
     trust: Trust | None = None,
     force: bool = False,
     probed: bool = True,
+    step_only: bool = False,
 ) -> Answer:
     """The answer for one set of changes to `graph`, which was built from `job`.
 
     cut, trust: this job cut into layers, and how far it can be trusted, for callers that ask many what-ifs and need these only once.
     force: answer also where the evidence is unsound. probed: whether to ask the same of the job without a few rows, which cannot be done
-    where the graph is not what the job's rows give. Raises LumosError where it is and `force` is not given.
+    where the graph is not what the job's rows give. step_only: leave out critical paths, work and memory, for callers that want the step,
+    its interval and its grade. Raises LumosError where it is and `force` is not given.
     """
     grounds = with_evidence(trust_in(graph) if trust is None else trust, other_device(job, graph, changes.base_cluster))
     check_sound(grounds, "whatif", force=force)
-    found = unchecked_answer(job, graph, changes, cut)
+    found = unchecked_answer(job, graph, changes, cut, step_only=step_only)
     if not changes.repeat:
-        grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: unchecked_answer(job, graph, replace(changes, repeat=True), cut)))
+        repeated = replace(changes, repeat=True)
+        looped = in_a_loop(graph, found, lambda: unchecked_answer(job, graph, repeated, cut, step_only=True))
+        grounds = with_evidence(grounds, looped)
     unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s)
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
@@ -116,7 +120,7 @@ def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Ev
     return probe(job, outcome.step_time_s / base, half, lambda each, its: changes.durations.apply(its, each))
 
 
-def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None = None) -> Answer:
+def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None = None, *, step_only: bool = False) -> Answer:
     """The same without a look at the evidence. Where the change needs to know a device that is not known, but is refused whatever that is,
     the error is the refusal and not the question for the device."""
     ran = predicted_job(job) if changes.structural else None
@@ -127,22 +131,22 @@ def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None =
     cut = Cut(stated, graph) if cut is None or stated is not job else cut
     done = by_steps_of_time(stated, lambda: cut.segmentation, changes)
     try:
-        found = _changed_job(stated, graph, done, cut)
+        found = _changed_job(stated, graph, done, cut, step_only=step_only)
     except UnknownDeviceError:
         _changed_job(stated, graph, replace(done, base_cluster=_ANY), cut)
         raise
     return found if done is changes else replace(found, changes=tuple(re.sub("^layers =", "seq =", each) for each in found.changes))
 
 
-def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut) -> Answer:
+def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_only: bool = False) -> Answer:
     """The answer for one set of changes."""
     if not changes.structural:
         altered = changes.durations.apply(graph, job)
         check_altered(graph, altered, job, changes.durations)
-        found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat)
+        found = answer(graph, unchanged_tasks(graph, altered, changes.durations.described()), repeat=changes.repeat, step_only=step_only)
         known = changes.machine(job, graph).known
         impossible = above_peak_rate(graph, altered, job, known.accelerator if known is not None else None, found.base.step_time_s)
-        found = with_memory(found, job, lambda: cut.segmentation, (None,) * len(job.traces))
+        found = found if step_only else with_memory(found, job, lambda: cut.segmentation, (None,) * len(job.traces))
         return replace(found, trust=with_evidence(found.trust, (*impossible, *sides_left_out(graph, altered))))
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
@@ -193,19 +197,20 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut) -> Answer:
         diagnostics=layout.diagnostics,
     )
     resized_here = sizes_of_rank(measured, job, resized)
-    done = work(measured, job, changes, resized_here, layout.shared)
+    done = () if step_only else work(measured, job, changes, resized_here, layout.shared)
     with schedulable(", ".join(changed.changes)):
-        found = as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat))
+        found = as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only))
     found = replace(found, trust=with_evidence(found.trust, sides_left_out(placed.graph, altered)))
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
         found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
     found = as_far_as_rebuilt(found, layout, measured) if changes.settings else found
     found = replace(found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
-    found = with_memory(found, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
+    if not step_only:
+        found = with_memory(found, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
     if same is not None:
         found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
-    shown = {**sizes(job.traces[0])._asdict(), **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
+    shown = {**(sizes(job.traces[0])._asdict() if resized else {}), **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
     return _sized(found, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -26,7 +26,6 @@ from lumos.changes.certainty.probe import probe_of_base
 from lumos.changes.durations import Durations
 from lumos.changes.facade import changes_of
 from lumos.changes.whatif import answer_changes
-from lumos.changes.words import ChangeWords
 from lumos.errors import LumosError
 from lumos.findings.finding import Finding, FindingCode, FindingPlace
 from lumos.segment.segment import Cut
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members, StepTime, StepTimes
     from lumos.analyze.trust import Trust
     from lumos.changes.changes import Changes
+    from lumos.changes.words import ChangeWords
     from lumos.graph.table import Graph
     from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64, Job
@@ -60,7 +60,8 @@ class Case:
     the steps. truth: the measured run, and times: of its steps. parts: where the time of every step that counts went, on each rank. noise:
     half-width of the interval of a step, as a share of it. cut: the job cut into layers, for all prices.
     grounds: how far the recording can be trusted, before what is said of its base. force: whether to price on unsound evidence. origin:
-    where in the script a task comes from, "" where that is not known."""
+    where in the script a task comes from, "" where that is not known. asked: the changes that were asked for, by their options, and what
+    they are worth. refused: why others have no answer."""
 
     job: Job
     graph: Graph
@@ -77,6 +78,8 @@ class Case:
     grounds: Trust
     force: bool
     origin: Callable[[int], str]
+    asked: dict[str, Worth | None] = field(default_factory=dict)
+    refused: dict[str, str] = field(default_factory=dict)
 
     @property
     def step_ns(self) -> float:
@@ -100,13 +103,20 @@ class Case:
 
     def ask(self, words: ChangeWords) -> Worth | None:
         """What `lumos whatif` answers to those words. None where that is not worth a finding, and where the recording does not support the
-        change or its answer is refused."""
+        change or its answer is refused, which `refused` then tells."""
+        asked = options(words)
+        if asked not in self.asked:
+            self.asked[asked] = self._asked(words, asked)
+        return self.asked[asked]
+
+    def _asked(self, words: ChangeWords, asked: str) -> Worth | None:
         changes = changes_of(words)
         try:
             if not changes.structural and not self.matters(self._quickly(changes)):
                 return None
-            found = answer_changes(self.job, self.graph, changes, self.cut, trust=self.grounds, force=self.force)
-        except LumosError:
+            found = answer_changes(self.job, self.graph, changes, self.cut, trust=self.grounds, force=self.force, step_only=True)
+        except LumosError as error:
+            self.refused[asked] = str(error)
             return None
         base, after = found.base.step_time_s, found.outcome
         worth, low, high = (base - each for each in (after.step_time_s, after.step_time_high_s, after.step_time_low_s))

@@ -24,6 +24,8 @@ def lacks(case: Case) -> tuple[Diagnostic, ...]:
 
 def _lacks(case: Case) -> Iterator[Diagnostic]:
     traces, graph = case.job.traces, case.graph
+    for asked, why in case.refused.items():
+        yield Diagnostic("not-priced", f"what lumos whatif {asked} would save is not known: {why}")
     if len(graph.ranks) == 1:
         world = traces[0].world_size
         others = f"{count(world - 1, 'other rank')} of the job" if world and world > 1 else "others"

@@ -6,6 +6,7 @@ time at all. Fusing neighbouring elementwise kernels saves their launches and th
 
 from __future__ import annotations
 
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,6 +116,8 @@ def _long_call(case: Case) -> Priced | None:
 
 def _fusible(case: Case) -> Iterator[Priced]:
     """What fusing neighbouring elementwise kernels is worth."""
+    if not any(fnmatchcase(str(name), ELEMENTWISE) for name in case.graph.names):
+        return
     price = case.ask({"fuse": ELEMENTWISE})
     if price is None:
         return

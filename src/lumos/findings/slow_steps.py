@@ -61,6 +61,9 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Price
     if len(case.owners.counted) < 3:
         return
     yield from _slowing(case)
+    lengths = [case.times.job[i].length_ns for i in case.owners.counted]
+    if not case.matters(sum(lengths) / len(lengths) - min(lengths)):
+        return  # no step is so much longer than the shortest that the mean tells
     sides = ("*",) if is_operation_level(case.graph) or not case.has_device else ("cpu:*", "device:*")
     priced = [price for side in sides if (price := case.ask({"scale": {side: Like.STEPS}})) is not None]
     if not priced:

@@ -66,6 +66,8 @@ def sizes_of_rank(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int]) -
 
     Raises LumosError where they cannot share a size equally.
     """
+    if not wanted:
+        return {}
     ranks, shared = sharing_ranks(layout, job)
     for key, value in wanted.items():
         if key in shared and value % ranks:
