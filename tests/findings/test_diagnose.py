@@ -24,7 +24,7 @@ FOREIGN = EXAMPLES / "foreign" / "DLRM__tf32"
 TRACES = Path(os.environ.get("LUMOS_TRACES", "none"))
 RECORDINGS = [
     *(folder for parent in ("faults", "foreign") for folder in sorted((EXAMPLES / parent).iterdir()) if folder.is_dir()),
-    *(TRACES / name for name in ("dlrm-8xv100", "mi210-gpu-only", "resnet-ddp-a100", "vgg13-h100", "straggler-8gpu") if TRACES.is_dir()),
+    *(TRACES / name for name in ("dlrm-8xv100", "mi210-gpu-only", "resnet-ddp-a100", "vgg13-h100", "straggler-8gpu", "pipeline-8gpu", "dlrm-a100-rank3") if TRACES.is_dir()),
 ]
 #: What every rank of a CPU job does: 400 + 10 × 50 = 900 µs; a step then takes 950.
 USUAL = [("aten::a", 400), *[("aten::b", 50)] * 10]
@@ -269,6 +269,9 @@ def test_the_largest_worth_comes_first_and_a_cause_is_fixed_before_its_victims(j
 @pytest.mark.skipif("LUMOS_TRACES" not in os.environ, reason="LUMOS_TRACES is not set: it names the folder of public traces")
 def test_the_stage_with_the_output_head_comes_first():
     """The published analysis of this job blames its last stage: ranks 6 and 7."""
-    found = lumos.diagnose(f"{os.environ['LUMOS_TRACES']}/straggler-8gpu").findings
+    result = lumos.diagnose(f"{os.environ['LUMOS_TRACES']}/straggler-8gpu")
+    found = result.findings
     assert (found[0].code, found[0].where.ranks) == (FindingCode.UNEVEN_STAGES, (6, 7))
     assert found[0].worth_s == pytest.approx(0.517, abs=0.001)
+    (refused,) = (each.message for each in result.lacks if each.code == "not-priced")
+    assert refused.startswith("what lumos whatif --set vpp=2 would save is not known: the recording has params-all-gather")

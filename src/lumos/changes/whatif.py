@@ -210,7 +210,8 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
         found = with_memory(found, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
     if same is not None:
         found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
-    shown = {**(sizes(job.traces[0])._asdict() if resized else {}), **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
+    recorded_sizes = sizes(job.traces[0])._asdict() if resized else {}
+    shown = {**recorded_sizes, **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
     return _sized(found, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))
 
 
