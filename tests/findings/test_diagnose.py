@@ -22,9 +22,11 @@ US = 1e-6
 EXAMPLES = Path(__file__).parents[2] / "examples"
 FOREIGN = EXAMPLES / "foreign" / "DLRM__tf32"
 TRACES = Path(os.environ.get("LUMOS_TRACES", "none"))
+#: Public recordings that are examined in a few seconds.
+QUICK = ("dlrm-8xv100", "mi210-gpu-only", "resnet-ddp-a100", "vgg13-h100", "straggler-8gpu", "pipeline-8gpu", "dlrm-a100-rank3")
 RECORDINGS = [
     *(folder for parent in ("faults", "foreign") for folder in sorted((EXAMPLES / parent).iterdir()) if folder.is_dir()),
-    *(TRACES / name for name in ("dlrm-8xv100", "mi210-gpu-only", "resnet-ddp-a100", "vgg13-h100", "straggler-8gpu", "pipeline-8gpu", "dlrm-a100-rank3") if TRACES.is_dir()),
+    *(TRACES / name for name in QUICK if TRACES.is_dir()),
 ]
 #: What every rank of a CPU job does: 400 + 10 × 50 = 900 µs; a step then takes 950.
 USUAL = [("aten::a", 400), *[("aten::b", 50)] * 10]
