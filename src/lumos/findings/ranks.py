@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import is_operation_level
-from lumos.analyze.ranks.equal_work import Like, has_transfers
+from lumos.analyze.ranks.equal_work import has_transfers
 from lumos.analyze.ranks.straggler_causes import StragglerCause
 from lumos.analyze.ranks.stragglers import stragglers
 from lumos.analyze.task_class import working
@@ -60,14 +60,14 @@ def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers |
         task, pattern = _task(case, found), _pattern(case, found)
         if pattern in asked:
             continue
-        price = asked[pattern] = case.ask({"scale": {pattern: Like.PEERS}})
+        price = asked[pattern] = case.ask({"scale": {pattern: "peers"}})
         told += price.worth_s if price is not None else 0.0
         if price is not None and (task is None or not loading[task]):
             yield _of_rank(case, found, price)
     yield from _stages(case)
     if len(case.graph.ranks) == 2 or has_transfers(case.graph):
         return  # of two, which is off cannot be told; and stages of a pipeline need not take equal times
-    together = case.ask({"scale": {"*": Like.PEERS}})
+    together = case.ask({"scale": {"*": "peers"}})
     if together is not None and 2 * told < together.worth_s:
         yield _together(case, result, together)
 

@@ -65,7 +65,7 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Price
     if not case.matters(sum(lengths) / len(lengths) - min(lengths)):
         return  # no step is so much longer than the shortest that the mean tells
     sides = ("*",) if is_operation_level(case.graph) or not case.has_device else ("cpu:*", "device:*")
-    priced = [price for side in sides if (price := case.ask({"scale": {side: Like.STEPS}})) is not None]
+    priced = [price for side in sides if (price := case.ask({"scale": {side: "steps"}})) is not None]
     if not priced:
         return
     price = max(priced, key=lambda each: each.worth_s)
