@@ -72,10 +72,16 @@ def test_a_user_file_states_only_what_differs(tmp_path: Path) -> None:
     assert cluster.node.devices == 8
     assert cluster.accelerator.memory_bytes == 6.4e10
     assert cluster.accelerator.fitted_as == ("h100",)
+    assert load_cluster("llama3-h100").accelerator.name == "h100"  # it changes nothing of the accelerator
 
 
-def test_a_cluster_that_changes_no_accelerator_keeps_its_name() -> None:
-    assert load_cluster("llama3-h100").accelerator.name == "h100"
+@pytest.mark.parametrize(
+    ("name", "mebibytes"), [("h100", 81559), ("a100-80gb", 81920), ("a100-40gb", 40960), ("h200", 143771), ("t4", 15360), ("l40s", 46068)]
+)
+def test_a_process_can_have_what_the_driver_shows_but_its_context(name: str, mebibytes: int) -> None:
+    """MiB of nvidia-smi (thundergolfer.com/blog/nvidia-gpu-memory-capacity); 0.3 to 2 GiB of them are the driver's and the context's."""
+    usable = load_cluster(name).accelerator.usable_bytes
+    assert usable is not None and 0.3 * 2**30 < mebibytes * 2**20 - usable < 2.2 * 2**30
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ def test_what_else_is_given_holds_for_the_plan_that_is_chosen():
 
 
 def test_where_no_plan_fits_there_is_no_answer():
-    with pytest.raises(LumosError, match=r"none of .* plans of llama3-405b on 8 devices fits the 80 GB of h100; .* takes 8\d\d\.\d GB"):
+    with pytest.raises(LumosError, match=r"none of .* plans of llama3-405b on 8 devices fits the 84\.4 GB of h100; .* takes 8\d\d\.\d GB"):
         lumos.predict(**{**JOB, "model": "llama3-405b"})
 
 

@@ -19,7 +19,7 @@ from lumos.searching.space import SCHEDULES, Plans, Space, enumerate_plans
 
 def sample(problem, count, space=None) -> Plans:
     plans = enumerate_plans(problem, space or Space())
-    fits = np.flatnonzero(peak_bytes(plans) <= problem.cluster.accelerator.memory_bytes)
+    fits = np.flatnonzero(peak_bytes(plans) <= problem.cluster.accelerator.usable_bytes)
     return plans.take(np.random.default_rng(3).choice(fits, min(count, len(fits)), replace=False))
 
 

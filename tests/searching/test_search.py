@@ -35,7 +35,7 @@ def test_finds_the_plans_that_simulating_all_finds(small, found, monkeypatch):
     assert pruned.pruned > 0
     plans = enumerate_plans(small, FEW)
     pricer = Pricer(small.cluster)
-    capacity = small.cluster.accelerator.memory_bytes
+    capacity = small.cluster.accelerator.usable_bytes
     times = sorted(
         step_time(small.job(plans.plan(row)), pricer).time_s
         for row in range(len(plans))

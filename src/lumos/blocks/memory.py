@@ -7,7 +7,8 @@ attention that is used), for every microbatch in flight. With full recomputation
 tensors of the one layer that is being recomputed.
 A weight gradient that a zero-bubble schedule delays keeps the inputs and output gradients of its multiplications: 32 of the 34
 bytes an element that the backward pass needed (Qi et al. 2023, arXiv:2401.10241, section 3); all 34 are counted, also of
-recomputed layers. The peak counts what the allocator has handed out, without the CUDA context and the libraries' own buffers.
+recomputed layers. The peak counts what the allocator has handed out, without the CUDA context and the libraries' own buffers, and is held
+against what a process can have beside its context (`Accelerator.usable_bytes`).
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ def stage_memory(job: PlannedJob, stage: int) -> Memory:
         optimizer = owned * adam_bytes(width)
     activations = activation_bytes(share, stage, chunks)
     peak = parameters + gradients + optimizer + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
-    capacity = job.cluster.accelerator.memory_bytes
+    capacity = job.cluster.accelerator.usable_bytes
     return Memory(parameters, gradients, optimizer, activations, peak, capacity is None or peak <= capacity, stage)
 
 

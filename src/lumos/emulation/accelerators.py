@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lumos.cost.cluster import load_cluster
+from lumos.cost.cluster import OUTSIDE_BYTES, load_cluster
 from lumos.emulation.process.settings import Device
 from lumos.errors import UsageError
 
@@ -20,13 +20,6 @@ _DRIVER = {
     "mi325x": ("AMD Instinct MI325X", (9, 4)), "mi350x": ("AMD Instinct MI350X", (9, 5)), "mi355x": ("AMD Instinct MI355X", (9, 5)),
 }  # fmt: skip
 
-#: Of the bytes of a device, where a GB of its data sheet is a GiB of the chip, the share that its driver shows: 0.985 to 0.992 in
-#: recordings of a V100, three A100 and two H100, and of an H200 139.8 GiB of 141. AMD's drivers show 0.9999 on an MI300X and an MI210.
-_SHOWN, _SHOWN_BY_AMD = 0.99, 0.9999
-#: Bytes that a process holds beside what PyTorch reserves, such as its context: the median of what messages of torch tell of six single
-#: processes on A100 and H100 that ran out of memory, 0.48 to 0.80 GiB.
-_OUTSIDE = int(0.58 * (1 << 30))
-
 
 def compute_capability(name: str) -> tuple[int, int] | None:
     """The compute capability of NVIDIA's accelerator of this name; None for any other."""
@@ -43,6 +36,6 @@ def emulated_device(cluster: str) -> Device:
     known = next((_DRIVER[name] for name in _DRIVER if accelerator.name.startswith(name) or found.name.startswith(name)), None)
     if known is None:
         raise UsageError(f"--emulate {cluster}: only NVIDIA's and AMD's accelerators can be emulated ({', '.join(_DRIVER)}), and {ON_CPUS}")
-    shown = _SHOWN_BY_AMD if accelerator.vendor == "AMD" else _SHOWN
-    memory, processors = accelerator.require("memory_bytes") / 1e9 * (1 << 30) * shown, accelerator.require("cores")
-    return Device(found.name, known[0], int(memory), int(processors), known[1], found.node.devices, _OUTSIDE)
+    accelerator.require("memory_bytes")
+    memory, processors = accelerator.shown_bytes or 0.0, accelerator.require("cores")
+    return Device(found.name, known[0], int(memory), int(processors), known[1], found.node.devices, OUTSIDE_BYTES)

@@ -128,7 +128,7 @@ def predict_job(job: PlannedJob, pricer: Pricer | None = None, coarse: bool | No
         notes.append(
             Diagnostic(
                 "out-of-memory",
-                f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.memory_bytes or 0) / 1e9:.0f}",
+                f"stage {memory.stage} needs {memory.peak_bytes / 1e9:.1f} GB of {(job.cluster.accelerator.usable_bytes or 0) / 1e9:.0f}",
             )
         )
     notes += assembled.graph.diagnostics

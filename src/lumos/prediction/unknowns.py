@@ -60,7 +60,7 @@ def priced_unknowns(job: PlannedJob, time_s: float, pricer: Pricer) -> list[Open
 
 def _factors(unknown: Unknown, job: PlannedJob, time_s: float, pricer: Pricer) -> dict[str, float]:
     factors = {}
-    most = max(peak_memory(job).peak_bytes, job.cluster.accelerator.memory_bytes or inf)
+    most = max(peak_memory(job).peak_bytes, job.cluster.accelerator.usable_bytes or inf)
     for name, other in unknown.answers.items():
         if peak_memory(other).peak_bytes > most:  # an answer with which the job could not run
             continue

@@ -75,7 +75,7 @@ def _search(s: Settings) -> Found:
     found = search_problem(problem, space, refine=_REFINED)
     if not found.best:
         least = "" if found.least_bytes is None else f"; the one that needs least takes {found.least_bytes / 1e9:.1f} GB"
-        memory = f"{(problem.capacity or 0) / 1e9:g} GB of {problem.cluster.name}"
+        memory = f"{(problem.capacity or 0) / 1e9:.1f} GB of {problem.cluster.name}"
         raise LumosError(
             f"none of {found.plans:,} plans of {problem.model.name} on {problem.gpus} devices fits the {memory}{least}; give more devices "
             "(--gpus), shorter sequences, or other settings"

@@ -72,13 +72,13 @@ class Problem:
             check_count(getattr(self, key), key, most)
         capacity = self.capacity
         if not self.reserved_bytes >= 0 or (capacity is not None and capacity <= 0):
-            whole = f" of {(self.cluster.accelerator.memory_bytes or 0) / 1e9:g} GB" if capacity is not None else ""
+            whole = f" of {(self.cluster.accelerator.usable_bytes or 0) / 1e9:.1f} GB" if capacity is not None else ""
             raise UsageError(f"reserved memory of {self.reserved_bytes / 1e9:g} GB{whole}: give 0 or more, and less than there is")
 
     @property
     def capacity(self) -> float | None:
         """Bytes of each device that a plan may use; None where the device's memory is not known."""
-        memory = self.cluster.accelerator.memory_bytes
+        memory = self.cluster.accelerator.usable_bytes
         return None if memory is None else memory - self.reserved_bytes
 
     @property

@@ -32,7 +32,7 @@ def plot_prediction(path: str, p: Prediction) -> None:
         below = layout[f"yaxis{number}"]["domain"][0] - 0.06
         layout[f"legend{number}"] = {"orientation": "h", "x": 0, "y": below, "yanchor": "top", "traceorder": "normal"}
     layout["yaxis3"]["autorange"] = "reversed"
-    limit = p.job.cluster.accelerator.memory_bytes
+    limit = p.job.cluster.accelerator.usable_bytes
     if limit is not None:
         line, note = limit_line(limit / 1e9, f"memory: {limit / 1e9:.4g} GB", row=2)
         layout["shapes"].append(line)

@@ -52,7 +52,7 @@ def predict_headline(p: Prediction) -> str:
     step = f"{duration(p.time.time_s * 1e9)} a step (80 % interval {low} to {high}), MFU {percent(p.model_flops_utilization, decimals=1)}"
     if p.memory.fits:
         return step
-    capacity = (p.job.cluster.accelerator.memory_bytes or 0) / 1e9
+    capacity = (p.job.cluster.accelerator.usable_bytes or 0) / 1e9
     return f"does not fit: {p.memory.peak_bytes / 1e9:.1f} GB of {capacity:.0f} on stage {p.memory.stage}; it would take {step}"
 
 
