@@ -18,7 +18,7 @@ def test_promised_keys(lumos):
     plan = "tp pp vpp cp ep dp zero micro_batch recompute schedule memory breakdown"
     assert set(plan.split()) <= found["best"][0].keys()
     printed = lumos("search", *FEW).out
-    assert "fastest: " in printed and "proved slower" in printed
+    assert "fastest: " in printed and "proved slower" in " ".join(printed.split())
 
 
 def test_equal_plans_are_named_with_what_would_tell_them_apart(lumos):
@@ -37,10 +37,10 @@ def test_limits_that_people_have(lumos):
     found = lumos("search", *FEW, "--reserve-gb", 30, "--proved", "--tp", "1..4", "--mixed-with", "a100-80gb", "--json").json
     assert found["cluster"] == "h100+a100-80gb"
     for best in found["best"]:
-        assert best["memory"]["peak_bytes"] <= 50e9 and best["schedule"] in ("1f1b", "interleaved") and best["tp"] <= 4
+        assert best["memory"]["peak_bytes"] <= 54.5e9 and best["schedule"] in ("1f1b", "interleaved") and best["tp"] <= 4
         assert "mixed-nodes" in [note["code"] for note in best["diagnostics"]]
     for plan in found["pareto"]:
-        assert plan["peak_bytes"] <= 50e9
+        assert plan["peak_bytes"] <= 54.5e9
 
 
 def described(folder, mtbf_hours):
@@ -67,13 +67,13 @@ def words_of(done):
 
 def test_the_text_says_what_limits_the_plans(lumos):
     printed = words_of(lumos("search", *FEW, "--reserve-gb", 30, "--mixed-with", "a100-80gb"))
-    assert "need more than 50 GB (30 GB are reserved)" in printed
+    assert "need more than 54.4 GB (30 GB are reserved)" in printed
     assert "nodes of several kinds (h100, a100-80gb)" in printed
 
 
 def test_a_search_without_an_answer_says_what_was_tried(lumos):
     """Conditions on sizes are checked on all plans, those on a step on the fastest. Without room, the least that is needed is named."""
-    assert "fit 80 GB and break a condition" in words_of(lumos("search", *FEW, "--require", "tp > 64"))
+    assert "fit 84.4 GB and break a condition" in words_of(lumos("search", *FEW, "--require", "tp > 64"))
     slow = (*FEW[:-1], 1, "--require", "step_time_s < 0.001")
     assert "none of the 20 plans that were simulated in full meets the conditions" in words_of(lumos("search", *slow))
     found = lumos("search", *slow, "--json").json
@@ -155,7 +155,7 @@ def test_tables_and_plots(lumos, tmp_path):
     assert lumos("search", *FEW, "--plot", tmp_path / "front.html").status == 0
     assert lumos("search", *FEW, "--sweep", "gpus=8,16", "--plot", tmp_path / "sweep.html").status == 0
     front = (tmp_path / "front.html").read_text()
-    assert all(word in front for word in ("front", "memory: 80 GB", "simulated in full", "%{text}"))
+    assert all(word in front for word in ("front", "memory: 84.4 GB", "simulated in full", "%{text}"))
     sweep = (tmp_path / "sweep.html").read_text()
     assert "best plan over gpus" in sweep and "tozero" in sweep  # a rate that hardly changes is drawn so
 

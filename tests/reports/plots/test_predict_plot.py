@@ -69,7 +69,7 @@ def test_the_plot_has_the_step_the_memory_with_its_limit_and_the_schedule(tmp_pa
     assert [{t["legend"] for t in rows[axis]} for axis in rows] == [{"legend"}, {"legend2"}, {"legend3"}]
     assert figure["layout"]["legend"]["y"] > figure["layout"]["legend2"]["y"] > figure["layout"]["legend3"]["y"]
     (limit,) = figure["layout"]["shapes"]
-    assert limit["x0"] == prediction.job.cluster.accelerator.memory_bytes / 1e9
+    assert limit["x0"] == prediction.job.cluster.accelerator.usable_bytes / 1e9
     assert [t["name"] for t in rows["y3"]] == ["forward", "backward", "optimizer"]
     assert sum(len(t["x"]) for t in rows["y3"]) == len(stage_passes(prediction))
 

@@ -34,7 +34,7 @@ def plot_prediction(path: str, p: Prediction) -> None:
     layout["yaxis3"]["autorange"] = "reversed"
     limit = p.job.cluster.accelerator.usable_bytes
     if limit is not None:
-        line, note = limit_line(limit / 1e9, f"memory: {limit / 1e9:.4g} GB", row=2)
+        line, note = limit_line(limit / 1e9, f"memory: {limit / 1e9:.1f} GB", row=2)
         layout["shapes"].append(line)
         layout["annotations"].append(note)
     write_figure(path, f"{p.job.model.name}: {predict_headline(p)}", [*_parts(p), *_schedule(p)], layout)

@@ -40,7 +40,7 @@ def plot_front(path: str, found: Found) -> None:
     }
     capacity = found.problem.capacity
     if capacity is not None:
-        line, note = limit_line(capacity / 1e9, f"memory: {capacity / 1e9:.4g} GB")
+        line, note = limit_line(capacity / 1e9, f"memory: {capacity / 1e9:.1f} GB")
         layout |= {"shapes": [line], "annotations": [note]}
     write_figure(path, f"{found.problem.model.name} on {found.problem.gpus} x {found.problem.cluster.name}", traces, layout)
 

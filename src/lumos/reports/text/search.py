@@ -119,7 +119,7 @@ def _why_none(found: Found) -> str:
 def _capacity(found: Found) -> str:
     """The memory that a plan may use."""
     reserved = f" ({found.problem.reserved_bytes / 1e9:g} GB are reserved)" if found.problem.reserved_bytes else ""
-    return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:g} GB{reserved}"
+    return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:.1f} GB{reserved}"
 
 
 def _campaign_cells(run: Campaign) -> tuple[str, ...]:
