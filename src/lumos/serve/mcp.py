@@ -16,7 +16,7 @@ import msgspec
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.mcpserver.tools import Tool
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 import lumos
 from lumos.arguments import Term, declared
@@ -117,8 +117,9 @@ def _tool(root: Path, verb: str) -> Tool:
     text = (inspect.getdoc(getattr(lumos, verb)) or "").partition("\n\n")[0]
     made = Tool.from_function(ask, name=verb, description=text)
     made.parameters["additionalProperties"] = False  # a word that does not exist is refused, not passed over
-    made.fn_metadata.arg_model.model_config = ConfigDict(**made.fn_metadata.arg_model.model_config, extra="forbid")
-    made.fn_metadata.arg_model.model_rebuild(force=True)
+    arguments: Any = made.fn_metadata.arg_model
+    arguments.model_config = {**arguments.model_config, "extra": "forbid"}
+    arguments.model_rebuild(force=True)
     return made
 
 
