@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from lumos.trace.table import Job
 
+
 def rearranged(job: Job, settings: Mapping[str, str]) -> Changed:
     """The job under another pipeline. Raises LumosError where the recording does not support the change, UsageError for a value
     that no pipeline can have."""

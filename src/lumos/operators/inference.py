@@ -393,7 +393,8 @@ class _Inference:
         by_axes: dict[tuple[object, ...], list[_Tensor]] = {}
         for tensor in tensors:
             key = tuple(map(self.symbols.key, tensor.axes))
-            by_axes[key] = [*by_axes.pop(key, []), tensor]
+            group = by_axes[key] = by_axes.pop(key, [])
+            group.append(tensor)
         return list(by_axes.values())[-_CHOICE:]
 
     def _chosen(
@@ -407,12 +408,12 @@ class _Inference:
         if self._gathers:  # a gradient is added to those of the same weight
             return {place: of[-1] for place, of in found.items() if of}
         groups = {place: self._apart(of) for place, of in found.items() if of}
-        members = {id(group[-1]): group for several in groups.values() for group in several}
-        unused = {last: max(sum(not t.used for t in group), 1) for last, group in members.items()}
         apart = {place: [group[-1] for group in several] for place, several in groups.items()}
         open_places = [place for place, of in apart.items() if len(of) > 1][:4]
         out = {place: of[-1] for place, of in apart.items()}
         if open_places:
+            members = {id(group[-1]): group for several in groups.values() for group in several}
+            unused = {last: max(sum(not t.used for t in group), 1) for last, group in members.items()}
             best: tuple[tuple[int, int, int, int], dict[int, _Tensor]] | None = None
             for choice in product(*(apart[place] for place in open_places)):
                 tried = {**out, **dict(zip(open_places, choice, strict=True))}

@@ -127,8 +127,11 @@ class _Names:
                     continue
                 for letter, axis in zip(pattern.letters(len(axes)), axes, strict=True):
                     if letter in letters:
-                        out[letters[letter]][self.symbols.once(axis) if letter == "h" and i == 1 else self.symbols.folded(axis)] += 1
-        return out
+                        out[letters[letter]][self.symbols.folded(axis)] += 1
+        of_keys: Counter[Axis] = Counter()
+        for axis, times in out["g"].items():
+            of_keys[self.symbols.once(axis)] += times
+        return out | {"g": of_keys}
 
     def _by_tokens(self, tokens: tuple[Axis, ...], out: Named, attention: Mapping[str, Counter[Axis]]) -> None:
         """Which axis of the tokens is the batch and which the sequence: by attention, else by the scores, else the batch comes first."""

@@ -76,7 +76,7 @@ class Segmentation:
     evidence: how the layers of each phase were found. units, unit_labels: by position of the rank. unit: int32[n], index into
     the units of the task's rank.
 
-    rank, step, phase, microbatch, layer: of the piece that each task belongs to, [n].
+    phase, layer: of the piece that each task belongs to, int64[n]. Its rank and its step are those of `owners`.
     """
 
     owners: Members
@@ -96,20 +96,8 @@ class Segmentation:
         return self.owners.graph
 
     @cached_property
-    def rank(self) -> Int64:
-        return self._of_tasks(lambda piece: piece.rank)
-
-    @cached_property
-    def step(self) -> Int64:
-        return self._of_tasks(lambda piece: piece.step)
-
-    @cached_property
     def phase(self) -> Int64:
         return self._of_tasks(lambda piece: piece.label.phase)
-
-    @cached_property
-    def microbatch(self) -> Int64:
-        return self._of_tasks(lambda piece: piece.label.microbatch)
 
     @cached_property
     def layer(self) -> Int64:

@@ -6,6 +6,8 @@ Every axis of every operator is a product of symbols (`segment.program`), and th
 
 from __future__ import annotations
 
+from collections import defaultdict
+from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,6 +20,8 @@ from lumos.trace.once import once_a_trace
 from lumos.trace.table import origin_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.symbols import Symbols
     from lumos.operators.table import Shape
@@ -106,11 +110,18 @@ class Resized:
 
     def of_weights(self, shape: Shape) -> float:
         """How many times as many values the weights of a shape, or of its reverse, have: their mean where they differ."""
-        symbols, found = self.axes.symbols, {}
+        found = self._weights.get(tuple(sorted(shape)), {}).values()
+        return sum(found) / (len(found) * prod(shape)) if found else 1.0
+
+    @cached_property
+    def _weights(self) -> Mapping[tuple[int, ...], dict[object, int]]:
+        """The new numbers of values of the weights that have other axes, by their recorded sizes, ascending."""
+        symbols, out = self.axes.symbols, defaultdict[tuple[int, ...], dict[object, int]](dict)
         for given in self.axes.inferred.given:
-            if given.weight and tuple(map(symbols.size, given.axes)) in (shape, shape[::-1]):
-                found[tuple(sorted(map(symbols.key, given.axes)))] = prod(symbols.evaluate(axis, self._value) for axis in given.axes)
-        return sum(found.values()) / (len(found) * prod(shape)) if found else 1.0
+            if given.weight:
+                key = tuple(sorted(map(symbols.key, given.axes)))
+                out[tuple(sorted(map(symbols.size, given.axes)))][key] = prod(symbols.evaluate(axis, self._value) for axis in given.axes)
+        return out
 
     @property
     def read_twice(self) -> list[int]:

@@ -183,7 +183,7 @@ def whole_updates(layout: MeasuredLayout, position: int) -> np.ndarray:
     else is done to every layer before (a pipeline's schedule divides the gradients), the tasks are those outside the layers, if they update
     lists of weights and nothing in the layers does."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    of_optimizer = (segmentation.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
+    of_optimizer = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     if segmentation.evidence.get("optimizer") == "repetition":
         in_layer, of_lists = segmentation.layer >= 0, graph.named(_LISTS.search)
         if (of_optimizer & in_layer & of_lists).any():

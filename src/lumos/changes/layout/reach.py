@@ -39,7 +39,7 @@ def _work(layout: MeasuredLayout, position: int) -> Int64:
     """The work in the passes of a rank."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     passes = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
-    mine = (segmentation.rank == position) & np.isin(segmentation.phase, passes)
+    mine = (segmentation.owners.rank == position) & np.isin(segmentation.phase, passes)
     on_device = bool((mine & graph.on_device).any())
     works = graph.kind == (Kind.KERNEL if on_device else Kind.OPERATOR)
     facts = graph.collectives

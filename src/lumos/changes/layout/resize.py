@@ -268,4 +268,4 @@ def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np
     exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(segmentation.phase, (Phase.BACKWARD, Phase.OPTIMIZER))
     if graph.collectives is not None:
         exchanged[graph.collectives.task[in_forward(segmentation)]] = False  # activations, not gradients
-    return np.flatnonzero((segmentation.rank == position) & (update | exchanged))
+    return np.flatnonzero((segmentation.owners.rank == position) & (update | exchanged))

@@ -49,7 +49,7 @@ def share_weights(
     inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
     whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
     share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
-    mine = (segmentation.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
+    mine = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
     prices.start_again(before.prices, np.union1d(updates, exchanged.copies), share)
     _share_exchanges(prices, before, exchanged, share, cluster)

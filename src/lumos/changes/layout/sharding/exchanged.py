@@ -42,7 +42,7 @@ class Exchanged:
     def __init__(self, layout: MeasuredLayout, job: Job, position: int, stream: Int64) -> None:
         """stream: what exchanges activations, of `of_stream`."""
         segmentation, graph, trace = layout.segmentation, layout.segmentation.graph, job.traces[position]
-        rank, phase = segmentation.rank, segmentation.phase
+        rank, phase = segmentation.owners.rank, segmentation.phase
         none = np.empty(0, np.int64)
         self.gathers = gathered(layout, position, weights(segmentation, position, trace), stream)
         self.again = self.gradients = self.copies = self.unpacked = self.updated = none
