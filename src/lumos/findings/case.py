@@ -7,7 +7,6 @@ several simulations, the changed loop alone tells first whether a change is wort
 
 from __future__ import annotations
 
-import re
 import shlex
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -104,13 +103,13 @@ class Case:
     def ask(self, words: ChangeWords) -> Worth | None:
         """What `lumos whatif` answers to those words. None where that is not worth a finding, and where the recording does not support the
         change or its answer is refused, which `refused` then tells."""
-        asked = options(words)
+        changes = changes_of(words)
+        asked = options(changes)
         if asked not in self.asked:
-            self.asked[asked] = self._asked(words, asked)
+            self.asked[asked] = self._asked(words, changes, asked)
         return self.asked[asked]
 
-    def _asked(self, words: ChangeWords, asked: str) -> Worth | None:
-        changes = changes_of(words)
+    def _asked(self, words: ChangeWords, changes: Changes, asked: str) -> Worth | None:
         try:
             if not changes.structural and not self.matters(self._quickly(changes)):
                 return None
@@ -159,7 +158,7 @@ class Case:
         self, code: FindingCode, title: str, where: FindingPlace, price: Worth, *, evidence: str, fix: str
     ) -> Priced:
         """A finding of that price."""
-        command = f"lumos whatif {self.paths} {options(price.words)}"
+        command = f"lumos whatif {self.paths} {options(changes_of(price.words))}"
         priced = price.worth_s, price.low_s, price.high_s, price.worth_s, price.grade
         return Priced(Finding(code, title, where, *priced, evidence=evidence, fix=fix, command=command), price.words)
 
@@ -210,23 +209,10 @@ class Priced(NamedTuple):
         return 0 if any(factor in tuple(Like) for factor in self.words.get("scale", {}).values()) else 1
 
 
-def options(words: ChangeWords) -> str:
-    """The options of `lumos whatif` that ask for a change."""
-    out = []
-    for key, value in words.items():
-        if isinstance(value, dict):
-            out += [f"--{key.replace('_', '-')} {shlex.quote(f'{what}={factor}')}" for what, factor in value.items()]
-        elif key in ("drop", "fuse"):
-            globs = value if isinstance(value, list) else [value]
-            out += [f"--{key} {shlex.quote(str(glob))}" for glob in globs]
-        else:
-            out.append(f"--set {key}={value}")
-    return " ".join(out)
-
-
-def literal(name: str) -> str:
-    """The pattern that matches a name and nothing else."""
-    return re.sub(r"([*?\[])", r"[\1]", name)
+def options(changes: Changes) -> str:
+    """The options of `lumos whatif` that ask for changes of settings and of durations."""
+    said = ((key.replace("_", "-"), value) for key, values in changes.words.items() for value in values)
+    return " ".join(f"--{key} {shlex.quote(value)}" for key, value in said)
 
 
 def case_of(

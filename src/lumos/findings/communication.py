@@ -7,12 +7,12 @@ another is no part of it; that is a matter of the ranks (`findings.ranks`).
 from __future__ import annotations
 
 import re
+from glob import escape
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.collectives import collective_times
-from lumos.findings.case import literal
 from lumos.findings.finding import FindingCode
 from lumos.units import count, duration, quantity, with_unit
 from lumos.vocabulary import CollectiveKind
@@ -30,6 +30,7 @@ MOST_PRICED = 8
 SMALL_BYTES = 1 << 17
 #: So many small collectives in a step are worth merging.
 MANY = 8
+
 
 class _Group(NamedTuple):
     """Collectives of one kind. groups: the names of the groups that meet in them. tasks: all of the job's, ascending."""
@@ -72,7 +73,7 @@ def _merge(case: Case, rows: list[CollectiveRow]) -> bool:
 def _calls(case: Case, group: _Group) -> dict[str, float]:
     """The patterns of the operators of torch.distributed that start collectives of the kind."""
     named = (str(name) for name in case.graph.names if str(name).startswith("c10d::"))
-    return {f"operator:{literal(name)}": 0 for name in named if CollectiveKind.in_name(name) is group.kind}
+    return {f"operator:{escape(name)}": 0 for name in named if CollectiveKind.in_name(name) is group.kind}
 
 
 def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], price: Worth, *, merge: bool) -> Priced:

@@ -7,13 +7,13 @@ time at all. Fusing neighbouring elementwise kernels saves their launches and th
 from __future__ import annotations
 
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.changes.durations import matching
 from lumos.changes.layout.capture import launches_graphs
-from lumos.findings.case import literal
 from lumos.findings.finding import FindingCode
 from lumos.graph.table import Kind
 from lumos.units import duration
@@ -98,7 +98,7 @@ def _long_call(case: Case) -> Priced | None:
         own = np.flatnonzero(host & (case.owners.rank == position))
         longest[own[np.argmax(graph.duration[own])] if len(own) else []] = True
     worst = int(np.argmax(np.where(longest, graph.duration, 0)))
-    price, most = (case.ask({"scale": {f"cpu:{of}": 0}}) for of in (literal(str(graph.names[graph.name[worst]])), "*"))
+    price, most = (case.ask({"scale": {f"cpu:{of}": 0}}) for of in (escape(str(graph.names[graph.name[worst]])), "*"))
     if price is None or (most is not None and 2 * price.worth_s < most.worth_s):
         return None
     place = case.at_longest(longest)

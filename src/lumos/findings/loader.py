@@ -5,13 +5,13 @@ The worth is what the step is shorter by where loading is left out. Where other 
 
 from __future__ import annotations
 
+from glob import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.parts import LOADING
 from lumos.changes.ranges import inside
-from lumos.findings.case import literal
 from lumos.findings.finding import FindingCode
 from lumos.graph.loaders import from_processes
 from lumos.units import duration
@@ -62,7 +62,7 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
 def _patterns(case: Case) -> list[str]:
     """The patterns of what loads data, by the names of its ranges and operators up to a # that counts them."""
     names = {name.partition("#")[0] for trace in case.job.traces for name in trace.strings if LOADING.search(name)}
-    return [f"operator:{literal(name)}*" for name in sorted(names)]
+    return [f"operator:{escape(name)}*" for name in sorted(names)]
 
 
 def _listed(ranks: tuple[int, ...]) -> str:

@@ -5,13 +5,13 @@ Their worth is what the step is shorter by without them: the CPU then runs ahead
 
 from __future__ import annotations
 
+from glob import escape
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.analyze.ranks.straggler_causes import described
-from lumos.findings.case import literal
 from lumos.findings.finding import FindingCode, where_words
 from lumos.graph.table import Dependency, Kind
 from lumos.trace.table import Category
@@ -94,8 +94,8 @@ def _patterns(case: Case, calls: Int64, waited: Int64) -> list[str]:
     them, and of calls that copy too, the operators around them."""
     graph, launched = case.graph, case.owners.launch
     copies = np.isin(calls, launched[launched >= 0])
-    alone = dict.fromkeys(f"cpu:{literal(str(graph.names[i]))}" for i in np.unique(graph.name[calls[~copies]]).tolist())
-    around = dict.fromkeys(f"operator:{literal(name)}" for name in _callers(case, calls[copies & (waited[calls] > 0)]) if name)
+    alone = dict.fromkeys(f"cpu:{escape(str(graph.names[i]))}" for i in np.unique(graph.name[calls[~copies]]).tolist())
+    around = dict.fromkeys(f"operator:{escape(name)}" for name in _callers(case, calls[copies & (waited[calls] > 0)]) if name)
     return [*alone, *around]
 
 

@@ -60,6 +60,7 @@ def durations_like(graph: Graph, job: Job, like: Like) -> Int64:
     found = peers(owners, over_steps=True)
     return _by_place(graph, found, counted & (found.place >= 0), np.ones(len(graph), bool), leave_out=True).duration
 
+
 #: The class of launch delays in an operation-level job.
 DELAY_CLASS = "launch delay"
 

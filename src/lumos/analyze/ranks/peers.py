@@ -176,27 +176,32 @@ def _follow_launches(owners: Members, symbol: Int64, follows: NDArray[np.bool_],
 
 
 def _meet(owners: Members, place: Int64) -> None:
-    """Give all members of a rendezvous one place, together with those of sister groups: as many ranks that exchange as many bytes, as often
-    before in that step; in place."""
+    """Give all members of a rendezvous one place, together with those of sister groups; in place."""
+    graph = owners.graph
+    inside = place[graph.rendezvous_task] >= 0
+    place[graph.rendezvous_task[inside]] = _above(place) + _sisters(owners)[list_of(graph.rendezvous_offset)][inside]
+
+
+def _sisters(owners: Members) -> Int64:
+    """A number for each rendezvous, the same for those of sister groups: as many ranks that exchange as many bytes, as often before in that
+    step of the job."""
     graph, facts = owners.graph, owners.graph.collectives
     sizes = np.diff(graph.rendezvous_offset)
-    if not len(graph.rendezvous_task):
-        return
-    first = graph.rendezvous_task[np.minimum(graph.rendezvous_offset[:-1], len(graph.rendezvous_task) - 1)]
+    out = np.arange(len(sizes), dtype=np.int64)
+    if facts is None or not len(facts.task):
+        return out
     row = np.full(len(graph), -1, np.int64)
-    if facts is not None:
-        row[facts.task] = np.arange(len(facts.task))
-    sister = np.arange(len(sizes), dtype=np.int64)
-    if facts is not None and len(facts.task):
-        known = (row[first] >= 0) & (facts.nbytes[row[first]] >= 0)
-        at = row[first[known]]
-        step = np.full(len(owners.steps) + 1, -1, np.int64)
-        for number, job_step in enumerate(owners.job):
-            step[list(job_step.parts)] = number
-        what = numbered(step[owners.step[first[known]]], facts.kind[at], facts.nbytes[at], sizes[known])
-        sister[known] = len(sizes) + numbered(what, ordinals(what, facts.group[at]))
-    inside = place[graph.rendezvous_task] >= 0
-    place[graph.rendezvous_task[inside]] = _above(place) + sister[list_of(graph.rendezvous_offset)][inside]
+    row[facts.task] = np.arange(len(facts.task))
+    of_job = np.full(len(owners.steps) + 1, -1, np.int64)  # the last for work outside all steps
+    for number, step in enumerate(owners.job):
+        of_job[list(step.parts)] = number
+    met = np.flatnonzero(sizes)
+    first = graph.rendezvous_task[graph.rendezvous_offset[met]]
+    known = (row[first] >= 0) & (facts.nbytes[row[first]] >= 0)
+    met, first, at = met[known], first[known], row[first[known]]
+    what = numbered(of_job[owners.step[first]], facts.kind[at], facts.nbytes[at], sizes[met])
+    out[met] = len(sizes) + numbered(what, ordinals(what, facts.group[at]))
+    return out
 
 
 def _above(place: Int64) -> int:
