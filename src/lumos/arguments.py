@@ -109,6 +109,7 @@ def declared(words: type) -> dict[str, tuple[Any, Term]]:
     kinds = {key: get_args(hint) if get_origin(hint) is Annotated else (hint, MEANINGS[key]) for key, hint in hints.items()}
     return {key: kinds[key] for key in (*(key for key in MEANINGS if key in kinds), *(key for key in kinds if key not in MEANINGS))}
 
+
 #: Classes by the words of annotations: what is accepted, as a wider class where one exists (the integers of NumPy are `Integral`).
 _CLASSES: Mapping[str, Any] = {
     "None": NoneType,

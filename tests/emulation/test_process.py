@@ -18,6 +18,7 @@ from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
+
 @pytest.fixture(scope="module")
 def single(tmp_path_factory):
     """One script with most of what a process can ask of its device, as its record and the folder it ran in."""

@@ -171,7 +171,6 @@ def emulate(
         load_cluster(cluster).check_size(ranks)
     with leaving_when_told(), tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
 
-
         def run(value: int) -> list[Process]:
             inner = Path(work) / str(value)
             inner.mkdir()

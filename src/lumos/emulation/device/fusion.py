@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from lumos.emulation.record import Operator, Process, Tensor
 
+
 class Region(NamedTuple):
     """A call of a compiled function: the place of its mark, and whether it is the backward pass of that call."""
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from lumos.emulation.device.host import HostClass
     from lumos.emulation.record import Process
 
+
 class MarkedEvent(NamedTuple):
     """What an event marks: tasks, and the stream and the call that recorded it (task ids; -1 where no call was needed)."""
 

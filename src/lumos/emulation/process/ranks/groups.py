@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from lumos.emulation.process.ranks.exchanges import Exchanges
     from lumos.emulation.process.settings import EmulationSettings
 
+
 class Groups:
     """The process groups that the script made."""
 
