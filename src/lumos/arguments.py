@@ -59,6 +59,8 @@ MEANINGS: Mapping[str, Term] = {
     "tp": _from_one("Tensor-parallel ranks."),
     "pp": _from_one("Pipeline stages."),
     "vpp": _from_one("Virtual stages of a device."),
+    "first_layers": _from_one("Layers of the first pipeline stage: as many as the others where not given."),
+    "last_layers": _from_one("Layers of the last pipeline stage."),
     "cp": _from_one("Context-parallel ranks."),
     "ep": _from_one("Expert-parallel ranks."),
     "dp": _from_one("Replicas (data parallel)."),

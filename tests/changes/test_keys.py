@@ -18,9 +18,11 @@ ANSWERED_BY = {
     "ffn": ("1024", structure, "resize"),
     "vocab": ("1024", structure, "resize"),
     "layers": ("4", structure, "layers"),
-    "pp": ("2", structure, "pipelined"),
-    "vpp": ("2", structure, "pipelined"),
-    "schedule": ("gpipe", structure, "pipelined"),
+    "pp": ("2", structure, "recut_as"),
+    "vpp": ("2", structure, "recut_as"),
+    "first_layers": ("1", structure, "recut_as"),
+    "last_layers": ("1", structure, "recut_as"),
+    "schedule": ("gpipe", structure, "recut_as"),
     "microbatches": ("4", structure, "microbatches"),
     "dp": ("2", whatif, "replicate"),
     "tp": ("2", structure, "tensor_parallel"),
@@ -51,6 +53,6 @@ def test_a_key_is_answered_by_the_function_of_its_row_and_reaches_no_other_befor
 
         monkeypatch.setattr(module, name, reached)
     value, _, expected = ANSWERED_BY[key]
-    with_stages = {"pp": "2"} if key in ("vpp", "schedule") else {}  # they say how a pipeline runs
+    with_stages = {"pp": "2"} if key in ("vpp", "schedule", "first_layers", "last_layers") else {}  # they say how a pipeline runs
     with pytest.raises(ReachedError, match=f"^{expected}$"):
         whatif.unchecked_answer(job, graph, Changes({**with_stages, key: value}))

@@ -84,3 +84,26 @@ def test_dualpipe_devices_hold_mirrored_parts():
     chunks = layers_of_chunks(Plan(4096, 8, pp=4, schedule="dualpipe"), LLAMA)
     assert chunks[0] == [range(8), range(24, 32)]
     assert chunks[3] == [range(24, 32), range(8)]
+
+
+def test_the_first_and_the_last_stage_may_have_other_layers():
+    plan = Plan(4096, 8, pp=4, first_layers=5, last_layers=7)
+    assert [len(stage[0]) for stage in layers_of_chunks(plan, LLAMA)] == [5, (LLAMA.layers - 12) // 2, (LLAMA.layers - 12) // 2, 7]
+    interleaved = replace(plan, vpp=2, first_layers=6, last_layers=6, schedule="interleaved")
+    chunks = layers_of_chunks(interleaved, LLAMA)
+    assert [[len(chunk) for chunk in stage] for stage in chunks] == [[3, 3], [5, 5], [5, 5], [3, 3]]
+    assert [layer for v in (0, 1) for stage in chunks for layer in stage[v]] == list(range(LLAMA.layers))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"pp": 1}, "need pp > 1"),
+        ({"last_layers": 6}, "leave 21 of 32 layers, which the 2 other stages cannot share equally"),
+        ({"vpp": 2, "schedule": "interleaved"}, "must be a multiple of vpp"),
+        ({"schedule": "dualpipe"}, "dualpipe"),
+    ],
+)
+def test_ends_that_do_not_fit_are_refused(changes, words):
+    with pytest.raises(PlanError, match=words):
+        check_plan(replace(Plan(4096, 16, pp=4, first_layers=5, last_layers=7), **changes), LLAMA)

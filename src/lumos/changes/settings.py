@@ -129,6 +129,8 @@ SETTINGS: Mapping[str, Setting] = {
         _count("layers", Way.BLOCKS, Way.PREDICTED, most=MOST_LAYERS),
         _count("pp", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
         _count("vpp", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
+        _count("first_layers", Way.BLOCKS, Way.PREDICTED, most=MOST_LAYERS),
+        _count("last_layers", Way.BLOCKS, Way.PREDICTED, most=MOST_LAYERS),
         _count("microbatches", Way.BLOCKS, Way.PREDICTED, Way.PASSES),
         _count("dp", Way.BLOCKS, Way.PREDICTED),
         _count("tp", Way.BLOCKS, Way.PREDICTED),

@@ -14,9 +14,9 @@ from lumos.changes.layout.measured_layout import opened
 from lumos.changes.layout.number_format import in_precision
 from lumos.changes.layout.parallel.context import context_parallel, sequence_ranks
 from lumos.changes.layout.parallel.experts import expert_parallel
+from lumos.changes.layout.parallel.split import stream_bytes
 from lumos.changes.layout.parallel.tensor import tensor_parallel
-from lumos.changes.layout.pipeline.recut import KEYS, recut_as
-from lumos.changes.layout.pipeline.stages import pipelined, wanted_pipeline
+from lumos.changes.layout.pipeline.recut import cut_anew, recut_as
 from lumos.changes.layout.precision import computing
 from lumos.changes.layout.rates import rates_of
 from lumos.changes.layout.reshaped import reshaped
@@ -75,11 +75,12 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         layout = microbatches(layout, job, accelerator, wanted["microbatches"], shaped)
     if "zero" in wanted:  # the last, since what it adds is placed between the instances of all blocks
         layout = _sharing_states(layout, (job, shaped), changes, machine, rates, stages)
-    if stages > 1:
-        return recut_as(layout, job, settings, stages)
-    pipeline = wanted_pipeline(settings)
-    if pipeline is not None:
-        layout = pipelined(layout, job, pipeline, machine.link("pp"), stream_ratio(job, resized))
+    if cut_anew(settings, stages):
+
+        def between_stages() -> tuple[Cluster, int]:
+            return machine.link("pp"), round(stream_bytes(job.traces[0]) * stream_ratio(job, resized))
+
+        layout = recut_as(layout, job, settings, between_stages)
     return layout
 
 
@@ -96,8 +97,7 @@ def _sharing_states(
     out = opened(layout, sharded(layout, *jobs, rates, wanted["zero"], copies))
     if copies > 1 and "dp" in wanted and wanted["zero"] >= 2:
         out = replace(out, changes=(*out.changes, f"dp = {wanted['dp']} (measured: 1)"))
-    rearranged = wanted_pipeline(changes.settings) is not None if stages == 1 else any(key in changes.settings for key in KEYS)
-    if len(out.assumed) > len(layout.assumed) and rearranged:
+    if len(out.assumed) > len(layout.assumed) and cut_anew(changes.settings, stages):
         raise LumosError(
             f"--set zero={wanted['zero']}: its exchanges lie between the recorded passes, which the other keys of this change put on other"
             " stages or in another order, and a stage would exchange for its own layers alone; ask for zero and for the pipeline one by one"

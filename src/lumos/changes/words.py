@@ -23,6 +23,8 @@ class SettingWords(TypedDict, total=False):
     tp: int
     pp: int
     vpp: int
+    first_layers: int
+    last_layers: int
     cp: int
     ep: int
     zero: int

@@ -57,6 +57,8 @@ class Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     schedule: str | None = None
     lora_rank: int = 0
     document: int = 0
+    first_layers: int = 0
+    last_layers: int = 0
     framework: str = "megatron-core"
     switches: dict[str, str] = {}
 

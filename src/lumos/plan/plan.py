@@ -8,6 +8,7 @@ parallel groups lie inside the data and context dimensions.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -45,7 +46,8 @@ class Plan:
     parameters after its forward pass. recompute_layers: layers of each stage that are recomputed if `recompute` is "full" (-1:
     all). lora_rank: rank of the only parameters that are trained, the adapters (0: all parameters are trained). forward_only: there
     is no backward pass. document: mean tokens of the documents that are packed into a sequence, each of which attends only to
-    itself (0: the sequence is one document).
+    itself (0: the sequence is one document). first_layers, last_layers: layers of the first and of the last stage of a pipeline (0: as
+    many as the others, `layers_of_stages`).
     """
 
     seq_len: int
@@ -68,13 +70,15 @@ class Plan:
     lora_rank: int = 0
     forward_only: bool = False
     document: int = 0
+    first_layers: int = 0
+    last_layers: int = 0
 
     def __post_init__(self) -> None:
         for key, kind in _WORDS.items():
             object.__setattr__(self, key, one_of(kind, getattr(self, key), key))
         for key in _SIZES:
             _whole(self, key, 1)
-        for key in ("shard", "lora_rank", "document"):
+        for key in ("shard", "lora_rank", "document", "first_layers", "last_layers"):
             _whole(self, key, 0)
         _whole(self, "recompute_layers", -1)
         _rule(self.zero in (0, 1, 2, 3), f"zero = {self.zero}; valid: 0, 1, 2, 3")
@@ -115,6 +119,11 @@ class Plan:
     def expert_replicas(self) -> int:
         """How many ranks hold the same experts and reduce their gradients together."""
         return (self.tp if self.folded else 1) * self.dp * self.cp // self.ep
+
+    @property
+    def ends(self) -> Ends:
+        """The layers of the first and of the last stage, where they are stated."""
+        return Ends(self.first_layers, self.last_layers)
 
     @property
     def documents(self) -> int:
@@ -166,6 +175,11 @@ def check_plan(plan: Plan, model: Model) -> None:
             plan.pp * plan.vpp <= most,
             f"pp · vpp ({plan.pp} · {plan.vpp}) must not exceed the {model.layers} layers, the embedding and the head ({most})",
         )
+    layers_of_places(model.layers, plan.pp, plan.vpp, plan.ends)
+    _rule(
+        plan.ends == EVEN or plan.schedule is not Schedule.DUALPIPE,
+        "dualpipe, in which every device holds the parts of two stages, has no first_layers and last_layers of its own",
+    )
     if plan.vpp > 1:
         _rule(plan.pp > 1, f"vpp ({plan.vpp}) needs pp > 1")
         _rule(
@@ -226,20 +240,45 @@ def layer_count(chunks: list[range]) -> int:
     return sum(map(len, chunks))
 
 
-def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:
-    """The layers of each chunk, as ranges: [stage][virtual stage].
+class Ends(NamedTuple):
+    """How many layers the first and the last stage of a pipeline have; 0 for as many as the others."""
 
-    If the layers do not divide evenly, the last chunk gets one fewer, then the first, because these also hold the head and
-    the embedding (Llama 3 takes one layer from each end; Megatron has options for an uneven first and last stage).
+    first: int
+    last: int
+
+
+EVEN = Ends(0, 0)
+
+
+def layers_of_places(layers: int, stages: int, chunks: int = 1, ends: Ends = EVEN) -> list[int]:
+    """How many layers each chunk of a pipeline has, in the order of the forward pass: the first chunk of every stage, then the second.
+
+    If the layers do not divide evenly, the last chunk gets one fewer, then the first, because these also hold the head and the embedding
+    (Llama 3 takes one layer from each end). ends: those of the first and the last stage where they are not as many as the others
+    (Megatron-LM's `decoder_first_pipeline_num_layers` and `decoder_last_pipeline_num_layers`): the others share the rest equally.
+
+    Raises PlanError where that cannot be done with whole layers.
     """
-    chunks = plan.pp * plan.vpp  # with dualpipe every device holds its own part and the mirrored one
-    base, extra = divmod(model.layers, chunks)
-    sizes = [base] * chunks
-    order = [*range(1, chunks - 1), 0, chunks - 1] if chunks > 1 else [0]
-    for i in order[:extra]:
-        sizes[i] += 1
-    starts = [sum(sizes[:i]) for i in range(chunks)]
-    ranges = [range(start, start + size) for start, size in zip(starts, sizes, strict=True)]
+    places = stages * chunks
+    if ends == EVEN:
+        base, extra = divmod(layers, places)
+        order = [*range(1, places - 1), 0, places - 1] if places > 1 else [0]
+        return [base + (place in order[:extra]) for place in range(places)]
+    _rule(stages > 1, "first_layers and last_layers need pp > 1")
+    stated = {stage: n for stage, n in ((0, ends.first), (stages - 1, ends.last)) if n}
+    others, rest = stages - len(stated), layers - sum(stated.values())
+    whole = rest == 0 if not others else rest > 0 and rest % others == 0
+    text = f"first_layers ({ends.first}) and last_layers ({ends.last}) leave {rest} of {layers} layers, which the {others} other stages"
+    _rule(whole, f"{text} cannot share equally")
+    of_stage = [stated.get(stage, rest // max(others, 1)) for stage in range(stages)]
+    _rule(all(n % chunks == 0 for n in of_stage), f"the layers of each stage ({of_stage}) must be a multiple of vpp ({chunks})")
+    return [n // chunks for n in of_stage] * chunks
+
+
+def layers_of_chunks(plan: Plan, model: Model) -> list[list[range]]:
+    """The layers of each chunk, as ranges: [stage][virtual stage] (`layers_of_places`)."""
+    sizes = layers_of_places(model.layers, plan.pp, plan.vpp, plan.ends)  # with dualpipe every device holds its part and the mirrored one
+    ranges = [range(end - size, end) for end, size in zip(accumulate(sizes), sizes, strict=True)]
     if plan.schedule is Schedule.DUALPIPE:
         return [[ranges[stage], ranges[plan.pp - 1 - stage]] for stage in range(plan.pp)]
     return [[ranges[v * plan.pp + stage] for v in range(plan.vpp)] for stage in range(plan.pp)]

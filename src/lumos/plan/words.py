@@ -34,6 +34,8 @@ class PlanWords(TypedDict, total=False):
     schedule: str
     lora_rank: int
     document: int
+    first_layers: int
+    last_layers: int
     framework: str
     switches: Mapping[str, object]
 

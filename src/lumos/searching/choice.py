@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 #: Settings of a plan that no search chooses: with one of them the sizes that are left open are 1.
-_UNSEARCHED = ("shard", "lora_rank", "document")
+_UNSEARCHED = ("shard", "lora_rank", "document", "first_layers", "last_layers")
 #: How many of the fastest plans are simulated in full.
 _REFINED = 3
 

@@ -162,8 +162,8 @@ def test_other_microbatches_need_no_assumption(tmp_path):
 @pytest.mark.parametrize(
     ("words", "error", "reason"),
     [
-        (["pp=1", "vpp=2"], UsageError, "one stage has no order of passes and no chunks"),
-        (["pp=1", "schedule=gpipe"], UsageError, "one stage has no order of passes and no chunks"),
+        (["pp=1", "vpp=2"], UsageError, "one stage has no order of passes, no chunks and no ends"),
+        (["pp=1", "schedule=gpipe"], UsageError, "one stage has no order of passes, no chunks and no ends"),
         (["pp=8"], UsageError, "4 layers cannot be spread over 8 chunks"),
         (["vpp=2", "microbatches=3"], UsageError, "an interleaved pipeline of 2 stages needs a multiple of them"),
         (["schedule=1f1b", "vpp=2"], UsageError, "several chunks need the interleaved one"),

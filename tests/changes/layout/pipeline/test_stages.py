@@ -8,7 +8,7 @@ from tests.graph_contract import check_graph
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.pipeline.multiplied import multiplied
+from lumos.changes.layout.pipeline.multiplied import of_ranks
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
@@ -39,7 +39,7 @@ def test_one_microbatch_goes_through_all_stages_in_turn(tmp_path):
     assert by == pytest.approx(2 * message() - 0.25 * MS, abs=20_000)
     assert answer.changes == ("pp = 2 (measured: 1)", "schedule = 1f1b")
     assert answer.trust.grade.value == "limited"
-    assert "1, 1 layers in its 2 chunks" in next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
+    assert "1, 1 layers in 2 chunks" in next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
 
 
 @pytest.mark.parametrize("order", ["1f1b", "gpipe"])
@@ -65,9 +65,19 @@ def test_a_stage_with_more_layers_sets_the_pace(tmp_path):
     assert "2, 1 layers" in next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
 
 
+def test_the_ends_have_as_many_layers_as_is_said(tmp_path):
+    """One layer on the first of two stages and two on the last, which sets the pace after the first microbatch has come to it."""
+    answer = step(job_of(tmp_path, *[EQUAL] * 3), "pp=2", "microbatches=8", "first_layers=1")
+    assert "1, 2 layers" in next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
+    assert "first_layers = 1" in answer.changes
+    assert 1e3 * answer.outcome.step_time_s == pytest.approx(1 + 8 * 6 + 2 + 0.5 / 3, rel=0.01)
+    with pytest.raises(UsageError, match="leave 1 of 3 layers, which the 0 other stages"):
+        step(job_of(tmp_path, *[EQUAL] * 3), "pp=2", "first_layers=1", "last_layers=1")
+
+
 def test_every_rank_is_copied_whole(tmp_path):
     job, graph = job_of(tmp_path, EQUAL, EQUAL)
-    placed = assemble_pieces(multiplied(measured_layout(segment(graph, job)), 3))
+    placed = assemble_pieces(of_ranks(measured_layout(segment(graph, job)), [range(1)] * 3))
     check_graph(placed.graph)
     assert placed.graph.ranks == (0, 1, 2)
     assert len(placed.graph) == 3 * len(graph)
@@ -85,7 +95,7 @@ def test_stages_beyond_what_can_be_computed_are_refused_at_once(tmp_path):
 
 
 def test_passes_without_a_backward_pass_are_no_pipeline(tmp_path):
-    with pytest.raises(LumosError, match="--set pp: the trace has no step with forward and backward passes"):
+    with pytest.raises(LumosError, match="--set pp: rank 0 has no step with forward and backward passes"):
         step(job_of(tmp_path, EQUAL, EQUAL, training=False), "pp=2")
 
 

@@ -77,5 +77,5 @@ def test_only_the_first_place_leads_and_only_the_last_one_ends(tmp_path):
         first = [] if backward else parts.start
         last = parts.end if backward else []
         assert first + last
-        assert parts.of(2, lead=True, tail=False) == [*first, *layers, *last]
-        assert parts.of(2, lead=False, tail=False) == layers
+        assert parts.of(range(2), lead=True, tail=False) == [*first, *layers, *last]
+        assert parts.of(range(2), lead=False, tail=False) == layers

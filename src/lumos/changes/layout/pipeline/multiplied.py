@@ -1,6 +1,6 @@
 """A layout whose ranks are copies of recorded ones: several of one, and of another none.
 
-The stages of a pipeline are made of such copies: each then leaves out what the other stages do (`stages`, `recut`). A copy is of one or
+The stages of a pipeline are made of such copies: each then leaves out what the other stages do (`recut`). A copy is of one or
 more recorded ranks together, which meet each other in it as they did in the recording, and not the ranks of other copies. A new rank has
 its position as its number.
 """
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
     from lumos.graph.table import Processor
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Int8, Int32, Int64
-
-
-def multiplied(layout: MeasuredLayout, count: int) -> MeasuredLayout:
-    """The layout with `count` copies of all its ranks."""
-    return of_ranks(layout, [range(len(layout.ranks))] * count)
 
 
 def of_ranks(layout: MeasuredLayout, copies: Sequence[Sequence[int]]) -> MeasuredLayout:

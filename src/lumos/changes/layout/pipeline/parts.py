@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.change import copied
 from lumos.plan.schedules import Pass
 
 if TYPE_CHECKING:
@@ -62,8 +61,9 @@ class PassParts:
             ran.add(item.piece)
             self.layers[-1].append(item)
 
-    def of(self, layers: int, *, lead: bool, tail: bool) -> list[Instance]:
-        """The pass over that many layers. lead, tail: whether with what the forward pass does before and after them."""
+    def of(self, chosen: Sequence[int], *, lead: bool, tail: bool) -> list[Instance]:
+        """The pass over the layers `chosen`, by their numbers in the order of the forward pass. lead, tail: whether with what that does
+        before and after them."""
         first, last = (tail, lead) if self.backward else (lead, tail)
-        inner = self.layers if layers == len(self.layers) else [self.layers[nth] for nth in copied(len(self.layers), layers)]
+        inner = [self.layers[len(self.layers) - 1 - n] for n in reversed(chosen)] if self.backward else [self.layers[n] for n in chosen]
         return [*(self.start if first else ()), *(i for layer in inner for i in layer), *(self.end if last else ())]

@@ -104,16 +104,18 @@ def steps_of(layout: MeasuredLayout, items: Sequence[Instance]) -> Iterator[Step
     after all."""
     for _, group in groupby(items, key=lambda i: layout.pieces[i.piece].step):
         out, known = StepOfRank([], [], []), dict[tuple[bool, int], OnePass]()
+        previous: tuple[bool, int] | None = None
         for item in group:
             label = layout.pieces[item.piece].label
             if label.phase not in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
                 (out.after if out.passes else out.before).append(item)
                 continue
             key = label.phase != Phase.FORWARD or item.thread_of >= 0, label.microbatch
-            if key not in known:
+            if key not in known or (key != previous and item.piece in {i.piece for i in known[key].items}):  # the same runs again
                 known[key] = OnePass(*key, [])
                 out.passes.append(known[key])
             known[key].items.append(item)
+            previous = key
         yield out
 
 
@@ -131,6 +133,11 @@ def recorded_pipeline(layout: MeasuredLayout, job: Job, stages: int) -> Recorded
         for candidate in _candidates(stages, passes)
         if all(_fits(candidate, stage, seen, linked=linked) for stage, seen in enumerate(shown))
     ]
+    if not fitting and stages == 1:
+        raise LumosError(
+            f"--set pp: a step runs its {counted(passes, 'microbatch')} neither one after the other nor first all of them forward, so they"
+            " cannot be spread over stages (lumos inspect --blocks)"
+        )
     if not fitting:
         raise LumosError(
             f"--set: the recording is of a pipeline of {stages} stages, but the order of its passes is that of no schedule that Lumos knows"
@@ -140,7 +147,9 @@ def recorded_pipeline(layout: MeasuredLayout, job: Job, stages: int) -> Recorded
 
 
 def _ranks_of_stages(layout: MeasuredLayout, job: Job, stages: int) -> tuple[tuple[int, ...], ...]:
-    """For each stage the positions of its ranks."""
+    """For each stage the positions of its ranks: for that of a job without a pipeline those of all."""
+    if stages == 1:
+        return (tuple(range(len(layout.ranks))),)
     world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
     numbers = layout.segmentation.graph.ranks
     each = world // stages
@@ -158,8 +167,11 @@ def _passes_of_stage(layout: MeasuredLayout, position: int) -> list[tuple[bool, 
 
     Raises LumosError where steps differ, or show other forward than backward passes.
     """
-    found = {tuple((p.backward, p.number) for p in step.passes) for step in steps_of(layout, layout.ranks[position]) if step.passes}
+    shown = [[(p.backward, p.number) for p in step.passes] for step in steps_of(layout, layout.ranks[position])]
+    found = {tuple(passes) for passes in shown if len({backward for backward, _ in passes}) == 2}
     rank = layout.segmentation.graph.ranks[position]
+    if not found:
+        raise LumosError(f"--set pp: rank {rank} has no step with forward and backward passes, so there are none that stages could run")
     if len(found) != 1:
         raise LumosError(f"--set: the steps of rank {rank} show passes in {len(found)} orders, so its pipeline cannot be cut anew")
     (passes,) = found
@@ -171,6 +183,8 @@ def _passes_of_stage(layout: MeasuredLayout, position: int) -> list[tuple[bool, 
 def _candidates(stages: int, passes: int) -> Iterator[Pipeline]:
     yield Pipeline(stages, 1, Schedule.ONE_F_ONE_B)
     yield Pipeline(stages, 1, Schedule.GPIPE)
+    if stages == 1:
+        return
     for chunks in range(2, passes + 1):
         if passes % chunks == 0 and passes // chunks % stages == 0:
             yield Pipeline(stages, chunks, Schedule.INTERLEAVED)

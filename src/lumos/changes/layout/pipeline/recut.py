@@ -1,15 +1,17 @@
-"""A recorded pipeline with other stages, chunks, microbatches, or another order of its passes.
+"""The passes of a job on the stages and chunks of a pipeline: of one that was recorded, or of a job that has none.
 
-Every new stage is a copy of a recorded one: the first of the first, the last of the last, since these have embedding and head, and those
-between of those between. It runs the recorded passes in the order of the schedule, each over as many of its layers as its chunk has; more
-are repeated, as where the model has more layers (`change.layers`). A pass over the chunk that has the embedding, or the head, is only
-taken whole where the new chunk has it too. Of the passes of a direction the first and the last that a chunk runs stay, and those between
-repeat in turn: whichever microbatch is first, its gradients are added to none.
+Every new stage is a copy of a recorded one, of which a job without a pipeline has one: the first of the first, the last of the last, since
+these have embedding and head, and those between of those between. It runs the recorded passes in the order of the schedule, each over the
+layers of its chunk where its recorded stage has these, and else over as many of those that it has; more are repeated, as where the model
+has more layers (`change.layers`). A pass over the chunk that has the embedding, or the head, is only taken whole where the new chunk has it
+too. Of the passes of a direction the first and the last that a chunk runs stay, and those between repeat in turn: whichever microbatch is
+first, its gradients are added to none.
 
 The recorded messages go, and others take their place: a pass begins when what it needs has come from the stage that has it, which takes
-what the recorded messages took once both ends were ready. The 80 % interval of a message reaches from nothing, for one that is hidden, to
-twice that, for one that holds its sender as long as its receiver. An optimizer that updates all weights at once takes the share of its
-time that the stage has of the recorded stage's weights.
+what the recorded messages took once both ends were ready, or where none was recorded the time of the model of a transfer over the stated
+or usual link. The 80 % interval of a message reaches from nothing, for one that is hidden, to twice that, for one that holds its sender as
+long as its receiver. An optimizer that updates all weights at once takes the share of its time that the stage has of the recorded stage's
+weights.
 """
 
 from __future__ import annotations
@@ -17,8 +19,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby, pairwise
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -30,34 +32,38 @@ from lumos.changes.layout.pipeline.parts import PassParts, carried, like, passes
 from lumos.changes.layout.pipeline.recorded import Pipeline, RecordedStages, recorded_pipeline, steps_of
 from lumos.changes.layout.pipeline.unstaged import on_one_rank
 from lumos.changes.layout.place import assemble_pieces
-from lumos.changes.layout.placed import AddedTimes, add_work
+from lumos.changes.layout.placed import AddedTimes, add_work, times_of
 from lumos.changes.layout.prices import exactly
 from lumos.changes.settings import counts
+from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
+from lumos.plan.plan import EVEN, Ends, layers_of_places
 from lumos.plan.schedules import Pass
 from lumos.segment.weights import weights
 from lumos.units import count as counted
-from lumos.vocabulary import Schedule
+from lumos.vocabulary import CollectiveKind, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.changes.layout.placed import Placed
+    from lumos.cost.cluster import Cluster
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Job
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A pipeline that a recorded one is to become, and its microbatches.
+    """A pipeline that a recorded one is to become, its microbatches, and the layers of its ends where they are stated.
 
     Raises UsageError where these do not fit together.
     """
 
     pipeline: Pipeline
     microbatches: int
+    ends: Ends = EVEN
 
     def __post_init__(self) -> None:
         if self.pipeline.chunks > 1 and self.microbatches % self.pipeline.stages:
@@ -66,21 +72,37 @@ class Wanted:
             )
 
 
-#: The settings that cut a recorded pipeline anew.
-KEYS = ("pp", "vpp", "schedule", "microbatches")
+#: The settings that are those of a pipeline.
+PIPELINE_KEYS = ("pp", "vpp", "schedule", "first_layers", "last_layers")
 
 
-def recut_as(layout: MeasuredLayout, job: Job, settings: Mapping[str, str], stages: int) -> MeasuredLayout:
-    """The layout of a recording of that many stages as the pipeline that the settings ask for; as it is where they ask for nothing new.
+def cut_anew(settings: Mapping[str, str], stages: int) -> bool:
+    """Whether the settings ask for another pipeline than that of a recording of so many stages. Raises LumosError where they ask for chunks
+    or an order, but for no stages, of a job that has none."""
+    asked = [key for key in PIPELINE_KEYS if key in settings]
+    if stages > 1:
+        return bool(asked) or "microbatches" in settings
+    numbers = counts(settings)
+    if numbers.get("pp", 1) > 1:
+        return True
+    alone = next((key for key in asked if key != "pp" and numbers.get(key) != 1), None)
+    if alone is not None:
+        raise LumosError(f"--set {alone}: the job has no pipeline; ask for one with --set pp=N as well")
+    return False
+
+
+def recut_as(layout: MeasuredLayout, job: Job, settings: Mapping[str, str], link: Callable[[], tuple[Cluster, int]]) -> MeasuredLayout:
+    """The layout of a recording as the pipeline that the settings ask for. link: over which links, and how many bytes, the stages of a job
+    that has no pipeline would send.
 
     Raises LumosError and UsageError as `recut` and `recorded_pipeline` do.
     """
-    if not any(key in settings for key in KEYS):
-        return layout
+    stages = pipeline_stages(layout.segmentation.graph, job)
     recorded = recorded_pipeline(layout, job, stages)
     if counts(settings).get("pp") == 1:
         return on_one_rank(layout, job, recorded, settings)
-    return recut(layout, job, recorded, wanted_of(settings, recorded))
+    wanted = wanted_of(settings, recorded)
+    return recut(layout, job, recorded, wanted, _recorded_message(layout) if stages > 1 else _modelled_message(job, *link()))
 
 
 def as_recorded_cut(segmentation: Segmentation, job: Job, settings: Mapping[str, str]) -> Placed | None:
@@ -90,10 +112,10 @@ def as_recorded_cut(segmentation: Segmentation, job: Job, settings: Mapping[str,
     """
     layout = measured_layout(segmentation)
     stages = pipeline_stages(segmentation.graph, job)
-    if stages == 1 or not any(key in settings for key in KEYS):
+    if stages == 1 or not cut_anew(settings, stages):
         return None
     recorded = recorded_pipeline(layout, job, stages)
-    same = recut(layout, job, recorded, Wanted(recorded.pipeline, recorded.microbatches))
+    same = recut(layout, job, recorded, Wanted(recorded.pipeline, recorded.microbatches), _recorded_message(layout))
     placed = assemble_pieces(same)
     for assumed in same.assumed:
         placed = add_work(placed, tuple(assumed(placed)))
@@ -109,15 +131,23 @@ def wanted_of(settings: Mapping[str, str], recorded: RecordedStages) -> Wanted:
         kept = old.order if old.order is not Schedule.INTERLEAVED else Schedule.ONE_F_ONE_B
         order = Schedule.INTERLEAVED if chunks > 1 else kept
     pipeline = Pipeline(numbers.get("pp", old.stages), chunks, order, old.forward_first)
-    return Wanted(pipeline, numbers.get("microbatches", recorded.microbatches))
+    several = old.stages > 1  # the microbatches of a job without a pipeline are changed before, with what adds up their gradients
+    microbatches = numbers.get("microbatches", recorded.microbatches) if several else recorded.microbatches
+    return Wanted(pipeline, microbatches, Ends(numbers.get("first_layers", 0), numbers.get("last_layers", 0)))
 
 
-def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wanted) -> MeasuredLayout:
+class _Message(NamedTuple):
+    """A message between stages: what it takes, and where that is known from."""
+
+    time: AddedTimes
+    source: str
+
+
+def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wanted, message: _Message) -> MeasuredLayout:
     """The layout of the recorded pipeline as the wanted one.
 
     Raises LumosError where a recorded pass shows no layers, and UsageError where there are fewer layers than chunks.
     """
-    time = _message_time(layout)
     cut = _Cut(layout, recorded, wanted)
     whole = of_ranks(layout, [recorded.ranks[stage] for stage in cut.sources])
     ranks: list[tuple[Instance, ...]] = []
@@ -132,10 +162,10 @@ def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wa
     out = _shared_updates(replace(whole, ranks=tuple(ranks), dropped=whole.dropped | carried(whole)), job, cut)
     return replace(
         out,
-        assumed=(*out.assumed, partial(messages, tuple(runs), new.places, time)),
+        assumed=(*out.assumed, partial(messages, tuple(runs), new.places, message.time)),
         shared=out.shared * new.stages / old.stages,
         changes=(*out.changes, *_words(recorded, wanted)),
-        diagnostics=(*out.diagnostics, *_said(recorded, wanted, cut, time)),
+        diagnostics=(*out.diagnostics, *_said(recorded, wanted, cut, message)),
     )
 
 
@@ -144,28 +174,30 @@ def _words(recorded: RecordedStages, wanted: Wanted) -> Iterable[str]:
     named = (
         ("pp", new.stages, old.stages),
         ("vpp", new.chunks, old.chunks),
-        ("schedule", new.order, old.order),
+        ("schedule", new.order, old.order if old.stages > 1 else None),
         ("microbatches", wanted.microbatches, recorded.microbatches),
     )
-    return [f"{key} = {value} (measured: {before})" for key, value, before in named if value != before] or [
-        f"pp = {new.stages} (as measured)"
-    ]
+    stated = [f"{key} = {value}" for key, value in zip(("first_layers", "last_layers"), wanted.ends, strict=True) if value]
+    changed = [f"{key} = {value}" + (f" (measured: {before})" if before else "") for key, value, before in named if value != before]
+    return [*changed, *stated] or [f"pp = {new.stages} (as measured)"]
 
 
-def _said(recorded: RecordedStages, wanted: Wanted, cut: _Cut, time: AddedTimes) -> tuple[Diagnostic, ...]:
-    """What is assumed where stages or chunks are others than those that were recorded."""
-    if wanted.pipeline.places == recorded.pipeline.places and wanted.pipeline.stages == recorded.pipeline.stages:
+def _said(recorded: RecordedStages, wanted: Wanted, cut: _Cut, message: _Message) -> tuple[Diagnostic, ...]:
+    """What is assumed where layers are on other stages or chunks than those that were recorded."""
+    new, old = wanted.pipeline, recorded.pipeline
+    if (new.stages, new.chunks, cut.layers) == (old.stages, old.chunks, cut.shown):
         return ()
     layers = ", ".join(map(str, cut.layers))
+    shown = f"is of {counted(old.places, 'chunk')} on {old.stages} stages" if old.stages > 1 else "is of no pipeline"
+    alike = ", alike but for the embedding and the head," if old.stages > 1 else ""
     text = (
-        f"pp = {wanted.pipeline.stages}: the recording is of {counted(recorded.pipeline.places, 'chunk')} on {recorded.pipeline.stages}"
-        f" stages; assumed are {layers} layers in {counted(wanted.pipeline.places, 'chunk')}, alike but for the embedding and the head, and"
-        f" messages of {time.best / 1e3:,.1f} µs, as recorded"
+        f"pp = {new.stages}: the recording {shown}; assumed are {layers} layers in {counted(new.places, 'chunk')}{alike} and messages of"
+        f" {message.source}"
     )
     return (Diagnostic("stages-assumed", text),)
 
 
-def _message_time(layout: MeasuredLayout) -> AddedTimes:
+def _recorded_message(layout: MeasuredLayout) -> _Message:
     """What a message takes: the median of those whose other end is known, with the changes of sizes so far."""
     graph = layout.segmentation.graph
     tasks = np.array(sorted(carried(layout)), np.int64)
@@ -173,7 +205,18 @@ def _message_time(layout: MeasuredLayout) -> AddedTimes:
     if not len(met):
         raise LumosError("--set: no message between the stages of the recording shows both of its ends, so none says how long one takes")
     best = round(float(np.median(layout.prices.ns[met])))
-    return AddedTimes(best, 0, 2 * best)
+    return _Message(AddedTimes(best, 0, 2 * best), f"{best / 1e3:,.1f} µs, as recorded")
+
+
+def _modelled_message(job: Job, cluster: Cluster, nbytes: int) -> _Message:
+    """What the model of a transfer between two ranks has for a message of so many bytes."""
+    if not nbytes:
+        raise LumosError(
+            f"--set pp: the shapes of {job.traces[0].path} do not show how large the activations are that stages would send; record with"
+            " record_shapes=True"
+        )
+    best = times_of(collective(CollectiveKind.SEND_RECEIVE, 2, nbytes, cluster)).best
+    return _Message(AddedTimes(best, 0, 2 * best), f"{nbytes / 1e6:,.1f} MB over the links of {cluster.name}")
 
 
 @dataclass(slots=True)
@@ -196,9 +239,8 @@ class _Cut:
         total = sum(self.shown)
         if total < new.places:
             raise UsageError(f"--set pp: {counted(total, 'layer')} cannot be spread over {counted(new.places, 'chunk')} of a pipeline")
-        edges = [round(i * total / new.places) for i in range(new.places + 1)]
-        same = (old.stages, old.chunks) == (new.stages, new.chunks)
-        self.layers = self.shown if same else [high - low for low, high in pairwise(edges)]
+        same = (old.stages, old.chunks) == (new.stages, new.chunks) and wanted.ends == EVEN
+        self.layers = self.shown if same else layers_of_places(total, new.stages, new.chunks, wanted.ends)
 
     def _shown(self, layout: MeasuredLayout) -> list[int]:
         """The layers of every recorded chunk."""
@@ -243,7 +285,7 @@ class _Cut:
                 one = passes[microbatch, source // self.recorded.pipeline.stages, backward]
                 parts = PassParts(layout, one.items, backward=backward)
                 mine = parts.of(
-                    self.layers[place],
+                    self._chosen(place, source),
                     lead=source > 0 or place == 0,
                     tail=source < self.recorded.pipeline.places - 1 or place == self.wanted.pipeline.places - 1,
                 )
@@ -255,6 +297,13 @@ class _Cut:
                 out.runs.append(PassRun(0, 0, number, backward, action.microbatch, place, first, first + len(mine) - 1))
             out.items += self._after(layout, stage, step.after)
         return out
+
+    def _chosen(self, place: int, source: int) -> Sequence[int]:
+        """Which layers of a recorded chunk a new one has: its own where these are among them, else as many."""
+        begin, recorded = sum(self.layers[:place]), sum(self.shown[:source])
+        if recorded <= begin and begin + self.layers[place] <= recorded + self.shown[source]:
+            return range(begin - recorded, begin - recorded + self.layers[place])
+        return copied(self.shown[source], self.layers[place])
 
     def _source(self, place: int, stage: int) -> int:
         """The recorded chunk of which a new one is made: one of the recorded stage, with embedding or head only where it has to be."""
@@ -291,13 +340,13 @@ def _sources(old: int, new: int) -> list[int]:
     middle = (
         [1 + (i - 1) * (old - 2) // max(new - 2, 1) for i in range(1, new - 1)]
         if old > 2
-        else [int(2 * i >= new) for i in range(1, new - 1)]
+        else [(old - 1) * int(2 * i >= new) for i in range(1, new - 1)]
     )
     return [0, *middle, old - 1]
 
 
 def _shared_updates(layout: MeasuredLayout, job: Job, cut: _Cut) -> MeasuredLayout:
-    """The layout in which every stage updates its own weights."""
+    """The layout in which every stage updates its own weights. Embedding and head are taken for as large as each other."""
     prices = layout.prices.copy()
     old, new = cut.recorded.pipeline, cut.wanted.pipeline
     for position, recorded in enumerate(layout.recorded):
@@ -308,6 +357,7 @@ def _shared_updates(layout: MeasuredLayout, job: Job, cut: _Cut) -> MeasuredLayo
         if not inner:
             continue
         own = cut.of_stage(cut.layers, stage, new) / cut.of_stage(cut.shown, source, old)
-        ends = (source == 0) == (stage == 0) and (source == old.stages - 1) == (stage == new.stages - 1)
-        prices.multiply(whole_updates(layout, position), exactly((inner * own + outer * ends) / (inner + outer)))
+        ends, shown = (stage == 0) + (stage == new.stages - 1), (source == 0) + (source == old.stages - 1)
+        share = ends / shown if shown else 1.0
+        prices.multiply(whole_updates(layout, position), exactly((inner * own + outer * share) / (inner + outer)))
     return replace(layout, prices=prices)

@@ -36,8 +36,10 @@ def on_one_rank(layout: MeasuredLayout, job: Job, recorded: RecordedStages, sett
     Raises UsageError where the settings ask for several chunks or an order, which one stage does not have.
     """
     numbers, old = counts(settings), recorded.pipeline
-    if numbers.get("vpp", 1) > 1 or "schedule" in settings:
-        raise UsageError("--set pp=1: one stage has no order of passes and no chunks; leave out schedule and vpp")
+    if numbers.get("vpp", 1) > 1 or {"schedule", "first_layers", "last_layers"} & settings.keys():
+        raise UsageError(
+            "--set pp=1: one stage has no order of passes, no chunks and no ends; leave out schedule, vpp, first_layers and last_layers"
+        )
     wanted = numbers.get("microbatches", recorded.microbatches)
     groups = [[own[replica] for own in recorded.ranks] for replica in range(len(recorded.ranks[0]))]
     names = [step.name for step in layout.segmentation.owners.steps]
@@ -105,7 +107,7 @@ def _together(layout: MeasuredLayout, recorded: RecordedStages, wanted: int, ste
             for place in reversed(places) if backward else places:
                 chunk, stage = divmod(place, recorded.pipeline.stages)
                 parts = PassParts(layout, by_stage[stage][source, chunk, backward].items, backward=backward)
-                mine = parts.of(len(parts.layers), lead=place == 0, tail=place == places[-1])
+                mine = parts.of(range(len(parts.layers)), lead=place == 0, tail=place == places[-1])
                 yield from (replace(i, inner=True, later=True) for i in mine) if inner else mine
     for stage, step in enumerate(shown):
         yield from (i for i in step.after if stage == 0 or layout.pieces[i.piece].label.phase == Phase.OPTIMIZER)
