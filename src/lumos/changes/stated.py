@@ -85,7 +85,7 @@ def by_steps_of_time(job: Job, segmentation: Callable[[], Segmentation], changes
 
 def check_layers(job: Job, segmentation: Segmentation, changes: Changes) -> None:
     """Raise QuestionError where a number of layers is to change, or they are to be recomputed, and what repeats need not be layers."""
-    asked = [key for key in ("layers", "recompute", "pp", "vpp") if key in changes.settings]
+    asked = [key for key in ("layers", "recompute", "pp", "vpp", "first_layers", "last_layers") if key in changes.settings]
     reading = reading_of_layers(segmentation, 0, job.traces[0]) if asked and "layers" not in changes.base else None
     if reading is not None and reading.why:
         text = (

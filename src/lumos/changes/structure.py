@@ -80,7 +80,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         def between_stages() -> tuple[Cluster, int]:
             return machine.link("pp"), round(stream_bytes(job.traces[0]) * stream_ratio(job, resized))
 
-        layout = recut_as(layout, job, settings, between_stages)
+        layout = recut_as(layout, job, settings, stages, between_stages)
     return layout
 
 

@@ -32,7 +32,7 @@ from lumos.changes.layout.accumulate import accumulation_ns, operator_ns
 from lumos.changes.layout.capture import capture, wants_graphs
 from lumos.changes.layout.change import recorded_layers
 from lumos.changes.layout.measured_layout import MeasuredLayout, measured_layout
-from lumos.changes.layout.pipeline.recut import as_recorded_cut
+from lumos.changes.layout.pipeline.recut import PIPELINE_KEYS, as_recorded_cut
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import add_work, added_range
 from lumos.changes.layout.replicated import replicate
@@ -269,7 +269,7 @@ def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None
     world = max((t.world_size or 0 for t in job.traces), default=0)
     facts = graph.collectives
     transfers = facts is not None and any(facts.kinds[k].is_transfer for k in set(facts.kind.tolist()))
-    changed = [key for key in ("layers", "microbatches", "tp", "pp", "vpp", "schedule") if key in settings]
+    changed = [key for key in ("layers", "microbatches", "tp", *PIPELINE_KEYS) if key in settings]
     if transfers and world > len(job.traces) and changed:
         raise LumosError(
             f"--set {changed[0]}: the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show"

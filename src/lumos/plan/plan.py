@@ -47,7 +47,7 @@ class Plan:
     all). lora_rank: rank of the only parameters that are trained, the adapters (0: all parameters are trained). forward_only: there
     is no backward pass. document: mean tokens of the documents that are packed into a sequence, each of which attends only to
     itself (0: the sequence is one document). first_layers, last_layers: layers of the first and of the last stage of a pipeline (0: as
-    many as the others, `layers_of_stages`).
+    many as the others, `layers_of_places`).
     """
 
     seq_len: int

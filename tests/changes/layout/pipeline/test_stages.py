@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from tests.changes.layout.pipeline.test_recut import ONE_F_ONE_B, pipeline
 from tests.changes.layout.test_replicated import job_of
 from tests.graph_contract import check_graph
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.pipeline.multiplied import of_ranks
+from lumos.changes.layout.pipeline.recorded import recorded_pipeline
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
@@ -99,9 +101,18 @@ def test_passes_without_a_backward_pass_are_no_pipeline(tmp_path):
         step(job_of(tmp_path, EQUAL, EQUAL, training=False), "pp=2")
 
 
-def test_chunks_need_a_pipeline(tmp_path):
-    with pytest.raises(LumosError, match="--set vpp: the job has no pipeline; ask for one with --set pp=N"):
-        step(job_of(tmp_path, EQUAL, EQUAL), "vpp=2")
+@pytest.mark.parametrize("asked", ["vpp=2", "schedule=1f1b", "first_layers=1", "last_layers=2"])
+def test_what_a_pipeline_has_needs_one(tmp_path, asked):
+    key = asked.partition("=")[0]
+    with pytest.raises(LumosError, match=f"--set {key}: the job has no pipeline; ask for one with --set pp=N"):
+        step(job_of(tmp_path, EQUAL, EQUAL), asked)
+
+
+def test_microbatches_in_an_order_of_no_schedule_are_refused(tmp_path):
+    """On the first of two stages the second microbatch runs forward before the first runs backward: one stage alone has no such order."""
+    job, graph = pipeline(tmp_path, ONE_F_ONE_B)
+    with pytest.raises(LumosError, match="a step runs its 4 microbatches neither one after the other nor first all of them forward"):
+        recorded_pipeline(measured_layout(segment(graph, job)), job, 1)
 
 
 def test_one_stage_is_the_recorded_job(tmp_path):

@@ -25,11 +25,11 @@ def carried(layout: MeasuredLayout) -> frozenset[int]:
 
 
 def passes_of_step(recorded: RecordedStages, stage: int, step: StepOfRank) -> dict[tuple[int, int, bool], OnePass]:
-    """The passes of a recorded step of a stage by microbatch, chunk and direction."""
+    """The passes of a whole recorded step of a stage by microbatch, chunk and direction."""
     actions = recorded.pipeline.actions(stage, recorded.microbatches)
     return {
         (a.microbatch, a.chunk, a.step is not Pass.FORWARD): one
-        for a, one in zip(actions, step.passes, strict=len(step.passes) == len(actions))
+        for a, one in zip(actions, step.passes, strict=True)
     }
 
 

@@ -82,6 +82,11 @@ class RecordedStages:
     microbatches: int
     ranks: tuple[tuple[int, ...], ...]
 
+    @property
+    def passes(self) -> int:
+        """How many passes, forward and backward, each stage runs in a whole step."""
+        return 2 * self.microbatches * self.pipeline.chunks
+
 
 class OnePass(NamedTuple):
     """One pass of a rank over one of its chunks. number: that of the forward pass that it is, or whose gradients it computes."""
@@ -135,7 +140,7 @@ def recorded_pipeline(layout: MeasuredLayout, job: Job, stages: int) -> Recorded
     ]
     if not fitting and stages == 1:
         raise LumosError(
-            f"--set pp: a step runs its {counted(passes, 'microbatch')} neither one after the other nor first all of them forward, so they"
+            f"--set pp: a step runs its {passes} microbatches neither one after the other nor first all of them forward, so they"
             " cannot be spread over stages (lumos inspect --blocks)"
         )
     if not fitting:

@@ -85,19 +85,20 @@ def cut_anew(settings: Mapping[str, str], stages: int) -> bool:
     numbers = counts(settings)
     if numbers.get("pp", 1) > 1:
         return True
-    alone = next((key for key in asked if key != "pp" and numbers.get(key) != 1), None)
+    alone = next((key for key in asked if key not in ("pp", "vpp") or numbers[key] > 1), None)
     if alone is not None:
         raise LumosError(f"--set {alone}: the job has no pipeline; ask for one with --set pp=N as well")
     return False
 
 
-def recut_as(layout: MeasuredLayout, job: Job, settings: Mapping[str, str], link: Callable[[], tuple[Cluster, int]]) -> MeasuredLayout:
-    """The layout of a recording as the pipeline that the settings ask for. link: over which links, and how many bytes, the stages of a job
-    that has no pipeline would send.
+def recut_as(
+    layout: MeasuredLayout, job: Job, settings: Mapping[str, str], stages: int, link: Callable[[], tuple[Cluster, int]]
+) -> MeasuredLayout:
+    """The layout of a recording of so many stages as the pipeline that the settings ask for. link: over which links, and how many bytes,
+    the stages of a job that has no pipeline would send.
 
     Raises LumosError and UsageError as `recut` and `recorded_pipeline` do.
     """
-    stages = pipeline_stages(layout.segmentation.graph, job)
     recorded = recorded_pipeline(layout, job, stages)
     if counts(settings).get("pp") == 1:
         return on_one_rank(layout, job, recorded, settings)
@@ -248,7 +249,7 @@ class _Cut:
         out = [0] * old.places
         for stage in range(old.stages):
             position = self.recorded.ranks[stage][0]
-            step = next(s for s in steps_of(layout, layout.ranks[position]) if s.passes)
+            step = next(s for s in steps_of(layout, layout.ranks[position]) if len(s.passes) == self.recorded.passes)
             for (_, chunk, backward), one in passes_of_step(self.recorded, stage, step).items():
                 place = chunk * old.stages + stage
                 layers = len(PassParts(layout, one.items, backward=backward).layers)
@@ -263,7 +264,7 @@ class _Cut:
         """What a rank of a new stage runs."""
         out = _Arranged([], [])
         for number, step in enumerate(steps_of(layout, items)):
-            if len(step.passes) != 2 * self.recorded.microbatches * self.recorded.pipeline.chunks:  # what is outside of steps
+            if len(step.passes) != self.recorded.passes:  # what is outside of steps
                 out.items += [*step.before, *(i for one in step.passes for i in one.items), *step.after]
                 continue
             passes = passes_of_step(self.recorded, self.sources[stage], step)

@@ -93,8 +93,7 @@ def _together(layout: MeasuredLayout, recorded: RecordedStages, wanted: int, ste
     first, shown = steps[0], [step for step in steps if step is not None]
     assert first is not None
     yield from first.before
-    passes = 2 * recorded.microbatches * recorded.pipeline.chunks
-    if len(shown) < len(steps) or any(len(step.passes) != passes for step in shown):
+    if len(shown) < len(steps) or any(len(step.passes) != recorded.passes for step in shown):
         yield from (i for one in first.passes for i in one.items)
         yield from first.after
         return
