@@ -6,7 +6,7 @@ The half-width of a sum of independent errors is the root of the sum of their sq
 then the high ends, would add them up instead, and give a step of thirty equal operators more than five times its interval.
 
 This holds where the cost models of accelerators price each shape. A CPU core is described by two numbers for all of its operators, whose
-errors do not cancel; nor do those of a formula that prices all kernels of a recurrent layer.
+errors do not cancel.
 """
 
 from __future__ import annotations

@@ -16,7 +16,6 @@ from lumos.changes.layout.activations import gathered, in_embedding, in_forward,
 from lumos.changes.layout.averaged import average
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.reach import not_reached, unchanged_work
-from lumos.changes.layout.recurrent import resize_recurrent
 from lumos.changes.layout.rescale import Rescale, attention_blocks, core_of, largest_inside, operator_rows
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
@@ -46,6 +45,8 @@ if TYPE_CHECKING:
 
 #: Sizes that may be changed.
 SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
+#: The code of the diagnostic that rows of which nothing says what they follow were taken to follow the tokens.
+READ_TWICE = "two-readings"
 
 
 def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **wanted: int) -> MeasuredLayout:
@@ -93,7 +94,6 @@ def to_sizes(
     """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words."""
     prices = layout.prices.copy()
     segmentation, graph = layout.segmentation, layout.segmentation.graph
-    owners = segmentation.owners
     unreached: list[Int64] = []
     far: list[Int64] = []
     twofold: list[Int64] = []
@@ -113,7 +113,6 @@ def to_sizes(
         parts = np.union1d(copies, exchanges[position].updates_of_parts) if exchanges[position].stage >= 2 else copies[:0]
         shaped &= ~np.isin(tasks, parts)
         operator = shapes.of_row[rows].astype(np.int64)
-        apart = np.zeros(len(tasks), bool)
         operators = shapes.operators
         if accelerator is None:
             rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes), operators)
@@ -121,13 +120,10 @@ def to_sizes(
             operators = as_computed(graph, tasks, shapes, rows, accelerator)
             blocks = attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators)
             rescale = Rescale(change, accelerator, None, operators, blocks)
-            apart = resize_recurrent(prices, graph, owners, tasks, shapes, rows, change, accelerator, operators)
-        chosen = shaped & ~apart
         twofold.append(tasks[np.isin(operator, change.read_twice)])
-        far += _rescaled(prices, graph, tasks[chosen], shapes, rows[chosen], rescale)
+        far += _rescaled(prices, graph, tasks[shaped], shapes, rows[shaped], rescale)
         if accelerator is not None:
-            alike = np.where(apart, 0, operator + 1)
-            average(prices, layout.prices, tasks, alike)
+            average(prices, layout.prices, tasks, operator + 1)
         else:
             inner = largest_inside(trace, rows[~shaped], shapes)
             nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
@@ -186,7 +182,7 @@ def _read_twice(tasks: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...
         " experts of a fixed capacity do; they are taken to be as many more as there are tokens, and the interval reaches to as many as"
         " recorded"
     )
-    return (Diagnostic("two-readings", text),)
+    return (Diagnostic(READ_TWICE, text),)
 
 
 def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, accelerator: Accelerator) -> tuple[ShapedOperator, ...]:
