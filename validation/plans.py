@@ -78,6 +78,13 @@ FAMILIES = {
          "accumulate": ("microbatches", (1, 2)), "length": ("seq", (512, 1024))},
         ("dp",),
     ),
+    "sets of shards": Family(
+        "scripts/train.py",
+        "--model gpt --width 2048 --heads 16 --bf16 --fsdp",
+        {"dp": ("dp", (4, 8)), "shard": ("shard", (2, 4, 8)), "layers": ("layers", (4, 6, 8)), "batch": ("micro_batch", (8, 16)),
+         "accumulate": ("microbatches", (1, 2))},
+        ("dp",),
+    ),
     "stages": Family(
         "scripts/stages.py",
         "--hidden 4096 --heads 32",

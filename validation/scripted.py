@@ -92,7 +92,7 @@ PAIRS = (
     Pair("sharded", f"{_GPT} --layers 6", f"{_GPT} --layers 6 --fsdp", 4),
     Pair("sharded, larger batch", f"{_GPT} --fsdp", f"{_GPT} --fsdp --batch 24", 4),
     Pair("gradients exchanged beside the backward pass", f"{_GPT} --late", _GPT, 4),
-    Pair("sharded within halves", f"{_GPT} --fsdp", f"{_GPT} --fsdp --replicas 2", 4),
+    Pair("sharded within halves", f"{_GPT} --fsdp", f"{_GPT} --fsdp --shard 2", 4),
     Pair("asynchronous tensor parallelism", f"{_MLP} --tp", f"{_MLP} --tp --asynchronous", 2),
     Pair("linear layers in fp8", f"{_GPT} --bf16", f"{_GPT} --bf16 --eighth"),
     Pair("uneven stages", f"{_GPT} --batch 4 --accumulate 4 --stages 4,4", f"{_GPT} --batch 4 --accumulate 4 --stages 5,3", 2),

@@ -261,9 +261,10 @@ def train(a: argparse.Namespace) -> None:
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.fsdp import fully_shard
 
-        mesh = init_device_mesh(device.type, (a.replicas, world // a.replicas), mesh_dim_names=("replicate", "shard"))
+        shard = a.shard or world
+        mesh = init_device_mesh(device.type, (world // shard, shard), mesh_dim_names=("replicate", "shard"))
         for part in (*getattr(model, "layers", ()), model):
-            fully_shard(part, mesh=mesh if a.replicas > 1 else mesh["shard"])
+            fully_shard(part, mesh=mesh if shard < world else mesh["shard"])
     elif world > 1 and not (a.late or a.tp):
         model = nn.parallel.DistributedDataParallel(model, bucket_cap_mb=a.bucket_mb)
     if a.compile:
@@ -298,7 +299,7 @@ def main() -> None:
     p.add_argument("--model", choices=MODELS, default="gpt")
     for name, default in (("layers", 4), ("width", 512), ("heads", 8), ("length", 256), ("vocab", 4096), ("batch", 8), ("steps", 12)):
         p.add_argument(f"--{name}", type=int, default=default)
-    for name, default in (("accumulate", 1), ("threads", 1), ("replicas", 1)):
+    for name, default in (("accumulate", 1), ("threads", 1), ("shard", 0)):
         p.add_argument(f"--{name}", type=int, default=default)
     for name in (
         "materialised", "recompute", "compile", "bf16", "item", "clip", "fsdp", "time", "late", "tp", "asynchronous", "eighth",

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Collective
+from lumos.cost.collective_model import laid
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
@@ -106,8 +107,4 @@ class Share:
         return self._group(CollectiveKind.SEND_RECEIVE, 2, self.plan.tp * self.plan.cp * self.plan.dp, size)
 
     def _group(self, kind: CollectiveKind, ranks: int, stride: int, size: int) -> Collective:
-        devices = self.devices_per_node
-        per_node = max(1, min(ranks, devices // stride)) if stride < devices else 1
-        world = self.plan.devices
-        sharing = max(1, min(devices, world) // per_node) if ranks > per_node else 1
-        return Collective(kind, ranks, size, per_node, sharing, min(world, ranks * stride))
+        return Collective(kind, ranks, size, *laid(ranks, stride, self.devices_per_node))

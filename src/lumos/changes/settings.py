@@ -137,6 +137,7 @@ SETTINGS: Mapping[str, Setting] = {
         _count("cp", Way.BLOCKS, Way.PREDICTED),
         _count("ep", Way.BLOCKS, Way.PREDICTED),
         _count("zero", Way.BLOCKS, Way.PREDICTED, least=0, most=3),
+        _count("shard", Way.BLOCKS, Way.PREDICTED),
         Setting(
             "schedule",
             {

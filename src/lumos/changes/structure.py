@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumos.changes.hardware import check_links_matter, on_cluster, on_host
@@ -19,6 +18,7 @@ from lumos.changes.layout.parallel.tensor import tensor_parallel
 from lumos.changes.layout.pipeline.recut import cut_anew, recut_as
 from lumos.changes.layout.precision import computing
 from lumos.changes.layout.rates import rates_of
+from lumos.changes.layout.replicated import replicate
 from lumos.changes.layout.reshaped import reshaped
 from lumos.changes.layout.resize import SIZE_KEYS, resize
 from lumos.changes.layout.sharding.exchanged import gathers_once
@@ -45,12 +45,12 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     resized = {key: wanted[key] for key in SIZE_KEYS if key in wanted}
     shared = sequence_ranks(layout, job) if resized or "cp" in wanted else 1
     stages = pipeline_stages(layout.segmentation.graph, job)
-    keys = {"tp", "cp", "ep", "zero", "precision"}
+    keys = {"tp", "cp", "ep", "zero", "shard", "precision"}
     accumulates = "microbatches" in settings and stages == 1 and shows_gradients(layout, job)
     needs_costs = bool(resized) or bool(keys & set(settings)) or accumulates
     accelerator = machine.accelerator if needs_costs else None
     layout = _on_hardware(layout, job, changes, machine)
-    exchanges, links = shared > 1 or not {"tp", "cp", "ep", "zero"}.isdisjoint(wanted), machine.links
+    exchanges, links = shared > 1 or not {"tp", "cp", "ep", "zero", "shard"}.isdisjoint(wanted), machine.links
     rates = None if not exchanges or accelerator is None or links is None else rates_of(layout, job.traces, accelerator, links)
     if shared > 1 or wanted.get("cp", 1) > 1:
         layout = context_parallel(layout, job, rates, resized, (shared, wanted.get("cp", shared)))
@@ -67,40 +67,42 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         layout = in_precision(layout, job, accelerator, settings["precision"], machine.recorded.accelerator if accelerator else None)
     if "recompute" in settings:
         layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
-    of_weights = {"layers", "microbatches", "zero"} & set(wanted)
+    of_weights = {"layers", "microbatches", "zero", "shard", "dp", "cp"} & set(wanted)
     shaped = reshaped(job, layout) if of_weights else job
     if "layers" in wanted:
         layout = layers(layout, shaped, wanted["layers"])
     if "microbatches" in wanted and stages == 1:
         layout = microbatches(layout, job, accelerator, wanted["microbatches"], shaped)
-    if "zero" in wanted:  # the last, since what it adds is placed between the instances of all blocks
-        layout = _sharing_states(layout, (job, shaped), changes, machine, rates, stages)
+    if "zero" in wanted or "shard" in wanted:  # the last, since what it adds is placed between the instances of all blocks
+        replicated = wanted.get("dp", 1 if machine.alone else 0) * wanted.get("cp", shared)
+        layout = _sharing_states(layout, (job, shaped), changes, rates, replicated or None)
     if cut_anew(settings, stages):
 
         def between_stages() -> tuple[Cluster, int]:
             return machine.link("pp"), round(stream_bytes(job.traces[0]) * stream_ratio(job, resized))
 
         layout = recut_as(layout, job, settings, stages, between_stages)
+    copies = wanted.get("dp", 1), wanted.get("cp", 1)
+    if machine.alone and max(copies) > 1 and wanted.get("zero", 0) < 2:
+        layout = replicate(layout, job, shaped, copies, machine.link("dp"), machine.accelerator)
     return layout
 
 
 def _sharing_states(
-    layout: MeasuredLayout, jobs: tuple[Job, Job], changes: Changes, machine: Machine, rates: Rates | None, stages: int
+    layout: MeasuredLayout, jobs: tuple[Job, Job], changes: Changes, rates: Rates | None, replicas: int | None
 ) -> MeasuredLayout:
-    """The layout of replicas with another stage of ZeRO. jobs: the recorded one, and the same with the shapes that the changed one has.
-    stages: of the recorded pipeline.
+    """The layout of replicas that share their states in another way. jobs: the recorded one, and the same with the shapes that the changed
+    one has. replicas: how many there are to be; None where they stay.
 
     Raises LumosError as `sharded` does, and where its exchanges would have to be spread over new stages.
     """
-    wanted = counts(changes.settings)
-    copies = wanted.get("dp", 1) * wanted.get("cp", 1) if machine.alone else 1
-    out = opened(layout, sharded(layout, *jobs, rates, wanted["zero"], copies))
-    if copies > 1 and "dp" in wanted and wanted["zero"] >= 2:
-        out = replace(out, changes=(*out.changes, f"dp = {wanted['dp']} (measured: 1)"))
+    wanted, stages = counts(changes.settings), pipeline_stages(layout.segmentation.graph, jobs[0])
+    out = opened(layout, sharded(layout, *jobs, rates, wanted, replicas))
     if len(out.assumed) > len(layout.assumed) and cut_anew(changes.settings, stages):
         raise LumosError(
-            f"--set zero={wanted['zero']}: its exchanges lie between the recorded passes, which the other keys of this change put on other"
-            " stages or in another order, and a stage would exchange for its own layers alone; ask for zero and for the pipeline one by one"
+            f"--set {' '.join(f'{key}={wanted[key]}' for key in ('zero', 'shard') if key in wanted)}: its exchanges lie between the"
+            " recorded passes, which the other keys of this change put on other stages or in another order, and a stage would exchange for"
+            " its own layers alone; ask for this and for the pipeline one by one"
         )
     return out
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.bounds import size_bounds
+from lumos.analyze.loop.bounds import LINEAR, size_bounds
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, together, with_evidence
@@ -28,16 +28,15 @@ from lumos.changes.certainty.reproduced import as_far_as_reproduced
 from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, up_to_base, widened
 from lumos.changes.certainty.unmeasured import loader_evidence
 from lumos.changes.durations import Durations, check_altered, meant_operators
-from lumos.changes.layout.accumulate import accumulation_ns, operator_ns
+from lumos.changes.layout.accumulate import accumulation_ns, launching
 from lumos.changes.layout.capture import capture, wants_graphs
 from lumos.changes.layout.change import recorded_layers
 from lumos.changes.layout.measured_layout import MeasuredLayout, measured_layout
 from lumos.changes.layout.pipeline.recut import PIPELINE_KEYS, as_recorded_cut
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import add_work, added_range
-from lumos.changes.layout.replicated import replicate
 from lumos.changes.layout.reshaped import reshaped
-from lumos.changes.layout.resize import SIZE_KEYS, sizes_of_rank
+from lumos.changes.layout.resize import READ_TWICE, SIZE_KEYS, sizes_of_rank
 from lumos.changes.machine import has_device, other_device
 from lumos.changes.memory import with_memory
 from lumos.changes.passes import rearranged
@@ -60,6 +59,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumos.changes.changes import Changes
+    from lumos.changes.layout.placed import Launching
     from lumos.graph.table import Graph
     from lumos.trace.table import Job, Trace
 
@@ -151,7 +151,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     if is_operations(job.traces[0]):
         return _passes(job, graph, changes)
     check_blocks(changes.settings)
-    graphs, machine = wants_graphs(changes.settings, graph), changes.machine(job, graph)
+    graphs = wants_graphs(changes.settings, graph)
     segmentation = cut.segmentation
     check_layers(job, segmentation, changes)
     _whole_pipeline(job, graph, changes.settings)
@@ -171,14 +171,10 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
         placed, launches = capture(placed, layout.segmentation)
         modelled |= launches
         layout = replace(layout, changes=(*layout.changes, "cuda_graphs = on"))
-    copies = counts(changes.settings).get("dp", 1), counts(changes.settings).get("cp", 1)
-    if machine.alone and max(copies) > 1 and counts(changes.settings).get("zero", 0) < 2:
-        replicated = replicate(placed, layout, job.traces[0], shaped.traces[0], copies, machine.link("dp"), machine.accelerator)
-        placed, layout = replicated.placed, replicated.layout
-    launching = _launching(measured, job, layout) if has_device(graph) and same is None else ()
+    launches_of = _launching(measured, job, layout) if has_device(graph) and same is None else ()
     recorded = placed
     for assumed in layout.assumed:
-        placed = add_work(placed, tuple(assumed(placed)), launching)
+        placed = add_work(placed, tuple(assumed(placed)), launches_of)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
     left_open = added_range(recorded, placed)
     left_open[: len(recorded.source)] |= np.isin(recorded.recorded, np.array(sorted(layout.open), np.int64))
@@ -235,11 +231,11 @@ def _of_ranks(job: Job, layout: MeasuredLayout) -> tuple[Trace, ...]:
     return tuple(job.traces[rank] for rank in layout.recorded) or job.traces
 
 
-def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tuple[float, ...]:
-    """What an operator that launches one kernel takes the CPU of every rank of the layout, ns. measured: the layout before the change."""
+def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tuple[Launching, ...]:
+    """What launching work takes the CPU of every rank of the layout. measured: the layout before the change."""
     if not layout.assumed:
         return ()
-    each = [operator_ns(measured, position, trace) for position, trace in enumerate(job.traces)]
+    each = [launching(measured, position, trace) for position, trace in enumerate(job.traces)]
     return tuple(each[i] for i in layout.recorded or range(len(layout.ranks)))
 
 
@@ -286,5 +282,7 @@ def _sized(found: Answer, changes: Changes, recorded: Mapping[str, int], wanted:
     alone = not (changes.cluster or changes.network or changes.durations != Durations())
     if not alone or not all(recorded.get(key) for key in changes.settings):
         return found
-    beyond = size_bounds(found.base.step_time_s, found.outcome.step_time_s - added_s, recorded, {k: wanted[k] for k in changes.settings})
+    linear = LINEAR if all(note.code != READ_TWICE for note in found.diagnostics) else ()
+    steps = found.base.step_time_s, found.outcome.step_time_s - added_s
+    beyond = size_bounds(*steps, recorded, {key: wanted[key] for key in changes.settings}, linear)
     return replace(found, trust=with_evidence(found.trust, beyond)) if beyond else found

@@ -28,6 +28,7 @@ class SettingWords(TypedDict, total=False):
     cp: int
     ep: int
     zero: int
+    shard: int
     schedule: str
     precision: str
     recompute: str

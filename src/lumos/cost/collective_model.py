@@ -102,6 +102,21 @@ class GroupLinks(NamedTuple):
     reduction: bool  # switches of the fabric reduce
 
 
+class Laid(NamedTuple):
+    """How a group lies in its cluster: ranks of it in one node, groups of a node that use its NICs at the same time, and devices between
+    its first and last rank."""
+
+    per_node: int
+    concurrent: int
+    span: int
+
+
+def laid(ranks: int, stride: int, devices: int) -> Laid:
+    """How a group of every `stride`-th rank lies in nodes of so many devices that are filled one after the other."""
+    per_node = max(1, min(ranks, devices // stride)) if stride < devices else 1
+    return Laid(per_node, max(1, devices // per_node) if ranks > per_node else 1, ranks * stride)
+
+
 def collective(
     kind: str,
     ranks: ArrayLike,

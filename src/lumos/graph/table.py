@@ -13,8 +13,10 @@ the SMs (`occupancy`). `simulation.freeze` turns the first two into edges where 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -158,10 +160,25 @@ class Collectives:
         """Which rows are of one of these kinds."""
         return np.array([kind in wanted for kind in self.kinds], bool)[self.kind]
 
+    def members(self, row: int) -> tuple[int, ...]:
+        """The ranks that the name of a row's group lists; () where it lists none, or not all of them."""
+        return _listed(self.groups[self.group[row]]) if self.group[row] >= 0 else ()
+
+    def usual_size(self, rows: Int64) -> int:
+        """The usual size of the groups of these rows, of those of more than one rank; 0 where there is none."""
+        groups = self.ranks[rows]
+        return int(np.bincount(groups[groups > 1]).argmax()) if (groups > 1).any() else 0
+
     @property
     def ranks(self) -> Int32:
         """How many ranks each row's group has; ABSENT where that is unknown."""
         return np.full(len(self.task), ABSENT, np.int32) if self.size is None else self.size
+
+
+@cache
+def _listed(group: str) -> tuple[int, ...]:
+    listed = re.search(r"\[([0-9, ]+)\]", group)
+    return tuple(map(int, re.findall("[0-9]{1,9}", listed.group(1)))) if listed else ()
 
 
 #: What a job does once and not in every step, by the codes of the diagnostics that name it.

@@ -166,6 +166,11 @@ def test_a_job_of_other_sizes_takes_no_longer_than_in_proportion(wanted, times):
     assert found.grade is Grade.UNSOUND and f"takes {times:g} times as long at most" in found.message
 
 
+def test_work_that_grows_with_the_square_of_the_sequences_may_take_longer():
+    assert size_bounds(0.1, 0.89, {"micro_batch": 2}, {"micro_batch": 6}, linear=()) == ()
+    assert size_bounds(0.1, 0.91, {"micro_batch": 2}, {"micro_batch": 6}, linear=()) != ()
+
+
 def test_sizes_as_they_were_change_nothing():
     recorded = {"layers": 12, "seq": 128}
     assert size_bounds(0.1, 0.10009, recorded, {"layers": 12, "seq": 128}) == () == size_bounds(0.1, 0.9, recorded, {"tp": 2})

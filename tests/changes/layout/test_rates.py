@@ -24,7 +24,7 @@ from lumos.vocabulary import CollectiveKind
 RECORDED = Path(__file__).parents[3] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
 A100 = load_cluster("a100-40gb")
 #: Groups of four exchanged 16 MB in 0.8 times the modelled time, and 256 MB in 0.9 times.
-RATES = Rates(A100.accelerator, A100, {4: ((16_000_000, 0.8), (256_000_000, 0.9))}, (1.5, 1.2, 2.0))
+RATES = Rates(A100.accelerator, A100, {(4, 1): ((16_000_000, 0.8), (256_000_000, 0.9))}, (1.5, 1.2, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,6 @@ RATES = Rates(A100.accelerator, A100, {4: ((16_000_000, 0.8), (256_000_000, 0.9)
         (CollectiveKind.ALL_TO_ALL, 4, 40_000_000, 0.8),
         (CollectiveKind.REDUCE_SCATTER, 4, 900_000_000, 0.9),
         (CollectiveKind.ALL_REDUCE, 4, 2_000_000_000, None),
-        (CollectiveKind.ALL_REDUCE, 8, 16_000_000, None),
         (CollectiveKind.BROADCAST, 4, 16_000_000, None),
         (CollectiveKind.ALL_REDUCE, 4, 500_000, None),
     ],
@@ -47,6 +46,14 @@ def test_exchanges_take_as_much_longer_as_the_nearest_recorded_one(kind, ranks, 
     else:
         assert found.best == pytest.approx(ratio * int(modelled.time), abs=1)
         assert (found.best / found.low, found.high / found.best) == pytest.approx((1 + CARRIES, 1 + CARRIES), rel=1e-4)
+
+
+def test_exchanges_of_other_groups_take_as_much_longer_too_and_perhaps_not():
+    found, modelled = RATES.exchange(CollectiveKind.ALL_REDUCE, 8, 16_000_000), collective(CollectiveKind.ALL_REDUCE, 8, 16_000_000, A100)
+    assert found.best == pytest.approx(0.8 * int(modelled.time), abs=1)
+    assert (found.low, found.high) == (pytest.approx(0.8 * int(modelled.low), abs=1), int(modelled.high))
+    across = RATES.exchange(CollectiveKind.ALL_REDUCE, 16, 16_000_000)  # over other links
+    assert across.best == int(collective(CollectiveKind.ALL_REDUCE, 16, 16_000_000, A100).time)
 
 
 def test_copies_take_as_much_longer_as_recorded_kernels():

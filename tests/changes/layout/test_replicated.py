@@ -11,6 +11,7 @@ from tests.graph_contract import check_graph
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
+from lumos.changes.layout.placed import add_work
 from lumos.changes.layout.replicated import replicate
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
@@ -109,7 +110,9 @@ def test_a_layer_of_other_sizes_exchanges_gradients_of_other_sizes(tmp_path):
 def test_the_graph_with_exchanges_is_one(tmp_path):
     job, graph = job_of(tmp_path, SMALL, LARGE)
     layout = measured_layout(segment(graph, job))
-    placed = replicate(assemble_pieces(layout), layout, job.traces[0], job.traces[0], (4, 1), load_cluster("h100"), None).placed
+    (exchanged,) = replicate(layout, job, job, (4, 1), load_cluster("h100"), None).assumed
+    placed = assemble_pieces(layout)
+    placed = add_work(placed, list(exchanged(placed)))
     check_graph(placed.graph)
     assert len(placed.graph) == len(graph) + 2
     assert (placed.source[-2:] == -1).all()

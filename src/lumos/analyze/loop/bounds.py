@@ -12,8 +12,9 @@ That holds for a fixed order of the work. Where the order follows from the times
 device), a replay may leave it. The finding then names the order that changed: what the real job does there, the recording does not show.
 
 *Changed sizes.* A job of k times the size can run as k jobs one after the other: k times the step for k times the microbatches, layers or
-sequences. Any other size k times as large makes at most k² times the work. Kernels work on whole tiles, so that a size which is no multiple
-of the recorded one may take what the next multiple takes. A smaller job can do the work of the recorded one, and takes no longer.
+sequences, unless it works on rows that grow with the sequences beside them. Any other size k times as large makes at most k² times the
+work. Kernels work on whole tiles, so that a size which is no multiple of the recorded one may take what the next multiple takes. A smaller
+job can do the work of the recorded one, and takes no longer.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from lumos.units import duration
 from lumos.vocabulary import Basis, Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -164,18 +165,20 @@ def later_cycles(loop: Steady) -> tuple[Int64, Int64]:
     return complete[at - length], complete[at]
 
 
-def size_bounds(base_s: float, new_s: float, recorded: Mapping[str, int], wanted: Mapping[str, int]) -> tuple[Evidence, ...]:
+def size_bounds(
+    base_s: float, new_s: float, recorded: Mapping[str, int], wanted: Mapping[str, int], linear: Sequence[str] = LINEAR
+) -> tuple[Evidence, ...]:
     """The finding that a job of other sizes takes longer than it can, or another time although it is the recorded one; () for neither.
 
     base_s, new_s: the two steps, seconds; the second without what the recorded one does not have, such as adding up gradients. recorded,
-    wanted: sizes and counts by key; a key that was not recorded is left out.
+    wanted: sizes and counts by key; a key that was not recorded is left out. linear: sizes in proportion to which this job's work grows.
     """
     ratio = {key: value / recorded[key] for key, value in wanted.items() if recorded.get(key)}
     if not base_s or not ratio:
         return ()
     times = 1.0
     for key, k in ratio.items():
-        times *= max(k, 1.0) if key in REPEATED else ceil(k) if key in LINEAR else ceil(k) ** 2
+        times *= max(k, 1.0) if key in REPEATED else ceil(k) if key in linear else ceil(k) ** 2
     words = ", ".join(f"{key}={wanted[key]} instead of {recorded[key]}" for key in ratio)
     took = f"the step takes {duration(1e9 * new_s)} instead of {duration(1e9 * base_s)}"
     if all(k == 1 for k in ratio.values()):

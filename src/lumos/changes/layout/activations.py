@@ -8,7 +8,6 @@ bytes do not follow the batch.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -91,7 +90,7 @@ def _moving(layout: MeasuredLayout, job: Job) -> Int64:
         return np.empty(0, np.int64)
     rank = graph.position_of_task[facts.task]
     inside = in_forward(layout.segmentation)
-    elements = [_stream(job, position) for position in range(len(job.traces))]
+    elements = [s.micro_batch * s.seq * s.hidden for s in map(sizes, job.traces)]  # of the stream, 0 where unknown
     chosen = [i for i in np.flatnonzero(inside).tolist() if _moves_stream(facts, i, elements[int(rank[i])])]
     return np.array(chosen, np.int64)
 
@@ -118,10 +117,7 @@ def gathered(layout: MeasuredLayout, position: int, by_layer: Mapping[int, int],
 def measured_ranks(layout: MeasuredLayout, rows: Int64) -> int:
     """The usual size of the groups that exchange the residual stream; 0 where none does. rows: of `of_stream`."""
     facts = layout.segmentation.graph.collectives
-    if facts is None or facts.size is None:
-        return 0
-    sizes = Counter(int(facts.size[row]) for row in rows.tolist() if facts.kinds[facts.kind[row]] in _OF_STREAM and facts.size[row] > 1)
-    return sizes.most_common(1)[0][0] if sizes else 0
+    return 0 if facts is None else facts.usual_size(rows[facts.of_kind(*_OF_STREAM)[rows]])
 
 
 def in_embedding(layout: MeasuredLayout, rows: Int64) -> bool:
@@ -151,12 +147,6 @@ def _head_ratio(job: Job, wanted: Mapping[str, int], ranks: int) -> float:
     old = sizes(job.traces[0])._asdict()
     old["vocab"] *= max(ranks, 1)
     return float(prod(wanted[key] / old[key] for key in ("micro_batch", "seq", "vocab") if key in wanted and old[key]))
-
-
-def _stream(job: Job, position: int) -> int:
-    """Elements of the residual stream of a microbatch on the rank at a position; 0 where unknown."""
-    s = sizes(job.traces[position])
-    return s.micro_batch * s.seq * s.hidden
 
 
 def _moves_stream(facts: Collectives, row: int, elements: int) -> bool:

@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from lumos.cost.estimate import Estimate
     from lumos.trace.table import Int32, Int64
 
-#: What calling a collective takes the CPU, in times of an operator that launches one kernel: 7, 8 and 13 in the three public traces of
-#: data-parallel training, as medians.
-EXCHANGE_CALLS = 8
 #: Factor to either side within which the time of such work lies.
 SPREAD = 2.0
 #: The number of the first stream on which added work of a device runs; recorded ones are far below.
@@ -66,9 +63,10 @@ class Addition(NamedTuple):
 
     name: of the work. rank: position of its rank. lane: on which of the rank's added lanes it runs. after, before: tasks of the placed job
     that it waits for, and that wait for it; together at least one. follows: earlier additions, by position, that it waits for. group: of
-    how many recorded ranks, which are neighbours, it is the exchange (`met`). instance: after which of the layout it runs. calls: what
-    launching it takes the CPU, in times of an operator that launches one kernel. meets: a number that it shares with the additions with
-    which it transfers together; -1 for none.
+    how many recorded ranks it is the exchange, and apart: how far these are apart (`met`). instance: after which of the layout it runs.
+    kernels, exchanges: how many operators with one kernel, and how many exchanges, the CPU calls for it. meets: a number that it shares
+    with the additions with which it transfers together; -1 for none. copies: recorded tasks that take so much longer, ns, because they copy
+    its buffer as well.
     """
 
     name: str
@@ -80,8 +78,11 @@ class Addition(NamedTuple):
     instance: int
     follows: tuple[int, ...] = ()
     group: int = 1
-    calls: int = EXCHANGE_CALLS
+    apart: int = 1
+    kernels: int = 0
+    exchanges: int = 1
     meets: int = -1
+    copies: tuple[tuple[int, int], ...] = ()
 
 
 def times_of(estimate: Estimate) -> AddedTimes:
@@ -94,19 +95,32 @@ def roughly(ns: int) -> AddedTimes:
     return AddedTimes(ns, round(ns / SPREAD), round(ns * SPREAD))
 
 
-def add_work(placed: Placed, additions: Sequence[Addition], operator_ns: Sequence[float] = ()) -> Placed:
+class Launching(NamedTuple):
+    """What calling an operator that launches one kernel, and calling an exchange, take the CPU of a rank, ns."""
+
+    operator: float
+    exchange: float
+
+    def of(self, a: Addition) -> int:
+        """What an addition takes."""
+        return round(a.kernels * self.operator + a.exchanges * self.exchange)
+
+
+def add_work(placed: Placed, additions: Sequence[Addition], launching: Sequence[Launching] = ()) -> Placed:
     """The placed job with the additions, in their order, as its last tasks. What launching them takes the CPU is added to what its thread
     does after it has launched the work that they name.
 
-    operator_ns: what an operator that launches one kernel takes the CPU, by position of the rank, ns; () where launches take no time.
+    launching: what launching takes the CPU, by position of the rank; () where it takes no time.
     """
     if not additions:
         return placed
     launch, following = placed.owners.launch, next_on_processor(placed)
     calls: Counter[int] = Counter()
     for a in additions:
+        for task, ns in a.copies:
+            calls[task] += ns
         call = int(launch[_anchor(a)])
-        calls[max(call, int(following[call])) if call >= 0 else -1] += round(a.calls * operator_ns[a.rank]) if operator_ns else 0
+        calls[max(call, int(following[call])) if call >= 0 else -1] += launching[a.rank].of(a) if launching else 0
     placed = longer(placed, {task: roughly(ns) for task, ns in calls.items() if task >= 0 and ns})
     additions = met(additions, len(placed.graph.ranks))
     graph, n = placed.graph, len(placed.graph)
@@ -170,8 +184,9 @@ def met(additions: Sequence[Addition], world: int) -> tuple[Addition, ...]:
     number: Counter[int] = Counter()
     out = []
     for a in additions:
-        joins = a.group > 1 and world % a.group == 0
-        out.append(a._replace(meets=number[a.rank] * world + a.rank // a.group) if joins else a)
+        joins = a.group > 1 and world % (a.group * a.apart) == 0
+        among = a.rank // (a.group * a.apart) * a.apart + a.rank % a.apart
+        out.append(a._replace(meets=number[a.rank] * world + among) if joins else a)
         number[a.rank] += joins
     return tuple(out)
 

@@ -6,7 +6,7 @@ from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.changes.layout.prices import Ratio, around, exactly
-from lumos.cost.collective_model import collective
+from lumos.cost.collective_model import collective, laid
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,26 +18,37 @@ if TYPE_CHECKING:
 
 
 class GroupExchange(NamedTuple):
-    """An exchange between `ranks` ranks. nbytes: of its buffer, the larger of one rank's input and output."""
+    """An exchange between `ranks` ranks. nbytes: of its buffer, the larger of one rank's input and output. stride: how far the ranks are
+    apart among those of the job, on average."""
 
     kind: CollectiveKind
     ranks: int
     nbytes: int
+    stride: int = 1
 
-    def of(self, times: float = 1.0, ranks: int | None = None) -> GroupExchange:
-        """The same of so many times the bytes, between so many ranks."""
-        return GroupExchange(self.kind, self.ranks if ranks is None else ranks, round(self.nbytes * times))
+    def of(self, times: float = 1.0, ranks: int | None = None, apart: int = 1) -> GroupExchange:
+        """The same of so many times the bytes, between so many ranks, which are so many times as far apart."""
+        return GroupExchange(self.kind, self.ranks if ranks is None else ranks, round(self.nbytes * times), self.stride * apart)
 
 
 def recorded_exchange(facts: Collectives, row: int, ranks: int) -> GroupExchange:
     """The exchange of a row of the graph's facts, in a group of `ranks`."""
     kind = facts.kinds[facts.kind[row]]
-    return GroupExchange(kind, ranks, kind.buffer_bytes(int(facts.nbytes[row]), ranks))
+    members = facts.members(row)
+    stride = max((max(members) - min(members)) // (len(members) - 1), 1) if len(members) > 1 else 1
+    return GroupExchange(kind, ranks, kind.buffer_bytes(int(facts.nbytes[row]), ranks), stride)
 
 
 def modelled_exchanges(cluster: Cluster) -> Callable[[GroupExchange], Estimate]:
     """A function that gives what an exchange takes over the links of a cluster; equal ones are modelled once."""
-    return cache(lambda exchange: collective(exchange.kind, exchange.ranks, exchange.nbytes, cluster))
+
+    @cache
+    def modelled(exchange: GroupExchange) -> Estimate:
+        kind, ranks, nbytes, stride = exchange
+        lies = laid(ranks, stride, cluster.node.devices)._asdict() if cluster.fabric.topology != "none" else {}
+        return collective(kind, ranks, nbytes, cluster, **lies)
+
+    return modelled
 
 
 def regrouping(old: Cluster, new: Cluster | None = None) -> Callable[..., Ratio]:

@@ -1,6 +1,7 @@
-"""A job of one process as one of several replicas: it exchanges its gradients as DistributedDataParallel would.
+"""Replicas that exchange their gradients as DistributedDataParallel would, where the recording does not show it: a job of one process as
+one of several, or replicas that shared their states.
 
-The recording shows no exchange, so all of it is assumed: gradients have the sizes and types that autograd gathers or, where the trace
+All of it is assumed: gradients have the sizes and types that autograd gathers or, where the trace
 does not show these, those of the weights that the multiplications read; they are gathered into buckets in the order of the backward pass
 of the last microbatch; a bucket is exchanged as soon as the layers that fill it have run, one after the other on a stream of their own,
 beside the rest of the backward pass; what follows the backward pass waits for the last, after which the gradients are copied back. The
@@ -13,32 +14,33 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from dataclasses import replace
+from functools import cache
 from itertools import groupby, takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.changes.layout.accumulate import accumulation, operator_ns
+from lumos.changes.layout.accumulate import accumulation
 from lumos.changes.layout.measured_layout import NOTHING, Extra, by_repetition
-from lumos.changes.layout.placed import AddedTimes, Addition, add_work, added_work, longer, roughly, times_of
+from lumos.changes.layout.parallel.split import stream_width
+from lumos.changes.layout.placed import Addition, added_work, times_of
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.operators.shaped import elements
-from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients, weights
 from lumos.units import count as counted
-from lumos.vocabulary import CollectiveKind, DType, Phase
+from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
-    from lumos.changes.layout.placed import Placed
+    from lumos.changes.layout.placed import AddedTimes, Placed
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.segment.segment import Label
-    from lumos.trace.table import Int8, Int64, Trace
+    from lumos.trace.table import Job, Trace
 
 #: Bytes of gradients that DistributedDataParallel exchanges at once, the first time and later (torch 2: bucket_cap_mb=25 and a first
 #: bucket of 1 MiB).
@@ -56,40 +58,25 @@ class Bucket(NamedTuple):
     last: bool
 
 
-class Replicated(NamedTuple):
-    """The placed job with the exchanges of its gradients, and its layout, which says what is assumed."""
-
-    placed: Placed
-    layout: MeasuredLayout
-
-
 def replicate(
-    placed: Placed,
-    layout: MeasuredLayout,
-    trace: Trace,
-    after: Trace,
-    copies: tuple[int, int],
-    cluster: Cluster,
-    accelerator: Accelerator | None,
-) -> Replicated:
-    """The placed job of one process as one of several. after: its trace with the shapes that the changed job has. copies: the replicas, and
+    layout: MeasuredLayout, job: Job, shaped: Job, copies: tuple[int, int], cluster: Cluster, accelerator: Accelerator | None
+) -> MeasuredLayout:
+    """The layout of one process as one of several. shaped: the traces with the shapes that the changed job has. copies: the replicas, and
     the ranks of each that share its sequences; all of them exchange gradients. accelerator: on which it ran; None for a CPU.
 
     Raises LumosError where the recording does not show the weights or the backward pass.
     """
-    buckets = list(buckets_of(layout, ready_bytes(layout, after)))
-    if not buckets:
-        raise LumosError(
-            f"--set dp: {trace.path} shows no backward pass with the shapes of its weights, so it is not known how many gradients its"
-            " replicas would exchange; record a training step with record_shapes=True"
-        )
     replicas, sharing = copies
-    times = [collective(CollectiveKind.ALL_REDUCE, replicas * sharing, b.nbytes, cluster) for b in buckets]
-    each = operator_ns(layout, 0, trace) if accelerator is not None else 0.0
-    copied = longer(placed, _copies(placed, layout, accumulation(layout, 0, trace, accelerator, passes=2, after=after)))
-    added = add_work(copied, list(_exchanges(placed, buckets, [times_of(t) for t in times])), [each])
-    steps = sum(b.last for b in buckets)
-    megabytes = sum(b.nbytes for b in buckets) / steps / 1e6
+    time = cache(lambda nbytes: times_of(collective(CollectiveKind.ALL_REDUCE, replicas * sharing, nbytes, cluster)))
+    found = GradientBuckets(layout, job, shaped, accelerator, time)
+    if not any(found.of_rank):
+        raise LumosError(
+            f"--set dp: {job.traces[0].path} shows no backward pass with the shapes of its weights, so it is not known how many gradients"
+            " its replicas would exchange; record a training step with record_shapes=True"
+        )
+    buckets = found.of_rank[0]
+    steps = sum(bucket.last for bucket in buckets)
+    megabytes = sum(bucket.nbytes for bucket in buckets) / steps / 1e6
     text = (
         f"{f'dp = {replicas}' if replicas > 1 else f'cp = {sharing}'}: the recording is of one process and shows no exchange of gradients;"
         f" assumed are {megabytes:,.0f} MB a step in {counted(len(buckets) // steps, 'bucket')}, exchanged beside the backward pass over"
@@ -97,17 +84,7 @@ def replicate(
     )
     notes = (*layout.diagnostics, Diagnostic("exchange-assumed", text))
     changes = (*layout.changes, *((f"dp = {replicas} (measured: 1)",) if replicas > 1 else ()))
-    return Replicated(added, replace(layout, changes=changes, diagnostics=notes))
-
-
-def _weight_bytes(trace: Trace) -> int:
-    """Bytes of one weight: of the type that most multiplications and convolutions read; 4 where the trace does not say."""
-    found: Counter[str] = Counter()
-    for o, times in shapes_of(trace).counted():
-        if len(o.dtypes) > 1 and o.dtypes[1] and any(word in o.name for word in ("linear", "conv", "addmm")) and "backward" not in o.name:
-            found[o.dtypes[1]] += times
-    dtype = DType.parse(found.most_common(1)[0][0]) if found else None
-    return dtype.bytes if dtype is not None else DType.FP32.bytes
+    return replace(layout, assumed=(*layout.assumed, found.exchanged), changes=changes, diagnostics=notes)
 
 
 def gradient_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict[int, int]:
@@ -117,7 +94,7 @@ def gradient_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> d
         total[gradient.layer] += gradient.width * elements(gradient.shape)
     if total:
         return dict(total)
-    each = _weight_bytes(trace)
+    each = stream_width(trace)
     return {layer: each * n for layer, n in weights(layout.segmentation, position, trace).items() if n}
 
 
@@ -137,31 +114,6 @@ def ready_bytes(layout: MeasuredLayout, trace: Trace, position: int = 0) -> dict
         total[HEAD] = sum(gradient.width * elements(gradient.shape) for gradient in first)
         total[-1] = total.get(-1, 0) - total[HEAD]
     return total
-
-
-def _copies(placed: Placed, layout: MeasuredLayout, of_layer: dict[int, Extra]) -> dict[int, AddedTimes]:
-    """What copying the gradients into the buckets and back adds to tasks of the placed job: to the last ones of the layer whose gradients
-    they are, and for the way back to the last operator of the backward pass and to the first kernel after it. of_layer: what copying the
-    gradients of each layer takes."""
-    of_instance, kind = placed.instance, placed.graph.kind
-    more: Counter[int] = Counter()
-    for step in backward_ends(layout):
-        back = Extra()
-        for instance, layers in step.ready.items():
-            extra = sum((of_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
-            back += extra
-            _lengthen(more, np.flatnonzero(of_instance == instance), kind, extra)
-        _lengthen(more, np.flatnonzero(of_instance == step.end), kind, Extra(cpu=back.cpu))
-        following = np.flatnonzero((of_instance == step.end + 1) & (kind == Kind.KERNEL))[:1]
-        _lengthen(more, following, kind, Extra(device=back.device))
-    return {task: roughly(ns) for task, ns in more.items()}
-
-
-def _lengthen(more: Counter[int], tasks: Int64, kind: Int8, extra: Extra) -> None:
-    """Add the extra time to that of the last operator and of the last kernel among tasks, in place."""
-    for of_kind, ns in ((Kind.OPERATOR, extra.cpu), (Kind.KERNEL, extra.device)):
-        for task in tasks[kind[tasks] == of_kind][-1:].tolist():
-            more[task] += ns
 
 
 class BackwardEnd(NamedTuple):
@@ -191,14 +143,17 @@ def backward_ends(layout: MeasuredLayout, position: int = 0, exchanging: frozens
 def _backward_end(layout: MeasuredLayout, one_pass: list[tuple[int, Instance]]) -> BackwardEnd:
     """The end of a backward pass of these numbered instances."""
     ready: dict[int, Counter[int]] = defaultdict(Counter)
+    of_stage = bool(layout.recorded)  # of a new stage, which may have neither what is before the layers nor what is after them
     for layer, run in groupby(one_pass, key=lambda e: _label(layout, e).layer):
         if layer >= 0:
             for once in by_repetition(run):
                 ready[once[-1][0]][layer] += 1
         elif not ready:
             ready[list(run)[-1][0]][HEAD] += 1
+        else:
+            of_stage = False
     end = one_pass[-1][0]
-    ready[end][-1] += 1
+    ready[end][-1] += not of_stage
     return BackwardEnd(ready, end)
 
 
@@ -218,7 +173,7 @@ def buckets_of(
 
 
 def _filled(ready: dict[int, int], end: int) -> Iterator[Bucket]:
-    """Buckets from the bytes that are ready after each instance. end: the last instance of the backward pass."""
+    """GradientBuckets from the bytes that are ready after each instance. end: the last instance of the backward pass."""
     waiting, limit = 0, FIRST_BUCKET
     for instance, nbytes in sorted(ready.items()):
         waiting += nbytes
@@ -229,12 +184,60 @@ def _filled(ready: dict[int, int], end: int) -> Iterator[Bucket]:
         yield Bucket(end, max(waiting, 1), last=True)
 
 
-def _exchanges(placed: Placed, buckets: list[Bucket], times: list[AddedTimes]) -> Iterator[Addition]:
-    """A piece of added work for every bucket."""
-    for bucket, time in zip(buckets, times, strict=True):
-        filling = added_work(placed, bucket.after)
-        waiting = added_work(placed, bucket.after + 1)[:1] if bucket.last else filling[:0]
-        if len(filling) or len(waiting):
-            name = "all_reduce of gradients (assumed)"
-            after, before = tuple(filling[-1:].tolist()), tuple(waiting.tolist())
-            yield Addition(name, 0, "assumed exchange", time, after, before, bucket.after)
+class GradientBuckets:
+    """The exchanges of gradients of all ranks of a layout, in buckets. of_rank: the buckets of each. exchanging: by position the pieces in
+    which the recording exchanged gradients, so that their passes do. time: what the exchange of so many bytes takes."""
+
+    def __init__(
+        self,
+        layout: MeasuredLayout,
+        job: Job,
+        shaped: Job,
+        accelerator: Accelerator | None,
+        time: Callable[[int], AddedTimes],
+        exchanging: Sequence[frozenset[int]] = (),
+    ) -> None:
+        self.layout, self.time = layout, time
+        recorded = layout.recorded or range(len(layout.ranks))
+        self.exchanging = exchanging or [frozenset()] * len(layout.ranks)
+        self.of_rank: list[list[Bucket]] = []
+        self.copies: list[dict[int, Extra]] = []
+        for position, rank in enumerate(recorded):
+            trace, after = job.traces[rank], shaped.traces[rank]
+            self.of_rank.append(list(buckets_of(layout, ready_bytes(layout, after, position), position, self.exchanging[position])))
+            self.copies.append(accumulation(layout, position, trace, accelerator, passes=2, after=after))
+
+    def exchanged(self, placed: Placed) -> Iterator[Addition]:
+        """A piece of added work for every bucket, the last of a pass with what copying its gradients into the buckets and back takes."""
+        for position, buckets in enumerate(self.of_rank):
+            ends = iter(backward_ends(self.layout, position, self.exchanging[position]))
+            for before_it, bucket in zip([None, *buckets], buckets, strict=False):
+                filling = added_work(placed, bucket.after)
+                waiting = added_work(placed, bucket.after + 1)[:1] if bucket.last else filling[:0]
+                since = before_it.after if before_it is not None else -1
+                copies = _copies(placed, self.copies[position], next(ends), since) if bucket.last else ()
+                if len(filling) or len(waiting):
+                    name, after, before = "all_reduce of gradients (assumed)", tuple(filling[-1:].tolist()), tuple(waiting.tolist())
+                    yield Addition(
+                        name, position, "assumed exchange", self.time(bucket.nbytes), after, before, bucket.after,
+                        group=len(placed.graph.ranks), copies=copies,
+                    )  # fmt: skip
+
+
+def _copies(placed: Placed, of_layer: Mapping[int, Extra], step: BackwardEnd, since: int) -> tuple[tuple[int, int], ...]:
+    """What copying the gradients of a backward pass into the buckets and back adds to tasks of the placed job: to the last ones of the
+    layer whose gradients they are, and for the way back to the last operator of the pass and to the first kernel after it. of_layer: what
+    copying the gradients of each layer takes. since: the instance behind which the last bucket begins: those before it are copied back
+    while it is exchanged."""
+    of_instance, kind = placed.instance, placed.graph.kind
+    out: list[tuple[int, int]] = []
+    back = Extra()
+    for instance, layers in step.ready.items():
+        extra = sum((of_layer.get(layer, NOTHING) for layer in layers.elements()), NOTHING)
+        back += extra if instance > since else Extra(cpu=extra.cpu)
+        tasks = np.flatnonzero(of_instance == instance)
+        for of_kind, ns in ((Kind.OPERATOR, extra.cpu), (Kind.KERNEL, extra.device)):
+            out += [(task, ns) for task in tasks[kind[tasks] == of_kind][-1:].tolist()]
+    operators = np.flatnonzero((of_instance == step.end) & (kind == Kind.OPERATOR))[-1:]
+    kernels = np.flatnonzero((of_instance == step.end + 1) & (kind == Kind.KERNEL))[:1]
+    return (*out, *((task, back.cpu) for task in operators.tolist()), *((task, back.device) for task in kernels.tolist()))

@@ -11,7 +11,6 @@ all of them at once, which holds only where they were all under way together (`g
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from enum import StrEnum
@@ -157,21 +156,14 @@ def _size(facts: Collectives, index: Int64, world: int | None, given: int) -> in
     known = ABSENT if facts.size is None else int(facts.size[index].max())
     if known > 0:
         return known
-    members = _members(facts, index)
+    members = facts.members(int(index[0]))
     return len(members) if members else world if world is not None else given
 
 
 def _members_given(facts: Collectives, index: Int64, world: int | None, ranks: Sequence[int]) -> bool:
     """Whether all ranks of a group were given, as far as is known."""
-    members = _members(facts, index)
+    members = facts.members(int(index[0]))
     return set(members) <= set(ranks) if members else world in (None, len(ranks))
-
-
-def _members(facts: Collectives, index: Int64) -> list[int]:
-    """The ranks that the name of a group lists; [] where it lists none, or not all of them."""
-    group = int(facts.group[index[0]])
-    listed = re.search(r"\[([\d, ]+)\]", facts.groups[group]) if group >= 0 else None
-    return [int(rank) for rank in listed.group(1).split(",")] if listed else []
 
 
 def _match_group(facts: Collectives, issued: _Issued, by_rank: dict[int, Int64], complete: bool, out: Matching) -> None:

@@ -12,7 +12,7 @@ from lumos.changes.changes import Changes
 from lumos.changes.hardware import network
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
-from lumos.changes.layout.placed import add_work
+from lumos.changes.layout.placed import Launching, add_work
 from lumos.changes.layout.rates import rates_of
 from lumos.changes.settings import parse_settings
 from lumos.changes.structure import changed_layout
@@ -115,7 +115,7 @@ def test_every_layer_sums_the_stream_after_attention_and_feed_forward_in_both_pa
     stream = int(collective(CollectiveKind.ALL_REDUCE, 2, TOKENS * 512 * 2, load_cluster("h100")).time)
     assert {a.times.best for a in found} == {stream}
     check_graph(add_work(placed, found).graph)
-    launched = add_work(placed, found, [1000.0])  # an operator takes 1 us of the CPU, calling an exchange eight times that
+    launched = add_work(placed, found, [Launching(1000.0, 8000.0)])  # ns of the CPU, for an operator and for calling an exchange
     before, after = (p.graph.duration[: len(placed.source)] for p in (placed, launched))
     assert sorted(after[before != after] - before[before != after]) == [8000] * len(found)
     assert not placed.graph.on_device[before != after].any()

@@ -21,7 +21,7 @@ from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective_model import collective
 from lumos.cost.memory_bound_model import moved
-from lumos.errors import LumosError
+from lumos.errors import LumosError, UsageError
 from lumos.graph.build import build
 from lumos.segment.segment import segment
 from lumos.trace import read
@@ -41,10 +41,11 @@ REDUCED = {
 }
 GATHERED = REDUCED | {"Collective name": "_allgather_base", "In msg nelems": BYTES // 8, "Out msg nelems": BYTES // 4}
 SENT = REDUCED | {"Collective name": "broadcast"}
+SCATTERED = REDUCED | {"Collective name": "_reduce_scatter_base", "Out msg nelems": BYTES // 4}
 H100 = load_cluster("h100")
 
 
-def replicas(tmp_path, *, exchange=True, gathers=False, again=True, sends=False, steps=1, blocks=0, updated=()):
+def replicas(tmp_path, *, exchange=True, reduced=REDUCED, gathers=False, again=True, sends=False, steps=1, blocks=0, updated=()):
     """Steps of two replicas: two linear layers of 1 ms forward and 2 ms backward, a copy of the gradients of 1 ms by DDP's reducer, their
     exchange of 0.3 ms, and 0.5 ms of optimizer, all on one stream. gathers: also gathers of 0.7 ms before each layer's passes; again:
     before the backward ones, too. sends: also broadcasts of 0.4 ms after the optimizer. blocks: how many layers instead, each with a norm
@@ -61,7 +62,7 @@ def replicas(tmp_path, *, exchange=True, gathers=False, again=True, sends=False,
         work = [each for pair in zip([*forward, *backward], work, strict=True) for each in pair]
         work = work if again else [each for each in work if each[0] != "c10d::gather"]
     if exchange:
-        work += [("torch::distributed::reducer::mul_out", 1000, -1, {}), ("c10d::allreduce_", 300, -1, REDUCED)]
+        work += [("torch::distributed::reducer::mul_out", 1000, -1, {}), ("c10d::allreduce_", 300, -1, reduced)]
     shapes = {"Input Dims": list(updated), "Input type": ["float"] * len(updated)} if updated else {}
     work += [("aten::add_", 500, -1, shapes)]
     work += [("c10d::broadcast_", 400, -1, SENT)] if sends else []
@@ -74,7 +75,8 @@ def replicas(tmp_path, *, exchange=True, gathers=False, again=True, sends=False,
         call, shown = {**ids, "correlation": i}, facts if "Input Dims" in facts else {}
         inside = {} if "Input Dims" in facts else facts
         free = max(free, at + 5)
-        reduces = {"allreduce": "AllReduce_Sum_f32", "broadcast": "Broadcast"}.get(inside.get("Collective name"), "AllGather")
+        kinds = {"allreduce": "AllReduce_Sum_f32", "broadcast": "Broadcast", "_reduce_scatter_base": "ReduceScatter_Sum_f32"}
+        reduces = kinds.get(inside.get("Collective name"), "AllGather")
         kernel = f"ncclDevKernel_{reduces}_RING_LL" if inside else f"kernel of {name}"
         rows = [("cpu_op", name, thread, at, 8, {**ids, **shown, **seq}), ("cuda_runtime", "cudaLaunchKernel", thread, at + 1, 3, call)]
         if thread == 2 and "evaluate_function" not in name:
@@ -149,6 +151,40 @@ def test_a_process_alone_becomes_one_of_eight_that_share_their_parameters(tmp_pa
     assert "exchange-assumed" not in {d.code for d in answer.diagnostics}
 
 
+def test_two_sets_of_four_share_their_parameters_and_add_up_their_gradients(tmp_path):
+    """A quarter of the update and of the first copy; after the last scatter a quarter of its gradients is added up by every fourth rank."""
+    answer = step(job_of(tmp_path, (2048, 2048), (2048, 2048)), "dp=8", "zero=3", "shard=4")
+    gather, scatter = (int(collective(kind, 4, BYTES, H100).time) for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER))
+    total = int(collective(CollectiveKind.ALL_REDUCE, 2, BYTES // 4, H100).time)
+    expected = 6_000_000 + 500_000 / 4 + copied(BYTES // 4) + gather + 6 * copied(BYTES) + scatter + total
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(expected, abs=50_000)
+    assert answer.changes == ("zero = 3 (measured: 0)", "dp = 8 (measured: 1)", "shard = 4 (measured: 1)")
+    assert "8 replicas in sets of 4" in next(d.message for d in answer.diagnostics if d.code == "sharding-assumed")
+
+
+def test_recorded_shards_become_a_set_and_their_gradients_are_added_up(tmp_path):
+    """Two recorded replicas become two sets of two, which gather and scatter as before. What adds up each rank's half of the gradients of
+    both layers takes as much longer than modelled as the recorded gathers of as many bytes, and the update waits for it."""
+    answer = step(replicas(tmp_path, gathers=True, reduced=SCATTERED), "dp=4", "shard=2")
+    slower = 700_000 / float(collective(CollectiveKind.ALL_GATHER, 2, BYTES, H100).time)
+    total = slower * int(collective(CollectiveKind.ALL_REDUCE, 2, BYTES, H100).time)
+    assert 1e9 * answer.outcome.step_time_s == pytest.approx(1e9 * answer.base.step_time_s + total, abs=5_000)
+    assert answer.changes == ("dp = 4 (measured: 2)", "shard = 2 (measured: 4)")
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("shard=2",), "with zero = 0 no parameters are shared; ask for zero=3 as well"),
+        (("zero=3", "shard=3"), "must divide the 2 replicas"),
+        (("zero=3", "shard=1"), "be 2 or more"),
+    ],
+)
+def test_sets_that_cannot_be_had_are_refused(tmp_path, words, why):
+    with pytest.raises(UsageError, match=why):
+        step(replicas(tmp_path), *words)
+
+
 def test_a_process_alone_that_updates_a_part_exchanges_gradients_and_parameters(tmp_path):
     """Of two replicas each updates one layer, in half of 0.5 ms, and sends it to the other, beside what buckets of gradients add."""
     found = job_of(tmp_path, (2048, 2048), (2048, 2048))
@@ -209,12 +245,13 @@ def test_every_layer_of_more_has_exchanges_of_its_own(tmp_path):
 
 def test_the_buckets_of_more_layers_follow_their_passes(tmp_path):
     """The gradients of the last layer fill a bucket, those of the two before it another. Only the exchange of the first layer's is in
-    nobody's shadow, as much longer than modelled as the recorded gathers, and the way back of its copy. The update of all weights takes
-    2 ms, as half of those of two layers took 0.5 ms."""
+    nobody's shadow, as much longer than modelled as the recorded gathers. All gradients are copied there,
+    and those of the first layer back when all else is done. The update of all weights takes 2 ms, as half of those of two layers took
+    0.5 ms."""
     answer = step(replicas(tmp_path, steps=4, gathers=True), "zero=0", "layers=4")
     slower = 700_000 / float(collective(CollectiveKind.ALL_GATHER, 2, BYTES, H100).time)
     exchanged = slower * int(collective(CollectiveKind.ALL_REDUCE, 2, BYTES, H100).time)
-    expected = 12_000_000 + copied(BYTES) + copied(2 * BYTES) + copied(BYTES) + exchanged + copied(BYTES) + 2_000_000
+    expected = 12_000_000 + 5 * copied(BYTES) + exchanged + 2_000_000
     assert 1e9 * answer.outcome.step_time_s == pytest.approx(expected, abs=5_000)
 
 
@@ -222,7 +259,7 @@ def test_the_recorded_exchange_shows_the_links(tmp_path):
     job, graph = replicas(tmp_path)
     modelled = int(collective(CollectiveKind.ALL_REDUCE, 2, 2 * BYTES, H100).time)
     assert rates_of(measured_layout(segment(graph, job)), job.traces, H100.accelerator, H100).links == {
-        2: ((2 * BYTES, 300_000 / modelled),)
+        (2, 1): ((2 * BYTES, 300_000 / modelled),)
     }
 
 

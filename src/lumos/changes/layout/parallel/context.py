@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.measured_layout import rewriting
-from lumos.changes.layout.placed import EXCHANGE_CALLS, AddedTimes, Addition, next_on_processor
+from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
 from lumos.changes.layout.prices import TaskPrices, exactly
 from lumos.changes.layout.regroup import GroupExchange, recorded_exchange, regrouping
 from lumos.changes.layout.rescale import holding, modelled, operator_rows
@@ -309,8 +309,8 @@ def _assumed(calls: Mapping[int, _Call], ranks: int, ratio: float, rates: Rates,
         where = int(rank[task]), "assumed exchange of keys"
         name = f"exchange of {'gradients of ' if call.backward else ''}keys and values (assumed)"
         instance, exchanges = int(placed.instance[task]), ranks + 1 if call.backward else 1
-        yield Addition(name, *where, times, (task,), waiting, instance, calls=EXCHANGE_CALLS * exchanges)
-        yield Addition("merging of parts of attention (assumed)", *where, merging, (task,), waiting, instance, calls=kernels)
+        yield Addition(name, *where, times, (task,), waiting, instance, exchanges=exchanges)
+        yield Addition("merging of parts of attention (assumed)", *where, merging, (task,), waiting, instance, kernels=kernels, exchanges=0)
 
 
 def _times(backward: bool, nbytes: int, outputs: float, ranks: int, part: int, rates: Rates) -> tuple[AddedTimes, AddedTimes, int]:

@@ -86,7 +86,8 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     """
     shown = [_experts(layout, position, trace) for position, trace in enumerate(job.traces)]
     rows = _sent(layout)
-    measured = _usual(layout, rows) or 1
+    facts = layout.segmentation.graph.collectives
+    measured = (0 if facts is None else facts.usual_size(rows)) or 1
     if not any(each.number for each in shown):
         raise LumosError(
             f"--set ep: {job.traces[0].path} shows no experts whose weights are multiplied together (grouped_mm, with shapes); experts that"
@@ -182,14 +183,6 @@ def _sent(layout: MeasuredLayout) -> Int64:
     return np.flatnonzero(in_layer & exchanges & (facts.size > 1))
 
 
-def _usual(layout: MeasuredLayout, rows: Int64) -> int:
-    """The usual size of the groups of collectives; 0 for none."""
-    facts = layout.segmentation.graph.collectives
-    if facts is None or facts.size is None or not len(rows):
-        return 0
-    return int(np.bincount(facts.size[rows]).argmax())
-
-
 def _replicas(layout: MeasuredLayout, found: Sequence[Exchanged]) -> int:
     """How many replicas the job has, but for its experts: the size of the largest group that exchanges gradients."""
     facts = layout.segmentation.graph.collectives
@@ -283,7 +276,7 @@ def _own_gradients(
         task, size = int(facts.task[row]), int(facts.size[row])
         before = recorded_exchange(facts, row, size)
         if measured == 1 and size == replicas and in_layer[task]:
-            parts = [before.of(1 - share), before.of(share / count, replicas // count)]
+            parts = [before.of(1 - share), before.of(share / count, replicas // count, count)]
         elif measured > 1 and size == replicas // measured and size != replicas:
             parts = [before.of(measured / count, replicas // count)]
         else:
@@ -343,5 +336,5 @@ def _assumed(
         after, waiting = (tuple(t for t in (each,) if t >= 0) for each in (earlier, later))
         exchange, copied = times[site.nbytes]
         where, instance = (rank, "assumed exchange of tokens"), int(placed.instance[task])
-        yield Addition("copy of tokens (assumed)", *where, copied, after, waiting, instance, calls=4)
+        yield Addition("copy of tokens (assumed)", *where, copied, after, waiting, instance, kernels=4, exchanges=0)
         yield Addition("all_to_all of tokens (assumed)", *where, exchange, after, waiting, instance, group=ranks)

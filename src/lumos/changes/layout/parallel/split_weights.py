@@ -52,22 +52,22 @@ def share_weights(
     mine = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
     prices.start_again(before.prices, np.union1d(updates, exchanged.copies), share)
-    _share_exchanges(prices, before, exchanged, share, cluster)
+    _share_exchanges(prices, before, exchanged, (share, ranks), cluster)
     inside, tables = _accumulated(before, position, trace)
     prices.start_again(before.prices, inside, exactly(1 / ranks))
     prices.start_again(before.prices, tables, Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
 
 
-def _share_exchanges(prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, share: Ratio, cluster: Cluster) -> None:
-    """Let replicas exchange a rank's part of weights and gradients, in place."""
+def _share_exchanges(prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, part: tuple[Ratio, int], cluster: Cluster) -> None:
+    """Let replicas exchange a rank's part of weights and gradients, in place. part: how large it is, and among how many ranks."""
     facts = before.segmentation.graph.collectives
     if facts is None or facts.size is None:
         return
     tasks = np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))
-    regrouped = regrouping(cluster)
+    regrouped, (share, ranks) = regrouping(cluster), part
     for row in np.flatnonzero(np.isin(facts.task, tasks) & (facts.nbytes > 0) & (facts.size > 1)).tolist():
         whole = recorded_exchange(facts, row, int(facts.size[row]))
-        ratio = Ratio(*(regrouped(whole, whole.of(part)).best for part in share[:3]))
+        ratio = Ratio(*(regrouped(whole, whole.of(times, apart=ranks)).best for times in share[:3]))
         prices.start_again(before.prices, facts.task[row : row + 1].astype(np.int64), ratio)
 
 

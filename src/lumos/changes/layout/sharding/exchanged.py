@@ -9,6 +9,7 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.activations import gathered, of_stream
+from lumos.changes.layout.regroup import recorded_exchange
 from lumos.graph.table import Kind
 from lumos.segment.weights import weights
 from lumos.trace.table import ABSENT, Category
@@ -35,7 +36,9 @@ class Exchanged:
     gathers: all-gathers of parameters in the passes; again: those of them in backward passes. gradients: other exchanges of backward passes
     that move no activations. copies: the kernels that copy around the exchanges; unpacked: those of them in backward passes that belong to
     gathers. updated: exchanges of parameters between replicas that each update a part of them. updates: the optimizer's kernels.
-    replicas: the size of the groups; 0 where there are none. of_unknown_size: whether backward passes reduce something in groups of which
+    replicas: how many there are; 0 where there are none. shards: how many of them share their states, where not all do in `sets`, between
+    which sums: those of the gradients are exchanged that add up parts of them. apart: how far ranks that share states are apart.
+    of_unknown_size: whether backward passes reduce something in groups of which
     the recording does not say how large they are.
     """
 
@@ -45,17 +48,18 @@ class Exchanged:
         rank, phase = segmentation.owners.rank, segmentation.phase
         none = np.empty(0, np.int64)
         self.gathers = gathered(layout, position, weights(segmentation, position, trace), stream)
-        self.again = self.gradients = self.copies = self.unpacked = self.updated = none
+        self.again = self.gradients = self.sums = self.copies = self.unpacked = self.updated = none
         self.updates = np.flatnonzero((rank == position) & (phase == Phase.OPTIMIZER) & (graph.kind == Kind.KERNEL))
         facts = graph.collectives
-        self.replicas, self.of_unknown_size = 0, False
+        self.replicas, self.sets, self.apart, self.of_unknown_size = 0, 1, 1, False
         if facts is None or facts.size is None:
             return
         activations = np.isin(np.arange(len(facts.task)), stream)
         reduces = facts.of_kind(CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE_SCATTER)
         own = (rank[facts.task] == position) & ~activations
         mine = own & (facts.size > 1)
-        reducing = reduces & (phase[facts.task] == Phase.BACKWARD)
+        late = facts.of_kind(CollectiveKind.REDUCE_SCATTER) & (phase[facts.task] == Phase.OPTIMIZER) & bool(len(self.gathers))
+        reducing = reduces & (phase[facts.task] == Phase.BACKWARD) | late  # what is outside the layers, when the backward pass is done
         self.of_unknown_size = bool((own & reducing & (facts.size == ABSENT)).any())
         chosen = mine & reducing
         if len(self.gathers):  # what is outside the layers is gathered, too
@@ -65,13 +69,24 @@ class Exchanged:
         sends = facts.of_kind(*_OF_PARAMETERS)
         self.updated = np.sort(facts.task[mine & sends & (phase[facts.task] == Phase.OPTIMIZER)]).astype(np.int64)
         self.gradients = np.sort(facts.task[chosen]).astype(np.int64)
-        groups = facts.size[chosen]
-        self.replicas = int(np.bincount(groups).argmax()) if len(groups) else 0
+        scatters = chosen & facts.of_kind(CollectiveKind.REDUCE_SCATTER)
+        parts = facts.nbytes[scatters] // facts.size[scatters]  # what a rank has of them
+        summed = chosen & facts.of_kind(CollectiveKind.ALL_REDUCE) & np.isin(facts.nbytes, parts)
+        self.sums = np.sort(facts.task[summed]).astype(np.int64)
+        others = np.flatnonzero(chosen & ~summed)
+        self.sets = facts.usual_size(np.flatnonzero(summed)) or 1
+        self.replicas = facts.usual_size(others) * self.sets
+        self.apart = recorded_exchange(facts, int(others[0]), 2).stride if len(others) else 1
         launch = segmentation.owners.launch
         launched = np.flatnonzero((rank == position) & (graph.kind != Kind.COLLECTIVE) & graph.on_device & (launch >= 0))
         self.copies = launched[_inside(graph, trace, launch[launched], _COPIES)]
         unpacked = launched[_inside(graph, trace, launch[launched], _UNPACKED)]
         self.unpacked = unpacked[phase[unpacked] == Phase.BACKWARD]
+
+    @property
+    def shards(self) -> int:
+        """How many replicas share their states."""
+        return self.replicas // self.sets
 
     @property
     def stage(self) -> int:

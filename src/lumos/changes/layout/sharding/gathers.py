@@ -24,15 +24,37 @@ if TYPE_CHECKING:
 
 
 class Unit(NamedTuple):
-    """What the exchanges of one layer, or of all that is outside (-1), take. gather: with the copy of the rank's own part into place."""
+    """What the exchanges of one layer, or of all that is outside (-1), take. gather: with the copy of the rank's own part into place.
+    total: the sum of the rank's part over all sets of ranks that share their states; None where these are one."""
 
     gather: AddedTimes
     unpack: AddedTimes
     pack: AddedTimes
     scatter: AddedTimes
+    total: AddedTimes | None
 
 
-def units_of(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates) -> list[dict[int, Unit]]:
+class Sharing(NamedTuple):
+    """How replicas share their states: `shards` of them, `apart` ranks from each other, in each of `sets`."""
+
+    shards: int
+    sets: int
+    apart: int
+
+    def total(self, nbytes: int, rates: Rates) -> AddedTimes | None:
+        """What it takes to add up a rank's part of so many bytes over all sets; None where there is one."""
+        each, apart = nbytes // self.shards, self.apart * self.shards
+        return rates.exchange(CollectiveKind.ALL_REDUCE, self.sets, each, apart) if self.sets > 1 else None
+
+    def add_total(
+        self, rank: int, time: AddedTimes, after: int, before: tuple[int, ...], instance: int, follows: tuple[int, ...] = ()
+    ) -> Addition:
+        """The exchange that adds up a rank's part over all sets."""
+        name, lane, apart = "all_reduce of gradients (assumed)", "assumed all_reduce", self.apart * self.shards
+        return Addition(name, rank, lane, time, (after,), before, instance, follows, self.sets, apart)
+
+
+def units_of(layout: MeasuredLayout, job: Job, sharing: Sharing, rates: Rates) -> list[dict[int, Unit]]:
     """What the exchanges of every layer take, by position of the rank."""
     out = []
     for position, trace in enumerate(job.traces):
@@ -40,10 +62,12 @@ def units_of(layout: MeasuredLayout, job: Job, replicas: int, rates: Rates) -> l
         for layer, nbytes in gradient_bytes(layout, trace, position).items():
             copied = rates.copy(nbytes)
             gather, scatter = (
-                rates.exchange(kind, replicas, nbytes) for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
+                rates.exchange(kind, sharing.shards, nbytes, sharing.apart)
+                for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER)
             )
-            part = rates.copy(nbytes // replicas)
-            units[layer] = Unit(AddedTimes(*map(sum, zip(part, gather, strict=True))), copied, copied, scatter)
+            part = rates.copy(nbytes // sharing.shards)
+            gather = AddedTimes(*map(sum, zip(part, gather, strict=True)))
+            units[layer] = Unit(gather, copied, copied, scatter, sharing.total(nbytes, rates))
         out.append(units)
     return out
 
@@ -60,18 +84,20 @@ class _Run(NamedTuple):
 
 
 class _Additions:
-    """The additions so far, and the rank that they are of, among `world`."""
+    """The additions so far, and the rank that they are of."""
 
-    def __init__(self, world: int) -> None:
+    def __init__(self, sharing: Sharing) -> None:
         self.all: list[Addition] = []
-        self.rank, self.world = -1, world
+        self.rank, self.sharing = -1, sharing
 
     def copy(
         self, name: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...]
     ) -> int:
         """Add a copy on the device; returns its position."""
         self.all.append(
-            Addition(f"copy of {name} (assumed)", self.rank, "assumed copies", time, after, before, run.instance, follows, calls=1)
+            Addition(
+                f"copy of {name} (assumed)", self.rank, "assumed copies", time, after, before, run.instance, follows, kernels=1, exchanges=0
+            )
         )
         return len(self.all) - 1
 
@@ -80,7 +106,8 @@ class _Additions:
     ) -> int:
         """Add an exchange between the replicas; returns its position."""
         lane = f"assumed {name.split()[0]}"
-        self.all.append(Addition(f"{name} (assumed)", self.rank, lane, time, after, before, run.instance, follows, self.world))
+        group, apart = self.sharing.shards, self.sharing.apart
+        self.all.append(Addition(f"{name} (assumed)", self.rank, lane, time, after, before, run.instance, follows, group, apart))
         return len(self.all) - 1
 
 
@@ -92,9 +119,11 @@ class Added(NamedTuple):
     scatters: bool
 
 
-def gathers(layout: MeasuredLayout, units: list[dict[int, Unit]], added: Added, placed: Placed) -> Iterator[Addition]:
+def gathers(
+    layout: MeasuredLayout, units: list[dict[int, Unit]], sharing: Sharing, added: Added, placed: Placed
+) -> Iterator[Addition]:
     """The exchanges of FSDP2 in every step, as far as they are to be added."""
-    out = _Additions(len(layout.ranks))
+    out = _Additions(sharing)
     for rank, runs in enumerate(_runs(layout, placed)):
         unpacked: tuple[int, ...] = ()
         out.rank = rank
@@ -112,7 +141,10 @@ def gathers(layout: MeasuredLayout, units: list[dict[int, Unit]], added: Added, 
             if added.scatters and run.phase == Phase.BACKWARD and not run.inner and (run.layer >= 0 or ends):
                 then = (following.first,) if following is not None else ()
                 packed = out.copy("gradients", unit.pack, (run.last,), then, run, ())
-                out.exchange("reduce_scatter of gradients", unit.scatter, (run.last,), then if ends else (), run, (packed,))
+                waiting = then if ends else ()
+                got = out.exchange("reduce_scatter of gradients", unit.scatter, (run.last,), waiting, run, (packed,))
+                if unit.total is not None:
+                    out.all.append(sharing.add_total(rank, unit.total, run.last, waiting, run.instance, (got,)))
     return iter(out.all)
 
 

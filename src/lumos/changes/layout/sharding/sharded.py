@@ -7,6 +7,10 @@ part. With zero = 2 the parameters stay after the forward pass, so the backward 
 With zero = 0 the gradients are copied into buckets (`replicated`), exchanged and copied back, and the optimizer updates all weights (DDP).
 With zero = 1 it updates a part, and sends it to the others (`updates`).
 
+Of zero = 2 and 3 the replicas can share their states in sets of fewer than all (hybrid sharding, a mesh of two dimensions in FSDP2): the
+ranks of a set are neighbours, gather and scatter among themselves, and then add up their part of the gradients with the ranks of the other
+sets that have the same part, on a stream of its own, before the update.
+
 Exchanges take the time of the model of a collective over the stated or usual link, as much longer or shorter as the recorded exchanges
 take (`rates`). They take nothing from the work beside them, and the CPU
 as long as calling exchanges does in public traces (`placed`). The recorded exchanges that the other stage does not have, and the copies
@@ -20,28 +24,26 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.placed import AddedTimes, Addition, added_work
 from lumos.changes.layout.prices import Ratio, TaskPrices
-from lumos.changes.layout.replicated import buckets_of, ready_bytes
+from lumos.changes.layout.regroup import recorded_exchange, regrouping
+from lumos.changes.layout.replicated import GradientBuckets
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
-from lumos.changes.layout.sharding.gathers import Added, gathers, units_of
+from lumos.changes.layout.sharding.gathers import Added, Sharing, gathers, units_of
 from lumos.changes.layout.sharding.updates import largest_part, parameters_of, sending, sent
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError
-from lumos.segment.weights import gradients
+from lumos.errors import LumosError, UsageError
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import Assumed, MeasuredLayout
-    from lumos.changes.layout.placed import Placed
+    from lumos.changes.layout.placed import AddedTimes, Addition, Placed
     from lumos.changes.layout.rates import Rates
-    from lumos.changes.layout.replicated import Bucket
     from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.trace.table import Int64, Job
 
@@ -54,59 +56,135 @@ _EXCHANGES = {
 }
 
 
-def sharded(layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, stage: int, copies: int = 1) -> MeasuredLayout:
-    """The layout of replicas with a stage of ZeRO, 0 to 3, in place of the recorded one. shaped: the traces with the shapes of the changed
-    job. copies: of how many replicas a process that was recorded alone becomes one.
+def sharded(
+    layout: MeasuredLayout, job: Job, shaped: Job, rates: Rates | None, wanted: Mapping[str, int], replicas: int | None = None
+) -> MeasuredLayout:
+    """The layout of replicas with another stage of ZeRO, 0 to 3, or in other sets of them that share their states. wanted: `zero`
+    and `shard`, where they change, and what else does. shaped: the traces with the shapes of the changed job. replicas: of how many the
+    prices of the layout are, or of how many a process that was recorded alone becomes one; None for as many as were recorded.
 
     What is added has its place among the instances of the layout, so every change of these comes before.
 
-    Raises LumosError where the recording has no replicas, where it does not show their weights, and where device or links are not known.
+    Raises LumosError where the recording has no replicas, where it does not show their weights, and where device or links are not known,
+    and UsageError where the sets cannot be had.
     """
     found = exchanged_by_rank(layout, job)
-    replicas = max(copies, *(f.replicas for f in found))
+    measured, apart = max(f.stage for f in found), max(f.apart for f in found)
+    stage = wanted.get("zero", measured)
+    asked = f"zero={stage}" if "zero" in wanted else f"shard={wanted['shard']}"
+    recorded = max(f.replicas for f in found)
+    replicas = recorded if replicas is None else replicas
     if replicas < 2:
         if any(f.of_unknown_size for f in found):
             raise LumosError(
-                f"--set zero={stage}: the recording does not say how many ranks its exchanges of gradients join, so it is unknown which of"
+                f"--set {asked}: the recording does not say how many ranks its exchanges of gradients join, so it is unknown which of"
                 " them share their parameters; record with a current PyTorch, which writes the group of every collective"
             )
         raise LumosError(
-            f"--set zero={stage}: the recording shows no replicas that exchange gradients or gather parameters in their passes; record two"
+            f"--set {asked}: the recording shows no replicas that exchange gradients or gather parameters in their passes; record two"
             " of them or more, with record_shapes=True, or say of how many one process becomes one, with --set dp=N"
         )
-    measured = max(f.stage for f in found)
-    change = f"zero = {stage} (measured: {measured})"
-    if stage == measured:
-        return replace(layout, changes=(*layout.changes, change))
+    old = Sharing(1 if measured < 2 else max(f.shards for f in found), max(f.sets for f in found), apart)
+    if old.sets == 1 and measured >= 2:
+        old = old._replace(shards=replicas)  # with the prices of as many
+    new = _wanted_sets(wanted, stage, replicas, old)
+    changes = [f"zero = {stage} (measured: {measured})"] if "zero" in wanted else []
+    changes += [f"dp = {wanted['dp']} (measured: 1)"] if recorded < 2 and "dp" in wanted and stage >= 2 else []
+    changes += [f"shard = {new.shards} (measured: {old.shards})"] if "shard" in wanted else []
+    if stage == measured and new == old:
+        return replace(layout, changes=(*layout.changes, *changes))
     if rates is None:
-        raise LumosError(f"--set zero={stage}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
+        raise LumosError(f"--set {asked}: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     prices = layout.prices.copy()
     parameters = [parameters_of(layout, trace, position) for position, trace in enumerate(shaped.traces)]
     for trace, own in zip(job.traces, parameters, strict=True):
         if not own and (stage == 1 or max(measured, stage) >= 2):
             raise LumosError(
-                f"--set zero={stage}: {trace.path} does not show the shapes of the weights, so it is not known how many bytes its replicas"
+                f"--set {asked}: {trace.path} does not show the shapes of the weights, so it is not known how many bytes its replicas"
                 " would exchange; record with record_shapes=True"
             )
+    totals: list[dict[int, AddedTimes]] = []
     for position, (each, own) in enumerate(zip(found, parameters, strict=True)):
-        prices.leave_out(_whole_units(layout, position, _gone(each, measured, stage)))
-        _share(prices, each.updates, (measured, stage), largest_part(own, replicas), replicas)
-    shown = "is of one process" if copies > 1 else f"shows zero = {measured}"
+        gone = _gone(each, measured, stage)
+        prices.leave_out(_whole_units(layout, position, np.union1d(gone, each.sums) if new.sets == 1 else gone))
+        parts = largest_part(own, replicas), 1 / replicas
+        share = _share(measured, old, parts), _share(stage, new, parts)
+        prices.multiply(each.updates, Ratio(share[1][0] / share[0][0], *sorted(b / a for a, b in zip(*share, strict=True))))
+        totals.append(_in_other_sets(prices, layout, each, old, new, rates) if min(measured, stage) >= 2 and new != old else {})
+    shown = "is of one process" if recorded < 2 else f"shows zero = {measured}" + (f" in sets of {old.shards}" if old.sets > 1 else "")
+    sets = f" in sets of {new.shards}, which add up their gradients" if new.sets > 1 else ""
     text = (
-        f"zero = {stage}: the recording {shown}; assumed are {_EXCHANGES[stage]} between {replicas} replicas over the links"
-        f" of {rates.cluster.name}, beside the passes"
+        f"{asked.replace('=', ' = ')}: the recording {shown}; assumed are {_EXCHANGES[stage]} between {replicas} replicas{sets}, over the"
+        f" links of {rates.cluster.name}, beside the passes"
     )
     return replace(
         layout,
         prices=prices,
         assumed=(
             *layout.assumed,
-            *_exchanges_of_passes(layout, shaped, found, replicas, rates, measured, stage),
+            *_exchanges_of_passes(layout, (job, shaped), found, (replicas, new), rates, (measured, stage)),
             *([partial(sent, [f.updates for f in found], [sending(own, replicas, rates) for own in parameters])] if stage == 1 else []),
+            *([partial(_added_up, totals, [f.updates_of_parts for f in found], new)] if any(totals) else []),
         ),
-        changes=(*layout.changes, change),
+        changes=(*layout.changes, *changes),
         diagnostics=(*layout.diagnostics, Diagnostic("sharding-assumed", text)),
     )
+
+
+def _wanted_sets(wanted: Mapping[str, int], stage: int, replicas: int, old: Sharing) -> Sharing:
+    """How the replicas are to share their states. Raises UsageError where they cannot."""
+    if stage < 2:
+        if "shard" in wanted:
+            raise UsageError(f"--set shard={wanted['shard']}: with zero = {stage} no parameters are shared; ask for zero=3 as well")
+        return Sharing(1, 1, old.apart)
+    shards = wanted.get("shard", old.shards if old.sets > 1 else replicas)
+    if replicas % shards or shards < 2:
+        raise UsageError(f"--set shard={shards}: must divide the {replicas} replicas, and be 2 or more (zero=0 shares nothing)")
+    return Sharing(shards, replicas // shards, old.apart)
+
+
+def _share(stage: int, sharing: Sharing, parts: tuple[float, float]) -> tuple[float, float]:
+    """The share of all parameters that a rank updates, and what it is where all have equally many. parts: both of one of all replicas."""
+    if stage == 1:
+        return parts
+    return (1 / sharing.shards, 1 / sharing.shards) if stage >= 2 else (1.0, 1.0)
+
+
+def _in_other_sets(
+    prices: TaskPrices, layout: MeasuredLayout, found: Exchanged, old: Sharing, new: Sharing, rates: Rates
+) -> dict[int, AddedTimes]:
+    """Let what a rank gathers and scatters be exchanged in other sets, in place. Returns what adding up each of its scattered gradients
+    takes, by the task that scatters them; nothing where the recording has these sums already, which become others."""
+    facts, regrouped = layout.segmentation.graph.collectives, regrouping(rates.cluster)
+    assert facts is not None and facts.size is not None
+    out: dict[int, AddedTimes] = {}
+    for row in np.flatnonzero(np.isin(facts.task, np.concatenate((found.gathers, found.gradients)))).tolist():
+        task = int(facts.task[row])
+        before = recorded_exchange(facts, row, int(facts.size[row]))
+        if task in found.sums:
+            after = before.of(old.shards / new.shards, new.sets)._replace(stride=new.apart * new.shards)
+            prices.multiply(task, regrouped(before, after))
+            continue
+        before = before.of(ranks=old.shards)  # as many as its price is of
+        prices.multiply(task, regrouped(before, before.of(ranks=new.shards)))
+        if before.kind is CollectiveKind.REDUCE_SCATTER and not len(found.sums):
+            total = new.total(before.nbytes, rates)
+            out.update({task: total} if total is not None else {})
+    return out
+
+
+def _added_up(totals: Sequence[dict[int, AddedTimes]], updates: Sequence[Int64], sharing: Sharing, placed: Placed) -> Iterator[Addition]:
+    """The sums of every step's scattered gradients over all sets, for the last of which the update waits. totals: what each takes by the
+    recorded task that scatters them, by position of the rank."""
+    step = placed.owners.step
+    for rank, (times, of_rank) in enumerate(zip(totals, updates, strict=True)):
+        scatters = np.flatnonzero(np.isin(placed.recorded, list(times)))
+        updating = np.flatnonzero(np.isin(placed.recorded, of_rank))
+        for task, following in zip(scatters.tolist(), [*scatters[1:].tolist(), -1], strict=True):
+            ends = following < 0 or step[following] != step[task]
+            waiting = tuple(updating[step[updating] == step[task]][:1].tolist()) if ends else ()
+            time = times[int(placed.recorded[task])]
+            yield sharing.add_total(rank, time, task, waiting, int(placed.instance[task]))
 
 
 def _gone(found: Exchanged, measured: int, stage: int) -> Int64:
@@ -127,80 +205,19 @@ def _whole_units(layout: MeasuredLayout, position: int, gone: Int64) -> Int64:
     return np.union1d(gone, mine[np.isin(unit[mine], units[units >= 0])])
 
 
-def _share(prices: TaskPrices, updates: Int64, stages: tuple[int, int], part: float, replicas: int) -> None:
-    """Let the updates of a rank take their share of the time, in place. stages: measured and wanted. part: that of the largest part where
-    parameters are not cut."""
-    best, equal = ({0: 1.0, 1: each, 2: 1 / replicas, 3: 1 / replicas} for each in (part, 1 / replicas))
-    measured, wanted = stages
-    ratios = best[wanted] / best[measured], equal[wanted] / equal[measured]
-    prices.multiply(updates, Ratio(ratios[0], min(ratios), max(ratios)))
-
-
 def _exchanges_of_passes(
-    layout: MeasuredLayout, job: Job, found: tuple[Exchanged, ...], replicas: int, rates: Rates, measured: int, stage: int
-) -> tuple[Assumed, ...]:
-    """What makes the exchanges beside the passes that the recording does not have."""
-    if max(measured, stage) < 2 or (measured, stage) == (3, 2):
+    layout: MeasuredLayout, jobs: tuple[Job, Job], found: tuple[Exchanged, ...], groups: tuple[int, Sharing], rates: Rates,
+    stages: tuple[int, int],
+) -> tuple[Assumed, ...]:  # fmt: skip
+    """What makes the exchanges beside the passes that the recording does not have. jobs: as recorded, and with the shapes of the changed
+    job. groups: the replicas, and how they share states. stages: measured and wanted."""
+    measured, stage = stages
+    replicas, sharing = groups
+    if max(measured, stage) < 2 or (measured, stage) in ((2, 2), (3, 2), (3, 3)):
         return ()
     if stage < 2:
-        return (partial(_reduces, layout, _bucketed(layout, job, found, replicas, rates)),)
+        time = partial(rates.exchange, CollectiveKind.ALL_REDUCE, replicas, apart=sharing.apart)
+        exchanging = [frozenset(layout.segmentation.piece[each.gradients].tolist()) for each in found]
+        return (GradientBuckets(layout, jobs[0], jobs[1], rates.accelerator, time, exchanging).exchanged,)
     added = Added(forward=measured < 2, backward=stage == 3, scatters=measured < 2)
-    return (partial(gathers, layout, units_of(layout, job, replicas, rates), added),)
-
-
-class _Exchange(NamedTuple):
-    """A bucket, what its exchange takes, what copying it takes, once, and how many gradients are copied, each by a call of its own."""
-
-    bucket: Bucket
-    time: AddedTimes
-    copy: AddedTimes
-    copies: int
-
-
-def _bucketed(
-    layout: MeasuredLayout, job: Job, found: tuple[Exchanged, ...], replicas: int, rates: Rates
-) -> list[list[_Exchange]]:
-    """The exchanges of DDP, by position of the rank, in every backward pass that exchanged gradients."""
-    out = []
-    for position, trace in enumerate(job.traces):
-        ready, tensors = ready_bytes(layout, trace, position), len(gradients(layout.segmentation, position, trace))
-        share = tensors / max(sum(ready.values()), 1)
-        exchanging = frozenset(layout.segmentation.piece[found[position].gradients].tolist())
-        out.append(
-            [
-                _Exchange(
-                    bucket,
-                    rates.exchange(CollectiveKind.ALL_REDUCE, replicas, bucket.nbytes),
-                    rates.copy(bucket.nbytes),
-                    max(round(bucket.nbytes * share), 1),
-                )
-                for bucket in buckets_of(layout, ready, position, exchanging)
-            ]
-        )
-    return out
-
-
-def _reduces(layout: MeasuredLayout, found: list[list[_Exchange]], placed: Placed) -> Iterator[Addition]:
-    """The exchanges of DDP in every step, each between two copies of its bucket, of which the second are after the backward pass."""
-    count = 0
-    for rank, of_rank in enumerate(found):
-        of_step: list[tuple[int, _Exchange]] = []
-        for each in of_rank:
-            filling = tuple(added_work(placed, each.bucket.after)[-1:].tolist())
-            following = tuple(added_work(placed, each.bucket.after + 1)[:1].tolist())
-            if not filling or not following:
-                continue
-            lanes = "assumed copies", "assumed exchange"
-            name = "copy of gradients (assumed)"
-            yield Addition(name, rank, lanes[0], each.copy, filling, following, each.bucket.after, calls=each.copies)
-            yield Addition(
-                "all_reduce of gradients (assumed)", rank, lanes[1], each.time, filling, (), each.bucket.after, (count,), len(layout.ranks)
-            )
-            of_step.append((count + 1, each))
-            count += 2
-            if each.bucket.last:
-                for exchange, other in of_step:
-                    name = "copy of reduced gradients (assumed)"
-                    yield Addition(name, rank, lanes[0], other.copy, filling, following, each.bucket.after, (exchange,), calls=other.copies)
-                    count += 1
-                of_step = []
+    return (partial(gathers, layout, units_of(layout, jobs[1], sharing, rates), sharing, added),)
