@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 _Float64 = NDArray[np.float64]
 
-#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound. `host` is not among them: what a launch
-#: costs belongs to a framework's profile and to its host, and only one source of the tables is bound by it, which would set it for all.
+#: The coefficients that are fitted: standard deviation of the prior, lower and upper bound. What a launch costs is not among
+#: them: it belongs to a framework's profile and to its host, and only one source of the tables is bound by it, which would set it for all.
 FITTED_COEFFICIENTS = {
     "gemm": (0.05, 0.8, 1.3),
     "attention": (0.08, 0.7, 1.4),

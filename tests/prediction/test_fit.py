@@ -44,13 +44,6 @@ def test_a_source_left_out_has_no_say():
     assert predicted(p, fit(p, PRIOR, start=start))[odd].sum() > predicted(p, PRIOR)[odd].sum()
 
 
-def test_the_cost_of_launches_is_not_fitted():
-    """It belongs to a framework and its host: a source whose host is slow must not slow every other one."""
-    p = problem(ROWS)
-    p.measured = predicted(p, msgspec.structs.replace(PRIOR, host=1.5))
-    assert fit(p, PRIOR).host == PRIOR.host == shipped_step_coefficients().host == 1.0
-
-
 def test_coefficients_are_few():
     assert len(FITTED_COEFFICIENTS) <= len(StepCoefficients.__struct_fields__) <= 25
     assert all(low <= getattr(shipped_step_coefficients(), key) <= high for key, (_, low, high) in FITTED_COEFFICIENTS.items())

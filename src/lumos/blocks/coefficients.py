@@ -18,10 +18,10 @@ STEP_FILE = Path(__file__).parent / "data" / "step.toml"
 class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors multiply the cost models' times; 1 leaves them as they are.
 
-    gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. host: factor on the profiles' host
-    times, which is not fitted (`tools/fit_step.py`). contention: compute loses this share of the time of concurrent communication,
-    which takes SMs and memory bandwidth. step: factor on the profiles' step_us. The last five are half-widths of the interval, as
-    shares of the step, for errors that the cost models' intervals do not cover. spread: of any job (calibrated on sources left out).
+    gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. contention: compute loses this share of
+    the time of concurrent communication, which takes SMs and memory bandwidth. step: factor on the profiles' step_us. The last five are
+    half-widths of the interval, as shares of the step, for errors that the cost models' intervals do not cover. spread: of any job
+    (calibrated on sources left out).
     untried: of a profile on an accelerator on which no published runs were compared with it (calibrated on accelerators left out).
     unprofiled: of a framework without a profile, beyond what its questions cover (calibrated on frameworks left out). unmeasured: of an
     accelerator whose kernels were not measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md).
@@ -33,7 +33,6 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     attention: float = 1.0
     collective: float = 1.0
     traffic: float = 1.0
-    host: float = 1.0
     contention: float = 0.3
     step: float = 1.0
     spread: float = 0.09

@@ -23,7 +23,6 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumos.blocks.coefficients import StepCoefficients
     from lumos.blocks.price import Pricer
     from lumos.prediction.layout import Item, Layout
 
@@ -71,7 +70,7 @@ class _Template:
 
 def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
     """The graph of the layout's distinct ranks, with prices from `pricer`."""
-    layout = _with_host_factors(layout, pricer.coefficients)
+    layout = _with_step_factor(layout, pricer.coefficients.step)
     prices = _prices(layout, pricer)
     stages = [_instances(items, coarse) for items in layout.stages]
     if coarse:
@@ -84,20 +83,10 @@ def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
     return _graph_of(stages, templates, pricer)
 
 
-def _with_host_factors(layout: Layout, c: StepCoefficients) -> Layout:
-    """The layout with its host times multiplied by the step's coefficients."""
-    if c.host == 1.0 and c.step == 1.0:
-        return layout
-    return replace(layout, blocks=tuple(with_host_factors(block, c) for block in layout.blocks))
-
-
-def with_host_factors(block: Block, c: StepCoefficients) -> Block:
-    """The block with its host times multiplied by the step's coefficients."""
-    return replace(
-        block,
-        before=round(block.before * (c.host if block.ops else c.step)),
-        ops=tuple(replace(op, host=round(op.host * c.host)) for op in block.ops),
-    )
+def _with_step_factor(layout: Layout, factor: float) -> Layout:
+    """The layout with the host times of blocks that launch nothing, which are those of a whole step, multiplied by `factor`."""
+    blocks = (block if block.ops else replace(block, before=round(block.before * factor)) for block in layout.blocks)
+    return replace(layout, blocks=tuple(blocks))
 
 
 def _prices(layout: Layout, pricer: Pricer) -> list[list[Times]]:

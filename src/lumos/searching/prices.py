@@ -21,7 +21,6 @@ from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, RankStream, Work
 from lumos.plan.gradients import BUCKETS
 from lumos.plan.plan import Plan, layer_count, layers_of_chunks
-from lumos.prediction.assemble import with_host_factors
 from lumos.searching.space import SCHEDULES, Plans
 from lumos.vocabulary import Recompute, Schedule
 
@@ -152,7 +151,7 @@ class Prices:
         for block in blocks:
             if block not in memo:
                 times = [known[op.work].times for op in block.ops]
-                c = collapse(with_host_factors(block, self._pricer.coefficients), times) if block.ops else NO_WORK
+                c = collapse(block, times) if block.ops else NO_WORK
                 memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
             out.append(memo[block])
         return out
