@@ -7,9 +7,8 @@ This file is the same in every benchmark; everything that was recorded is in tra
 
 1. Choose. Recorded operators are nested as they called each other. The outermost that this torch can run on this device is called; one that
    only calls others (CompositeImplicit) gives way to these. What cannot run is replaced by a busy loop of its measured duration.
-2. Rehearse. Everything runs once; what fails gives way to what it called, or to a stand-in. Tensors that the step reads before it writes
-   them hold random values; all others are what operators return, held until their last use. Where this exceeds the limit of memory, tensors
-   of one type share theirs, and what operators return is discarded.
+2. Rehearse. Everything runs once; what fails gives way to what it called, or to a stand-in. Tensors that the step reads first hold random
+   values; all others are what operators return, until their last use. Where memory is short, tensors of one type share theirs.
 3. Run. Time between operators in the recording (Python, the autograd engine) is spun; waits are real waits.
 """
 
@@ -25,17 +24,15 @@ import statistics
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator  # noqa: TC003 - this file is read alone
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 import torch.distributed as dist
-
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 cuda: Any = torch.cuda
 
@@ -44,9 +41,6 @@ NAMESPACES = ("aten", "fbgemm", "inductor", "mkl", "mkldnn", "onednn", "quantize
 
 #: What operators, process groups and the sources of kernels raise when they fail.
 FAILURES = (RuntimeError, TypeError, ValueError, LookupError, AssertionError, ImportError, SyntaxError, NameError, AttributeError, OSError)
-
-#: The bound in trace.json of floating point values that must not be negative.
-NON_NEGATIVE = 2
 
 
 class NotRunnable(Exception):  # noqa: N818 - it is an expected result, not an error
@@ -67,12 +61,10 @@ class Operator(SimpleNamespace):
 
     size: of how many operators, from itself on, it consists with all that it called; inner: these. after: numbers of operators whose
     transfer or device work it waits for. backward: the operator of the backward pass that uses what this one saved. last: tensors that
-    nobody uses after it; what operator n returned counts as -1 - n, where its tensors are not known. Times are of the recording, -1:
-    unknown.
+    nobody uses after it; what operator n returned counts as -1 - n, where its tensors are not known. A time of -1 is unknown.
 
     What this program makes of it. role: "real", "transfer", "synchronize", "stand-in", or "left out" by the mode; reason: why it does not
-    run. gap: ns to spin before it. waits, events: places of the items whose transfers, and whose device work on other streams, to wait for.
-    release: slots that nobody needs after it. elapsed: ns over all measured steps.
+    run. gap: ns to spin before it. sources: items to wait for. release: slots that nobody needs after it. elapsed: ns over all steps.
     """
 
     def __init__(self, number: int, recorded: dict[str, Any]) -> None:
@@ -90,13 +82,17 @@ def leaves(value: Any, kind: type) -> Iterator[Any]:
             yield from leaves(item, kind)
 
 
-def overloads(one: Operator, device: torch.device) -> list[partial[Any]]:
-    """The overloads that may take the recorded arguments, with these, the likeliest first. device: of new tensors. Raises NotRunnable."""
-    if one.name.partition("::")[0] not in NAMESPACES:
-        is_kernel = "::" not in one.name
-        raise NotRunnable("a kernel that no operator launched" if is_kernel else "refused: its namespace is not one of those that run")
-    if one.inputs is None:
+def calls_of(one: Operator, device: torch.device, kernels: Any) -> list[partial[Any]]:
+    """The calls that may take the recorded arguments, with these: the kernel that torch.compile made, or the overloads, the likeliest
+    first. device: of new tensors. Raises NotRunnable."""
+    if one.compiled and kernels is None:
+        raise NotRunnable("a compiled kernel whose source was not taken along")
+    if not one.compiled and one.name.partition("::")[0] not in NAMESPACES:
+        raise NotRunnable("refused: its namespace is not one of these" if "::" in one.name else "a kernel that no operator launched")
+    if one.inputs is None or (one.compiled and None in (one.inputs or [None])):
         raise NotRunnable("its arguments were not recorded")
+    if one.compiled:
+        return [partial(kernels.bind(one.compiled, one.name), *one.inputs)]
     wanted = one.schema.partition("(")[0].partition(".")[2]
     calls, problem = [], ""
     for schema in sorted(schemas(one), key=lambda s: s.overload_name != wanted if one.schema else 0):
@@ -155,8 +151,8 @@ def matched(schema: Any, one: Operator, device: torch.device) -> partial[Any]:
 class Memory:
     """The tensors of one rank: filled with random values where the step reads them first, otherwise what operators return.
 
-    limit: bytes that they may take on the device. share: whether tensors of one type share memory and what operators return is discarded.
-    This needs less memory, and caches then hold more of the step than in the recording. slots: what is held now, by number.
+    limit: bytes that they may take on the device. share: whether tensors of one type share memory and what operators return is discarded,
+    so that caches hold more of the step than in the recording. slots: what is held now, by number.
     """
 
     def __init__(self, rank: dict[str, Any], device: torch.device, limit: float) -> None:
@@ -199,8 +195,8 @@ class Memory:
 
 
 def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.device) -> torch.Tensor:
-    """Random values. Floats are small enough for matrix products to keep their magnitude; integers are in [0, bound), or ascend
-    from 0 to -bound where the bound is negative."""
+    """Random values. Floats are small enough for matrix products to keep their magnitude, and not negative where the bound is above 1.
+    Integers are in [0, bound), or ascend from 0 to -bound where the bound is negative."""
     if dtype == torch.bool:
         return torch.ones(count, dtype=dtype, device=device)
     if not dtype.is_floating_point and not dtype.is_complex:
@@ -209,7 +205,7 @@ def values(count: int, dtype: torch.dtype, bound: int, last: int, device: torch.
         return torch.randint(0, max(bound, 1), (count,), dtype=dtype, device=device)
     drawn = min(count, 1 << 20)  # large tensors repeat these values, because drawing all of them would take minutes
     sample = torch.randn(drawn, device=device) / math.sqrt(max(last, 1))
-    sample = (sample.abs() if bound == NON_NEGATIVE else sample).to(dtype)
+    sample = (sample.abs() if bound > 1 else sample).to(dtype)
     return sample.repeat(-(-count // drawn))[:count] if count > drawn else sample
 
 
@@ -218,12 +214,12 @@ class Transfers:
     number: a group of all ranks then spans all processes, each other group is repeated."""
 
     def __init__(self, trace: dict[str, Any], device: torch.device) -> None:
-        self.device, self.ranks, self.processes = device, trace["world_size"], dist.get_world_size()
+        self.ranks, self.processes = trace["world_size"], dist.get_world_size()
         self.first = dist.get_rank() // self.ranks * self.ranks  # the process of rank 0 of the same copy of the job
         running = set(range(min(self.ranks, self.processes)))
         self.own_ranks = trace["own_ranks"] and running <= {rank["rank"] for rank in trace["ranks"]}
         self.groups = [(self.group(ranks), len(ranks) or self.ranks) for ranks in trace["groups"]] + [(dist.group.WORLD, self.ranks)]
-        self.buffers: dict[Any, torch.Tensor] = {}
+        self.buffer = cache(lambda _, count, dtype: torch.zeros(count, dtype=getattr(torch, dtype), device=device))
 
     def group(self, ranks: list[int]) -> Any:
         """A group's ranks that have a process; None where these are fewer than two."""
@@ -254,11 +250,7 @@ class Transfers:
         if kind == "all-to-all":
             ins, outs = (sum(parts_in), sum(parts_out)) if parts_in else (max(ins // recorded, 1) * size, max(outs // recorded, 1) * size)
         ins, outs = (outs * size if kind == "reduce-scatter" else ins), (ins * size if kind == "all-gather" else outs)
-        keys = [("in", ins, call["dtype"]), ("out", outs, call["dtype"])]
-        for key in keys:
-            if key not in self.buffers:
-                self.buffers[key] = torch.zeros(key[1], dtype=getattr(torch, key[2]), device=self.device)
-        source, target = (self.buffers[key] for key in keys)
+        source, target = self.buffer("in", ins, call["dtype"]), self.buffer("out", outs, call["dtype"])
         there = dist.get_global_rank(group, peer)
         issued: dict[str, Any] = {"group": group, "async_op": True}
         calls: dict[str, partial[Any]] = {
@@ -306,8 +298,8 @@ class Step:
         works = []
         for item in self.items:
             if self.mode == "compute" and item.collective is not None:
-                item.role, item.reason = "left out", "not part of --mode compute"
-            elif item.role == "transfer" and item.call is not None:
+                item.role, item.reason, item.call = "left out", "not part of --mode compute", lambda: None
+            elif item.role == "transfer":
                 try:
                     works.append(item.call())
                 except FAILURES as error:
@@ -351,11 +343,12 @@ class Step:
                 if self.transfers is None:
                     raise NotRunnable("a transfer between ranks, run in one process")
                 one.call = self.transfers.bind(one.collective)
-            elif not one.synchronize:
+            elif one.synchronize:
+                one.call = self.synchronize
+            else:
                 self.memory.claim(sum(self.memory.nbytes(slot) for slot in one.outputs or ()))
-                calls = self.compiled(one) if one.compiled else overloads(one, self.device)
-                one.call = next((call for call in calls if self.works(one, call)), None)
-            return one.synchronize or one.call is not None
+                one.call = next((call for call in calls_of(one, self.device, self.kernels) if self.works(one, call)), None)
+            return one.call is not None
         except (MemoryError, torch.OutOfMemoryError) as error:
             if not self.memory.share:
                 raise MemoryError from error
@@ -363,14 +356,6 @@ class Step:
         except (NotRunnable, *FAILURES) as error:  # the source of a kernel may raise any
             one.reason = str(error) if isinstance(error, NotRunnable) else failure(error)
         return False
-
-    def compiled(self, one: Operator) -> list[partial[Any]]:
-        """The kernel of an operator that torch.compile made. Raises NotRunnable."""
-        if self.kernels is None:
-            raise NotRunnable("a compiled kernel whose source was not taken along")
-        if not one.inputs or None in one.inputs:
-            raise NotRunnable("its arguments were not recorded")
-        return [partial(self.kernels.bind(one.compiled, one.name), *one.inputs)]
 
     def works(self, one: Operator, call: partial[Any]) -> bool:
         """Run a call once; whether it did not fail."""
@@ -391,42 +376,38 @@ class Step:
         """Set gaps, waits and releases for all items."""
         self.changing = self.written - self.memory.leaves
         place = {inner.number: at for at, item in enumerate(self.items) for inner in item.inner}
-        latest = self.items[0].start_ns if self.items else 0
+        latest = self.items[0].start_ns - self.rank["before_ns"] if self.items else 0
         done = 0
         for at, one in enumerate(self.items):
-            sources = [place[n] for inner in one.inner for n in inner.after if place.get(n, at) < at]
-            one.waits = [source for source in sources if self.items[source].collective]
-            one.events = [source for source in sources if not self.items[source].collective]
-            ended = [call["end_ns"] for source in one.waits if (call := self.items[source].collective)]
-            one.gap = max(0, one.start_ns - max(latest, *ended, -1)) if one.start_ns >= 0 else 0
+            one.sources = [place[n] for inner in one.inner for n in inner.after if place.get(n, at) < at]
+            ended = [call["end_ns"] for source in one.sources if (call := self.items[source].collective)]
+            one.gap = 0 if self.mode == "communication" or one.start_ns < 0 else max(0, one.start_ns - max([latest, *ended]))
             latest = max(latest, one.start_ns + one.duration_ns)
             gone = (slot for passed in self.operators[done : one.number + one.size] for slot in passed.last)
             one.release = [slot for slot in gone if slot < 0 or slot in self.changing]
             done = one.number + one.size
-        self.awaited = {source for item in self.items for source in item.events}
+        self.awaited = {source for item in self.items for source in item.sources}
 
     def prepare(self, one: Operator) -> Callable[[], Any]:
         """A function without parameters for one item. Arguments that no operator of the step writes are looked up only once."""
-        call = one.call
-        if one.role in ("synchronize", "left out"):
-            return self.synchronize if one.synchronize else lambda: None
-        if one.role == "stand-in" or call is None:
+        if one.role == "stand-in":
             return self.stand_in(one)
-        if one.name.startswith("aten::empty") or not self.changing.isdisjoint(leaves(one.inputs, Ref)):
-            return lambda: self.run_call(one, call)
-        bound: Callable[[], Any] = self.with_tensors(call)
-        return bound
+        if one.role == "real" and (one.name.startswith("aten::empty") or not self.changing.isdisjoint(leaves(one.inputs, Ref))):
+            return partial(self.run_call, one, one.call)
+        return partial(self.with_tensors(one.call))
 
     def stand_in(self, one: Operator) -> Callable[[], Any]:
-        """A spin of the measured duration, on the device for the work that was launched, and on the CPU."""
+        """A spin of the measured duration, on the CPU and for launched work on the device. It returns when a replaced transfer ends."""
         on_cpu = max(one.duration_ns if one.collective is None else 0, 0 if self.on_gpu else one.on_device_ns)
         cycles = int(one.on_device_ns * self.cycles_per_ns)
+        takes = max(one.collective["end_ns"] - one.start_ns if one.collective else 0, 0)
 
-        def spin() -> None:
-            deadline = time.perf_counter_ns() + on_cpu
+        def spin() -> int:
+            began = time.perf_counter_ns()
             if cycles:
                 cuda._sleep(cycles)
-            wait(deadline)
+            wait(began + on_cpu)
+            return began + takes
 
         return spin
 
@@ -459,27 +440,22 @@ class Step:
         """Run the step once, together with all processes, and return its wall time in ns."""
         if dist.is_initialized():
             dist.barrier()
-        kept, clock, gaps = self.memory.slots, time.perf_counter_ns, self.mode != "communication"
+        kept, clock = self.memory.slots, time.perf_counter_ns
         works, events = dict[int, Any](), dict[int, Any]()
-        began = clock()
-        wait(began + self.rank["before_ns"] if gaps else began)
-        end = clock()
+        began = end = clock()
         for at, (one, call) in enumerate(zip(self.items, self.prepared, strict=True)):
-            for source in one.waits:
-                wait(works.pop(source, None))
+            for source in (source for source in one.sources if source in works):
+                wait(works.pop(source))
                 end = clock()
-            if gaps and one.gap:
-                wait(end + one.gap)
+            wait(end + one.gap)
             start = clock()
             out = self.on_stream(at, one, call, events) if self.on_gpu else call()
             end = clock()
             one.elapsed += end - start
             if one.role == "real":
                 self.keep(one, out)
-            elif one.role == "transfer":
+            elif one.collective:
                 works[at] = out
-            elif one.role == "stand-in" and one.collective and one.collective["end_ns"] >= 0:
-                works[at] = start + one.collective["end_ns"] - one.start_ns
             out = None
             for slot in one.release:
                 kept.pop(slot, None)
@@ -496,9 +472,8 @@ class Step:
         if number not in self.streams:
             self.streams[number] = cuda.Stream() if self.streams else cuda.current_stream()
         with cuda.stream(self.streams[number]):
-            for source in one.events:
-                if source in events:
-                    cuda.current_stream().wait_event(events[source])
+            for source in (source for source in one.sources if source in events):
+                cuda.current_stream().wait_event(events[source])
             out = call()
             if at in self.awaited:
                 events[at] = cuda.current_stream().record_event()
@@ -510,7 +485,7 @@ def failure(error: Exception) -> str:
 
 
 def wait(work: Any) -> None:
-    """Wait for a transfer, or until a time (an int): that at which a replaced one would have ended."""
+    """Wait for a transfer, or until a time (an int)."""
     if isinstance(work, int):
         while time.perf_counter_ns() < work:
             pass
@@ -555,20 +530,18 @@ def main() -> None:
     if (trace.get("format"), trace.get("version")) != ("lumos-proxy", 2):
         sys.exit(f"benchmark: {path} is not a trace.json of this benchmark's version: generate it again")
     trace["own_ranks"] = options.rank is None  # whether each process runs its own rank
-    processes, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    processes, place, local = (int(os.environ.get(name, value)) for name, value in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))
     device = torch.device(options.device, local) if options.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         cuda.set_device(device)
     if processes > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    place = dist.get_rank() if processes > 1 else 0
     by_rank = {rank["rank"]: rank for rank in trace["ranks"]}
     wanted = trace["ranks"][place % len(by_rank)]["rank"] if options.rank is None else options.rank
     if wanted not in by_rank:
         sys.exit(f"benchmark: rank {wanted} is not in trace.json, which has {sorted(by_rank)}")
     rank = by_rank[wanted]
-    if options.threads or rank["threads"]:
-        torch.set_num_threads(options.threads or rank["threads"])
+    torch.set_num_threads(options.threads or rank["threads"] or torch.get_num_threads())
     torch.manual_seed(0)
     torch.set_flush_denormal(True)  # random values, unlike trained ones, may shrink to denormals, which are very slow on CPUs
     on_host = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES") / processes
@@ -578,8 +551,9 @@ def main() -> None:
         step = Step(trace, rank, device, options.mode, limit)
         step.rehearse()
         result = measured(step, options.warmup, options.repeat) | {"peak_memory_bytes": held(device, "VmHWM") - before}
+        for folder in filter(None, (options.profile, options.json)):
+            folder.mkdir(parents=True, exist_ok=True)
         if options.profile:
-            options.profile.mkdir(parents=True, exist_ok=True)
             schedule = torch.profiler.schedule(wait=0, warmup=1, active=3, repeat=1)
             with torch.profiler.profile(schedule=schedule, record_shapes=True) as profiler:
                 for _ in range(4):
@@ -587,14 +561,13 @@ def main() -> None:
                     profiler.step()
             profiler.export_chrome_trace(str(options.profile / f"rank{place}.json"))
     if options.json:
-        options.json.mkdir(parents=True, exist_ok=True)
         (options.json / f"result{place}.json").write_text(json.dumps(result))
     if place == 0:
         recorded = f"{rank['recorded_ns'] / 1e6:.3f}" if rank["recorded_ns"] > 0 else "unknown"
         print(f"step {statistics.median(result['repetitions_ns']) / 1e6:.3f} ms here, {recorded} ms recorded")
-        not_real = Counter((row["outcome"], row["name"][:80], row["reason"][:80]) for row in result["items"] if row["reason"])
-        for (outcome, name, reason), count in not_real.items():
-            print("  " + "".join(c if c.isprintable() else "?" for c in f"{outcome:9s} {count:5d} x {name}: {reason}"))
+        not_real = Counter(f"{row['outcome']:9s} {row['name'][:80]}: {row['reason'][:80]}" for row in result["items"] if row["reason"])
+        for text, count in not_real.items():
+            print("".join(c if c.isprintable() else "?" for c in f"{count:7d} x {text}"))
     if processes > 1:
         del step  # operators refer to themselves and to process groups, whose threads must end before the process does
         gc.collect()
@@ -613,14 +586,14 @@ def measured(step: Step, warmup: int, repeat: int) -> dict[str, Any]:
     rows = []
     for one in (item for item in step.items if item.role != "synchronize"):
         recorded = max(one.duration_ns, one.on_device_ns)
-        known = one.role == "stand-in" and (recorded or one.start_ns >= 0)  # of what is not known, there is nothing to do in its place
+        row = {"name": one.name, "role": one.role, "recorded_ns": recorded, "replayed_ns": one.elapsed // repeat}
+        known = one.role == "stand-in" and (recorded or one.start_ns >= 0)  # else there is nothing to do in its place
         outcome = "real" if one.role in ("real", "transfer") else "stand_in" if known else "skipped"
-        row = {"name": one.name, "outcome": outcome, "reason": "" if outcome == "real" else one.reason, "role": one.role}
-        rows.append({**row, "recorded_ns": recorded, "replayed_ns": one.elapsed // len(times)})
+        rows.append({**row, "outcome": outcome, "reason": "" if outcome == "real" else one.reason})
     where = {"rank": step.rank["rank"], "device": cuda.get_device_name() if step.on_gpu else "cpu", "on_gpu": step.on_gpu}
-    found = {"recorded_ns": step.rank["recorded_ns"], "repetitions_ns": times, "cpu_share": cpu_share}
+    found = {"recorded_ns": step.rank["recorded_ns"], "repetitions_ns": times, "cpu_share": cpu_share, "items": rows}
     memory = {"limit_bytes": step.memory.limit, "shared": step.memory.share}
-    return {**where, "torch": torch.__version__, "mode": step.mode, **found, "memory": memory, "items": rows}
+    return {**where, **found, "torch": torch.__version__, "mode": step.mode, "memory": memory}
 
 
 if __name__ == "__main__":
