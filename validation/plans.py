@@ -170,8 +170,8 @@ def scored(pair: Pair) -> Score:
     return Score(pair, base, truth, found.outcome.step_time_s / truth - 1, low <= truth <= high, str(found.trust.grade), "")
 
 
-def section(rows: Sequence[Score], seed: int) -> str:
-    """The text of the result file."""
+def section(rows: Sequence[Score], seed: int, pairs: int) -> str:
+    """The text of the result file. pairs: how many were drawn, of which some may not be emulated."""
     errors = [abs(row.error) for row in rows if row.error is not None]
     figures = (
         f"{len(errors)} of {len(rows)} answered; median error {np.median(errors):.2%}, worst {max(errors):.2%}; the interval holds"
@@ -180,7 +180,7 @@ def section(rows: Sequence[Score], seed: int) -> str:
     lines = [
         "### Plans of several ranks, against emulations",
         "",
-        f"Written by `python -m validation.plans --seed {seed} --pairs {len(rows)} --write`. Nobody had read this draw before.",
+        f"Written by `python -m validation.plans --seed {seed} --pairs {pairs} --write`. Nobody had read this draw before.",
         "",
         f"{figures}.",
         "",
@@ -217,7 +217,7 @@ def main() -> None:
         off = row.grade if row.error is None else f"{row.error:+.2%} {'inside' if row.inside else 'OUTSIDE'} {row.grade}"
         times = f"{1e3 * row.base_s:.2f} to {1e3 * row.truth_s:.2f} ms"
         print(f"{pair.family}: {dict(pair.before)} {pair.asked}: {times}: {off} {row.said}", flush=True)
-    text = section(rows, asked.seed)
+    text = section(rows, asked.seed, asked.pairs)
     print(text.splitlines()[4])
     if asked.write:
         write_result("validation/results/plans.md", text)

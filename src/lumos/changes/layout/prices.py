@@ -107,11 +107,6 @@ class TaskPrices:
         for column, times in zip(self.columns, ratio[:3], strict=True):
             column[tasks] *= fixed + (1 - fixed) * times
 
-    def lengthen(self, tasks: Int64, ns: Factors) -> None:
-        """Let tasks take so much more of time, or less than none, but never less than nothing."""
-        for column in self.columns:
-            column[tasks] = np.maximum(column[tasks] + ns / np.maximum(self.duration[tasks], 1), 0.0)
-
     def leave_out(self, tasks: Int64 | Mask) -> None:
         """Let tasks take no time."""
         for column in self.columns:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.placed import AddedTimes, times_of
-from lumos.changes.layout.regroup import GroupExchange, modelled_exchanges, recorded_exchange
+from lumos.changes.layout.regroup import GroupExchange, modelled_exchange, recorded_exchange
 from lumos.changes.layout.rescale import operator_rows
 from lumos.cost.collective_model import FITTED_KINDS, laid
 from lumos.cost.from_trace import middle_of
@@ -59,7 +59,7 @@ class Rates(NamedTuple):
 
     def exchange(self, kind: CollectiveKind, ranks: int, nbytes: int, apart: int = 1) -> AddedTimes:
         """What a collective of `ranks` ranks takes that are so far apart. nbytes: the larger of one rank's input and output."""
-        modelled = times_of(modelled_exchanges(self.cluster)(GroupExchange(kind, ranks, nbytes, apart)))
+        modelled = times_of(modelled_exchange(GroupExchange(kind, ranks, nbytes, apart), self.cluster))
         if nbytes < _LEAST_BYTES or kind not in FITTED_KINDS:
             return modelled
         same = self._nearest(self.links.get((ranks, apart), ()), nbytes)
@@ -110,10 +110,9 @@ def _links(graph: Graph, duration: Float64, cluster: Cluster) -> dict[tuple[int,
     for row in np.flatnonzero(known).tolist():
         took[recorded_exchange(facts, row, int(facts.size[row]))].append(float(duration[facts.task[row]]))
     found: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
-    modelled = modelled_exchanges(cluster)
     for each, times in took.items():
         if each.nbytes >= _LEAST_BYTES:
-            ratio = float(np.median(times)) / max(int(modelled(each).time), 1)
+            ratio = float(np.median(times)) / max(int(modelled_exchange(each, cluster).time), 1)
             found[each.ranks, each.stride].append((each.nbytes, ratio))
     return {place: tuple(sorted(ratios)) for place, ratios in found.items()}
 

@@ -39,16 +39,16 @@ def recorded_exchange(facts: Collectives, row: int, ranks: int) -> GroupExchange
     return GroupExchange(kind, ranks, kind.buffer_bytes(int(facts.nbytes[row]), ranks), stride)
 
 
+def modelled_exchange(exchange: GroupExchange, cluster: Cluster) -> Estimate:
+    """What an exchange takes over the links of a cluster."""
+    kind, ranks, nbytes, stride = exchange
+    lies = laid(ranks, stride, cluster.node.devices)._asdict() if cluster.fabric.topology != "none" else {}
+    return collective(kind, ranks, nbytes, cluster, **lies)
+
+
 def modelled_exchanges(cluster: Cluster) -> Callable[[GroupExchange], Estimate]:
     """A function that gives what an exchange takes over the links of a cluster; equal ones are modelled once."""
-
-    @cache
-    def modelled(exchange: GroupExchange) -> Estimate:
-        kind, ranks, nbytes, stride = exchange
-        lies = laid(ranks, stride, cluster.node.devices)._asdict() if cluster.fabric.topology != "none" else {}
-        return collective(kind, ranks, nbytes, cluster, **lies)
-
-    return modelled
+    return cache(lambda exchange: modelled_exchange(exchange, cluster))
 
 
 def regrouping(old: Cluster, new: Cluster | None = None) -> Callable[..., Ratio]:

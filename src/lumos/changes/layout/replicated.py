@@ -1,13 +1,13 @@
 """Replicas that exchange their gradients as DistributedDataParallel would, where the recording does not show it: a job of one process as
 one of several, or replicas that shared their states.
 
-All of it is assumed: gradients have the sizes and types that autograd gathers or, where the trace
-does not show these, those of the weights that the multiplications read; they are gathered into buckets in the order of the backward pass
-of the last microbatch; a bucket is exchanged as soon as the layers that fill it have run, one after the other on a stream of their own,
-beside the rest of the backward pass; what follows the backward pass waits for the last, after which the gradients are copied back. The
-exchange takes the time of the model of an all-reduce over the stated or usual link, a copy that of the memory that it moves, and on the
-CPU that of an operator with one kernel. New replicas do the same work at the same time, and the exchange takes nothing from the work
-beside it.
+All of it is assumed: gradients have the sizes and types that autograd gathers or, where the trace does not show these, those of the
+weights that the multiplications read; they are gathered into buckets in the order of the backward pass of the last microbatch; a bucket is
+exchanged as soon as the layers that fill it have run, one after the other on a stream of their own, beside the rest of the backward pass;
+what follows the backward pass waits for the last, after which its gradients are copied back, those of the buckets before while it is
+exchanged. The exchange takes the time of the model of an all-reduce over the stated or usual link, a copy that of the memory that it moves,
+and on the CPU that of an operator with one kernel. New replicas do the same work at the same time, and the exchange takes nothing from the
+work beside it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def replicate(
     Raises LumosError where the recording does not show the weights or the backward pass.
     """
     replicas, sharing = copies
-    time = cache(lambda nbytes: times_of(collective(CollectiveKind.ALL_REDUCE, replicas * sharing, nbytes, cluster)))
+
+    def time(nbytes: int) -> AddedTimes:
+        return times_of(collective(CollectiveKind.ALL_REDUCE, replicas * sharing, nbytes, cluster))
+
     found = GradientBuckets(layout, job, shaped, accelerator, time)
     if not any(found.of_rank):
         raise LumosError(
@@ -197,7 +200,7 @@ class GradientBuckets:
         time: Callable[[int], AddedTimes],
         exchanging: Sequence[frozenset[int]] = (),
     ) -> None:
-        self.layout, self.time = layout, time
+        self.layout, self.time = layout, cache(time)
         recorded = layout.recorded or range(len(layout.ranks))
         self.exchanging = exchanging or [frozenset()] * len(layout.ranks)
         self.of_rank: list[list[Bucket]] = []

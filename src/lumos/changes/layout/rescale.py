@@ -35,7 +35,6 @@ from lumos.errors import LumosError
 from lumos.graph.occupancy import launch_size
 from lumos.graph.table import Kind
 from lumos.operators.shaped import (
-    Recurrence,
     ShapedOperator,
     attention_of,
     convolution_work,
@@ -269,18 +268,14 @@ def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0) ->
     return None if rule is None else moved(rule[1], accelerator, rule[0])
 
 
-def recurrent_product(r: Recurrence, accelerator: Accelerator, dtype: str, *, each_step: bool) -> Estimate:
-    """The modelled time of the product of one step, or of that of all steps at once."""
-    rows, (columns, depth) = (r.rows, r.state) if each_step else (r.tokens, r.inputs)
-    return gemm(rows, columns, depth, accelerator, dtype, cast=False)
-
-
 def recurrent_ns(o: ShapedOperator, accelerator: Accelerator) -> float:
-    """The modelled time of the multiplications of recurrent layers, ns; 0 where the operator has none or does not show them."""
+    """The modelled time of the multiplications of recurrent layers, ns: by the state in each step, by the inputs of all steps at once; 0
+    where the operator has none or does not show them."""
     dtype, r = dtype_on(o, accelerator), recurrence(o)
     if dtype is None or r is None:
         return 0.0
-    one_step, at_once = (int(recurrent_product(r, accelerator, dtype, each_step=each).time) for each in (True, False))
+    products = ((r.rows, r.state), (r.tokens, r.inputs))
+    one_step, at_once = (int(gemm(rows, n, k, accelerator, dtype, cast=False).time) for rows, (n, k) in products)
     return float(r.steps * one_step + (3 if "backward" in o.name else 1) * at_once)
 
 

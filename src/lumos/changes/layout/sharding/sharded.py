@@ -23,7 +23,7 @@ one of several (`replicated`).
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -157,6 +157,7 @@ def _in_other_sets(
     takes, by the task that scatters them; nothing where the recording has these sums already, which become others."""
     facts, regrouped = layout.segmentation.graph.collectives, regrouping(rates.cluster)
     assert facts is not None and facts.size is not None
+    total = cache(lambda nbytes: new.total(nbytes, rates))
     out: dict[int, AddedTimes] = {}
     for row in np.flatnonzero(np.isin(facts.task, np.concatenate((found.gathers, found.gradients)))).tolist():
         task = int(facts.task[row])
@@ -168,8 +169,8 @@ def _in_other_sets(
         before = before.of(ranks=old.shards)  # as many as its price is of
         prices.multiply(task, regrouped(before, before.of(ranks=new.shards)))
         if before.kind is CollectiveKind.REDUCE_SCATTER and not len(found.sums):
-            total = new.total(before.nbytes, rates)
-            out.update({task: total} if total is not None else {})
+            time = total(before.nbytes)
+            out.update({task: time} if time is not None else {})
     return out
 
 
@@ -213,11 +214,9 @@ def _exchanges_of_passes(
     job. groups: the replicas, and how they share states. stages: measured and wanted."""
     measured, stage = stages
     replicas, sharing = groups
-    if max(measured, stage) < 2 or (measured, stage) in ((2, 2), (3, 2), (3, 3)):
-        return ()
-    if stage < 2:
+    added = Added(forward=measured < 2 <= stage, backward=measured < 3 == stage, scatters=measured < 2 <= stage)
+    if stage < 2 <= measured:
         time = partial(rates.exchange, CollectiveKind.ALL_REDUCE, replicas, apart=sharing.apart)
         exchanging = [frozenset(layout.segmentation.piece[each.gradients].tolist()) for each in found]
         return (GradientBuckets(layout, jobs[0], jobs[1], rates.accelerator, time, exchanging).exchanged,)
-    added = Added(forward=measured < 2, backward=stage == 3, scatters=measured < 2)
-    return (partial(gathers, layout, units_of(layout, jobs[1], sharing, rates), sharing, added),)
+    return (partial(gathers, layout, units_of(layout, jobs[1], sharing, rates), sharing, added),) if any(added) else ()
