@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
-from lumos.changes.layout.averaged import average
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.reach import not_reached, unchanged_work
 from lumos.changes.layout.rescale import Rescale, attention_blocks, core_of, largest_inside, operator_rows
@@ -122,9 +121,7 @@ def to_sizes(
             rescale = Rescale(change, accelerator, None, operators, blocks)
         twofold.append(tasks[np.isin(operator, change.read_twice)])
         far += _rescaled(prices, graph, tasks[shaped], shapes, rows[shaped], rescale)
-        if accelerator is not None:
-            average(prices, layout.prices, tasks, operator + 1)
-        else:
+        if accelerator is None:
             inner = largest_inside(trace, rows[~shaped], shapes)
             nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
             _rescaled(prices, graph, nodes, shapes, inside, rescale.around)
