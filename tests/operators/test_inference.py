@@ -116,6 +116,32 @@ def test_a_part_of_a_weight_is_none_of_an_activation_of_its_shape():
     assert [found[number, 0] for number in (4, 7)] == [(8, 8), (8, 8)]
 
 
+@pytest.mark.parametrize("kept", [False, True], ids=["runs", "result kept"])
+def test_as_many_tokens_as_a_shared_weight_has_rows_stay_tokens(kept):
+    """Eight tokens of width 8, and a weight [8, 8] of which this rank has half. Where its result was kept, the product does not run."""
+    script = Script()
+    script.call("aten::embedding", (40, 8), (2, 4), node=True)
+    script.parents.append(script.call("aten::linear", (2, 4, 8), (8, 8)))
+    script.parents.append(script.call("aten::t", (8, 8), node=True))
+    script.call("aten::t", (4, 8))
+    script.parents.pop()
+    script.view((2, 4, 8), (8, 8))
+    script.parents.append(script.call("aten::mm", (8, 8), (8, 8), node=True))
+    if kept:
+        script.parents.append(script.call("aten::detach", (8, 8)))
+        script.call("aten::detach", (8, 4))
+        script.parents.pop()
+    else:
+        product = script.call("aten::mm", (8, 8), (8, 4))
+    script.parents.pop()
+    script.parents.append(script.view((8, 8), (2, 4, 8)))
+    rows = script.call("aten::view", (8, 4), (), values=("", [2, 4, 4]))
+    found = resized(script.calls, [(BATCH, 6)])
+    assert found[rows, 0] == (24, 4)
+    if not kept:
+        assert (found[product, 0], found[product, 1]) == ((24, 8), (8, 4))
+
+
 def test_a_weight_in_a_pass_that_runs_again_is_none_of_as_many_tokens():
     """The node of the second layer runs the first again, whose weight has the shape of its tokens."""
     script = Script()
@@ -127,6 +153,20 @@ def test_a_weight_in_a_pass_that_runs_again_is_none_of_as_many_tokens():
     script.parents.append(script.call(f"{BACKWARD_NODE}: AddmmBackward0", sequence=product, forward=False))
     again = script.linear((2, 6, 8), 12)
     assert resized(script.calls, [(BATCH, 4)])[again, 2] == (8, 12)
+
+
+def test_the_one_gradient_of_a_product_is_that_of_its_input_where_its_weight_is_not_trained():
+    """Eight tokens, and a layer of as many places: the gradient of its weight would have the same shapes."""
+    script = Script()
+    script.call("aten::embedding", (40, 12), (2, 4), node=True)
+    rows = script.view((2, 4, 12), (8, 12))
+    layer = script.call("aten::mm", (8, 12), (12, 8), node=True)
+    script.parents.append(script.call(f"{BACKWARD_NODE}: MmBackward0", sequence=script.calls[layer].sequence, forward=False))
+    gradient = script.call("aten::mm", (8, 8), (8, 12), forward=False)
+    script.parents.pop()
+    script.call(f"{BACKWARD_NODE}: ViewBackward0", sequence=script.calls[rows].sequence, forward=False)
+    found = resized(script.calls, [(BATCH, 6)])
+    assert (found[gradient, 0], found[gradient, 1]) == ((24, 8), (8, 12))
 
 
 def test_what_was_received_has_a_batch_also_where_that_is_one():

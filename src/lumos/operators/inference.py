@@ -124,6 +124,7 @@ class _Inference:
                 self._inside[call.parent].append(number)
         self._pool: dict[Shape, list[_Tensor]] = defaultdict(list)
         self._weights: dict[Shape, list[_Tensor]] = defaultdict(list)
+        self._parts: dict[Shape, list[_Tensor]] = defaultdict(list)
         self._scopes: list[_Scope] = []
         self._product: _Product | None = None
         self._gathers = False
@@ -188,7 +189,10 @@ class _Inference:
         first, second = (t.axes for t in factors)
         if name == "linear":
             first, second = (self.symbols.product(*first[:-1]), first[-1]), second[::-1]
-        return _Product(first, second, name not in ("mm", "linear"), max(filter(self._again, self._within(node)), default=-1))
+        behind = max(filter(self._again, self._within(node)), default=-1)
+        products = [n for n in self._within(node) if n > behind and own_name(self.calls[n].name) in ("mm", "bmm")]
+        alone = len(products) == 1 and factors[0].differentiable  # the other is not trained
+        return _Product(first, second, name not in ("mm", "linear"), behind, {1} if alone else set())
 
     def _within(self, number: int) -> Iterator[int]:
         """The calls in a call."""
@@ -222,16 +226,31 @@ class _Inference:
 
     def _visit_whole(self, number: int) -> None:
         """Run the parts of an operator on tensors that ranks share: the inner rows work on this rank's parts and are the program."""
+        around = self._scopes[-1].tensors if self._scopes else []
+        before = len(around)
         for inner in self._inside[number]:
             self.visit(inner)
         ran = [inner for inner in self._inside[number] if self._results.get(inner)]
         same = [inner for inner in ran if own_name(self.calls[inner].name) == own_name(self.calls[number].name)] or ran
-        self._results[number] = self._results[same[-1]] if same else []
-        self._used[number] = self._used[same[-1]] if same else []
+        self._results[number], self._used[number] = (self._results[same[-1]], self._used[same[-1]]) if same else ([], [])
+        if {own_name(self.calls[inner].name) for inner in ran} == {"detach"} != {own_name(self.calls[number].name)}:
+            self._keep(number, *self._kept(number))
         whole = {place: _Tensor(shape, tuple(map(Axis, shape)), 0) for place, shape in enumerate(self.calls[number].shapes) if shape}
         for part, of in zip(self._results[number], self._results_of(self.calls[number], whole, {}) or (), strict=False):
             part.whole = of.shape
+            self._parts[of.shape].append(part)
+        around[before:] = [t for t in around[before:] if any(t is result for result in self._results[number])]
         self._use_up(number)
+
+    def _kept(self, number: int) -> tuple[list[_Tensor], list[_Tensor]]:
+        """What an operator on tensors that ranks share used and made whose result was kept, so that nothing ran on this rank's parts."""
+        call = self.calls[number]
+        like: dict[int, list[_Tensor]] = {}
+        for place, shape in enumerate(call.shapes):
+            parts = [t for t in self._parts[shape][-_CHOICE:] if t.shape != shape]
+            like |= {place: sorted([*parts, *self._candidates(shape, False, shape)], key=lambda t: t.made)} if shape else {}
+        chosen = self._chosen(number, like, forced(call.name, call.shapes))
+        return list(chosen.values()), (self._results_of(call, chosen, {}) or []) if len(chosen) == len(like) else []
 
     def _visit_call(self, number: int) -> None:
         call = self.calls[number]
@@ -281,7 +300,7 @@ class _Inference:
         self.makers[number] = tuple(t.maker for t in used if t.maker >= 0)
         for tensor in results:
             tensor.maker = number if tensor.maker < 0 else tensor.maker
-        of_data = any(t.data for t in used)
+        of_data = any(t.data or t.gradient for t in used)
         for tensor in results:
             tensor.data |= of_data
             if self._scopes:
@@ -350,13 +369,15 @@ class _Inference:
         return {place: of for place, (of, shape) in enumerate(zip(self.calls[whole].shapes, call.shapes, strict=False)) if of and shape}
 
     def _parts_of_weights(self, number: int, wholes: Mapping[int, Shape]) -> set[int]:
-        """Which of the arguments are parts of a weight of the outermost operator around."""
+        """Which of the arguments are parts of a weight of the outermost operator around, which has not made one like it."""
         outer = self.calls[number].parent
         while wholes and self.calls[outer].parent in self._whole:
             outer = self.calls[outer].parent
         shapes, weights = self.calls[outer].shapes, weights_of(self.calls[outer].name)
         others = {shape for place, shape in enumerate(shapes) if place not in weights}
-        return {place for place, whole in wholes.items() if whole in shapes and whole not in others}
+        found = {place for place, whole in wholes.items() if whole in shapes and whole not in others}
+        made = {place: self._pool[self.calls[number].shapes[place]][-_CHOICE:] for place in found}
+        return {place for place in found if not any(t.maker > outer and t.part_of(wholes[place]) for t in made[place])}
 
     def _candidates(self, shape: Shape, weight: bool, whole: Shape = ()) -> list[_Tensor]:
         """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part."""

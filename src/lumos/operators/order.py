@@ -108,8 +108,10 @@ def _in_nodes(calls: Sequence[OperatorCall]) -> list[bool]:
 
 
 def whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:
-    """The calls on tensors that ranks share, which hold one of the same name on this rank's parts, and those around them."""
+    """The calls on tensors that ranks share, which hold one of the same name on this rank's parts, and those around them. One in such a
+    call that holds nothing but `detach` did not run: its result was kept."""
     found: set[int] = set()
+    runs = {call.parent for call in calls if own_name(call.name) != "detach"}
     for call in calls:
         outer = call.parent
         for _ in range(4):
@@ -122,4 +124,5 @@ def whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:
                     outer = calls[outer].parent
                 break
             outer = other.parent
+    found |= {call.parent for call in calls if call.parent not in runs and call.parent >= 0 and calls[call.parent].parent in found}
     return found - {number for number, call in enumerate(calls) if not call.name.startswith("aten::")}
