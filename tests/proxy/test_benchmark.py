@@ -39,7 +39,7 @@ def test_a_step_is_run_for_real_and_compared(kineto: Write) -> None:
     assert result["recorded_step_ns"] == 2_000_000
     assert result["replayed_step_ns"] >= 1_850_000  # the time between the operators is spun
     assert result["error"] == (result["replayed_step_ns"] - 2_000_000) / 2_000_000
-    assert result["by_class"][0]["count"] == 2
+    assert result["by_class"][0]["count"] == len([busy for busy in result["processor_ns"] if busy > 0]) == 2
 
 
 def test_the_time_before_the_first_operator_is_part_of_the_step(kineto: Write) -> None:

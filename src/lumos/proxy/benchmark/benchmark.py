@@ -575,14 +575,14 @@ def main() -> None:
 
 
 def measured(step: Step, warmup: int, repeat: int) -> dict[str, Any]:
-    """Wall times of the measured steps, ns; the CPU time of this process as a share of their sum; and what ran."""
+    """Wall times of the measured steps and the processor time of this process in each, ns; and what ran."""
     for _ in range(warmup):
         step.run()
     for item in step.items:
         item.elapsed = 0
-    cpu = time.process_time_ns()
-    times = [step.run() for _ in range(repeat)]
-    cpu_share = (time.process_time_ns() - cpu) / sum(times)
+    began = time.process_time_ns()
+    times, clocks = zip(*((step.run(), time.process_time_ns()) for _ in range(repeat)), strict=True)
+    busy = [now - before for before, now in zip((began, *clocks), clocks, strict=False)]
     rows = []
     for one in (item for item in step.items if item.role != "synchronize"):
         recorded = max(one.duration_ns, one.on_device_ns)
@@ -591,7 +591,7 @@ def measured(step: Step, warmup: int, repeat: int) -> dict[str, Any]:
         outcome = "real" if one.role in ("real", "transfer") else "stand_in" if known else "skipped"
         rows.append({**row, "outcome": outcome, "reason": "" if outcome == "real" else one.reason})
     where = {"rank": step.rank["rank"], "device": cuda.get_device_name() if step.on_gpu else "cpu", "on_gpu": step.on_gpu}
-    found = {"recorded_ns": step.rank["recorded_ns"], "repetitions_ns": times, "cpu_share": cpu_share, "items": rows}
+    found = {"recorded_ns": step.rank["recorded_ns"], "repetitions_ns": times, "processor_ns": busy, "items": rows}
     memory = {"limit_bytes": step.memory.limit, "shared": step.memory.share}
     return {**where, **found, "torch": torch.__version__, "mode": step.mode, "memory": memory}
 
