@@ -48,7 +48,7 @@ def test_a_session(run: Any, stages: Path, tmp_path: Path) -> None:
     status, out, _ = run("import", tmp_path / "b", "--json")
     assert json.loads(out)["step_time_ns"] == pytest.approx(3_329_274, rel=1e-3)
     status, out, _ = run("synthesize", tmp_path / "a", "-o", tmp_path / "c", "--save-model", tmp_path / "m", "--json")
-    assert status == 0 and json.loads(out)["likeness"]["names"] == 0
+    assert status == 0 and json.loads(out)["likeness"]["dependencies"] == 0
     status, out, _ = run("synthesize", "--model", tmp_path / "m", "-o", tmp_path / "d", "--ranks", "8")
     assert status == 0 and "8 ranks" in out
     assert run("check", tmp_path / "d")[0] == 0

@@ -85,8 +85,8 @@ def written(job: lumos.Job, folder: Path) -> None:
 
 def on_other_machines(folder: Path) -> None:
     """What needs torch, an execution trace or measurements of one's own."""
-    linked: lumos.chakra.Linked = lumos.chakra.link(folder / "rank0.et.json.gz", folder / "traces" / "rank0.json.gz")
-    together: lumos.chakra.LinkedJob = lumos.chakra.link_ranks(folder / "observed", folder / "traces", output=folder / "linked")
+    linked: lumos.chakra.LinkedJob = lumos.chakra.link(folder / "rank0.et.json.gz", folder / "traces" / "rank0.json.gz")
+    together: lumos.chakra.LinkedJob = lumos.chakra.link(folder / "observed", folder / "traces", output=folder / "linked")
     step: int = lumos.proxy.run(folder / "proxy", mode="compute", warmup=0, repeat=1)["replayed_step_ns"]
     fitted: lumos.Calibration = lumos.calibrate([folder / "gemm.csv"], output=folder / "mine.toml")
     recorded: lumos.collect.Recorded = lumos.collect.run(["torchrun", "--nproc-per-node", "2", "train.py"], folder / "out", steps=3)

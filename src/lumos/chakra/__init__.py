@@ -13,14 +13,13 @@ if TYPE_CHECKING:
     from lumos.chakra.build import priced
     from lumos.chakra.checking.check import Checked
     from lumos.chakra.exporting import Exported
-    from lumos.chakra.facade import Imported, check, export, import_, link, link_ranks, stat
-    from lumos.chakra.linking.link import Linked
+    from lumos.chakra.facade import Imported, check, export, import_, link, stat
     from lumos.chakra.linking.linked_job import LinkedJob
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic, synthesize
 
-__all__ = ["Checked", "Exported", "Imported", "Linked", "LinkedJob", "Stat", "Synthetic"]
-__all__ += ["check", "export", "import_", "link", "link_ranks", "priced", "stat", "synthesize"]
+__all__ = ["Checked", "Exported", "Imported", "LinkedJob", "Stat", "Synthetic"]
+__all__ += ["check", "export", "import_", "link", "priced", "stat", "synthesize"]
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
     _SAMPLED = ("Synthetic", "synthesize")

@@ -1,13 +1,13 @@
 """Export a job's graph as a Chakra set, with the other files that a simulator needs, and say what the set takes where one runs it.
 
 A simulator runs one compute node, one host operator and one communication of a rank at a time, whatever streams and threads
-the job has; and it prices communication, and in roofline mode compute, by its own files. Both change the time, so both are said apart.
+the job has; and it prices communication, and in roofline mode compute, by its own files. What it takes is said beside the replay.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,20 +39,11 @@ if TYPE_CHECKING:
 MOST_PLAYED = 400_000
 
 
-class SimulatorTimes(NamedTuple):
-    """How long all ranks take together, ns. replayed: in the job's own replay. ordered: one node of each sort a rank at a time, with the
-    job's own times. simulated: the same with the simulator's prices."""
-
-    replayed_ns: int
-    ordered_ns: int
-    simulated_ns: int
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class Exported(Shown):
     """What was written. communication: how many of the nodes are communication. groups: how many communicators there are. work: how many
-    of the device's compute nodes have operations or bytes; compute: how many there are. simulated: what the set takes where a simulator
-    runs it, None without the files for one."""
+    of the device's compute nodes have operations or bytes; compute: how many there are. replayed_ns: when all ranks are done in the job's
+    own replay. simulated_ns: the same where a simulator runs the set, None without the files for one."""
 
     folder: str
     ranks: int
@@ -62,7 +53,8 @@ class Exported(Shown):
     files: tuple[str, ...]
     compute: int
     work: int
-    simulated: SimulatorTimes | None
+    replayed_ns: int
+    simulated_ns: int | None
     diagnostics: tuple[Diagnostic, ...]
 
 
@@ -123,19 +115,18 @@ def export_graph(
         files=(*(file_name(r) for r in range(len(workload.ranks))), GROUPS_FILE, *extra),
         compute=int(((workload.type == NodeType.COMP) & ~workload.on_cpu).sum()),
         work=known,
-        simulated=found,
+        replayed_ns=int((workload.start + workload.duration).max()),
+        simulated_ns=found,
         diagnostics=(*workload.diagnostics, *notes),
     )
 
 
-def as_simulated(workload: Workload, network: Network) -> SimulatorTimes | None:
-    """The times of a set that is written with the files of `network`; None where it is too large or its ranks would hang."""
+def as_simulated(workload: Workload, network: Network) -> int | None:
+    """When all ranks of a set with the files of `network` are done, ns; None where it is too large or its ranks would hang."""
     if len(workload) > MOST_PLAYED:
         return None
-    played = [play(one, network) for one in (workload, as_run(workload, network))]
-    if any((one.end == ABSENT).any() for one in played):
-        return None
-    return SimulatorTimes(int((workload.start + workload.duration).max()), *(int(one.end.max()) for one in played))
+    end = play(as_run(workload, network), network).end
+    return None if (end == ABSENT).any() else int(end.max())
 
 
 def under_roof(workload: Workload, roof: Roof) -> tuple[Workload, list[Diagnostic]]:

@@ -20,7 +20,6 @@ from lumos.chakra.checking.check import check as check
 from lumos.chakra.exporting import Exported as Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
-from lumos.chakra.linking.link import Linked, require_pair
 from lumos.chakra.linking.link import link_traces as link_traces
 from lumos.chakra.linking.linked_job import LinkedJob, link_job, observed_in, write_linked, write_linked_job
 from lumos.chakra.lower import lower
@@ -94,32 +93,6 @@ class ExportOptions(TypedDict, total=False):
 
 
 def link(
-    execution_trace: str | os.PathLike[str],
-    kineto: Source,
-    *,
-    output: str | os.PathLike[str] | None = None,
-    repair: bool = False,
-    other_window: bool = False,
-) -> Linked:
-    """Join an execution trace, which has tensors, with the profiler's file of the same rank and run, which has times.
-
-    output: write the linked nodes to this .et file. other_window: link two windows of one process too. Raises UsageError where `kineto`
-    holds several ranks, TraceError where a file cannot be read, LumosError with the reasons where the files are not of one rank and run.
-    """
-    keep_inputs([execution_trace], output)
-    keep_inputs(kineto, output)
-    observed, job = read_execution_trace(Path(execution_trace)), as_job(kineto, repair=repair)
-    if len(job.traces) != 1:
-        path = job.traces[0].path
-        raise UsageError(f"{path}: the first of {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
-    found = link_traces(observed, job.traces[0], other_window=other_window)
-    require_pair(observed, job.traces[0], found)
-    if output is not None:
-        write_linked(Path(output), observed, job.traces[0], found)
-    return found
-
-
-def link_ranks(
     execution_traces: str | os.PathLike[str],
     kineto: Source,
     *,
@@ -127,18 +100,22 @@ def link_ranks(
     repair: bool = False,
     other_window: bool = False,
 ) -> LinkedJob:
-    """Link all ranks of a job with the execution traces in a folder.
+    """Join execution traces, which have tensors, with the profiler's files of the same ranks and run, which have times.
 
-    output: write the linked ranks as a set into this folder; its collectives meet their peers. other_window: as for `link`. Raises
-    LumosError where a rank has no execution trace of its run, TraceError where a file cannot be read, GraphError where the job has no
-    schedule.
+    execution_traces: that of one rank, or a folder with one for each rank. output: write the linked nodes to this .et file; of a folder, a
+    set into this one, whose collectives meet their peers. other_window: link two windows of one process too. Raises UsageError where one
+    trace is given for several ranks, LumosError, with the reasons, where a rank has none of its run, TraceError where a file cannot be
+    read, GraphError where the job has no schedule.
     """
     keep_inputs([execution_traces], output)
     keep_inputs(kineto, output)
-    job = as_job(kineto, repair=repair)
-    found = link_job(observed_in(Path(execution_traces)), job, other_window=other_window)
+    source, job = Path(execution_traces), as_job(kineto, repair=repair)
+    if not source.is_dir() and len(job.traces) != 1:
+        path = job.traces[0].path
+        raise UsageError(f"{path}: the first of {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
+    found = link_job(observed_in(source) if source.is_dir() else [read_execution_trace(source)], job, other_window=other_window)
     if output is not None:
-        write_linked_job(Path(output), job, found)
+        (write_linked_job if source.is_dir() else write_linked)(Path(output), job, found)
     return found
 
 

@@ -85,7 +85,7 @@ def link_(
     json: Json = False,
 ) -> None:
     """Join execution traces, which have tensors, with the profiler's files of the same ranks, which have times."""
-    from lumos.chakra.facade import link, link_ranks
+    from lumos.chakra.facade import link
     from lumos.errors import UsageError
     from lumos.trace import read
     from lumos.trace.source import keep_inputs
@@ -94,7 +94,7 @@ def link_(
         raise UsageError("give two files of one rank, or two folders (they may be one) with those of all ranks")
     keep_inputs([observed, profiled], output)
     job = read(profiled, repair=repair, progress=progress("reading", "bytes"))
-    found = (link_ranks if observed.is_dir() else link)(observed, job, output=output, other_window=other_window)
+    found = link(observed, job, output=output, other_window=other_window)
     if json:
         write_json(found)
         return

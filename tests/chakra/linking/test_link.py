@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import lumos
 from lumos.chakra.build import graph
 from lumos.chakra.linking.link import link_traces
-from lumos.chakra.linking.linked_job import write_linked
 from lumos.errors import LumosError, TraceError
 from lumos.operators import sequences as alignment
 from lumos.operators.sequences import align_names
@@ -192,8 +191,8 @@ def test_files_that_share_nothing_are_never_a_success(tmp_path: Path) -> None:
 
 
 def test_the_linked_file_has_tensors_and_times(tmp_path: Path) -> None:
-    observed, trace = files(tmp_path, 2, range(2))
-    write_linked(tmp_path / "linked.0.et", observed, trace, link_traces(observed, trace))
+    files(tmp_path, 2, range(2))
+    lumos.chakra.link(tmp_path / "et.json", tmp_path / "kineto.json", output=tmp_path / "linked.0.et")
     nodes = {p.node.name: p.node for p in stream(tmp_path / "linked.0.et")[1]}
     kernel = nodes["COMP_NODE_k0"]
     assert kernel.inputs is not None and kernel.inputs.values == '[[1, 2, 0, 16, 4, "cuda:0"]]'
@@ -267,8 +266,8 @@ def test_sequences_too_long_for_one_table_are_cut_at_a_sure_match(monkeypatch: p
 def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: Path) -> None:
     folder = traces / "dlrm-8xv100"
     with pytest.raises(LumosError, match="differ by 40: another window of the process, or another run; --other-window links"):
-        lumos.chakra.link_ranks(folder, folder)
-    found = lumos.chakra.link_ranks(folder, folder, output=tmp_path / "set", other_window=True)
+        lumos.chakra.link(folder, folder)
+    found = lumos.chakra.link(folder, folder, output=tmp_path / "set", other_window=True)
     assert [r.observed.path.endswith(f"et-rank{r.rank}.json.gz") for r in found.ranks] == [True] * 8
     assert found.to_dict()["link_rate"] == 1.0 and len(found.to_dict()["ranks"]) == 8
     assert lumos.chakra.check(tmp_path / "set").ok
@@ -286,9 +285,9 @@ def test_a_rank_without_its_execution_trace_is_named(traces: Path, tmp_path: Pat
     source = traces / "dlrm-8xv100" / "et-rank1.json.gz"
     (tmp_path / "observed" / "rank1.json.gz").write_bytes(source.read_bytes())
     with pytest.raises(LumosError, match=r"kineto-rank0.*no execution trace is of this rank and run"):
-        lumos.chakra.link_ranks(tmp_path / "observed", traces / "dlrm-8xv100")
+        lumos.chakra.link(tmp_path / "observed", traces / "dlrm-8xv100")
     with pytest.raises(LumosError, match="holds no execution trace"):
-        lumos.chakra.link_ranks(tmp_path, traces / "dlrm-8xv100")
+        lumos.chakra.link(tmp_path, traces / "dlrm-8xv100")
 
 
 def test_the_profilers_file_in_place_of_the_execution_trace_is_said_to_be_one(tmp_path: Path) -> None:

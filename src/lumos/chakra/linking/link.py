@@ -17,7 +17,6 @@ import numpy as np
 
 from lumos.chakra.linking.votes import Vote, confidence, votes
 from lumos.diagnostics import Diagnostic
-from lumos.errors import LumosError
 from lumos.graph.launches import device_work
 from lumos.operators.sequences import align_names
 from lumos.result import Shown, plain
@@ -112,13 +111,6 @@ def link_traces(observed: ExecutionTrace, trace: Trace, *, other_window: bool = 
     method, kernel_node = _methods(node, operator, how, caller, rows)
     out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), cast, ())
     return replace(out, diagnostics=tuple(_findings(observed, trace, out)))
-
-
-def require_pair(observed: ExecutionTrace, trace: Trace, found: Linked) -> None:
-    """Raise LumosError with the reasons where the two files are not of one rank and run."""
-    if found.refuted:
-        why = "; ".join(found.refuted)
-        raise LumosError(f"{observed.path} and {trace.path} are not of one rank and run ({why}); give the two files of one process")
 
 
 def _callers(trace: Trace, rows: Int32) -> Int64:

@@ -63,18 +63,21 @@ class LinkedJob(Shown):
         """Those of all ranks."""
         return tuple(diagnostic for rank in self.ranks for diagnostic in rank.found.diagnostics)
 
+    @property
+    def link_rate(self) -> float | None:
+        """Linked kernels over those whose operator is in both files, of all ranks; None where there are none."""
+        linked, shared = (sum(getattr(rank.found, name) for rank in self.ranks) for name in ("linked", "shared"))
+        return min(linked / shared, 1.0) if shared else None
+
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos chakra link --json`: sums over the ranks, and `ranks` with those of each."""
         found = [r.found for r in self.ranks]
-        kernels, shared, linked, operators = (sum(getattr(f, name) for f in found) for name in ("kernels", "shared", "linked", "operators"))
         known = [f.confidence for f in found if f.confidence is not None]
         return {
-            "kernels": kernels,
-            "shared": shared,
-            "linked": linked,
-            "link_rate": min(linked / shared, 1.0) if shared else None,
+            **{name: sum(getattr(f, name) for f in found) for name in ("kernels", "shared", "linked")},
+            "link_rate": self.link_rate,
             "by_method": {how: sum(f.by_method[how] for f in found) for how in found[0].by_method},
-            "operators": operators,
+            "operators": sum(f.operators for f in found),
             "confidence": min(known) if len(known) == len(found) else None,
             "ranks": [
                 {"rank": r.rank, "execution_trace": r.observed.path, "profiler_file": r.trace.path, **r.found.to_dict()} for r in self.ranks
@@ -118,11 +121,10 @@ def write_linked_job(folder: Path, job: Job, linked: LinkedJob) -> None:
     write_set(_nodes(job, linked), folder)
 
 
-def write_linked(path: Path, observed: ExecutionTrace, trace: Trace, linked: Linked) -> None:
-    """Write the nodes of one rank to a file, operators and their kernels with inputs and outputs. LumosError where it cannot be written."""
-    workload = _nodes(Job((trace,)), LinkedJob((LinkedRank(trace.rank, observed, trace, linked),)))
+def write_linked(path: Path, job: Job, linked: LinkedJob) -> None:
+    """Write the nodes of a job's one rank to a file, operators and their kernels with inputs and outputs. LumosError where it cannot be."""
     with new_file(path) as file:
-        file.writelines(next(encode_ranks(workload)))
+        file.writelines(next(encode_ranks(_nodes(job, linked))))
 
 
 def _nodes(job: Job, linked: LinkedJob) -> Workload:

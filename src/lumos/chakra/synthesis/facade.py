@@ -13,7 +13,7 @@ from lumos.chakra.exporting import Exported, export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.every_rank import ASSUMED, COPIED, with_every_rank
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.likeness import Disclosure, Likeness, disclosure, distances, likeness
+from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
 from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.sample import sample
 from lumos.chakra.work.recorded import amounts_of
@@ -38,10 +38,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Synthetic(Shown):
     """A sampled set. symbols: how many symbols the model has. step_time_ns: of the step of the sample, simulated.
-    source_step_time_ns: the same of each set that was learned from. likeness: what the sample reveals of its source; None where there
-    were several, or structure or speeds were changed. held_out: the distances of the distributions (`Likeness.ks`) from a set of the same
-    family that was not learned from, held_out_within_5_percent those where durations that differ by 5 % count as equal,
-    and held_out_step_time_ns its step; None without
+    source_step_time_ns: the same of each set that was learned from. likeness: the distances of the distributions from its source's; None
+    where there were several, or structure or speeds were changed. held_out: the same from a set of the family that was not learned from,
+    held_out_within_5_percent those where durations that differ by 5 % count as equal, and held_out_step_time_ns its step; None without
     one. facts: what a sample of a family is a set of. disclosure: how well its source can be told among the sets that were learned from;
     None where it is no sample of a family, or these are not at hand."""
 
@@ -49,7 +48,7 @@ class Synthetic(Shown):
     symbols: int
     step_time_ns: int
     source_step_time_ns: tuple[int, ...]
-    likeness: Likeness | None
+    likeness: dict[str, float] | None
     held_out: dict[str, float] | None = None
     held_out_within_5_percent: dict[str, float] | None = None
     held_out_step_time_ns: int | None = None
@@ -113,7 +112,7 @@ def synthesize(
         symbols=len(learned.symbols),
         step_time_ns=_step_time(graph),
         source_step_time_ns=tuple(_step_time(graph_of(s)) for s in sources),
-        likeness=likeness(sources[0], written) if like_source else None,
+        likeness=distances(sources[0], written) if like_source else None,
         facts=drawn.facts,
         disclosure=told,
         held_out=None if other is None else distances(other, written),

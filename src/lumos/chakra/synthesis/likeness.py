@@ -7,7 +7,6 @@ nearest to its facts, so one who knows these names it without looking further; o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -30,19 +29,6 @@ if TYPE_CHECKING:
 STRUCTURE = 16
 
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """How a sample compares with its source.
-
-    names: how many names of the source recur in the sample. structure: the share of the sample's runs of STRUCTURE nodes (type, CPU or
-    device, distances of dependencies) that the source has too; 1 where the whole structure is the source's. ks: `distances`.
-    """
-
-    names: int
-    structure: float
-    ks: dict[str, float]
-
-
 class Disclosure(NamedTuple):
     """told: how probable it is that the source of a sample is named. chance: the same by guessing. structure: the share of the sample's
     runs of nodes that the source has too. by_facts: how probable it is that one names the source who knows nothing of the sample but its
@@ -54,12 +40,6 @@ class Disclosure(NamedTuple):
     by_facts: float
 
 
-def likeness(source: Workload, sample: Workload) -> Likeness:
-    """Compare a sample with its source."""
-    used, drawn = ({each.names[i] for i in np.unique(each.name)} - {""} for each in (source, sample))
-    return Likeness(len(used & drawn), _recurring(_runs(sample), _runs(source)), distances(source, sample))
-
-
 def disclosure(sources: Sequence[Workload], sample: Workload, source: int, facts: Sequence[Mapping[str, int]]) -> Disclosure:
     """What a sample tells about its source, one of the sets that were learned from. facts: of these sets."""
     known = [(_runs(each), _exchanges(each)) for each in sources]
@@ -67,11 +47,8 @@ def disclosure(sources: Sequence[Workload], sample: Workload, source: int, facts
     scores = np.array([sum(len(a & b) / max(len(a | b), 1) for a, b in zip(of_set, drawn, strict=True)) for of_set in known])
     best = np.flatnonzero(np.isclose(scores, scores.max()))
     told = 1 / len(best) if source in best else 0.0
-    return Disclosure(told, 1 / len(sources), _recurring(drawn[0], known[source][0]), 1 / list(facts).count(facts[source]))
-
-
-def _recurring(drawn: Runs, known: Runs) -> float:
-    return len(drawn & known) / max(len(drawn), 1)
+    recurring = len(drawn[0] & known[source][0]) / max(len(drawn[0]), 1)
+    return Disclosure(told, 1 / len(sources), recurring, 1 / list(facts).count(facts[source]))
 
 
 def _runs(workload: Workload) -> Runs:

@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.chakra.checking.check import Checked
-    from lumos.chakra.exporting import Exported, SimulatorTimes
+    from lumos.chakra.exporting import Exported
     from lumos.chakra.facade import Imported
-    from lumos.chakra.linking.link import Linked
     from lumos.chakra.linking.linked_job import LinkedJob
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic
@@ -36,25 +35,11 @@ def print_exported(console: Console, result: Exported) -> None:
     paragraph(console, f"job.0.et … job.{result.ranks - 1}.et, {', '.join(others)}" if result.ranks > 1 else ", ".join(result.files))
     if result.compute:
         paragraph(console, f"operations or bytes of {result.work:,} of {count(result.compute, 'compute node')} on devices")
-    if result.simulated is not None:
-        _print_simulated(console, result.simulated)
+    if result.simulated_ns is not None:
+        slower = result.simulated_ns / result.replayed_ns - 1 if result.replayed_ns else None
+        replay, change = f"{duration(result.replayed_ns)} in the job's own replay", percent(slower, decimals=1, signed=True)
+        paragraph(console, f"{replay}, {duration(result.simulated_ns)} as a simulator runs it ({change})")
     print_diagnostics(console, result.diagnostics)
-
-
-def _print_simulated(console: Console, found: SimulatorTimes) -> None:
-    """What a simulator makes of the job's own replay, and which part of the difference is due to what."""
-    base = found.replayed_ns
-
-    def change(ns: int) -> str:
-        return f"{duration(ns)} ({percent((ns - base) / base if base else None, decimals=1, signed=True)})"
-
-    rows = [
-        ("the job's own replay", duration(base)),
-        ("one node of each sort a rank at a time", change(found.ordered_ns)),
-        ("and at the prices of its files", change(found.simulated_ns)),
-    ]
-    heading(console, "As a simulator runs it")
-    table(console, ("", "all ranks done after"), rows)
 
 
 def print_checked(console: Console, result: Checked) -> None:
@@ -77,29 +62,25 @@ def print_checked(console: Console, result: Checked) -> None:
         console.print(f"  … and {len(result.violations) - MOST_ROWS:,} more; --json lists all")
 
 
-def print_linked(console: Console, linked: Linked | LinkedJob) -> None:
-    """Print how many kernels were linked: of one rank by method, of a job over all ranks and of each."""
+def print_linked(console: Console, linked: LinkedJob) -> None:
+    """Print how many kernels were linked, of all ranks by method and of each, and what confirms the pairs."""
     figures = linked.to_dict()
     rate = percent(figures["link_rate"], decimals=1)
     text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
     console.print(Text(text, style="bold"))
-    if "ranks" in figures:
-        rows = [
-            (
-                f"{rank['rank']}",
-                Path(rank["execution_trace"]).name,
-                Path(rank["profiler_file"]).name,
-                f"{rank['linked']:,} of {rank['shared']:,}",
-                "–" if rank["confidence"] is None else f"{rank['confidence']:.2f}",
-            )
-            for rank in figures["ranks"]
-        ]
-        table(console, ("rank", "execution trace", "profiler file", "linked", "confidence"), rows)
-    else:
-        paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
-        table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
-        confirming = [vote["fact"].replace("-", " ") for vote in figures["votes"] if vote["confirms"]]
-        paragraph(console, f"of one rank and run: confirmed by {', '.join(confirming) or 'nothing but the order of calls'}")
+    paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
+    table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
+    rows = [
+        (
+            f"{rank['rank']}",
+            Path(rank["execution_trace"]).name,
+            Path(rank["profiler_file"]).name,
+            f"{rank['linked']:,} of {rank['shared']:,}",
+            ", ".join(vote["fact"].replace("-", " ") for vote in rank["votes"] if vote["confirms"]) or "nothing but the order of calls",
+        )
+        for rank in figures["ranks"]
+    ]
+    table(console, ("rank", "execution trace", "profiler file", "linked", "of one run by"), rows)
     print_diagnostics(console, linked.diagnostics)
 
 
@@ -120,15 +101,9 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
         paragraph(console, ", ".join(f"{key} {value}" for key, value in result.facts.items()))
     sources = ", ".join(duration(ns) for ns in result.source_step_time_ns)
     paragraph(console, f"{duration(result.step_time_ns)} a step, simulated" + (f" (source: {sources})" if sources else ""))
-    like = result.likeness
-    if like is not None:
-        heading(console, "What it reveals of its source")
-        rows = [
-            ("names", f"{like.names}", "0"),
-            ("structure (runs of 16 nodes)", percent(like.structure, decimals=1), "–"),
-        ]
-        table(console, ("", "this set", "by chance"), rows)
-        _print_distances(console, "its source", like.ks)
+    if result.likeness is not None:
+        heading(console, "Distance of the distributions from its source (Kolmogorov–Smirnov)")
+        table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in result.likeness.items()])
     told = result.disclosure
     if told is not None:
         heading(console, "What it reveals of the set that gave its structure")
@@ -149,11 +124,6 @@ def _print_held_out(console: Console, result: Synthetic, exact: Mapping[str, flo
     change = f" ({percent(result.step_time_ns / step - 1, signed=True)})" if step else ""
     heading(console, f"Against the set held out, whose step takes {duration(step)}{change}")
     table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact])
-
-
-def _print_distances(console: Console, other: str, distances: Mapping[str, float]) -> None:
-    heading(console, f"Distance of the distributions from {other} (Kolmogorov–Smirnov)")
-    table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in distances.items()])
 
 
 def print_stat(console: Console, result: Stat) -> None:
