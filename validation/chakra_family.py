@@ -28,6 +28,7 @@ from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
 from lumos.chakra.synthesis.model import SetModel, learn
 from lumos.chakra.workload import Workload
 from lumos.graph.table import Graph
+from lumos.prediction.ranks import whole
 from lumos.simulation import simulate
 
 KEYS = ("tp", "pp", "dp", "layers", "width")
@@ -103,22 +104,26 @@ class Told(NamedTuple):
 
 
 def main() -> int:
+    of_sets = [dict(zip(KEYS, facts, strict=True)) for facts in LEARNED]
     with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch)
-        sources = [workload(_predicted(folder, facts)) for facts in LEARNED]
-        of_sets = [dict(zip(KEYS, facts, strict=True)) for facts in LEARNED]
-        model, names = learn(sources, of_sets), operator_names(sources, of_sets)
-        rows = [_held_out(model, names, facts, workload(_predicted(folder, facts))) for facts in HELD_OUT]
-        told = _told(model, sources, folder)
-    write_result("validation/results/chakra-family.md", _section(rows, [each.limit for each in model.buckets], told))
+        folders = {exact: Path(scratch) / str(exact) for exact in (False, True)}
+        learned = {exact: [workload(_predicted(folder, facts, exact=exact)) for facts in LEARNED] for exact, folder in folders.items()}
+        held = {
+            exact: _held_out(learn(sources, of_sets), operator_names(sources, of_sets), folders[exact], exact)
+            for exact, sources in learned.items()
+        }
+        model = learn(learned[False], of_sets)
+        told = _told(model, learned[False], folders[False])
+    write_result("validation/results/chakra-family.md", _section(held[False], held[True], [each.limit for each in model.buckets], told))
     return 0
 
 
-def _predicted(folder: Path, facts: tuple[int, ...], recompute: str = "none") -> Path:
-    """The set of a predicted GPT of these facts."""
+def _predicted(folder: Path, facts: tuple[int, ...], recompute: str = "none", *, exact: bool = False) -> Path:
+    """The set of a predicted GPT of these facts. exact: with nanoseconds in place of operations and bytes."""
     tp, pp, dp, layers, width = facts
     name = "-".join([*map(str, facts), recompute])
     sizes = {"n_layer": layers, "n_embd": width, "n_head": width // 64, "vocab_size": 50304, "n_positions": 1024}
+    folder.mkdir(exist_ok=True)
     config = folder / f"{name}.json"
     config.write_text(json.dumps({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"], **sizes}))
     found = lumos.predict(
@@ -133,11 +138,18 @@ def _predicted(folder: Path, facts: tuple[int, ...], recompute: str = "none") ->
         recompute=recompute,
         blocks=False,
     )
-    lumos.export(found, chakra=folder / name)
+    if exact:
+        export_graph(whole(found).graph, folder / name, exact_ns=True)
+    else:
+        lumos.export(found, chakra=folder / name)
     return folder / name
 
 
-def _held_out(model: SetModel, names: Sequence[str], facts: tuple[int, ...], truth: Workload) -> Row:
+def _held_out(model: SetModel, names: Sequence[str], folder: Path, exact: bool) -> list[Row]:
+    return [_row(model, names, facts, workload(_predicted(folder, facts, exact=exact))) for facts in HELD_OUT]
+
+
+def _row(model: SetModel, names: Sequence[str], facts: tuple[int, ...], truth: Workload) -> Row:
     finish = int((truth.start + truth.duration).max())
     worst = Row(facts, (), 0.0, 0.0, 0.0, "", {}, {}, 0.0)
     for seed in SEEDS:
@@ -195,7 +207,7 @@ def _of_same_facts(folder: Path) -> float:
     return float(np.mean(told))
 
 
-def _section(rows: list[Row], limits: list[float], told: Told) -> str:
+def _section(rows: list[Row], exact: list[Row], limits: list[float], told: Told) -> str:
     chance = 1 / len(LEARNED)
     wrong = [row.wrong_near for row in rows]
     return "\n\n".join(
@@ -212,7 +224,12 @@ def _section(rows: list[Row], limits: list[float], told: Told) -> str:
                         "≤ 0.1",
                         f"{sum(r.near <= 0.1 for r in rows)} of {len(rows)}, {max(r.near for r in rows):.3f} at worst",
                     ),
-                    ("the same, exact to the µs", "–", f"{max(r.exact for r in rows):.3f} at worst"),
+                    (
+                        "the same of sets that keep nanoseconds",
+                        "≤ 0.1",
+                        f"{sum(r.near <= 0.1 for r in exact)} of {len(exact)}, {max(r.near for r in exact):.3f} at worst",
+                    ),
+                    ("the first, exact to the µs", "–", f"{max(r.exact for r in rows):.3f} at worst"),
                     *((f"operator by operator: {what}", "–", _spread(rows, key)) for key, what in MISSED.items()),
                     (f"the same of compute, durations changed by up to {WRONG:.0%}", "–", _spread(rows, "compute", wrong=True)),
                     ("the distribution of compute then, within 5 %", "–", f"{min(wrong):.3f} to {max(wrong):.3f}"),
@@ -225,7 +242,8 @@ def _section(rows: list[Row], limits: list[float], told: Told) -> str:
             ),
             "In a predicted set an operator always takes the same time. So the exact distance counts every operator whose time is missed"
             " by 1 µs or more, and the one within 5 % those that are missed by more; a set gives whole"
-            " microseconds, so that short transfers are known to some 5 % alone. Both look at the nodes of all operators at once, most"
+            " microseconds of begin and end, so that a transfer of 20 µs is known to some 5 % alone: sets that keep nanoseconds are beside"
+            " them. Both look at the nodes of all operators at once, most"
             " of them short: with every duration changed at random the distribution of compute hardly moves. Operator by operator it does:"
             " that is the share of the time that must move for each operator to be distributed as in the set held out. Lumos changes"
             " durations by up to 2 % and sizes by up to 3 % on purpose, 1 % and 1.5 % on average. How many layers a bucket of gradients"

@@ -16,20 +16,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from lumos.chakra.synthesis.trends import OperatorKey, exponents, factor, varied
+from lumos.chakra.synthesis.trends import FOLLOWS, OperatorKey, factor, trends, varied
 from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumos.chakra.synthesis.trends import Exponents
+    from lumos.chakra.synthesis.trends import Trend
     from lumos.chakra.workload import Workload
 
 LAYERS, STAGES = "layers", "pp"
 #: What is added to the name of an operator for its transfers of whole layers.
 OF_LAYERS = " of layers"
-#: By which share of a layer a bucket may differ from a whole number of layers, and a layer's bytes from powers of the facts.
-WHOLE, FOLLOWS = 0.01, 0.02
+#: By which share of a layer a bucket may differ from a whole number of layers.
+WHOLE = 0.01
 #: From which part of a layer on a bucket takes the whole layer: it stays below its limit, comes nearest to it, or reaches it.
 ROUNDINGS = (0.0, 0.5, 1.0)
 
@@ -55,7 +55,7 @@ class FoundBuckets(NamedTuple):
     limit: float
     rounding: float
     layer: tuple[float, ...]
-    trend: Exponents
+    trend: Trend
 
 
 def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]]) -> tuple[list[Workload], dict[OperatorKey, FoundBuckets]]:
@@ -135,20 +135,20 @@ def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]])
     return None
 
 
-def _trend(layer: Mapping[int, float], facts: Sequence[Mapping[str, int]]) -> Exponents | None:
-    """The exponents with which the bytes of a layer follow the facts that vary; None where they do not follow those other than `layers`."""
+def _trend(layer: Mapping[int, float], facts: Sequence[Mapping[str, int]]) -> Trend | None:
+    """The trend by which the bytes of a layer follow the facts that vary; None where they do not follow those other than `layers`."""
     keys = varied(facts)
     of_one = [{key: 1 if key == LAYERS else value for key, value in each.items()} for each in facts]
     others = varied(of_one)
     if len(layer) < len(others) + 2:
         return None
     operator = ("", False, 0)
-    fitted = exponents([{operator: layer[i]} if i in layer else {} for i in range(len(facts))], of_one)[operator]
+    fitted = trends([{operator: layer[i]} if i in layer else {} for i in range(len(facts))], of_one)[operator]
     at_one = [np.log(value) - np.log(factor(fitted, others, facts[i], facts[min(layer)])) for i, value in layer.items()]
     if max(at_one) - min(at_one) > FOLLOWS:
         return None
-    of_key = dict(zip(others, fitted, strict=True))
-    return tuple(of_key.get(key, 0.0) for key in keys)
+    of_key = dict(zip(others, fitted[1:], strict=True))
+    return (fitted[0], *(of_key.get(key, 0.0) for key in keys))
 
 
 def _renamed(workload: Workload, name: str, count: int) -> Workload:

@@ -65,8 +65,8 @@ def _growth(model: SetModel, structure: SetStructure, facts: Mapping[str, int], 
         if i in mean and symbol.smallest:
             low, high = (pick(extremes[_operator(symbol)]) for pick in (min, max))
             part = (mean[i] - low) / (high - low) if high > low else 0.0
-            between = tuple((1 - part) * a + part * b for a, b in zip(symbol.smallest, symbol.largest, strict=True))
-            size[i] = factor(between, keys, facts, model.facts[source])
+            least, most = (factor(trend, keys, facts, model.facts[source]) for trend in (symbol.smallest, symbol.largest))
+            size[i] = least ** (1 - part) * most**part
     return Growth(time, size)
 
 

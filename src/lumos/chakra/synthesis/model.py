@@ -21,9 +21,8 @@ from lumos.chakra.build import in_program_order
 from lumos.chakra.synthesis.buckets import Buckets, separated
 from lumos.chakra.synthesis.trends import (
     REFERENCE,
-    Exponents,
+    Trend,
     Weights,
-    exponents,
     extreme_sizes,
     factor,
     fitted,
@@ -32,6 +31,7 @@ from lumos.chakra.synthesis.trends import (
     node_operators,
     ranks_of,
     transfer_times,
+    trends,
     varied,
 )
 from lumos.errors import LumosError
@@ -52,13 +52,13 @@ POINTS = 33
 #: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
 SHORT, LONG = 16_000, 0.01
 
-_FORMAT = "lumos-chakra-model-5"
+_FORMAT = "lumos-chakra-model-6"
 
 
 class Symbol(msgspec.Struct, frozen=True):
     """An operator at one order of magnitude. quantiles: ns at equal steps of probability. operations, bytes: how much it computes and moves
     a ns of its time, 0 where the sets do not say. time, smallest,
-    largest: the exponents with which its durations, and the smallest and the largest size of its operator, follow the facts that vary in
+    largest: the trends by which its durations, and the smallest and the largest size of its operator, follow the facts that vary in
     the family. transfer: the weights of its time; its durations are then those of a transfer of REFERENCE ns. Each is () where the model is
     of no family."""
 
@@ -69,9 +69,9 @@ class Symbol(msgspec.Struct, frozen=True):
     quantiles: tuple[int, ...]
     operations: float = 0.0
     bytes: float = 0.0
-    time: Exponents = ()
-    smallest: Exponents = ()
-    largest: Exponents = ()
+    time: Trend = ()
+    smallest: Trend = ()
+    largest: Trend = ()
     transfer: Weights = ()
 
 
@@ -121,8 +121,8 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     kinds: dict[str, int] = {}
     structures = []
     workloads, found = separated(workloads, facts)
-    times = exponents([mean_durations(w) for w in workloads], facts) if facts else {}
-    sizes = [exponents([extreme_sizes(w, pick) for w in workloads], facts) if facts else {} for pick in (min, max)]
+    times = trends([mean_durations(w) for w in workloads], facts) if facts else {}
+    sizes = [trends([extreme_sizes(w, pick) for w in workloads], facts) if facts else {} for pick in (min, max)]
     for operator, buckets in found.items():
         sizes[0][operator] = sizes[1][operator] = buckets.trend
     transfers = fitted(workloads) if facts else {}
@@ -150,7 +150,7 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
 
 def _at_the_middle(
     workload: Workload,
-    times: Mapping[OperatorKey, Exponents],
+    times: Mapping[OperatorKey, Trend],
     transfers: Mapping[OperatorKey, Weights],
     facts: Sequence[Mapping[str, int]],
     number: int,

@@ -1,8 +1,10 @@
 """How durations and sizes follow the facts of a family of sets: its degrees of parallelism, its layers, its width.
 
-Each operator's mean duration, and each communication's smallest and largest size, is a product of powers of the facts, whose exponents are
-those of least squares, drawn to zero as far as that predicts each set best from the others: few sets leave some exponents open. Beyond the
-sizes that were learned from this is a guess, and what jumps, such as a transfer that leaves a node, it does not follow.
+Each operator's mean duration, and each communication's smallest and largest size, is a constant and a product of powers of the facts: a
+kernel takes some time whatever it works on, and the rest follows the dimensions of its tensors. Taken are the whole powers that predict
+each set best from the others, or, where a sum such as layers and an embedding has none, those of least squares, drawn to zero as far as
+that predicts best. Beyond the sizes that were learned from this is a guess, and what jumps, such as a transfer that leaves a node, it does
+not follow.
 
 A transfer takes a time before anything moves, a time for each other rank, and a time for its bytes: all of them, their share that passes
 each link of a ring, or once for each other rank (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
@@ -12,7 +14,8 @@ MPICH", 2005). The weights of the five parts, none negative, are those of least 
 from __future__ import annotations
 
 from collections import defaultdict
-from itertools import combinations
+from itertools import combinations, product
+from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -27,12 +30,17 @@ if TYPE_CHECKING:
 
 #: How strongly exponents may be drawn to zero: as shares of the squared logarithms of the facts, a set.
 _PULLS = (1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 100.0)
+#: The whole powers that a product may have, and of how many facts at most they are tried.
+WHOLE, MOST_WHOLE = (-1, 0, 1, 2), 6
+#: By which share values may differ from the powers that they follow, and two misses from one another to count as alike.
+FOLLOWS, ALIKE = 0.02, 0.005
 #: What every transfer takes in a model, ns, before its own size and ranks are known: the middle of a symbol's durations.
 REFERENCE = round(2 ** (20 + 1 / 16))
 
 #: What one operator is: its name, whether the CPU runs it, and Chakra's node type.
 OperatorKey = tuple[str, bool, int]
-Exponents = tuple[float, ...]
+#: What a value is by the facts that vary: a constant, and the exponents of the facts in the product that is added to it.
+Trend = tuple[float, ...]
 #: The weights of the five parts of a transfer: ns, ns a rank, and three of ns a byte.
 Weights = tuple[float, ...]
 
@@ -47,32 +55,67 @@ def middle(facts: Sequence[Mapping[str, int]]) -> dict[str, float]:
     return {key: float(np.exp(np.mean([np.log(each[key]) for each in facts]))) for key in (facts[0] if facts else ())}
 
 
-def factor(exponents: Exponents, keys: Sequence[str], to: Mapping[str, float], from_: Mapping[str, float]) -> float:
+def factor(trend: Trend, keys: Sequence[str], to: Mapping[str, float], from_: Mapping[str, float]) -> float:
     """By how much a mean changes between two places in a family."""
-    return float(np.exp(sum(e * np.log(to[key] / from_[key]) for e, key in zip(exponents, keys, strict=True))))
+    constant, *powers = trend
+    there, here = (float(constant + prod(at[key] ** power for power, key in zip(powers, keys, strict=True))) for at in (to, from_))
+    return there / here
 
 
-def exponents(means: Sequence[Mapping[OperatorKey, float]], facts: Sequence[Mapping[str, int]]) -> dict[OperatorKey, Exponents]:
-    """The exponents of every operator by the facts that vary. means: for each set the mean of each operator that it runs."""
+def trends(means: Sequence[Mapping[OperatorKey, float]], facts: Sequence[Mapping[str, int]]) -> dict[OperatorKey, Trend]:
+    """The trend of every operator by the facts that vary. means: for each set the mean of each operator that it runs."""
     seen: dict[OperatorKey, list[int]] = defaultdict(list)
     for i, of_set in enumerate(means):
         for operator, mean in of_set.items():
             if mean > 0:
                 seen[operator].append(i)
     logs = np.array([[np.log(each[key]) for key in varied(facts)] for each in facts])
-    return {operator: _powers(logs[sets], np.log([means[i][operator] for i in sets])) for operator, sets in seen.items()}
+    return {op: _trend(logs[sets], np.array([means[i][op] for i in sets])) for op, sets in seen.items()}
 
 
-def _powers(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Exponents:
-    """The exponents that predict best each value from the others (ridge regression; its error with one set left out has a closed form)."""
+def _trend(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Trend:
+    """The trend that predicts best each value from the others. Whole powers count where they hardly miss, or, with two values more than
+    there are facts, by half as much as others: noise comes near to some of so many by chance."""
+    n, keys = logs.shape
+    if n < 2:
+        return tuple(0.0 for _ in range(1 + keys))
+    middle: NDArray[np.float64] = logs.mean(axis=0)
+    found: list[tuple[float, Trend]] = [_powers(logs, np.log(values))]
+    powers = np.array(list(product(WHOLE, repeat=keys)) if keys <= MOST_WHOLE else [(0,) * keys], np.float64)
+    moves, stays = np.exp(powers @ (logs - middle).T) / values, np.broadcast_to(1 / values, (len(powers), n))
+    for parts in (moves,), (moves, stays):
+        error, weights = _left_out(np.stack(parts, axis=2) * values.mean())
+        best = int(np.lexsort((np.abs(powers).sum(axis=1), np.rint(error / ALIKE)))[0])
+        if error[best] <= max(FOLLOWS, found[0][0] / 2 if n >= keys + 2 else 0.0):
+            constant = weights[best][1] / weights[best][0] * np.exp(middle @ powers[best]) if len(parts) > 1 else 0.0
+            found.append((float(error[best]), (float(constant), *powers[best].tolist())))
+    return min(found, key=lambda each: (round(each[0] / ALIKE), each))[1]
+
+
+def _left_out(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """How far each value's parts sum to one with weights from the other values, by the root of the mean square; and the weights from all.
+
+    parts: float64[choices, values, parts]. A choice with a negative weight, or for which one value alone decides, misses by infinity.
+    """
+    inverse = np.linalg.pinv(parts.transpose(0, 2, 1) @ parts)
+    weights = (inverse @ parts.sum(axis=1)[:, :, None])[:, :, 0]
+    others = 1 - np.einsum("cvp,cpq,cvq->cv", parts, inverse, parts)
+    missed = ((parts @ weights[:, :, None])[:, :, 0] - 1) / np.maximum(others, _PULLS[0])
+    usable = (weights[:, 0] > 0) & (weights >= 0).all(axis=1) & (others > _PULLS[0]).all(axis=1)
+    return np.where(usable, np.sqrt(np.square(missed).mean(axis=1)), np.inf), weights
+
+
+def _powers(logs: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, Trend]:
+    """The powers that predict best each logarithm from the others (ridge regression; its error with one set left out has a closed form).
+    Returns by how much they miss, then the trend."""
     n = len(values)
     x, y = logs - logs.mean(axis=0), values - values.mean()
     found = []
     for pull in _PULLS:
         solve = np.linalg.solve(x.T @ x + pull * n * np.eye(x.shape[1]), x.T)
         weight = np.maximum(1 - 1 / n - np.einsum("ij,ji->i", x, solve), _PULLS[0])  # of a set's own value in its prediction, less one
-        found.append((float(np.square((y - x @ solve @ y) / weight).sum()), tuple((solve @ y).tolist())))
-    return min(found)[1] if n > 1 else (0.0,) * x.shape[1]
+        found.append((float(np.sqrt(np.square((y - x @ solve @ y) / weight).mean())), (0.0, *(solve @ y).tolist())))
+    return min(found)
 
 
 def mean_durations(workload: Workload) -> dict[OperatorKey, float]:
