@@ -21,7 +21,7 @@ from validation.chakra_operators import operator_distances, operator_names
 import lumos
 from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.facade import workload
+from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
@@ -107,7 +107,7 @@ def main() -> int:
     of_sets = [dict(zip(KEYS, facts, strict=True)) for facts in LEARNED]
     with tempfile.TemporaryDirectory() as scratch:
         folders = {exact: Path(scratch) / str(exact) for exact in (False, True)}
-        learned = {exact: [workload(_predicted(folder, facts, exact=exact)) for facts in LEARNED] for exact, folder in folders.items()}
+        learned = {exact: [_predicted(folder, facts, exact=exact) for facts in LEARNED] for exact, folder in folders.items()}
         held = {
             exact: _held_out(learn(sources, of_sets), operator_names(sources, of_sets), folders[exact], exact)
             for exact, sources in learned.items()
@@ -118,7 +118,7 @@ def main() -> int:
     return 0
 
 
-def _predicted(folder: Path, facts: tuple[int, ...], recompute: str = "none", *, exact: bool = False) -> Path:
+def _predicted(folder: Path, facts: tuple[int, ...], recompute: str = "none", *, exact: bool = False) -> Workload:
     """The set of a predicted GPT of these facts. exact: with nanoseconds in place of operations and bytes."""
     tp, pp, dp, layers, width = facts
     name = "-".join([*map(str, facts), recompute])
@@ -142,11 +142,11 @@ def _predicted(folder: Path, facts: tuple[int, ...], recompute: str = "none", *,
         export_graph(whole(found).graph, folder / name, exact_ns=True)
     else:
         lumos.export(found, chakra=folder / name)
-    return folder / name
+    return gather(lumos.read(folder / name))
 
 
 def _held_out(model: SetModel, names: Sequence[str], folder: Path, exact: bool) -> list[Row]:
-    return [_row(model, names, facts, workload(_predicted(folder, facts, exact=exact))) for facts in HELD_OUT]
+    return [_row(model, names, facts, _predicted(folder, facts, exact=exact)) for facts in HELD_OUT]
 
 
 def _row(model: SetModel, names: Sequence[str], facts: tuple[int, ...], truth: Workload) -> Row:
@@ -199,7 +199,7 @@ def _of_same_facts(folder: Path) -> float:
     """How often the source is told of two sets with the same facts, one of which recomputes its layers."""
     told = []
     for facts in TWICE:
-        sources = [workload(_predicted(folder, facts, recompute)) for recompute in ("none", "full")]
+        sources = [_predicted(folder, facts, recompute) for recompute in ("none", "full")]
         model = learn(sources, [dict(zip(KEYS, facts, strict=True))] * 2)
         for seed in range(DRAWN // 2):
             found = sample_family(model, seed)

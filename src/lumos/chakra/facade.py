@@ -42,7 +42,6 @@ from lumos.trace.source import Source, as_job, keep_inputs
 if TYPE_CHECKING:
     import os
 
-    from lumos.chakra.workload import Workload
     from lumos.trace.table import Job
 
 
@@ -157,10 +156,5 @@ def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_
 
 def stat(source: Source) -> Stat:
     """Summarise a set, or any job as it would be exported: nodes, operators, communication, dependencies, how alike ranks are."""
-    return stat_workload(workload(source))
-
-
-def workload(source: Source) -> Workload:
-    """The nodes of a set as in its files, or those of any other job as it would be exported."""
     job = as_job(source)
-    return gather(job) if job.traces[0].metadata.get("format") == FORMAT else lower(build(job))
+    return stat_workload(gather(job) if job.traces[0].metadata.get("format") == FORMAT else lower(build(job)))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.graph.lists import grouped
 from lumos.result import Shown
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT
@@ -21,8 +21,7 @@ if TYPE_CHECKING:
 _MOST = 20
 
 
-@dataclass(frozen=True, slots=True)
-class Operators:
+class Operators(NamedTuple):
     """All compute nodes of one name. time_ns: None where the set has no durations."""
 
     name: str
@@ -30,8 +29,7 @@ class Operators:
     time_ns: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class Transfers:
+class Transfers(NamedTuple):
     """All communication of one kind. ranks: the size of its largest group."""
 
     kind: str
@@ -59,43 +57,32 @@ class Stat(Shown):
 
 def stat_workload(workload: Workload) -> Stat:
     """The summary of a workload; operators by time, then by count."""
-    counts = np.bincount(workload.type, minlength=len(NodeType))
-    widths = np.diff(workload.dep_offset)
-    bounds = pairwise(workload.rank_offset.tolist())
-    sequences = [workload.type[low:high].tobytes() + workload.name[low:high].tobytes() for low, high in bounds]
+    widths, facts = np.diff(workload.dep_offset), workload.communication
+    sequences = [workload.type[a:b].tobytes() + workload.name[a:b].tobytes() for a, b in pairwise(workload.rank_offset.tolist())]
+    compute = np.flatnonzero(workload.type == NodeType.COMP)
+    bounds, order = grouped(workload.name[compute], len(workload.names))
+    named = ((name, compute[order[a:b]]) for name, (a, b) in zip(workload.names, pairwise(bounds.tolist()), strict=True) if a < b)
+    operators = [Operators(name, *_of(workload, nodes)) for name, nodes in named]
+    members = np.array([2, *map(len, workload.groups)])[facts.group + 1]
+    transfers = []
+    for kind in np.unique(facts.kind):
+        rows = facts.kind == kind
+        nodes, time = _of(workload, facts.node[rows])
+        transfers.append(Transfers(facts.kinds[kind], nodes, int(facts.size[rows].clip(0).sum()), time, int(members[rows].max())))
     return Stat(
         ranks=len(workload.ranks),
-        nodes={kind.name.lower(): int(counts[kind]) for kind in NodeType if counts[kind]},
+        nodes={kind.name.lower(): n for kind in NodeType if (n := int((workload.type == kind).sum()))},
         total=len(workload),
         groups=len(workload.groups),
         dependencies=float(widths.mean()) if len(workload) else 0.0,
         widest=int(widths.max(initial=0)),
         symmetry=sequences.count(sequences[0]) / len(sequences),
-        operators=_operators(workload),
-        communication=_communication(workload),
+        operators=tuple(sorted(operators, key=lambda each: (-(each.time_ns or 0), -each.nodes))[:_MOST]),
+        communication=tuple(sorted(transfers, key=lambda each: -each.nodes)),
     )
 
 
-def _time(duration: Int64) -> int | None:
-    """The sum of durations, None where one is unknown."""
-    return int(duration.sum()) if (duration != ABSENT).all() else None
-
-
-def _operators(workload: Workload) -> tuple[Operators, ...]:
-    compute = workload.type == NodeType.COMP
-    name, duration = workload.name[compute], workload.duration[compute]
-    nodes = np.bincount(name, minlength=len(workload.names))
-    time = np.bincount(name, np.maximum(duration, 0), minlength=len(workload.names)).astype(np.int64)
-    known = _time(duration) is not None
-    order = np.lexsort((-nodes, -time))[:_MOST]
-    return tuple(Operators(workload.names[i], int(nodes[i]), int(time[i]) if known else None) for i in order if nodes[i])
-
-
-def _communication(workload: Workload) -> tuple[Transfers, ...]:
-    facts, out = workload.communication, []
-    members = np.array([2, *map(len, workload.groups)])[facts.group + 1]
-    for kind, count in Counter(facts.kind.tolist()).most_common():
-        rows = facts.kind == kind
-        time = _time(workload.duration[facts.node[rows]])
-        out.append(Transfers(facts.kinds[kind], count, int(facts.size[rows].clip(0).sum()), time, int(members[rows].max())))
-    return tuple(out)
+def _of(workload: Workload, nodes: Int64) -> tuple[int, int | None]:
+    """How many nodes these are, and the sum of their durations; None where one is unknown."""
+    lasted = workload.duration[nodes]
+    return len(nodes), int(lasted.sum()) if (lasted != ABSENT).all() else None

@@ -9,7 +9,7 @@ import pytest
 
 import lumos
 from lumos.analyze.loop.steps import members
-from lumos.chakra.facade import workload
+from lumos.chakra.gather import gather
 from lumos.chakra.work.recorded import recorded_work
 from lumos.changes.changes import Changes
 from lumos.changes.settings import parse_settings
@@ -74,7 +74,7 @@ def test_the_set_of_a_changed_job_has_its_work(base, tmp_path):
     """Every task of the changed job is a node, in the steps that count and in those before them."""
     answer = answered(base, "cp=2", "layers=2")
     lumos.export(answer, chakra=tmp_path / "set")
-    written = workload(tmp_path / "set").operations
+    written = gather(lumos.read(tmp_path / "set")).operations
     steps, rest = divmod(int(written[written > 1].sum()), by_hand(tokens=128, layers=2))  # of what only moves bytes, 1 is written
     assert steps >= len(members(answer.graph).job)
     assert rest == 0

@@ -29,7 +29,7 @@ LAYERS, STAGES = "layers", "pp"
 #: What is added to the name of an operator for its transfers of whole layers.
 OF_LAYERS = " of layers"
 #: By which share of a layer a bucket may differ from a whole number of layers.
-WHOLE = 0.01
+OFF_WHOLE = 0.01
 #: From which part of a layer on a bucket takes the whole layer: it stays below its limit, comes nearest to it, or reaches it.
 ROUNDINGS = (0.0, 0.5, 1.0)
 
@@ -113,7 +113,7 @@ def _whole_layers(sizes: tuple[int, ...], layers: int) -> _Held | None:
     for count in (len(sizes), len(sizes) - 1):
         total = sum(sizes[:count])
         whole = [round(size * layers / total) for size in sizes[:count]] if total else []
-        exact = all(n > 0 and abs(size * layers / total - n) <= WHOLE for size, n in zip(sizes, whole, strict=False))
+        exact = all(n > 0 and abs(size * layers / total - n) <= OFF_WHOLE for size, n in zip(sizes, whole, strict=False))
         if whole and exact and sum(whole) == layers and set(whole[:-1]) <= {whole[0]} and whole[-1] <= whole[0]:
             return _Held(tuple(whole), total / layers) if sizes[-1] != sizes[0] or count == len(sizes) else None
     return None
@@ -136,19 +136,12 @@ def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]])
 
 
 def _trend(layer: Mapping[int, float], facts: Sequence[Mapping[str, int]]) -> Trend | None:
-    """The trend by which the bytes of a layer follow the facts that vary; None where they do not follow those other than `layers`."""
-    keys = varied(facts)
-    of_one = [{key: 1 if key == LAYERS else value for key, value in each.items()} for each in facts]
-    others = varied(of_one)
-    if len(layer) < len(others) + 2:
-        return None
-    operator = ("", False, 0)
-    fitted = trends([{operator: layer[i]} if i in layer else {} for i in range(len(facts))], of_one)[operator]
-    at_one = [np.log(value) - np.log(factor(fitted, others, facts[i], facts[min(layer)])) for i, value in layer.items()]
-    if max(at_one) - min(at_one) > FOLLOWS:
-        return None
-    of_key = dict(zip(others, fitted[1:], strict=True))
-    return (fitted[0], *(of_key.get(key, 0.0) for key in keys))
+    """The trend by which the bytes of a layer follow the facts that vary; None where they do not, or follow the number of layers too."""
+    keys, operator = varied(facts), ("", False, 0)
+    found = trends([{operator: layer[i]} if i in layer else {} for i in range(len(facts))], facts)[operator]
+    at_one = [np.log(value) - np.log(factor(found, keys, facts[i], facts[min(layer)])) for i, value in layer.items()]
+    of_layers = dict(zip(keys, found[1:], strict=True)).get(LAYERS, 0.0)
+    return None if of_layers or max(at_one) - min(at_one) > FOLLOWS else found
 
 
 def _renamed(workload: Workload, name: str, count: int) -> Workload:
