@@ -11,12 +11,14 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import lumos
 from lumos.errors import LumosError, UsageError
+from lumos.graph.table import Dependency
 
 ROOT = Path(__file__).resolve().parents[1]
 EXAMPLE = ROOT / "examples" / "gpt-2rank-cpu"
@@ -138,25 +140,39 @@ def test_every_option_of_a_function_is_shown_with_its_meaning(name):
         assert re.search(rf"\b{parameter.name}\b[^.:]*:", inspect.getdoc(function)), f"{name}: {parameter.name}"
 
 
-#: What is about what the recording itself holds needs the recording.
-OF_THE_RECORDING = (lumos.inspect, lumos.memory, lumos.diagnose)
+@pytest.fixture(scope="module")
+def forms():
+    """A job in each form in which a verb takes it."""
+    job = lumos.read(EXAMPLE)
+    graph = lumos.build(job)
+    return [EXAMPLE, sorted(EXAMPLE.glob("*.json.gz")), job, graph, lumos.measured(graph), lumos.simulate(graph)]
+
+
+#: Verbs about when things ran, which of a run tell what that run was.
+OF_A_RUN = (lumos.breakdown, lumos.critical_path, lumos.slack, lumos.utilization)
 
 
 @pytest.mark.parametrize(
     "function",
     [
-        lumos.breakdown, lumos.critical_path, lumos.probes, lumos.replay, lumos.simulate, lumos.slack, lumos.stragglers, lumos.trust,
-        lumos.utilization, *OF_THE_RECORDING,
+        *OF_A_RUN, lumos.diagnose, lumos.inspect, lumos.memory, lumos.probes, lumos.replay, lumos.simulate, lumos.stragglers, lumos.trust,
+        lambda job: lumos.whatif(job, drop="aten::mm"), lambda job: lumos.compare(job, EXAMPLE),
     ],
 )  # fmt: skip
-def test_a_verb_takes_a_path_files_a_job_a_graph_or_a_timeline(function):
-    job = lumos.read(EXAMPLE)
-    given = [EXAMPLE, sorted(EXAMPLE.glob("*.json.gz")), job]
-    if function not in OF_THE_RECORDING:
-        given += [lumos.build(job), lumos.measured(lumos.build(job))]
-    answers = {repr(function(source)) for source in given[:3]}
-    assert len(answers) == 1
-    assert all(function(source) is not None for source in given[3:])
+def test_a_verb_takes_a_path_files_a_job_a_graph_or_a_timeline(function, forms):
+    same = forms[:-1] if function in OF_A_RUN else forms
+    assert len({re.sub(r"\d+ diagnostics", "", repr(function(form))) for form in same}) == 1
+    assert function(forms[-1]) is not None
+
+
+def test_a_run_of_a_changed_job_is_of_no_recording(forms):
+    graph = forms[3]
+    changed = lumos.simulate(graph, graph.duration * 2)
+    assert forms[-1].job is graph.job is forms[2]
+    with pytest.raises(UsageError, match="this Timeline is of a job that was changed"):
+        lumos.whatif(changed, drop="aten::mm")
+    with pytest.raises(UsageError, match="this Graph is of a job that was changed"):
+        lumos.diagnose(replace(graph, ignored=frozenset({Dependency.SYNC})))
 
 
 def test_a_job_that_is_read_for_its_graph_tells_the_stages_too():

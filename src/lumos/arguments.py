@@ -79,7 +79,7 @@ MEANINGS: Mapping[str, Term] = {
 }
 #: What words of functions mean where their own text does not say more.
 _USUALLY = {
-    "job": "Trace files, a folder of them, or a job from `lumos.read`.",
+    "job": "Trace files, a folder of them, a job from `lumos.read`, its graph or a run of it.",
     "paths": "Trace files, or a folder with one file per rank.",
     "graph": "The job, or anything that `lumos.read` takes, a graph from `lumos.build`, or a timeline.",
     "timeline": "A run of the job from `lumos.simulate` or `lumos.measured`; of a job, its files or a graph the measured one.",
@@ -88,7 +88,7 @@ _USUALLY = {
     "progress": "Called with how much is done, and how much there is in all.",
     "output": "Where to write.",
     "folder": "The folder that is read or written.",
-    "source": "Files, a folder of them, or a job that was read.",
+    "source": "Files, a folder of them, or a job that was read, its graph or a run of it.",
     "network": "A file that describes the network.",
     "execution_trace": "The execution trace of a rank.",
     "execution_traces": "The execution traces of all ranks, in their order.",

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.diagnostics import Diagnostic
-    from lumos.trace.table import Int8, Int32, Int64
+    from lumos.trace.table import Int8, Int32, Int64, Job
 
 
 class Kind(IntEnum):
@@ -276,6 +276,7 @@ class Graph(Described):
     ignored: dependencies switched off (`--ignore`).
     left_out: bool[n], tasks that a change takes out of every step, with all that they wait for (`graph.without`); None for none.
     evidence: what the recordings say against trusting an answer (`graph.evidence`, `graph.joined.one_job`).
+    job: what `graph.build` made it of; None of every graph that is made in another way, also by `dataclasses.replace`.
     """
 
     ranks: tuple[int, ...]
@@ -312,6 +313,7 @@ class Graph(Described):
     left_out: NDArray[np.bool_] | None = None
     diagnostics: tuple[Diagnostic, ...] = ()
     evidence: tuple[Evidence, ...] = ()
+    job: Job | None = field(init=False, default=None)
 
     def __len__(self) -> int:
         return len(self.duration)

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.errors import GraphError
+from lumos.graph.table import Graph, Kind
 from lumos.graph.without import nearest_left
 from lumos.result import Described
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
-    from lumos.graph.table import Graph
-    from lumos.trace.table import Int64
+    from lumos.trace.table import Int64, Job
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -30,6 +30,13 @@ class Timeline(Described):
         """Its source, length, and number of ranks and tasks."""
         lasts = duration(int(self.end.max() - self.start.min())) if len(self.start) else "0 ns"
         return f"{self.source}, {lasts}, {count(len(self.graph.ranks), 'rank')}, {len(self.graph):,} tasks"
+
+    @property
+    def job(self) -> Job | None:
+        """The job that this is a run of; None where that was changed, as by durations of its own."""
+        alone = self.graph.kind != Kind.COLLECTIVE  # the others' time holds waiting
+        as_it_was = self.source == "measured" or bool(((self.end - self.start) == self.graph.duration)[alone].all())
+        return self.graph.job if as_it_was else None
 
     @property
     def nbytes(self) -> int:

@@ -24,7 +24,7 @@ from lumos.output_files import check_outputs
 from lumos.result import Shown, by_field
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import FORMAT
-from lumos.trace.source import Source, as_job, keep_inputs
+from lumos.trace.source import OfJob, Source, as_job, keep_inputs
 from lumos.trace.table import Job
 from lumos.units import count
 
@@ -83,7 +83,7 @@ def synthesize(
     distributions with, which must not be among those that were learned from. astra_sim, cluster: as for `export`. Raises UsageError
     where these contradict each other.
     """
-    listed = (sets,) if isinstance(sets, (str, os.PathLike, Job)) else tuple(sets)
+    listed = (sets,) if isinstance(sets, str | os.PathLike | Job | OfJob) else tuple(sets)
     if (model is None) == (not listed):
         raise UsageError("give either sets to learn from, or a saved model with --model")
     for source in listed:
