@@ -54,6 +54,15 @@ def test_a_folder_that_is_not_there(trace, tmp_path):
         html.write_report(str(tmp_path / "nowhere" / "report.html"), report(trace()))
 
 
+@pytest.mark.parametrize("start", ["report_page.js", "figure_page.js", "explorer.js", "api_page.js"])
+def test_what_a_page_imports_is_there_and_its_columns_have_heads(start):
+    for name in (start, *html.modules(start)):
+        assert 'title: ""' not in html.static(name), f"{name}: a column without a head"
+        for names, module in re.findall(r'^import \{ (.+) \} from "lumos/(.+)";$', html.static(name), re.MULTILINE):
+            exported = " ".join(re.findall(r"^export .*", html.static(module), re.MULTILINE))
+            assert set(names.split(", ")) <= set(re.findall(r"\w+", exported)), f"{name} imports of {module} what it has not"
+
+
 def test_the_charts_library_is_the_published_one_with_its_licence():
     folder = files("lumos.reports.page") / "static" / "plotly"
     assert hashlib.sha512((folder / "plotly-cartesian.min.js").read_bytes()).hexdigest() in (folder / "README.md").read_text()

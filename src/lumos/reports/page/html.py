@@ -11,6 +11,7 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import re
 from functools import cache
 from html import escape
 from importlib.resources import files
@@ -22,29 +23,7 @@ from lumos.output_files import new_file
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: The modules that a page may import as "lumos/NAME".
-MODULES = (
-    "charts.js",
-    "columns.js",
-    "dom.js",
-    "format.js",
-    "offline.js",
-    "parts.js",
-    "report.js",
-    "theme.js",
-    "timeline.js",
-    "timeline_input.js",
-    "timeline_lanes.js",
-    "timeline_links.js",
-    "timeline_marks.js",
-    "timeline_nested.js",
-    "timeline_operators.js",
-    "timeline_paint.js",
-    "timeline_panel.js",
-    "timeline_search.js",
-    "timelines.js",
-    "view_link.js",
-)
+_IMPORTED = re.compile(r'^import .* from "lumos/(.+)";$', re.MULTILINE)
 
 
 def write_report(path: str, document: Mapping[str, Any]) -> None:
@@ -73,7 +52,7 @@ def _write(path: str, text: str) -> None:
 def _offline_page(kind: str, headline: str, start: str, data: str) -> str:
     """A page that contains everything it needs."""
     entry = static(start)
-    imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in MODULES}})
+    imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in modules(start)}})
     digests = " ".join(_digest(text) for text in (imports, entry, plotly_source()))
     policy = (
         f"default-src 'none'; script-src {digests} data:; style-src 'unsafe-inline'; "
@@ -111,6 +90,18 @@ def page(
     texts = {"kind": kind, "headline": headline, "title": title or headline, "version": version("lumos-trace")}
     escaped = {name: escape(text) for name, text in texts.items()}
     return Template(static("page.html")).substitute(escaped, imports=imports, entry=entry, policy=policy, style=style, data=data)
+
+
+def modules(start: str) -> list[str]:
+    """The modules that a module of the folder static/ imports as "lumos/NAME", and those that they import."""
+    found: dict[str, None] = {}
+    left = _IMPORTED.findall(static(start))
+    while left:
+        name = left.pop()
+        if name not in found:
+            found[name] = None
+            left += _IMPORTED.findall(static(name))
+    return sorted(found)
 
 
 def _element(name: str, kind: str, text: str) -> str:

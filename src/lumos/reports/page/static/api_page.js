@@ -2,7 +2,7 @@
 
 import { ask } from "lumos/api.js";
 import { el, folded, table } from "lumos/dom.js";
-import { themeButton } from "lumos/reports.js";
+import { themeButton } from "lumos/report.js";
 
 document.getElementById("theme").append(el("a", { href: "/" }, "explorer"), " ", themeButton());
 const api = await ask("/openapi.json");

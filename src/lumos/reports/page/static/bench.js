@@ -145,7 +145,7 @@ export function bench(doc, names, settings) {
     ]);
     const side = el("div");
     scenarios.replaceChildren(...(found.length ? [side, table("Scenarios", [
-      { title: "" }, { title: "scenario", text: true }, { title: "step" }, { title: "difference" }, ...PARTS.map(([, name]) => ({ title: name })), { title: "changes", text: true },
+      { title: "use" }, { title: "scenario", text: true }, { title: "step" }, { title: "difference" }, ...PARTS.map(([, name]) => ({ title: name })), { title: "changes", text: true },
     ], rows)] : [el("p", { class: "hint" }, "None saved.")]));
     scenarios.dataset.count = found.length;
     if (!found.length) return;

@@ -5,7 +5,7 @@ import { bench } from "lumos/bench.js";
 import { el } from "lumos/dom.js";
 import { bytes } from "lumos/format.js";
 import { stepOptions } from "lumos/parts.js";
-import { section, show, themeButton } from "lumos/reports.js";
+import { section, show, themeButton } from "lumos/report.js";
 import { timelines } from "lumos/timelines.js";
 
 let plotly;

@@ -3,7 +3,7 @@
 import { chart } from "lumos/charts.js";
 import { el } from "lumos/dom.js";
 import { data } from "lumos/offline.js";
-import { themeButton } from "lumos/reports.js";
+import { themeButton } from "lumos/report.js";
 
 document.getElementById("theme").append(themeButton());
 const drawing = el("div");

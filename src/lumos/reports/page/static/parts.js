@@ -98,7 +98,7 @@ function namedTable(doc, s) {
 function stepTable(doc) {
   const remark = (s) => (s.name === doc.middle ? "nearest to the mean" : s.counts ? "" : s.once ? `${s.once}, which happens once: counts in no figure` : s.basis === doc.basis ? "outside the longest run of steps: counts in no figure" : "no step before it, so no period: counts in no figure");
   const rows = table("Steps of the job", [
-    { title: "step", text: true }, { title: "time" }, { title: "basis", text: true }, { title: "latency" }, { title: "replayed" }, { title: "error" }, { title: "", text: true },
+    { title: "step", text: true }, { title: "time" }, { title: "basis", text: true }, { title: "latency" }, { title: "replayed" }, { title: "error" }, { title: "remark", text: true },
   ], doc.steps.map((s) => [
     el("a", { href: viewLink({ step: s.name }) }, s.name), duration(s.time_ns), s.basis, duration(s.latency_ns), duration(s.replayed_ns), offBy(s.time_ns ? s.replayed_ns / s.time_ns - 1 : null), remark(s),
   ]));

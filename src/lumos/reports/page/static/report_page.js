@@ -2,7 +2,7 @@
 
 import { el } from "lumos/dom.js";
 import { data } from "lumos/offline.js";
-import { show, themeButton } from "lumos/reports.js";
+import { show, themeButton } from "lumos/report.js";
 
 document.getElementById("theme").append(themeButton());
 try {
