@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
     from enum import StrEnum
 
 
@@ -20,11 +20,33 @@ def one_or_other(kind: type[StrEnum]) -> str:
     return f"{', '.join(most)} or {last}."
 
 
+#: What frameworks and people call what Lumos has another word for: the first of these that is valid.
+ELSEWHERE = {
+    **dict.fromkeys(("batch", "batch_size", "mbs", "micro_batch_size"), ("micro_batch", "global_batch")),
+    **dict.fromkeys(("gbs", "global_batch_size"), ("global_batch", "microbatches")),
+    **dict.fromkeys(("gpus", "devices", "nodes", "world_size"), ("gpus", "dp")),
+    **dict.fromkeys(("dtype", "amp"), ("precision",)),
+    **dict.fromkeys(("compile", "torch_compile"), ("after",)),
+}
+
+
+def meant(word: str, valid: Collection[str]) -> str:
+    """The valid word for what is called `word` elsewhere; "" where there is none."""
+    means = ELSEWHERE.get(word.lower().strip("-").replace("-", "_"), ())
+    return next((other for other in means if other in valid), "")
+
+
+def nearest(word: str, valid: Iterable[str]) -> str:
+    """What to append to "no such …": the valid word that means the same or is spelled most alike; "" where there is none."""
+    valid = tuple(map(str, valid))
+    near = [meant(word, valid)] if word in ELSEWHERE else get_close_matches(word.lower(), valid, n=1)
+    return f"; did you mean {near[0]!r}?" if any(near) else ""
+
+
 def suggestion(word: str, valid: Iterable[str]) -> str:
     """What to append to "no such …": the nearest valid word, or all of them where none is near."""
     valid = list(valid)
-    near = get_close_matches(word.lower(), valid, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; valid are {', '.join(valid)}"
+    return nearest(word, valid) or f"; valid are {', '.join(valid)}"
 
 
 def check_choice(word: str, valid: Iterable[str], what: str) -> str:

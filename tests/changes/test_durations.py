@@ -14,7 +14,7 @@ from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.changes.answer import answer, unchanged_tasks
 from lumos.changes.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
-from lumos.changes.durations import Durations, check_altered, drop, fuse, matching, scale, slow_rank
+from lumos.changes.durations import Durations, check_altered, drop, fuse, matching, meant_operators, scale, slow_rank
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
@@ -193,9 +193,17 @@ def test_equal_work_needs_measured_times_to_compare():
 
 
 def test_a_pattern_without_a_match_names_what_is_like_it():
-    for pattern, near in (("rel", "'relu'"), ("*cudalaunch*", "'cudaLaunchKernel'"), ("*gelo*", "'gelu'")):
+    for pattern, near in (("Rel", "'relu'"), ("*cudalaunch*", "'cudaLaunchKernel'"), ("*gelo*", "'gelu'")):
         with pytest.raises(LumosError, match=f"names like it: {near}"):
             matching(gpu_job(), Job(()), pattern)
+
+
+def test_a_word_that_no_task_is_named_stands_for_the_names_that_contain_it():
+    graph, job = gpu_job(), Job(())
+    assert (matching(graph, job, "elu") == matching(graph, job, "*elu*")).all() and matching(graph, job, "relu").sum() == 1
+    assert matching(graph, job, "cpu:Launch").sum() == 3
+    said = [note.message for note in meant_operators(graph, job, Durations.parse(["elu=2", "relu=2", "rank0:cpu:Launch=2"], (), (), ()))]
+    assert said == [f"no task is named {word!r}, so it stands for '*{word}*'" for word in ("elu", "Launch")]
 
 
 def test_a_change_that_alters_no_task_is_an_error():

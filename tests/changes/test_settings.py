@@ -17,7 +17,8 @@ DOCS = Path(__file__).parents[2] / "docs" / "whatif.md"
 @pytest.mark.parametrize(
     ("word", "said"),
     [
-        ("layer=8", "did you mean 'layers'"),
+        ("layer=8", "did you mean 'layers'"), ("batch_size=8", "did you mean 'micro_batch'"), ("mbs=8", "did you mean 'micro_batch'"),
+        ("gpus=8", "did you mean 'dp'"), ("compile=on", "not a setting; a changed script is --before CMD --after CMD"),
         ("layers", "KEY=VALUE"),
         ("layers= ", "KEY=VALUE"),
         ("layers=eight", "not a whole number"),

@@ -7,22 +7,9 @@ import sys
 import pytest
 
 STEP_KEYS = {
-    "rank",
-    "name",
-    "basis",
-    "measured_ns",
-    "replayed_ns",
-    "latency_ns",
-    "counts",
-    "error",
-    "breakdown",
-    "utilization_error",
-    "kernel_start_error",
-    "kept_wait",
-    "unexplained_idle",
-    "prefix",
-    "scored",
-}
+    "rank", "name", "basis", "measured_ns", "replayed_ns", "latency_ns", "counts", "error", "breakdown", "utilization_error",
+    "kernel_start_error", "kept_wait", "unexplained_idle", "prefix", "scored",
+}  # fmt: skip
 PARTS = {"exposed_compute_ns", "overlapped_ns", "exposed_communication_ns", "other_ns"}
 
 

@@ -33,6 +33,11 @@ def test_a_pattern_without_a_match_is_an_error(lumos):
     assert "no task matches" in done.err
 
 
+@pytest.mark.parametrize(("option", "meant"), [("--gpus", "--dp"), ("--batch-size", "--micro-batch"), ("--compile", "--after")])
+def test_an_option_of_other_tools_names_that_of_lumos(lumos, option, meant):
+    assert f"No such option: {option} (Possible options: {meant})" in " ".join(lumos("whatif", EXAMPLE, option, "8").err.split())
+
+
 @pytest.mark.parametrize("category", ["cpu_op", "user_annotation"])
 def test_a_pattern_that_matches_only_a_range_hints_at_what_is_in_it(lumos, trace, category):
     path = trace()

@@ -35,23 +35,10 @@ LLAMA = {
     "vocab_size": 128256,
 }
 DEEPSEEK = {
-    "model_type": "deepseek_v2",
-    "num_hidden_layers": 60,
-    "hidden_size": 5120,
-    "num_attention_heads": 128,
-    "intermediate_size": 12288,
-    "moe_intermediate_size": 1536,
-    "n_routed_experts": 160,
-    "n_shared_experts": 2,
-    "num_experts_per_tok": 6,
-    "first_k_dense_replace": 1,
-    "q_lora_rank": 1536,
-    "kv_lora_rank": 512,
-    "qk_nope_head_dim": 128,
-    "qk_rope_head_dim": 64,
-    "v_head_dim": 128,
-    "vocab_size": 102400,
-}
+    "model_type": "deepseek_v2", "num_hidden_layers": 60, "hidden_size": 5120, "num_attention_heads": 128, "intermediate_size": 12288,
+    "moe_intermediate_size": 1536, "n_routed_experts": 160, "n_shared_experts": 2, "num_experts_per_tok": 6, "first_k_dense_replace": 1,
+    "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "vocab_size": 102400,
+}  # fmt: skip
 GPT2 = {"model_type": "gpt2", "n_layer": 12, "n_embd": 768, "n_head": 12, "n_positions": 1024, "vocab_size": 50257}
 
 

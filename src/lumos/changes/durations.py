@@ -1,9 +1,9 @@
 """Changes of durations alone: the same tasks and dependencies, with some tasks faster, slower or taking no time.
 
 A pattern is a shell glob over the names of tasks: kernels, copies and collectives on the device, operators and runtime
-calls on the CPU. `cpu:GLOB` and `device:GLOB` restrict it to one side. `operator:GLOB` means everything that operators (or
-annotated ranges) of that name do (`changes.ranges`). `rankN:` before any of these keeps to one rank. The functions compose: each takes a
-graph and returns one.
+calls on the CPU. A word that is no task's whole name stands for all names that contain it. `cpu:GLOB` and `device:GLOB` restrict
+it to one side. `operator:GLOB` means everything that operators (or annotated ranges) of that name do (`changes.ranges`). `rankN:`
+before any of these keeps to one rank. The functions compose: each takes a graph and returns one.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 _SIDES = ("cpu", "device", "operator")
 _RANK = re.compile(r"rank(\d+):")
+#: What has no sign of a pattern.
+_WORD = re.compile(r"[^*?\[\]]+")
 #: A pattern that matches less than this share of what operators and ranges of its name do probably meant all of it.
 SMALL = 0.1
 #: How many names, those with the most time, are compared with a pattern that matches nothing.
@@ -155,9 +157,7 @@ def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | N
         if not own.any():
             raise LumosError(f"no task of rank {of_rank[1]} matches {glob!r}; the job has ranks {', '.join(map(str, graph.ranks))}")
         return own
-    side, colon, pattern = glob.partition(":")
-    if not colon or side not in _SIDES:
-        side, pattern = "", glob
+    side, pattern = _parts(glob)
     matches = re.compile(translate(pattern)).match
     mask: Mask
     if side == "operator":
@@ -165,13 +165,21 @@ def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | N
         mask = inside(measured, job, matches)[source] & (source >= 0)
     else:  # match every name once; a million tasks then only look up theirs
         mask = graph.named(matches)
+        if not mask.any() and not side and inside(graph, job, matches).any():
+            raise LumosError(f"no task matches {glob!r} by its own name, but what ranges of that name do: write 'operator:{glob}'")
+        if not mask.any() and _WORD.fullmatch(pattern):
+            mask = graph.named(re.compile(translate(f"*{pattern}*")).match)
         if side:
             mask &= graph.on_device == (side == "device")
     if not mask.any():
-        if not side and inside(graph, job, matches).any():
-            raise LumosError(f"no task matches {glob!r} by its own name, but what ranges of that name do: write 'operator:{glob}'")
         raise LumosError(f"no task matches {glob!r}; {_near(graph, pattern) or _examples(graph, graph.on_device)}")
     return mask
+
+
+def _parts(glob: str) -> tuple[str, str]:
+    """The side of a pattern, "" for none, and the names that it is of."""
+    side, colon, pattern = glob.partition(":")
+    return (side, pattern) if colon and side in _SIDES else ("", glob)
 
 
 def drop(graph: Graph, tasks: Mask) -> Graph:
@@ -225,7 +233,10 @@ def meant_operators(graph: Graph, job: Job, durations: Durations) -> tuple[Diagn
     """A hint for each pattern that matches next to nothing of what the operators and ranges of its name do."""
     out = []
     for glob in dict.fromkeys((*durations.drops, *(s.glob for s in durations.scales))):
-        if _RANK.sub("", glob, 1).partition(":")[0] in _SIDES:
+        side, word = _parts(_RANK.sub("", glob, 1))
+        if _WORD.fullmatch(word) and side != "operator" and word not in graph.names:
+            out.append(Diagnostic("pattern-widened", f"no task is named {word!r}, so it stands for '*{word}*'"))
+        if side:
             continue
         own = matching(graph, job, glob)
         all_of = inside(graph, job, re.compile(translate(glob)).match)

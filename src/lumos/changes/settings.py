@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from difflib import get_close_matches
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from lumos.arguments import MEANINGS
+from lumos.choices import nearest
 from lumos.errors import LumosError, UsageError
 from lumos.model.transformer import LARGEST_SIZE, MOST_LAYERS, MOST_TOKENS
 from lumos.vocabulary import Precision, Recompute, Schedule
@@ -96,8 +96,7 @@ class Setting:
 
 
 def _nearest(text: str, words: Iterable[str]) -> str:
-    near = get_close_matches(text, list(words), 1)
-    return f"{f'did you mean {str(near[0])!r}? ' if near else ''}valid are {', '.join(words)}"
+    return f"{nearest(text, words)}; valid are {', '.join(words)}".removeprefix("; ")
 
 
 def _whole(key: str, text: str) -> int:
@@ -205,8 +204,7 @@ def known(key: str) -> Setting:
     if AXIS.fullmatch(key):
         return _count(key, Way.BLOCKS, most=MOST_TOKENS)
     if key not in SETTINGS:
-        near = get_close_matches(key, SETTINGS, 1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
+        hint = nearest(key, SETTINGS) or "; a changed script is --before CMD --after CMD"
         raise UsageError(f"--set {key}: not a setting{hint}; valid are {', '.join(SETTINGS)}")
     return SETTINGS[key]
 

@@ -58,6 +58,9 @@ GARBAGE_AFTER = 100_000
 #: The status that a shell gives to a command that SIGPIPE ended.
 BROKEN_PIPE = 141
 
+#: The class of click's errors of usage, wherever this version of typer has it from.
+_CLICK_ERROR: Any = typer.BadParameter.__base__
+
 
 class Verbs(TyperGroup):
     """A group of commands that imports a verb's module only when the verb is called."""
@@ -101,6 +104,13 @@ class Verbs(TyperGroup):
             SHOWN.leave()
             say(SHOWN.interrupted())
             ctx.exit(INTERRUPTED)
+        except _CLICK_ERROR as error:  # an option that there is not, for one
+            from lumos.choices import meant
+
+            options = [param.name for param in error.ctx.command.params] if error.ctx else []
+            if word := meant(getattr(error, "option_name", ""), options):
+                error.possibilities = [f"--{word.replace('_', '-')}"]
+            raise
         except BrokenPipeError:
             _leave_standard_output()
             ctx.exit(BROKEN_PIPE)

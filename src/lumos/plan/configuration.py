@@ -9,12 +9,12 @@ from __future__ import annotations
 import re
 import tomllib
 from dataclasses import fields
-from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from lumos.choices import suggestion
 from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
@@ -81,9 +81,7 @@ def read_settings(path: str) -> Settings:
     known = Settings.__struct_fields__
     for key in table:
         if key not in known:
-            near = get_close_matches(key, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(known)}"
-            raise UsageError(f"{path}: key {key!r} is not known; {hint}")
+            raise UsageError(f"{path}: key {key!r} is not known{suggestion(key, known)}")
     if isinstance(table.get("switches"), dict):
         table["switches"] = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in table["switches"].items()}
     try:

@@ -6,11 +6,11 @@ The profiles of known frameworks are in `profiles`; `with_switches` changes sing
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from enum import StrEnum
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, get_type_hints
 
+from lumos.choices import nearest
 from lumos.errors import UsageError
 from lumos.vocabulary import AttentionKernel, Fusion, GradientReduction, Loss, Precision, Recompute, Selective, one_of
 
@@ -148,10 +148,7 @@ def with_switches(framework: Framework, switches: Mapping[str, str]) -> Framewor
     changes: dict[str, Any] = {}
     for key, text in switches.items():
         if key not in SWITCHES:
-            near = get_close_matches(key, SWITCHES, 1)
-            raise UsageError(
-                f"framework switch {key!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(SWITCHES)}"
-            )
+            raise UsageError(f"framework switch {key!r} is not known{nearest(key, SWITCHES)}; valid: {', '.join(SWITCHES)}")
         changes[key] = _parsed(key, text)
     return replace(framework, **changes)
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import re
 import tomllib
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import msgspec
 
+from lumos.choices import nearest
 from lumos.errors import LumosError, UsageError
 from lumos.plan.framework import SWITCHES, Framework
 from lumos.vocabulary import Precision, Schedule
@@ -140,9 +140,7 @@ def framework_profile(name: str) -> Framework:
     known = profiles()
     if name in known:
         return known[name]
-    near = get_close_matches(name.lower(), known, 1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
-    raise UsageError(f"framework {name!r} is not known{hint}; valid: {', '.join(known)}")
+    raise UsageError(f"framework {name!r} is not known{nearest(name, known)}; valid: {', '.join(known)}")
 
 
 @cache

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, TypedDict, cast
 
-from lumos.choices import as_mapping
+from lumos.choices import as_mapping, suggestion
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
@@ -59,9 +58,7 @@ def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
     given = {key: value for key, value in cast("dict[str, object]", dict(words)).items() if value is not None}
     for key in given:
         if key not in Settings.__struct_fields__:
-            near = get_close_matches(key, Settings.__struct_fields__, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(Settings.__struct_fields__)}"
-            raise UsageError(f"{where}: {key!r} is not a setting; {hint}")
+            raise UsageError(f"{where}: {key!r} is not a setting{suggestion(key, Settings.__struct_fields__)}")
     if "switches" in given:
         switches = as_mapping(given["switches"], "switches", "{'dropout': True}")
         given["switches"] = {**settings.switches, **{key: switch_text(value) for key, value in switches.items()}}

@@ -10,9 +10,9 @@ import ast
 import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import Any
 
+from lumos.choices import suggestion
 from lumos.errors import UsageError
 
 _COMPARE: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
@@ -121,8 +121,7 @@ def _look_up(key: str, result: Mapping[str, Any], text: str) -> Any:
     for part in key.split("."):
         if not isinstance(value, Mapping) or part not in value:
             known = list(value) if isinstance(value, Mapping) else []
-            near = get_close_matches(part, known, 1)
-            hint = f"did you mean {near[0]!r}?" if near else f"valid: {', '.join(known) or 'none, it has no parts'}"
-            raise UsageError(f"--require {text!r}: key {key!r} is not known; {hint}")
+            hint = suggestion(part, known) if known else "; it has no parts"
+            raise UsageError(f"--require {text!r}: key {key!r} is not known{hint}")
         value = value[part]
     return value

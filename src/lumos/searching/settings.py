@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from lumos.choices import check_count
+from lumos.choices import check_count, nearest
 from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
@@ -127,8 +126,7 @@ def _size(key: str, word: str) -> int:
 
 def _known(key: str, word: str, valid: tuple[str, ...]) -> str:
     if word not in valid:
-        near = get_close_matches(word, valid, 1)
-        raise UsageError(f"{key} = {word!r} is not known{f'; did you mean {near[0]!r}?' if near else ''}; valid: {', '.join(valid)}")
+        raise UsageError(f"{key} = {word!r} is not known{nearest(word, valid)}; valid: {', '.join(valid)}")
     return word
 
 
