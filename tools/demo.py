@@ -35,7 +35,7 @@ class Shown(NamedTuple):
 def shown(folder: str) -> tuple[Shown, ...]:
     """What the demonstration runs, one after the other. folder: where the report goes."""
     return (
-        Shown("Three processes train together, one of them with ten multiplications too many. What is wrong?", ("diagnose", JOB), 12),
+        Shown("Three processes train together, one of them with ten multiplications too many. What is wrong?", ("diagnose", JOB), 8),
         Shown("Does the simulated job take as long as the recorded one?", ("replay", JOB), 3),
         Shown("Which plan is fastest for Llama 3 405B on 16,384 GPUs? (Its paper reports 400 TFLOP/s a GPU.)", ("predict", *LLAMA), 8),
         Shown("The first job as a page for the browser:", ("report", JOB, "-o", f"{folder}/demo.html"), 9),

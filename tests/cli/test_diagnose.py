@@ -22,10 +22,12 @@ def test_the_keys_of_json(lumos, trace):
 def test_the_text_says_the_answer_first_and_fits_80_columns(lumos, monkeypatch):
     monkeypatch.chdir(FAULTS.parents[1])
     out = lumos("diagnose", "examples/faults/extra-work").out
-    assert out.startswith("3 ranks: 86.75 ms a step (period; latency 87.18 ms); 1 thing to fix, worth 37.92\nms (43.7 %)\n  trust: sound\n")
+    assert out.startswith("3 ranks: 86.75 ms a step (period; latency 87.18 ms); 1 thing to fix\n  trust: sound; not recorded: no-device")
     assert "\n1. rank 1 does work that its peers do not: aten::bmm\n" in out
     assert "  show   lumos whatif examples/faults/extra-work --scale 'rank1:*=peers'\n" in out
-    assert max(map(len, out.splitlines())) <= 80
+    two = lumos("diagnose", "examples/faults/outlier").out
+    assert "\n2. rank 1 stalls" in two and len(two.splitlines()) <= 15
+    assert max(map(len, (out + two).splitlines())) <= 80
 
 
 def test_a_long_command_goes_on_in_the_next_line(lumos, tmp_path):
@@ -33,7 +35,7 @@ def test_a_long_command_goes_on_in_the_next_line(lumos, tmp_path):
     folder = tmp_path / "a folder whose name is so long that no terminal has room for it"
     folder.symlink_to(FAULTS / "large-exchange")
     out = lumos("diagnose", folder).out
-    shown = out[out.index("  show   ") :].removeprefix("  show   ").split("\n\n")[0]
+    shown = out[out.index("  show   ") :].removeprefix("  show   ").split("\n2.")[0]
     first = json.loads(lumos("diagnose", folder, "--json").out)["findings"][0]
     assert " ".join(shown.replace("\\\n", "").split()) == " ".join(first["command"].split())
     assert f"'{folder}'" in first["command"]

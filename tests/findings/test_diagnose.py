@@ -147,7 +147,7 @@ def test_devices_that_wait_for_the_cpu(job, gpu):
     """60 kernels of 3 µs, launched every 10: the devices idle 820 of 1000 µs, and graphs save most of it."""
     found = first(job(gpu(time=3)))
     assert found.code is FindingCode.LAUNCH_BOUND and found.command.endswith("--set cuda_graphs=on")
-    assert "idle 820.0 µs a step for the CPU" in found.evidence and "60 kernels a step and rank with a median of 3.00 µs" in found.evidence
+    assert "idle 820.0 µs a step" in found.evidence and "60 kernels a step and rank, median 3.00 µs" in found.evidence
     assert 700 * US < found.worth_s < 820 * US
 
 
@@ -186,7 +186,7 @@ def test_calls_that_wait_in_the_middle_of_a_step(job):
     found = next(each for each in lumos.diagnose(job(rank)).findings if each.code is FindingCode.BLOCKING_CALLS)
     assert found.worth_s == pytest.approx(60 * 10 * US)
     assert found.title == "the CPU waits for the device, mostly in aten::item (cudaStreamSynchronize)"
-    assert "a step and rank: 60 calls in aten::item (cudaStreamSynchronize); without waiting" in found.evidence
+    assert "a step and rank: 60 calls in aten::item (cudaStreamSynchronize)" in found.evidence
 
 
 def test_a_thread_that_waits_for_another_does_not_wait_for_the_device():

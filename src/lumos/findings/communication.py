@@ -80,10 +80,7 @@ def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], price: Worth,
     calls = round(sum(row.calls for row in rows) / case.steps / max(len(case.graph.ranks), 1))
     lone = bool(np.isin(group.tasks, case.graph.waiting_unknown).any())
     whose = f" of group {group.groups[0].partition(' [')[0]}" if len(group.groups) == 1 else ""
-    evidence = (
-        f"{count(max(calls, 1), group.kind.value)} a step and rank{whose}{_largest(rows)}; without {'them' if merge else 'their transfers'}"
-        f" the step is {duration(1e9 * price.worth_s)} shorter"
-    )
+    evidence = f"{count(max(calls, 1), group.kind.value)} a step and rank{_largest(rows)}"
     if lone:
         evidence += "; their time may hold waiting for ranks that are not in the recording"
     what = "small collectives that nothing hides" if merge else "communication that nothing hides"
@@ -112,12 +109,12 @@ def _largest(rows: list[CollectiveRow]) -> str:
 
 def _advice(kind: CollectiveKind, merge: bool) -> str:
     if merge:
-        return "merge them: one collective of all their tensors takes little longer than one of them"
+        return "merge them: one of all their tensors takes little longer than each"
     if kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE, CollectiveKind.SEND_RECEIVE):
-        return "send earlier and receive later: post receives before the work that precedes them, or interleave more microbatches"
+        return "post receives before the work that precedes them, or interleave more"
     if kind is CollectiveKind.ALL_TO_ALL:
-        return "split the exchange into chunks that overlap with the work before and after it, or keep its ranks within a node"
-    return "start it earlier so that it runs beside compute (buckets, prefetching), send fewer bytes, or place its ranks on faster links"
+        return "split it into chunks that overlap, or keep its ranks within a node"
+    return "start it earlier (buckets, prefetching), send less, or use faster links"
 
 
 def _free(case: Case, group: _Group) -> dict[str, float]:

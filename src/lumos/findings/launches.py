@@ -70,14 +70,14 @@ def _launch_bound(case: Case) -> Iterator[Priced]:
         case.at_longest(case.counted & _on_host(case)),
         price,
         evidence=(
-            f"the devices idle {duration(python + calls)} a step for the CPU, mostly for {mostly}"
-            f"{f', and {duration(loading)} while it loads data' if case.matters(loading) else ''}; {number:,.0f} kernels a step and rank"
-            f" with a median of {duration(middle)}"
+            f"devices idle {duration(python + calls)} a step, mostly for {mostly}"
+            f"{f', and {duration(loading)} for data' if case.matters(loading) else ''}; {number:,.0f} kernels a step and rank,"
+            f" median {duration(middle)}"
         ),
         fix=(
-            "launch the passes as CUDA graphs or compile the model (torch.compile, mode reduce-overhead)"
+            "capture CUDA graphs, or compile (torch.compile, mode reduce-overhead)"
             if graphs
-            else "do less on the CPU before each launch: larger batches, compiled or fused operators, graphs of more of the step"
+            else "do less before each launch: larger batches, fused operators, more graphs"
         ),
     )
 
@@ -108,9 +108,8 @@ def _long_call(case: Case) -> Priced | None:
         f"the devices wait for one long piece of CPU work: {place.task}",
         place,
         price,
-        evidence=f"it takes {took}, and all other work of the CPU together holds the devices up for less",
-        fix="if it only happens at the start (set-up of the device, compilation), record later steps, as lumos collect does; if it recurs, "
-        "move it out of the step",
+        evidence=f"it takes {took}; all other work of the CPU holds the devices up for less",
+        fix="record later steps if only the first has it; else move it out of the step",
     )
 
 
@@ -132,9 +131,6 @@ def _fusible(case: Case) -> Iterator[Priced]:
         "elementwise kernels that follow one another could be one",
         case.at_longest(of_steps),
         price,
-        evidence=(
-            f"{len(each) / share:,.0f} elementwise kernels a step and rank take {duration(float(each.sum() / share))}, with a median of"
-            f" {duration(float(np.median(each)))}; neighbours that become one save {duration(1e9 * price.worth_s)}"
-        ),
-        fix="fuse them: torch.compile, or kernels that do several of these operators (fused optimizers, norms, activations)",
+        evidence=f"{len(each) / share:,.0f} a step and rank take {duration(float(each.sum() / share))}",
+        fix="torch.compile, or fused optimizers, norms and activations",
     )

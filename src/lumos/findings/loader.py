@@ -52,9 +52,9 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
         price,
         evidence=f"loading takes {duration(float(by_rank[slow].mean()))} a step on {_listed(ranks)}{compare}",
         fix=(
-            "use more workers or prefetch more batches (num_workers, prefetch_factor), or make reading a sample cheaper"
+            "more workers or batches ahead (num_workers, prefetch_factor)"
             if workers
-            else "load in worker processes (num_workers of DataLoader), which work while the step runs"
+            else "load in worker processes, beside the step (DataLoader's num_workers)"
         ),
     )
 

@@ -48,11 +48,8 @@ def _bubble(case: Case) -> Iterator[Priced]:
         "the stages of the pipeline wait for one another",
         case.at_longest(transfers, case.truth.end - case.truth.start),
         price,
-        evidence=(
-            f"a rank waits {duration(bubble)} a step for other stages, the mean over ranks; rank {worst.rank}"
-            f" {duration(worst.parts.pipeline_bubble_ns)} in {worst.name}"
-        ),
-        fix="run more microbatches a step, or interleave layers (two chunks a stage halve the bubble)",
+        evidence=f"ranks wait {duration(bubble)} a step, rank {worst.rank} {duration(worst.parts.pipeline_bubble_ns)} in {worst.name}",
+        fix="more microbatches a step, or two chunks of layers a stage (half the bubble)",
     )
 
 
@@ -70,6 +67,6 @@ def _recomputed(case: Case) -> Iterator[Priced]:
         "the backward pass computes activations again",
         case.at_longest(tasks if tasks.any() else case.counted),
         price,
-        evidence=f"keeping the activations makes the step {duration(1e9 * price.worth_s)} shorter and needs more memory",
-        fix="where memory allows, checkpoint fewer layers or only the attention, or free memory by sharding states further (ZeRO)",
+        evidence="keeping the activations saves that, and needs more memory",
+        fix="checkpoint fewer layers, or free memory by sharding states further (ZeRO)",
     )

@@ -38,13 +38,13 @@ MOST_OPERATORS = 12
 LONGEST_SHAPES = 60
 
 _FIXES = {
-    FindingCode.EXTRA_WORK: "leave it out on this rank, do it on another thread, or share it among the ranks",
-    FindingCode.STALL: "find what this thread does there (py-spy dump, with_stack=True) and move it out of the step",
-    FindingCode.SLOW_HOST: "look for other processes on its cores, its clock rate and NUMA binding, and for Python work of its own",
-    FindingCode.SLOW_DEVICE: "look for throttling, a lower clock rate or another job on the device (nvidia-smi -q -d PERFORMANCE)",
-    FindingCode.SLOW_RANK: "look for other processes on its cores, a lower clock rate or throttling, and for work that only this rank does",
-    FindingCode.SLOW_EXCHANGE: "look for a slow link or switch port on its path, and for other traffic there",
-    FindingCode.UNEVEN_INPUT: "give every rank as much: sort or pack sequences by length, or balance experts and tables",
+    FindingCode.EXTRA_WORK: "leave it out here, use another thread, or share it among the ranks",
+    FindingCode.STALL: "find what the thread does (py-spy dump), and move it out of the step",
+    FindingCode.SLOW_HOST: "look for other processes, its clock rate and NUMA binding, Python work",
+    FindingCode.SLOW_DEVICE: "look for throttling or another job on it (nvidia-smi -q -d PERFORMANCE)",
+    FindingCode.SLOW_RANK: "look for other processes, throttling, and work that only it does",
+    FindingCode.SLOW_EXCHANGE: "look for a slow link or port on its path, and for other traffic there",
+    FindingCode.UNEVEN_INPUT: "sort or pack sequences by length, or balance experts and tables",
 }
 
 
@@ -97,29 +97,22 @@ def _of_rank(case: Case, found: StragglerFinding, price: Worth) -> Priced:
     other = None if exchange else _other_shapes(case, case.graph.ranks.index(rank))
     code = _code(case, found, other)
     task = _task(case, found)
-    where = FindingPlace(
-        (rank,), found.where.step, found.where.start_ns, found.where.task, "" if task is None else case.origin(task)
-    )
-    place = f"worst in {where.step} at {duration(where.start_ns)}"
+    where = FindingPlace((rank,), found.where.step, found.where.start_ns, found.where.task, "" if task is None else case.origin(task))
     match code:
         case FindingCode.EXTRA_WORK:
-            title, evidence = f"rank {rank} does work that its peers do not: {found.name}", f"{more} a step more than its peers, {place}"
+            title, evidence = f"rank {rank} does work that its peers do not: {found.name}", f"{more} a step more than its peers"
         case FindingCode.STALL:
-            title, evidence = (
-                f"rank {rank} stalls {where_words(found.name)}",
-                f"one pause of {more} a step that its peers do not have, {place}",
-            )
+            title, evidence = f"rank {rank} stalls {where_words(found.name)}", f"one pause of {more} a step that its peers do not have"
         case FindingCode.SLOW_EXCHANGE:
             title = f"some {found.name} operations are slower than others"
-            evidence = f"{more} a step, summed over the ranks, beyond the usual time; {place} on rank {rank}"
+            evidence = f"{more} a step beyond the usual time, summed over the ranks"
         case FindingCode.UNEVEN_INPUT:
             title = f"rank {rank} gets larger inputs than its peers"
-            evidence = f"{more} a step more for the same operators: {'' if other is None else other.words}; {place}"
+            evidence = f"{more} a step more for the same operators: {'' if other is None else other.words}"
         case _:
             peers = "its peers" if len(case.graph.ranks) > 2 else "the other rank"
             title = f"rank {rank} does the same work more slowly than {peers} ({found.name})"
-            evidence = f"{more} a step more for the same operators, mostly {found.name}; {place}"
-    evidence += f"; alone it makes the ideal step {found.slowdown:.2f} times as long"
+            evidence = f"{more} a step more for the same operators"
     return case.finding(code, title, where, price, evidence=evidence, fix=_FIXES[code])
 
 
@@ -211,7 +204,7 @@ def _stages(case: Case) -> Iterator[Priced]:
         case.at_longest(computes & np.isin(case.owners.rank, slow), ranks=ranks),
         price,
         evidence=f"its ranks work {duration(longest)} a step, the median rank {duration(middle)}",
-        fix="move layers from this stage to the others, or the head and the loss to a stage of their own",
+        fix="move layers to other stages, or the head and the loss to one of their own",
     )
 
 
@@ -225,6 +218,6 @@ def _together(case: Case, result: Stragglers, price: Worth) -> Priced:
         "ranks take unequal times for equal work, and wait for one another",
         case.at_longest(own, ranks=ranks),
         price,
-        evidence=f"with equal times the step would be {duration(1e9 * price.worth_s)} shorter; longest beyond their peers: rank {listed}",
-        fix="no one rank alone is the cause: balance their inputs (sequence lengths, experts, tables), then look for jitter of hosts",
+        evidence=f"longest beyond their peers: rank {listed}",
+        fix="balance their inputs (lengths, experts, tables), then look for jitter",
     )

@@ -51,7 +51,7 @@ def _slowing(case: Case) -> Iterator[Priced]:
         case.at_longest(computes & case.counted),
         price,
         evidence=f"the kernels of {last} take {work[-1] / work[0]:.2f} times as long as those of {first}, more in each step than before",
-        fix="look for throttling (nvidia-smi -q -d PERFORMANCE), cooling and power limits; else for inputs that grow",
+        fix="look for throttling (nvidia-smi -q -d PERFORMANCE), or inputs that grow",
     )
 
 
@@ -96,12 +96,12 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Price
         place,
         price,
         evidence=(
-            f"{step.name} takes {duration(step.length_ns)}, the median step {duration(case.times.job[case.at].length_ns)};"
-            f" {place.task} takes {duration(int(excess[task]))} longer there on rank {ranks[0]} than in its other steps"
+            f"{duration(step.length_ns)}, the median step {duration(case.times.job[case.at].length_ns)};"
+            f" this task {duration(int(excess[task]))} more than usual"
         ),
         fix=(
-            "it compiles: keep shapes constant (mark them dynamic, pad to a few sizes), and look at TORCH_LOGS=recompiles"
+            "it compiles: keep shapes constant, and look at TORCH_LOGS=recompiles"
             if compiled
-            else "find what these steps do besides: a new shape, a checkpoint, logging, garbage collection (gc.freeze), a throttled device"
+            else "look for new shapes, a checkpoint, logging, gc or throttling"
         ),
     )

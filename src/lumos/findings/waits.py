@@ -55,8 +55,8 @@ def blocking_findings(case: Case) -> Iterator[Priced]:
         f"the CPU waits for the device, mostly {where_words(names[0])}",
         case.at_longest(calls, waited),
         price,
-        evidence=f"calls that wait take {time} a step and rank: {of_top}; without waiting the CPU would launch ahead",
-        fix="leave out .item(), .cpu() and synchronisations inside the step; copy from pinned memory with non_blocking=True",
+        evidence=f"calls that wait take {time} a step and rank: {of_top}",
+        fix="no .item() or .cpu() in the step; copy pinned memory with non_blocking=True",
     )
 
 

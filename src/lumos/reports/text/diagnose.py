@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from lumos.reports.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence
+from lumos.reports.text.format import a_step, kernel_name, paragraph, percent, print_trust, sentence
 from lumos.reports.text.stragglers import LONGEST_TASK, MOST_FINDINGS
 from lumos.units import count, duration
 from lumos.vocabulary import Grade
@@ -23,18 +23,14 @@ MOST_NAMED = 8
 
 
 def print_diagnosis(console: Console, result: Diagnosis) -> None:
-    """Print the whole answer."""
+    """Print the answer: six lines a finding where its names are short. What is odd in the recording and moves no answer is in JSON."""
     sentence(console, diagnosis_headline(result))
-    print_trust(console, result.trust)
+    lacks = ", ".join(lack.code for lack in result.lacks)
+    print_trust(console, result.trust, beside=f"; not recorded: {lacks} (--json says more)" if lacks else "")
     for number, found in enumerate(result.findings[:MOST_FINDINGS], 1):
         _print_finding(console, number, found, result.step_time_s)
     if len(result.findings) > MOST_FINDINGS:
         paragraph(console, f"and {len(result.findings) - MOST_FINDINGS} more; --json lists all")
-    if result.lacks:
-        heading(console, "What the recording does not show")
-        for lack in result.lacks:
-            paragraph(console, "• ", (lack.code, "yellow"), f": {lack.message}")
-    print_diagnostics(console, result.diagnostics)
 
 
 def diagnosis_headline(result: Diagnosis) -> str:
@@ -43,23 +39,17 @@ def diagnosis_headline(result: Diagnosis) -> str:
     ranks = count(result.ranks, "rank")
     if not result.findings:
         return f"{ranks}: {step}; nothing found that is worth 2 % of it"
-    first = "" if len(result.findings) == 1 else "the first "
-    return f"{ranks}: {step}; {count(len(result.findings), 'thing')} to fix, {first}worth {worth_words(result.findings[0], result)}"
-
-
-def worth_words(found: Finding, result: Diagnosis) -> str:
-    """What a finding is worth: "38.24 ms (44.1 %)"."""
-    return f"{duration(1e9 * found.worth_s)} ({percent(found.worth_s / result.step_time_s, decimals=1)})"
+    return f"{ranks}: {step}; {count(len(result.findings), 'thing')} to fix"
 
 
 def _print_finding(console: Console, number: int, found: Finding, step_s: float) -> None:
-    console.print()
     sentence(console, f"{number}. {_shortened(found.title)}")
     low, high = duration(1e9 * found.worth_low_s), duration(1e9 * found.worth_high_s)
     grade = "" if found.grade is Grade.SOUND else f"; {found.grade}"
-    worth = f"{duration(1e9 * found.worth_s)} a step ({percent(found.worth_s / step_s, decimals=1)}; 80 % interval {low} to {high}{grade})"
-    if abs(found.worth_after_s - found.worth_s) > SAME * step_s:
-        worth += f"; {duration(1e9 * found.worth_after_s)} once those above are fixed"
+    interval = f"{'80 % interval ' if number == 1 else ''}{low} to {high}{grade}"
+    worth = f"{duration(1e9 * found.worth_s)} ({percent(found.worth_s / step_s, decimals=1)}; {interval})"
+    if number > 1 and abs(found.worth_after_s - found.worth_s) > SAME * step_s:
+        worth += f", {duration(1e9 * found.worth_after_s)} after the above"
     where = found.where
     at = f"{where.step} at {duration(where.start_ns)}" if where.start_ns >= 0 else f"{duration(-where.start_ns)} before {where.step}"
     task = f"{at}, {_ranks(where.ranks)}: {_task(where.task)}{where.script and f', in {where.script}'}"
@@ -96,6 +86,8 @@ def continued(command: str, width: int) -> list[str]:
 def _ranks(ranks: tuple[int, ...]) -> str:
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
+    if max(ranks) - min(ranks) == len(ranks) - 1:
+        return f"ranks {min(ranks)} to {max(ranks)}"
     listed = ", ".join(map(str, ranks[:MOST_NAMED]))
     return f"ranks {listed}" + (f" and {len(ranks) - MOST_NAMED} more" if len(ranks) > MOST_NAMED else "")
 

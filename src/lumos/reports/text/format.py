@@ -188,12 +188,12 @@ def _print_wrapped(console: Console, text: Text, indent: int) -> None:
 _GRADE_STYLES = {Grade.SOUND: "green", Grade.LIMITED: "yellow", Grade.UNSOUND: "red"}
 
 
-def print_trust(console: Console, found: Trust, whose: str = "") -> None:
-    """Print how far the answer can be trusted, and the gravest reason. whose: which of several jobs is meant."""
+def print_trust(console: Console, found: Trust, whose: str = "", beside: str = "") -> None:
+    """Print how far the answer can be trusted, the gravest reason, and what else is to say. whose: which of several jobs is meant."""
     others = len(found.reasons) - 1
     more = f"; {count(others, 'more reason')} in --json" if others > 0 else ""
     why = f": {found.why}{more}" if found.why else ""
-    paragraph(console, f"trust{whose}: ", (found.grade, _GRADE_STYLES[found.grade]), why)
+    paragraph(console, f"trust{whose}: ", (found.grade, _GRADE_STYLES[found.grade]), why + beside)
 
 
 def kernel_name(name: str) -> str:
