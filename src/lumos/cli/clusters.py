@@ -25,7 +25,7 @@ def command(
         write_json({"clusters": [msgspec.to_builtins(c) for c in clusters]})
         return
     from lumos.cli.output import console
-    from lumos.reports.text.clusters import print_cluster, print_clusters
+    from lumos.reports.text.catalogues import print_cluster, print_clusters
 
     if name:
         print_cluster(console(), clusters[0])

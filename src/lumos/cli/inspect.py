@@ -40,7 +40,7 @@ def command(
 
     print_contents(console(), files, job.groups, slowed, diagnostics, read_s)
     if blocks:
-        from lumos.reports.text.blocks import print_blocks
+        from lumos.reports.text.inspect import print_blocks
 
         print_blocks(console(), _outline(job))
     out = console()

@@ -24,7 +24,7 @@ def command(
     if json:
         write_json({"models": rows})
         return
-    from lumos.reports.text.models import print_model, print_models
+    from lumos.reports.text.catalogues import print_model, print_models
 
     if name:
         print_model(console(), found[0])

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.trace.nesting import callers
+from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int64, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -45,7 +46,7 @@ def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
     text_of = dict(zip(rows.tolist(), dims.values[chosen].tolist(), strict=True))
     work = np.flatnonzero(trace.is_any(Category.KERNEL))
     if len(work):
-        operator = _operator_of(trace, work, rows)
+        operator = launched_by(trace, work, rows)
         linked = operator >= 0
         spent = np.bincount(operator[linked], trace.duration[work[linked]], minlength=len(trace))
         count = np.bincount(operator[linked], minlength=len(trace))
@@ -62,22 +63,24 @@ def operator_times(trace: Trace) -> tuple[OperatorTime, ...]:
 
 def device_work_of(trace: Trace, operators: Int64) -> Iterator[tuple[int, int]]:
     """The rows of device work, copies included, that belong to one of `operators` (rows), each with the row of its operator."""
-    work = np.flatnonzero(trace.is_any(Category.KERNEL, Category.MEMCPY, Category.MEMSET))
-    pairs = zip(work.tolist(), _operator_of(trace, work, operators).tolist(), strict=True)
+    work = np.flatnonzero(trace.is_any(*DEVICE_WORK))
+    pairs = zip(work.tolist(), launched_by(trace, work, operators).tolist(), strict=True)
     return ((row, operator) for row, operator in pairs if operator >= 0)
 
 
-def _operator_of(trace: Trace, work: Int64, operators: Int64) -> Int64:
-    """The operator of each row of device work: the innermost around its launch call, else that of its external id; -1 for none."""
+def launched_by(trace: Trace, work: Int64, operators: Int64) -> Int64:
+    """The operator of each row of device work: the innermost around its launch call, else that of its external id; -1 for none, and for
+    other rows."""
     launches = np.flatnonzero(trace.is_any(Category.RUNTIME) & (trace.correlation != ABSENT))
     by_correlation = dict(zip(trace.correlation[launches].tolist(), launches.tolist(), strict=True))
     calls = np.array([by_correlation.get(c, -1) for c in trace.correlation[work].tolist()], np.int64)
     operator = np.full(len(work), -1, np.int64)
-    known = calls >= 0
+    on_device = np.isin(trace.category[work], DEVICE_WORK)
+    known = on_device & (calls >= 0)
     operator[known] = innermost(trace, operators, calls[known])
     ids = trace.external_id[operators]
     by_id = dict(zip(ids[ids != ABSENT].tolist(), operators[ids != ABSENT].tolist(), strict=True))
-    for i in np.flatnonzero(operator < 0).tolist():
+    for i in np.flatnonzero(on_device & (operator < 0)).tolist():
         operator[i] = by_id.get(int(trace.external_id[work[i]]), -1)
     return operator
 
@@ -87,17 +90,9 @@ def _own_times(trace: Trace, operators: Int64) -> tuple[Int64, Int64]:
     `operators`."""
     spent, count = np.zeros(len(trace), np.int64), np.zeros(len(trace), np.int64)
     inside = np.flatnonzero(trace.is_any(Category.OPERATOR))
-    order = inside[np.lexsort((-trace.duration[inside], trace.start[inside], trace.lane[inside]))]
-    open_rows: list[int] = []
-    lane, start = trace.lane.tolist(), trace.start.tolist()
-    duration = trace.duration.tolist()
-    for row in order.tolist():
-        while open_rows and (lane[open_rows[-1]] != lane[row] or start[open_rows[-1]] + duration[open_rows[-1]] <= start[row]):
-            open_rows.pop()
-        if open_rows:
-            spent[open_rows[-1]] -= duration[row]
-        spent[row] += duration[row]
-        open_rows.append(row)
+    caller = callers(trace, inside)
+    np.add.at(spent, inside, trace.duration[inside])
+    np.subtract.at(spent, inside[caller[caller >= 0]], trace.duration[inside[caller >= 0]])
     count[operators] = 1
     return spent, count
 

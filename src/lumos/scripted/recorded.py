@@ -17,6 +17,7 @@ from lumos.graph.steps import steps
 from lumos.graph.table import DEVICE_KINDS, Kind
 from lumos.scripted.script import AWAITING, Slot
 from lumos.segment.dimensions import shapes_of
+from lumos.trace.nesting import callers
 from lumos.trace.table import Category
 from lumos.vocabulary import CollectiveKind, DType
 
@@ -168,17 +169,12 @@ def _threads(trace: Trace, rows: Int64, shapes: Shapes, marked: int) -> list[lis
 
 def _thread(trace: Trace, rows: Int64, shapes: Shapes) -> list[RecordedCall]:
     out: list[RecordedCall] = []
-    stack: list[tuple[int, int]] = []
-    ends = (trace.start[rows] + trace.duration[rows]).tolist()
-    for i, (row, start) in enumerate(zip(rows.tolist(), trace.start[rows].tolist(), strict=True)):
-        while stack and stack[-1][1] <= start:
-            stack.pop()
+    for row, caller in zip(rows.tolist(), callers(trace, rows).tolist(), strict=True):
         known = shapes[row]
         given = () if known is None else tuple(
             (shape, type_name(kind)) for shape, kind in zip(known.shapes, known.dtypes, strict=True) if shape
         )
-        out.append(RecordedCall(trace.strings[trace.name[row]], given, stack[-1][0] if stack else -1, row))
-        stack.append((i, ends[i]))
+        out.append(RecordedCall(trace.strings[trace.name[row]], given, caller, row))
     return out
 
 

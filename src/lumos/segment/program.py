@@ -19,6 +19,7 @@ from lumos.operators.symbols import Axis
 from lumos.operators.table import own_name, views
 from lumos.segment.dimensions import Shapes
 from lumos.trace.autograd import autograd_numbers
+from lumos.trace.nesting import callers
 from lumos.trace.once import once_a_trace
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
@@ -97,7 +98,7 @@ def program(trace: Trace) -> TraceProgram:
     """The calls of a trace."""
     rows = np.flatnonzero(trace.category == Category.OPERATOR)
     rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows]))]
-    parent = _parents(trace, rows)
+    parent = callers(trace, rows)
     steps = _steps(trace, rows, parent)
     columns = [trace.dense("Input Dims"), trace.dense("Concrete Inputs"), autograd_numbers(trace), trace.dense("Fwd thread id")]
     by_value = trace.named(lambda name: own_name(name) in views())[rows]  # elsewhere a value that changes decides nothing
@@ -127,21 +128,6 @@ def program(trace: Trace) -> TraceProgram:
     copied = np.concatenate([rows[members] for members, _ in copies]) if copies else np.empty(0, np.int64)
     of = np.concatenate([first + np.arange(len(members)) for members, first in copies]) if copies else np.empty(0, np.int64)
     return TraceProgram(calls, rows[order], (copied, of))
-
-
-def _parents(trace: Trace, rows: Int64) -> Int64:
-    """For each of `rows`, which ascend by their begin, the position of the innermost one around it on its thread; -1 for none."""
-    out = np.full(len(rows), -1, np.int64)
-    open_rows: dict[int, list[tuple[int, int]]] = {}
-    ends = (trace.start[rows] + trace.duration[rows]).tolist()
-    for i, (lane, start) in enumerate(zip(trace.lane[rows].tolist(), trace.start[rows].tolist(), strict=True)):
-        stack = open_rows.setdefault(lane, [])
-        while stack and stack[-1][1] <= start:
-            stack.pop()
-        if stack:
-            out[i] = stack[-1][0]
-        stack.append((i, ends[i]))
-    return out
 
 
 def _steps(trace: Trace, rows: Int64, parent: Int64) -> list[Int64]:

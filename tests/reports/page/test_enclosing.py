@@ -11,10 +11,12 @@ import pytest
 
 import lumos
 from lumos.analyze.loop.steps import members
+from lumos.cost.operators import launched_by
 from lumos.graph.build import build
-from lumos.reports.page.enclosing import Enclosing, Launchers
+from lumos.reports.page.enclosing import Enclosing
 from lumos.reports.page.timeline_levels import Limits, drawing, excerpt
 from lumos.simulation import measured, simulate
+from lumos.trace.table import Category
 
 #: What is around a task of that name, the outermost first. An operator's own time is part of the operator itself.
 AROUND = {
@@ -92,6 +94,5 @@ def test_a_drawing_of_levels_alone_has_no_operators(recorded):
 def test_only_device_work_was_launched_by_an_operator(recorded):
     trace = recorded[0].traces[0]
     names = [trace.strings[i] for i in trace.name]
-    launchers = Launchers(trace)
-    assert names[launchers.of(names.index("gemm"))] == "aten::mm"
-    assert launchers.of(names.index("cudaLaunchKernel")) == -1
+    rows = np.array([names.index("gemm"), names.index("cudaLaunchKernel")])
+    assert launched_by(trace, rows, np.arange(len(trace))[trace.category == Category.OPERATOR]).tolist() == [names.index("aten::mm"), -1]

@@ -23,7 +23,7 @@ def page():
 
 
 def test_every_cluster_has_its_name_memory_peak_and_devices(page):
-    from lumos.reports.text.clusters import print_clusters
+    from lumos.reports.text.catalogues import print_clusters
 
     print_clusters(page.console, [load_cluster(n) for n in cluster_names()])
     firsts = {line.split()[0]: line.split() for line in page.lines()}
@@ -33,7 +33,7 @@ def test_every_cluster_has_its_name_memory_peak_and_devices(page):
 
 
 def test_a_cluster_is_shown_in_units_within_the_width(page):
-    from lumos.reports.text.clusters import print_cluster
+    from lumos.reports.text.catalogues import print_cluster
 
     print_cluster(page.console, load_cluster("h100"))
     text = "\n".join(page.lines())
@@ -45,14 +45,14 @@ def test_a_cluster_is_shown_in_units_within_the_width(page):
 
 @pytest.mark.parametrize("name", cluster_names())
 def test_every_cluster_can_be_shown(page, name):
-    from lumos.reports.text.clusters import print_cluster
+    from lumos.reports.text.catalogues import print_cluster
 
     print_cluster(page.console, load_cluster(name))
     assert page.lines()[0].startswith(f"{name}: ")
 
 
 def test_every_model_has_its_whole_name_and_size(page):
-    from lumos.reports.text.models import print_models
+    from lumos.reports.text.catalogues import print_models
 
     print_models(page.console, [load_model(n) for n in model_names()])
     assert {load_model(n).name for n in model_names()} <= {line.split()[0] for line in page.lines()}
@@ -60,7 +60,7 @@ def test_every_model_has_its_whole_name_and_size(page):
 
 
 def test_one_model_has_all_its_sizes(page):
-    from lumos.reports.text.models import print_model
+    from lumos.reports.text.catalogues import print_model
 
     print_model(page.console, load_model("deepseek-v3"))
     text = " ".join(" ".join(page.lines()).split())

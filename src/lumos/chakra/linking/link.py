@@ -20,6 +20,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import device_work
 from lumos.operators.sequences import align_names
 from lumos.result import Shown, plain
+from lumos.trace.nesting import callers
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def link_traces(observed: ExecutionTrace, trace: Trace, *, other_window: bool = 
     of one process, of which the one has the times of other calls than the tensors of the other."""
     rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION)).astype(np.int32)
     rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
-    caller = _callers(trace, rows)
+    caller = callers(trace, rows)
     node = np.full(len(trace), ABSENT, np.int32)
     by_id = _join_ids(observed, trace, rows)
     how = "id" if by_id is not None else "alignment"
@@ -111,23 +112,6 @@ def link_traces(observed: ExecutionTrace, trace: Trace, *, other_window: bool = 
     method, kernel_node = _methods(node, operator, how, caller, rows)
     out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), cast, ())
     return replace(out, diagnostics=tuple(_findings(observed, trace, out)))
-
-
-def _callers(trace: Trace, rows: Int32) -> Int64:
-    """For each of `rows` (sorted by lane and start) the position in `rows` of its caller, ABSENT where it has none."""
-    out = np.full(len(rows), ABSENT, np.int64)
-    end = (trace.start[rows] + trace.duration[rows]).tolist()
-    stack: list[int] = []
-    lane_before = ABSENT
-    for i, (lane, start) in enumerate(zip(trace.lane[rows].tolist(), trace.start[rows].tolist(), strict=True)):
-        if lane != lane_before:
-            stack, lane_before = [], lane
-        while stack and end[stack[-1]] <= start and not (end[stack[-1]] == start == end[i]):
-            stack.pop()
-        if stack:
-            out[i] = stack[-1]
-        stack.append(i)
-    return out
 
 
 def _join_ids(observed: ExecutionTrace, trace: Trace, rows: Int32) -> Int32 | None:

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.trace.nesting import parents
 from lumos.trace.table import ABSENT, Category
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from lumos.trace.table import Int64, Trace
+    from lumos.trace.table import Trace
 
 #: What the profiler notes of an operator's inputs. Autograd's numbers are left out: they would be the same in every copy.
 _FACTS = ("Input Dims", "Input type", "Input Strides", "Concrete Inputs")
@@ -35,7 +36,8 @@ class Nesting:
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
-        self.parent = _parents(trace)
+        rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME))
+        self.parent = parents(trace, rows, trace.category[rows] == Category.OPERATOR)
         self.start: list[int] = trace.start.tolist()
         self.facts = {key: trace.dense(key) for key in _FACTS if key in trace.args}
 
@@ -87,23 +89,3 @@ class OpenOperators:
         while len(self.rows) > keep:
             row, begin = self.rows.pop()
             yield NestedRow(row, begin, self.end)
-
-
-def _parents(trace: Trace) -> Int64:
-    """For every row the innermost operator on its thread, other than itself, that was open when it began; ABSENT for none."""
-    out = np.full(len(trace), ABSENT, np.int64)
-    rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME))
-    rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
-    start, end = trace.start[rows].tolist(), (trace.start[rows] + trace.duration[rows]).tolist()
-    operator = (trace.category[rows] == Category.OPERATOR).tolist()
-    lane, stack, current = trace.lane[rows].tolist(), list[tuple[int, int]](), -1
-    for i, row in enumerate(rows.tolist()):
-        if lane[i] != current:
-            stack, current = [], lane[i]
-        while stack and stack[-1][1] <= start[i]:
-            stack.pop()
-        if stack:
-            out[row] = stack[-1][0]
-        if operator[i]:
-            stack.append((row, end[i]))
-    return out

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.cost.operators import launched_by
 from lumos.graph.joined.arguments import text
-from lumos.reports.page.enclosing import Launchers
+from lumos.trace.table import Category
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,20 +66,19 @@ class TaskFacts:
             if trace is None:
                 self._known.update(dict.fromkeys(here.tolist(), 0))
                 continue
-            launchers = Launchers(trace)
-            for task, row in zip(here.tolist(), rows.tolist(), strict=True):
-                facts = () if row < 0 else tuple(_facts(trace, row, launchers))
+            operator = launched_by(trace, rows, np.flatnonzero(trace.category == Category.OPERATOR))
+            for task, row, by in zip(here.tolist(), rows.tolist(), operator.tolist(), strict=True):
+                facts = () if row < 0 else tuple(_facts(trace, row, by))
                 self._known[task] = self._number.setdefault(facts, len(self._number))
         return np.array([self._known[task] for task in tasks.tolist()], np.int64)
 
 
-def _facts(trace: Trace, row: int, launchers: Launchers) -> Iterator[str]:
-    """The facts of one row, in the order in which they are shown."""
+def _facts(trace: Trace, row: int, operator: int) -> Iterator[str]:
+    """The facts of one row, in the order in which they are shown. operator: the row of the one that launched it, -1 for none."""
     for key, name in _KEYS.items():
         value = text(trace, row, key)
         if value not in (None, "", "[]"):
             yield f"{name}: {_cut(value)}"
-    operator = launchers.of(row)
     if operator >= 0:
         yield f"operator: {_cut(trace.strings[trace.name[operator]])}"
         for key in _OPERATOR_KEYS:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.reports.text.format import ShownField, heading, listing, paragraph, print_diagnostics, sentence, size, table
-from lumos.reports.text.interference import print_interference
+from lumos.reports.text.format import ShownField, heading, listing, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.reports.text.replay import print_interference
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.interference import Interference
     from lumos.diagnostics import Diagnostic
+    from lumos.segment.outline import Outline
     from lumos.trace.table import ProcessGroup
 
 
@@ -102,3 +103,20 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 def _counted(devices: tuple[str, ...]) -> str:
     """The names of the devices, each once and with its number: "8 × NVIDIA H100"."""
     return ", ".join(f"{devices.count(d)} × {d}" if devices.count(d) > 1 else d for d in dict.fromkeys(devices))
+
+
+def print_blocks(console: Console, outline: Outline) -> None:
+    """Print one step of one rank, block by block."""
+    heading(console, f"Blocks of a step of rank {outline.rank}")
+    if outline.layers:
+        evidence = ", ".join(f"{phase} by {how}" for phase, how in outline.evidence.items() if how)
+        paragraph(console, f"{count(outline.layers, 'layer')} (confidence {percent(outline.confidence, decimals=0)}): {evidence}")
+    else:
+        paragraph(console, "no layers found: nothing repeats, and no operator holds weights")
+    several = len({row.microbatch for row in outline.rows}) > 1
+    rows = []
+    for row in outline.rows:
+        block = f"{row.repeats} × {row.block}" if row.repeats > 1 else row.block
+        phase = f"{row.phase} {row.microbatch}" if several else row.phase
+        rows.append((phase, block, f"{row.tasks:,}", duration(row.cpu_ns), duration(row.device_ns)))
+    table(console, ("phase", "block", "tasks", "CPU each", "device each"), rows, left=(0, 1))

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from lumos.reports.text.format import a_step, heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
-from lumos.reports.text.interference import print_interference
+from lumos.reports.text.format import a_step, heading, listing, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -160,3 +159,12 @@ def _print_probes(console: Console, probes: Probes, ranks: Sequence[int]) -> Non
 
 def _ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
+
+
+def print_interference(console: Console, rows: Sequence[Interference]) -> None:
+    """Print how much slower each class of kernels runs during collectives; print nothing where there was nothing to compare."""
+    if not rows:
+        return
+    heading(console, "Kernels during a collective on another stream, against equal work alone")
+    fields = {"class": "kernel_class", "kernels": "kernels", "time": "time_ns", "alone": "alone_ns"}
+    listing(console, rows, {**fields, "takes": lambda row: f"× {row.slowdown:.2f}"})

@@ -1,4 +1,4 @@
-"""Print the answer of `lumos clusters`: the list, or one cluster with the source of each number."""
+"""Print the answers of `lumos clusters` and `lumos models`: the list, or one entry with its figures."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lumos.reports.text.format import heading, paragraph, sentence, table
+from lumos.reports.text.format import ShownField, heading, listing, paragraph, sentence, table
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.cost.cluster import Cluster
+    from lumos.model import Model
 
 #: The SI units of values, by the ending of their key; the first ending that fits counts, so longer ones come first.
 UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s"}
@@ -92,3 +93,31 @@ def _si(value: float, unit: str) -> str:
         if value >= scale and not (prefix == "P" and unit == "FLOP/s"):
             return f"{value / scale:.4g} {prefix}{unit}"
     return f"{value / 1e-6:.4g} µ{unit}"
+
+
+def print_models(console: Console, models: Sequence[Model]) -> None:
+    """Print the list with the sizes in which models differ most; `print_model` shows the others."""
+    sizes: dict[str, ShownField] = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv heads": "kv_heads"}
+    counts: dict[str, ShownField] = {"parameters": lambda m: _billions(m.parameters), "active": lambda m: _billions(m.active_parameters)}
+    listing(console, models, {"model": "name", **counts, **sizes}, most=len(models))
+    console.print("  active: of a token; lumos models NAME shows one with all its sizes")
+
+
+def print_model(console: Console, model: Model) -> None:
+    """Print one model with its sizes."""
+    sentence(console, f"{model.name}: {model.parameters:,} parameters, {model.active_parameters:,} of them active")
+    experts = model.experts
+    rows = [
+        ("layers", f"{model.layers:,}"),
+        ("hidden", f"{model.hidden:,}"),
+        ("heads", f"{model.heads:,}"),
+        ("kv heads", f"{model.kv_heads:,}"),
+        ("ffn", f"{model.ffn:,}" if model.ffn else "–"),
+        ("vocabulary", f"{model.vocab:,}"),
+        ("experts", f"{experts.per_token} of {experts.count}, each of ffn {experts.ffn:,}" if experts else "none"),
+    ]
+    table(console, ("", "size"), rows)
+
+
+def _billions(count: int) -> str:
+    return f"{count / 1e9:.2f} B"

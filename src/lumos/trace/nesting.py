@@ -1,0 +1,44 @@
+"""Which rows of a trace are inside which: the rows of one thread nest as the calls did that they are of."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lumos.trace.table import ABSENT
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.trace.table import Int32, Int64, Trace
+
+
+def callers(trace: Trace, rows: Int64 | Int32, enclosing: NDArray[np.bool_] | None = None) -> Int64:
+    """For each of `rows` the position in `rows` of the innermost one that was open on its thread when it began, int64[rows]; ABSENT for
+    none. Of two that begin together the longer is around the shorter. enclosing: bool[rows], which may be around others; by default all."""
+    start = trace.start[rows]
+    end = start + trace.duration[rows]
+    order = np.lexsort((-end, start, trace.lane[rows]))
+    may_enclose = np.ones(len(rows), bool) if enclosing is None else enclosing
+    out = np.full(len(rows), ABSENT, np.int64)
+    open_rows, current = list[tuple[int, int]](), ABSENT
+    columns = (order, trace.lane[rows][order], start[order], end[order], may_enclose[order])
+    for i, lane, begin, finish, encloses in zip(*(column.tolist() for column in columns), strict=True):
+        if lane != current:
+            open_rows, current = [], lane
+        while open_rows and open_rows[-1][1] <= begin:
+            open_rows.pop()
+        if open_rows:
+            out[i] = open_rows[-1][0]
+        if encloses:
+            open_rows.append((i, finish))
+    return out
+
+
+def parents(trace: Trace, rows: Int64, enclosing: NDArray[np.bool_] | None = None) -> Int64:
+    """The same as a column of the trace: for each of its rows, the row around it; ABSENT for none, and for rows that are not in `rows`."""
+    out = np.full(len(trace), ABSENT, np.int64)
+    caller = callers(trace, rows, enclosing)
+    out[rows[caller >= 0]] = rows[caller[caller >= 0]]
+    return out
