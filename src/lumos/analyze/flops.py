@@ -16,6 +16,7 @@ from lumos.analyze.loop.steps import step_times
 from lumos.graph.table import Kind
 from lumos.operators.shaped import operations, positions_first
 from lumos.operators.table import OperatorKind, kind_of, of_torch, only_calls
+from lumos.trace.once import once_a_trace
 from lumos.trace.table import Category, Int64, Job, Trace
 
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def is_counted(name: str) -> bool:
     return of_torch(name) and kind_of(name) in _COUNTED and not only_calls(name) and not positions_first(name)
 
 
+@once_a_trace
 def counted_operators(trace: Trace) -> dict[int, tuple[str, float]]:
     """By row, the operators whose number of operations is known: their shapes as text, and that number."""
     dims, values = trace.args.get("Input Dims"), trace.dense("Concrete Inputs")

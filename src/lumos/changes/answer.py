@@ -252,6 +252,13 @@ def answer(
     )
 
 
+def loop_ratio(base: Graph, changed: Graph) -> float:
+    """The step of a loop with other durations, as a multiple of that of the base's loop, also where the recording has one step only."""
+    owners, figures, *_ = _base_of(base, True)
+    loop = figures.loop
+    return 1e-9 * altered(loop, replace(owners, graph=changed)).step_time_ns / (1e-9 * loop.step_time_ns) if loop.step_time_ns else 1.0
+
+
 def held(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     """What physics says against the answer that a job with other durations gives. base, changed: its loops."""
     return (*beyond_bounds(base, changed), *device_reaction(base, changed))

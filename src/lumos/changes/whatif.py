@@ -18,7 +18,7 @@ from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
-from lumos.changes.answer import Answer, Changed, answer, unchanged_tasks
+from lumos.changes.answer import Answer, Changed, answer, loop_ratio, unchanged_tasks
 from lumos.changes.certainty.left_out import sides_left_out
 from lumos.changes.certainty.peak import above_peak_rate
 from lumos.changes.certainty.possible import check_size, schedulable
@@ -96,9 +96,7 @@ def answer_changes(
     check_sound(grounds, "whatif", force=force)
     found = unchecked_answer(job, graph, changes, cut, step_only=step_only)
     if not changes.repeat:
-        repeated = replace(changes, repeat=True)
-        looped = in_a_loop(graph, found, lambda: unchecked_answer(job, graph, repeated, cut, step_only=True))
-        grounds = with_evidence(grounds, looped)
+        grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut)))
     unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s)
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
@@ -107,6 +105,14 @@ def answer_changes(
     found = widened(found, grounds)
     check_sound(found.trust, "whatif", force=force)
     return found
+
+
+def _in_loop(job: Job, graph: Graph, changes: Changes, cut: Cut | None) -> float:
+    """The step of a loop of the changed job, as a multiple of that of the base's."""
+    if not changes.structural:
+        return loop_ratio(graph, changes.durations.apply(graph, job))
+    looped = unchecked_answer(job, graph, replace(changes, repeat=True), cut, step_only=True)
+    return looped.outcome.step_time_s / looped.base.step_time_s if looped.base.step_time_s else 1.0
 
 
 def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:

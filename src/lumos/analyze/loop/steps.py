@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -129,8 +129,10 @@ class Members:
         return any(step.counts and step.previous >= 0 for step in self.job)
 
 
+@lru_cache(maxsize=4)
 def members(graph: Graph) -> Members:
-    """Assign every task of the graph to its step. A graph without marked steps is one step per rank."""
+    """Assign every task of the graph to its step. A graph without marked steps is one step per rank. The answer is kept, since nearly every
+    question about a graph begins with it."""
     facts = _facts(graph)
     if graph.steps and graph.measured_start is not None:
         marked = graph.steps

@@ -147,6 +147,8 @@ def _best_partners(own: Int64, names: Int64, common: NDArray[np.bool_]) -> Int64
     above = np.minimum.accumulate(np.where(out < 0, len(names), out)[::-1])[::-1]
     for run in np.split(left, np.flatnonzero(np.diff(left) > 1) + 1) if len(left) else ():
         between = np.flatnonzero(~common[below[run[0]] + 1 : above[run[0]]]) + below[run[0]] + 1
+        if not len(between):
+            continue
         partner = _partners(own[run], names[between])
         out[run[partner >= 0]] = between[partner[partner >= 0]]
     return out

@@ -22,6 +22,7 @@ from lumos.cost.traffic import traffic
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.segment.dimensions import shapes_of
+from lumos.trace.once import once_a_trace
 from lumos.units import duration
 from lumos.vocabulary import DType, Grade
 
@@ -63,7 +64,7 @@ def least_times(graph: Graph, job: Job, accelerator: Accelerator) -> tuple[Least
 def _of_rank(trace: Trace, tasks: Int64, launches: Int64, accelerator: Accelerator) -> LeastTimes:
     """The least times of kernels of one rank. launches: the row that launches each."""
     counted, shapes = counted_operators(trace), shapes_of(trace)
-    moves = np.array([_memory_ns(o, accelerator) for o in shapes.operators] or [0.0])
+    moves = _memory_ns(_moved_bytes(trace), accelerator)
     moving = shapes.rows
     rows = innermost(trace, np.array(sorted(counted), np.int64), launches)
     by_memory = innermost(trace, moving[moves[shapes.of_row[moving]] > 0], launches)
@@ -85,12 +86,18 @@ def _arithmetic_ns(o: ShapedOperator | None, flops: float, accelerator: Accelera
     return 1e9 * flops / rate if rate else 0.0
 
 
-def _memory_ns(o: ShapedOperator, accelerator: Accelerator) -> float:
-    """What an operator's reads and writes take beyond what a cache may hold, ns; 0 where bytes or rates are not known."""
-    found = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1)) if any(o.shapes) else None
-    if found is None or accelerator.memory_bytes_per_s is None or accelerator.cache_bytes is None:
-        return 0.0
-    return 1e9 * max(found[1] - accelerator.cache_bytes, 0.0) / accelerator.memory_bytes_per_s
+@once_a_trace
+def _moved_bytes(trace: Trace) -> NDArray[np.float64]:
+    """What each operator with shapes reads and writes, bytes; 0 where that is not known. There is one entry for a trace without any."""
+    found = [traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1)) if any(o.shapes) else None for o in shapes_of(trace).operators]
+    return np.array([0.0 if each is None else each[1] for each in found] or [0.0])
+
+
+def _memory_ns(moved: NDArray[np.float64], accelerator: Accelerator) -> NDArray[np.float64]:
+    """What that takes beyond what a cache may hold, ns; 0 where the device's rates are not known."""
+    if accelerator.memory_bytes_per_s is None or accelerator.cache_bytes is None:
+        return np.zeros(len(moved))
+    return 1e9 * np.maximum(moved - accelerator.cache_bytes, 0.0) / accelerator.memory_bytes_per_s
 
 
 def missing_ns(least: tuple[LeastTimes, ...], before: Int64, after: Int64) -> float:

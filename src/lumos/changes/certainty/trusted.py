@@ -64,16 +64,16 @@ def up_to_base(found: Answer) -> Answer:
     return replace(found, outcome=replace(found.outcome, step_time_high_s=high))
 
 
-def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], Answer]) -> tuple[Evidence, ...]:
+def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], float]) -> tuple[Evidence, ...]:
     """The finding that a change has another effect in a loop of the step than on its latency, where the recording has a single training
-    step. repeated: gives the answer for the loop."""
+    step. repeated: gives the changed loop's step as a multiple of the base's."""
     if found.base.basis is not Basis.LATENCY or is_operation_level(graph) or not any(w in name for name in graph.names for w in TRAINING):
         return ()
     try:
-        looped = repeated()
+        again = repeated() - 1
     except LumosError:  # what a change adds may not fit between copies of a step: then there is no loop to compare with
         return ()
-    once, again = (a.outcome.step_time_s / a.base.step_time_s - 1 if a.base.step_time_s else 0.0 for a in (found, looped))
+    once = found.outcome.step_time_s / found.base.step_time_s - 1 if found.base.step_time_s else 0.0
     if abs(once - again) <= NEGLIGIBLE:
         return ()
     message = (
