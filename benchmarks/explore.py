@@ -92,7 +92,7 @@ def _large(folder: Path, page: Page) -> list[tuple[str, str, str]]:
     recording = _recording()
     tasks = len(recording.graph)
     began = time.perf_counter()
-    loaded = Loaded(recording, recording.bench, document(recording, timeline=False))
+    loaded = Loaded(recording, document(recording, timeline=False))
     analysed = time.perf_counter() - began
     rows = [(f"explorer, {tasks:,} tasks on {RANKS} ranks: all analyses", f"{analysed:.1f} s", "–")]
     rows += _frames(folder / "large.html", page, loaded)

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members
-from lumos.changes.bench import Bench
 from lumos.changes.certainty.noise import FEW_STEPS, NORMAL, Z80, noise_unknown, step_spread, step_times_of
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
@@ -46,16 +45,6 @@ def test_two_steps_show_their_noise_by_their_difference():
     two = SimpleNamespace(counted=[SimpleNamespace(length_ns=ms * 1_000_000) for ms in (99, 101)])
     assert step_spread(two) == pytest.approx(0.043525, rel=1e-4)
     assert noise_unknown(two) == ()
-
-
-def test_the_explorer_and_the_command_give_one_interval(example):
-    job, graph, timeline, _ = example
-    faster = Durations.parse(["*addmm*=0.5"], (), (), ())
-    bench, found = Bench(job, graph, timeline), answer_changes(job, graph, Changes(durations=faster)).outcome
-    shown = bench.outcome(bench.changed(faster))
-    assert shown.step_time_low_s == pytest.approx(found.step_time_low_s)
-    assert shown.step_time_high_s == pytest.approx(found.step_time_high_s)
-    assert found.step_time_low_s < found.step_time_s < found.step_time_high_s
 
 
 def test_one_step_says_that_its_noise_is_unknown(tmp_path):

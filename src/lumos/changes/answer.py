@@ -190,7 +190,7 @@ class StepWork(NamedTuple):
     samples: float | None = None
 
 
-class _Base(NamedTuple):
+class JobBase(NamedTuple):
     """What every answer about a job has in common: its steps, its loop, its steps as measured, and how far the loop is off from them."""
 
     owners: Members
@@ -201,11 +201,11 @@ class _Base(NamedTuple):
 
 
 @lru_cache(maxsize=2)
-def _base_of(graph: Graph, repeat: bool) -> _Base:
-    """The same for a job. It is kept for the next what-ifs about that job."""
+def base_of(graph: Graph, repeat: bool) -> JobBase:
+    """The same for a job. It is kept for the next what-ifs about that job. repeat: of a loop of the step, also where there is one only."""
     owners = members(graph)
     loop, times = steady(owners, repeat=repeat or None), step_times_of(graph, owners)
-    return _Base(owners, LoopFigures(loop), times, *identity(graph, loop, times))
+    return JobBase(owners, LoopFigures(loop), times, *identity(graph, loop, times))
 
 
 def answer(
@@ -217,7 +217,7 @@ def answer(
 
     Raises LumosError where the change leaves the compared step without work.
     """
-    owners, figures, times, off, grounds = _base_of(base, repeat)
+    owners, figures, times, off, grounds = base_of(base, repeat)
     first = figures.loop
     second = changed_loop(first, owners, changed)
     changed_figures = LoopFigures(second)
@@ -254,7 +254,7 @@ def answer(
 
 def loop_ratio(base: Graph, changed: Graph) -> float:
     """The step of a loop with other durations, as a multiple of that of the base's loop, also where the recording has one step only."""
-    owners, figures, *_ = _base_of(base, True)
+    owners, figures, *_ = base_of(base, True)
     loop = figures.loop
     return 1e-9 * altered(loop, replace(owners, graph=changed)).step_time_ns / (1e-9 * loop.step_time_ns) if loop.step_time_ns else 1.0
 

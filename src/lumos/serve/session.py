@@ -172,7 +172,6 @@ class Session:
         recording = ReportedJob(job, graph, simulate(graph), self.force)
         report("analysing", 0, 0)
         found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
-        _ = recording.bench  # made once, here, and not by every one of the first requests
         report("analysing", 1, 1)
         return Loaded(recording, found)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from lumos.analyze.trust import SOUND, Trust
-from lumos.changes.bench import Bench
 from lumos.changes.certainty.trusted import widened
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
@@ -18,7 +17,6 @@ from lumos.changes.whatif import answer_changes
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.simulation import simulate
 from lumos.trace import read
 from lumos.vocabulary import Grade
 
@@ -54,17 +52,6 @@ def test_no_step_takes_less_than_no_time(example):
 def test_no_change_needs_no_margin(example):
     found = answer_changes(*example, Changes())
     assert widened(found, limited(0.1)).outcome == found.outcome
-
-
-def test_the_explorer_widens_the_same_way(example, monkeypatch):
-    job, graph = example
-    bench = Bench(job, graph, simulate(graph))
-    narrow = bench.outcome(bench.changed(FASTER.durations))
-    monkeypatch.setitem(bench.__dict__, "trust", limited(0.1))
-    wide = bench.outcome(bench.changed(FASTER.durations))
-    base = bench.outcome(bench.graph)
-    assert wide.step_time_high_s - narrow.step_time_high_s == pytest.approx(0.1 * base.step_time_s)
-    assert narrow.step_time_low_s - wide.step_time_low_s == pytest.approx(0.1 * base.step_time_s)
 
 
 def test_unsound_evidence_is_refused_in_python_too(example):

@@ -21,9 +21,8 @@ from lumos.analyze.ranks.equal_work import EqualWork, equal_work
 from lumos.analyze.ranks.stragglers import Stragglers, stragglers
 from lumos.analyze.replay import ReplayResult, relative, replay
 from lumos.analyze.tables import class_times
-from lumos.analyze.trust import Trust, check_sound
-from lumos.changes.answer import PeakMemory, contracted
-from lumos.changes.bench import Bench
+from lumos.changes.answer import contracted
+from lumos.changes.interval import interval_causes
 from lumos.changes.whatif import answer_changes
 from lumos.cost.collective_rates import modelled_collectives
 from lumos.errors import GraphError
@@ -45,6 +44,7 @@ from lumos.vocabulary import Grade
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from lumos.analyze.trust import Trust
     from lumos.changes.changes import Changes
     from lumos.graph.table import Graph
     from lumos.trace.table import Job
@@ -136,17 +136,13 @@ class ReportedJob:
         """The job cut into layers, for what-ifs."""
         return Cut(self.job, self.graph)
 
-    @cached_property
-    def bench(self) -> Bench:
-        """The job, ready for many changes of durations."""
-        return Bench(self.job, self.graph, self.replayed)
-
     def drawing(self, step: str, limits: Limits = Limits(), changed: Timeline | None = None) -> dict[str, Any]:
         """The timeline of a step: measured, replayed, and changed where a changed run is given."""
         runs = {"measured": self.measured, "replayed": self.replayed}
         paths = {run: self.paths[run][step] for run in runs}
         if changed is not None:
-            runs["changed"], paths["changed"] = changed, self.bench.path(changed, step)
+            runs["changed"] = changed
+            (paths["changed"],) = critical_paths(changed, self.membership, frozen=self.frozen, names=(step,))
         return drawing(runs, self.membership, step, paths, self.job, limits, frozen=self.frozen, classes=self.classes)
 
 
@@ -168,8 +164,8 @@ def document(
     headline = recording.times.headline
     middle = recording.times.middle.name
     step = step or middle
-    changed = None if changes is None or changes.structural else recording.bench.changed(changes.durations)
-    rerun = None if changed is None or not timeline else simulate(changed)
+    redrawn = timeline and changes is not None and not changes.structural
+    rerun = simulate(changes.durations.apply(recording.graph, recording.job)) if changes is not None and redrawn else None
     return {
         "headline": report_headline(recording),
         "step_time_ns": headline.step_time_ns,
@@ -199,29 +195,14 @@ def document(
 
 def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> dict[str, Any]:
     """The answer to changes, with the keys of `lumos whatif --json`, the difference, and what its interval comes from. moved: of durations,
-    also what moved on the critical path, which takes longer to find. LumosError where the evidence is unsound and not forced."""
-    bench = recording.bench
-    if changes.structural:
-        found = answer_changes(recording.job, recording.graph, changes, recording.cut, trust=recording.trust, force=recording.force)
-        before, answer = found.base.step_time_s, {**contracted(found), "interval": plain(bench.causes_of(found))}
-    else:
-        changed = bench.changed(changes.durations)
-        grounds = bench.trust_of(changed)
-        check_sound(grounds, "whatif", force=recording.force)
-        base = bench.outcome(bench.graph)
-        before = base.step_time_s
-        answer = {
-            **plain(bench.outcome(changed)),
-            "memory": plain(PeakMemory()),
-            "base": plain(base),
-            "measured_step_s": bench.measured_step_s,
-            "changes": changes.durations.described(),
-            "trust": plain(grounds),
-            "interval": plain(bench.interval_causes(changed)),
-            **({"moved": [{**c._asdict(), "delta_s": c.delta_s} for c in bench.moved(changed)]} if moved else {}),
-        }
-    after = answer["step_time_s"]
-    return {**answer, "difference_s": after - before, "change": after / before - 1 if before else None}
+    also memory and what moved on the critical path, which take longer. LumosError where the evidence is unsound and not forced."""
+    job, graph, full = recording.job, recording.graph, moved or changes.structural
+    found = answer_changes(job, graph, changes, recording.cut, trust=recording.trust, force=recording.force, step_only=not full)
+    answer = {**contracted(found), "interval": plain(interval_causes(graph, found))}
+    before, after = found.base.step_time_s, found.outcome.step_time_s
+    left_out = () if full else ("moved", "share")
+    shown = {key: value for key, value in answer.items() if key not in left_out}
+    return {**shown, "difference_s": after - before, "change": after / before - 1 if before else None}
 
 
 def report_headline(recording: ReportedJob) -> str:

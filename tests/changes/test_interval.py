@@ -1,0 +1,48 @@
+"""Why an interval is as wide as it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import lumos
+from lumos.changes.changes import Changes
+from lumos.changes.interval import interval_causes
+from lumos.changes.whatif import answer_changes
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
+
+
+@pytest.fixture(scope="module")
+def example():
+    job = lumos.read(EXAMPLE)
+    return job, lumos.build(job)
+
+
+def test_the_causes_of_an_interval_make_up_its_width(example):
+    """The gpt example has three periods, and nothing of it is unknown: its half-width is the replay's error and the steps' spread."""
+    found = answer_changes(*example, Changes())
+    causes = interval_causes(example[1], found)
+    assert not causes.few_steps
+    assert causes[3:] == (0, 0, 0)
+    half = (causes.base_error**2 + causes.step_spread**2) ** 0.5
+    assert found.outcome.step_time_high_s / found.outcome.step_time_s - 1 == pytest.approx(max(half, 0.001), rel=1e-6)
+
+
+def test_what_the_interval_of_a_changed_plan_consists_of(example):
+    """A base of 10 s, 10 % either way; the changed step between 7.2 and 13.2 s. Without those 10 % it is between 8 and 12 s, which is what
+    the costs of its work leave open. With 1 % of the base unknown, each end lies another 0.1 s out."""
+    _, graph = example
+
+    def causes(low, high, unknown):
+        base, changed, trust = step_of(10, 9, 11), step_of(10.5, low, high), SimpleNamespace(unknown=unknown)
+        return interval_causes(graph, SimpleNamespace(base=base, outcome=changed, trust=trust, altered=True, job=None))
+
+    assert causes(7.2, 13.2, 0.0)[3:] == (0, 0, pytest.approx(4))
+    assert causes(7.1, 13.3, 0.01)[3:] == (pytest.approx(0.1), 0, pytest.approx(4))
+
+
+def step_of(time, low, high):
+    return SimpleNamespace(step_time_s=time, step_time_low_s=low, step_time_high_s=high)
