@@ -61,6 +61,16 @@ def test_a_loop_that_ends_early_keeps_what_there_is_and_says_so(tmp_path: Path, 
     assert [e for e in events(recording.path) if e["name"] == "ProfilerStep#1"]
 
 
+def test_each_recorded_step_says_what_the_process_got_of_its_machine(tmp_path: Path) -> None:
+    with lumos.collect.profile(tmp_path, steps=2, warmup=1) as recording:
+        train(recording, 3)
+    rows = lumos.read(tmp_path).traces[0].metadata["lumos_host"]
+    assert [row["step"] for row in rows] == [1, 2]
+    for row in rows:
+        assert 0 < row["ran_ns"] <= row["wall_ns"] and row["waited_ns"] <= row["wall_ns"] and row["cores"] >= 1
+        assert {"user_ns", "system_ns", "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches"} < set(row)
+
+
 def test_a_loop_that_ends_before_the_window_records_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with lumos.collect.profile(tmp_path, steps=1, warmup=3) as recording:
         train(recording, 1)

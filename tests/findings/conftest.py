@@ -11,7 +11,7 @@ class Rank:
     """The rows of one rank: what its thread and its streams do, in µs."""
 
     def __init__(self):
-        self.rows = []
+        self.rows, self.host = [], []
 
     def step(self, number, start, duration):
         self._row("user_annotation", f"ProfilerStep#{number}", start, duration)
@@ -47,7 +47,7 @@ def job(tmp_path):
         folder = tmp_path / "job"
         folder.mkdir(exist_ok=True)
         for number, rank in enumerate(ranks):
-            header = {"schemaVersion": 1, "distributedInfo": {"rank": number, "world_size": len(ranks)}}
+            header = {"schemaVersion": 1, "distributedInfo": {"rank": number, "world_size": len(ranks)}, "lumos_host": rank.host}
             (folder / f"rank{number}.json").write_text(json.dumps({**header, "traceEvents": rank.rows}))
         return folder
 

@@ -166,6 +166,33 @@ def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job):
     assert "record later steps" in found.fix
 
 
+def test_a_cpu_that_gets_too_little_of_its_processor(job, cpu):
+    """Rank 1 takes 1125 µs for what its peers do in 900, and waits a fifth of its step for a processor: that is why it is slow."""
+    ranks = cpu(USUAL, [("aten::a", 500), *[("aten::b", 62.5)] * 10], USUAL)
+    for rank, waited in zip(ranks, (1_000, 220_000, 0), strict=True):
+        rank.host = [{"step": step, "ran_ns": 1_100_000 - waited, "waited_ns": waited, "cores": 2} for step in range(5)]
+    found = first(folder := job(*ranks))
+    assert (found.code, found.where.ranks, found.worth_s) == (FindingCode.STARVED, (1,), pytest.approx(225 * US))
+    assert "ran 880.0 µs a step, and was ready for 220.0 µs more" in found.evidence and found.evidence.endswith("it may use 2 cores")
+    assert [each.worth_after_s for each in lumos.diagnose(folder).findings[1:]] == pytest.approx([0], abs=US)
+
+
+def test_operators_that_stall_now_and_then(job):
+    """60 operators of 10 µs a step, of which four take 250 µs longer: all steps are equally long, and there is no other rank."""
+    rank = Rank()
+    for step in range(5):
+        now = 1650 * step
+        rank.step(step, now, 1650)
+        for i in range(60):
+            rank.operator("aten::mm", now, time := 260 if i % 15 == step else 10)
+            rank.call("cudaLaunchKernel", now + 2, 2, ("gemm_kernel", now + 6, 3))
+            now += time
+        rank.call("cudaDeviceSynchronize", now, 10)
+    found = first(job(rank))
+    assert (found.code, found.where.task, found.worth_s) == (FindingCode.HOST_STALLS, "aten::mm", pytest.approx(1000 * US, rel=0.02))
+    assert found.command.endswith("--scale 'cpu:*=usual'")
+
+
 def test_elementwise_kernels_that_could_be_one(job, gpu):
     """Two of three kernels of 16 µs are elementwise and neighbours: 20 of 40 go, 320 µs, up to 1 µs of the device's first launch."""
     names = ("vectorized_elementwise_kernel<4>", "elementwise_kernel", "gemm_kernel")

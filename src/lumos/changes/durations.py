@@ -111,7 +111,7 @@ class Durations(NamedTuple):
 
 
 def parse_scale(text: str) -> Scale:
-    """Parse GLOB=FACTOR, or GLOB=peers and GLOB=steps. Raises UsageError where FACTOR is neither of these nor a number ≥ 0."""
+    """Parse GLOB=FACTOR, or GLOB= and a word of `Like`. Raises UsageError where FACTOR is neither of these nor a number ≥ 0."""
     glob, equals, factor = text.rpartition("=")
     if not equals or not glob:
         raise UsageError(f"--scale {text!r}: write GLOB=FACTOR, for instance '*nccl*=0.5'")

@@ -39,8 +39,8 @@ class ChangeWords(SettingWords, total=False):
     """Everything that can be changed."""
 
     scale: Annotated[
-        Mapping[str, float | Literal["peers", "steps"]],
-        Term("Multiply the time of tasks whose name matches; peers, steps: give them that of equal work there.", shown="GLOB=F"),
+        Mapping[str, float | Literal["peers", "steps", "usual"]],
+        Term("Multiply the time of tasks whose name matches; peers, steps, usual: give them that of equal work.", shown="GLOB=F"),
     ]
     drop: Annotated[str | Sequence[str], Term("Leave tasks out, with their launches.", shown="GLOB")]
     fuse: Annotated[str | Sequence[str], Term("Make one kernel of neighbouring kernels.", shown="GLOB")]

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.collect.execution_trace import ExecutionTraceFile
+from lumos.collect.host import HostRows
 from lumos.collect.pace import Pace
 from lumos.collect.provenance import how_started
 from lumos.collect.torch_features import experimental_config
@@ -82,6 +83,7 @@ class Recording:
         self._profiler: Any = None
         self._observer = ExecutionTraceFile(self._torch, folder) if execution_trace else None
         self._pace = Pace(wait, wait + warmup + (execution_trace and steps > 1), wait + warmup + steps)
+        self._host = HostRows()
         self._done = 0
 
     @property
@@ -114,6 +116,9 @@ class Recording:
         if self._done > self._wait + self._warmup + self._steps:
             return
         self._observe()
+        if self._recorded:
+            self._host.end(self._done - 1)
+            self._advance("add_metadata_json", "lumos_host", json.dumps(self._host.rows))
         self._before_window()
         self._advance("step")
         self._write_provenance()
@@ -169,6 +174,7 @@ class Recording:
     def _write_provenance(self) -> None:
         """Write into the trace how it was recorded. torch accepts such entries only during the window."""
         if self._done == self._wait + self._warmup:
+            self._host.begin()
             self._advance("add_metadata_json", "lumos_collect", json.dumps(_provenance(self._torch, self._steps, self._warmup)))
 
     def _advance(self, action: str, *arguments: str | None) -> None:

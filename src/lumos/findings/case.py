@@ -203,9 +203,12 @@ class Priced(NamedTuple):
 
     @property
     def order(self) -> int:
-        """0 for a deviation from equal work, 1 for most; then idle time that belongs to nobody else: calls that wait, then launches."""
+        """-1 for a CPU without its processor, which slows all its work; 0 for a deviation from equal work, 1 for most; then idle time that
+        belongs to nobody else: calls that wait, then launches."""
         if self.finding.code in (FindingCode.BLOCKING_CALLS, FindingCode.LAUNCH_BOUND):
             return 2 + (self.finding.code is FindingCode.LAUNCH_BOUND)
+        if self.finding.code in (FindingCode.STARVED, FindingCode.HOST_STALLS):
+            return -1
         return 0 if any(factor in tuple(Like) for factor in self.words.get("scale", {}).values()) else 1
 
 

@@ -10,6 +10,7 @@ from lumos.errors import LumosError
 from lumos.findings.case import case_of
 from lumos.findings.communication import communication_findings
 from lumos.findings.finding import Diagnosis
+from lumos.findings.host import stall_findings, starved_findings
 from lumos.findings.lacks import lacks
 from lumos.findings.launches import launch_findings
 from lumos.findings.loader import loader_findings, loads
@@ -75,9 +76,10 @@ def diagnose_paths(
     case = case_of(job, built, paths, origin or (lambda _: ""), force=force)
     check_sound(case.trust, "diagnose", force=force)
     loading = loads(case)
+    unequal = [*starved_findings(case), *rank_findings(case, loading, compared), *slow_step_findings(case, loading)]
     found = [
-        *rank_findings(case, loading, compared),
-        *slow_step_findings(case, loading),
+        *unequal,
+        *stall_findings(case, sum(each.finding.worth_s for each in unequal)),
         *loader_findings(case, loading),
         *communication_findings(case),
         *launch_findings(case),

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 class FindingCode(StrEnum):
     """The kinds of findings. The value is the `code` in JSON."""
 
+    STARVED = "starved"
+    HOST_STALLS = "host-stalls"
     EXTRA_WORK = "extra-work"
     STALL = "stall"
     SLOW_HOST = "slow-host"

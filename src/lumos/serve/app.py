@@ -58,7 +58,7 @@ class ChangesAsked(BaseModel):
     model_config = ConfigDict(extra="forbid")
     set: _Texts = Field(default=[], description=f"KEY=VALUE: {in_words()}")
     base: _Texts = Field(default=[], description="KEY=VALUE: what was recorded of a setting, a number or the name of a candidate")
-    scale: _Texts = Field(default=[], description="GLOB=F: multiply the time of tasks whose name matches; F: peers or steps for equal work")
+    scale: _Texts = Field(default=[], description="GLOB=F: multiply the time of matching tasks; F: peers, steps, usual for equal work")
     drop: _Texts = Field(default=[], description="GLOB: leave tasks out, with their launches")
     fuse: _Texts = Field(default=[], description="GLOB: make one kernel of neighbouring kernels")
     rank_slowdown: _Texts = Field(default=[], description="RANK=F: multiply all work of a rank")

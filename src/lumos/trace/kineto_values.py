@@ -45,6 +45,12 @@ COLLECT_FIELDS: dict[str, Any] = {
     "command": list[str],
     "variables": dict[str, str],
 }
+#: What it writes of the machine for each step; a field that is absent was not known there.
+HOST_FIELDS: dict[str, Any] = {
+    "step": Index,
+    **dict.fromkeys(("wall_ns", "ran_ns", "waited_ns", "involuntary_switches"), Size),
+    **dict.fromkeys(("cores", "quota_cores"), float),
+}
 
 #: Keys of `Trace.metadata` that only other readers set, by which a trace's builder is chosen.
 RESERVED = frozenset({"format", "operations", "chakra", "chakraVersion", "chakraAttributes"})
@@ -112,6 +118,7 @@ def _what(value: Any) -> str:
 
 
 _HEADER = {"deviceProperties": _objects(DEVICE_FIELDS), "distributedInfo": _distributed, "lumos_collect": _fields(COLLECT_FIELDS)}
+_HEADER["lumos_host"] = _objects(HOST_FIELDS)
 
 
 # ---------------------------------------------------------------- arguments

@@ -35,15 +35,17 @@ IDEAL_RULES = ("peer-median", "pooled-mean")
 
 
 class Like(StrEnum):
-    """Whose time work takes that is to take the time of equal work: that of the other ranks, or that of the same rank's other steps."""
+    """Whose time work takes that is to take the time of equal work: that of the other ranks, that of the same rank's other steps, or what
+    the same operator usually takes anywhere, where it takes many times as long."""
 
     PEERS = "peers"
     STEPS = "steps"
+    USUAL = "usual"
 
     @property
     def words(self) -> str:
         """The same in a sentence."""
-        return "equal work on other ranks" if self is Like.PEERS else "equal work in other steps"
+        return {"peers": "equal work on other ranks", "steps": "equal work in other steps"}.get(self, "the same operator usually takes")
 
 
 @lru_cache(maxsize=6)
@@ -51,6 +53,8 @@ def durations_like(graph: Graph, job: Job, like: Like) -> Int64:
     """What each task takes where equal work takes equal time, int64[n] ns: the median over the ranks of a step, or over a rank's steps.
     Work that most ranks, or most steps, lack takes no time. LumosError where there is nothing to compare with, or no measured time."""
     owners = members(graph)
+    if like is Like.USUAL:
+        return _usual(graph, job, owners.on_device)
     if graph.measured_start is None or (len(graph.ranks) < 2 if like is Like.PEERS else len(owners.counted) < 3):
         needed = "the measured times of two ranks" if like is Like.PEERS else "three measured steps"
         raise LumosError(f"--scale GLOB={like} compares equal work: this needs {needed}")
@@ -59,6 +63,29 @@ def durations_like(graph: Graph, job: Job, like: Like) -> Int64:
         return ideal_job(graph, owners, equal_work(graph, owners, job), counted, IDEAL_RULES[0]).duration
     found = peers(owners, over_steps=True)
     return _by_place(graph, found, counted & (found.place >= 0), np.ones(len(graph), bool), leave_out=True).duration
+
+
+#: An operator stalls where its own time is so many times what it usually is; its usual time is known from so many runs.
+STALLED, FEWEST_RUNS = 10, 5
+
+
+def _usual(graph: Graph, job: Job, on_device: NDArray[np.bool_]) -> Int64:
+    """The durations without stalls: the own time of an operator on the CPU takes the median over the job where it is STALLED times that.
+    What it computes on a CPU depends on its shapes, so that without a device only runs with the same shapes are compared."""
+    own = (graph.kind == Kind.OPERATOR) & (graph.event >= 0) & ~on_device
+    shape = np.zeros(len(graph), np.int64)
+    if not on_device.any():
+        texts: dict[str, int] = {"": 0}
+        for position, trace in enumerate(job.traces):
+            tasks = np.flatnonzero(own & (graph.position_of_task == position))
+            dims = trace.dense("Input Dims")[graph.event[tasks]]
+            used, of = np.unique(dims, return_inverse=True)
+            shape[tasks] = np.array([texts.setdefault(trace.strings[i] if i >= 0 else "", len(texts)) for i in used.tolist()], np.int64)[of]
+        own &= shape > 0
+    key = numbered(graph.name, shape)
+    own &= np.bincount(key[own], minlength=int(key.max(initial=0)) + 1)[key] >= FEWEST_RUNS
+    usual = _equalised(graph, key, own, np.ones(len(graph), bool))
+    return np.where(graph.duration > STALLED * usual, usual, graph.duration)
 
 
 #: The class of launch delays in an operation-level job.
