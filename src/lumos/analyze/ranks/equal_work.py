@@ -21,7 +21,7 @@ from lumos.analyze.loop.steps import Members, is_operation_level, members, step_
 from lumos.analyze.ranks.peers import Peers, peers
 from lumos.analyze.task_class import kernel_classes
 from lumos.errors import LumosError
-from lumos.graph.lists import numbered
+from lumos.graph.lists import numbered, ordinals
 from lumos.graph.table import Graph, Kind
 from lumos.simulation import measured
 
@@ -70,19 +70,17 @@ STALLED, FEWEST_RUNS = 10, 5
 
 
 def _usual(graph: Graph, job: Job, on_device: NDArray[np.bool_]) -> Int64:
-    """The durations without stalls: the own time of an operator on the CPU takes the median over the job where it is STALLED times that.
-    What it computes on a CPU depends on its shapes, so that without a device only runs with the same shapes are compared."""
+    """The durations without stalls: a piece of an operator's own time on the CPU takes the median over the job where it is STALLED times
+    that. Compared are the first, and the later, pieces of runs with the same shapes; without shapes none are."""
     own = (graph.kind == Kind.OPERATOR) & (graph.event >= 0) & ~on_device
-    shape = np.zeros(len(graph), np.int64)
-    if not on_device.any():
-        texts: dict[str, int] = {"": 0}
-        for position, trace in enumerate(job.traces):
-            tasks = np.flatnonzero(own & (graph.position_of_task == position))
-            dims = trace.dense("Input Dims")[graph.event[tasks]]
-            used, of = np.unique(dims, return_inverse=True)
-            shape[tasks] = np.array([texts.setdefault(trace.strings[i] if i >= 0 else "", len(texts)) for i in used.tolist()], np.int64)[of]
-        own &= shape > 0
-    key = numbered(graph.name, shape)
+    shape, texts = np.zeros(len(graph), np.int64), {"": 0}
+    for position, trace in enumerate(job.traces):
+        tasks = np.flatnonzero(own & (graph.position_of_task == position))
+        used, of = np.unique(trace.dense("Input Dims")[graph.event[tasks]], return_inverse=True)
+        shape[tasks] = np.array([texts.setdefault(trace.strings[i] if i >= 0 else "", len(texts)) for i in used.tolist()], np.int64)[of]
+    own &= shape > 0
+    later = ordinals(graph.position_of_task.astype(np.int64), graph.event.astype(np.int64)) > 0
+    key = numbered(graph.name, shape, later.astype(np.int64))
     own &= np.bincount(key[own], minlength=int(key.max(initial=0)) + 1)[key] >= FEWEST_RUNS
     usual = _equalised(graph, key, own, np.ones(len(graph), bool))
     return np.where(graph.duration > STALLED * usual, usual, graph.duration)
