@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from lumos.blocks import outer_layers
 from lumos.blocks.block import Block
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.share import Share
@@ -92,20 +91,6 @@ def test_megatron_fuses_softmax_for_multiples_of_four_and_short_sequences(tp, mi
     for block in (forward(plan, framework_profile("megatron-2021"), model), backward(plan, framework_profile("megatron-2021"), model)):
         (softmax,) = [op.work for op in block.ops if op.name.startswith("masked softmax")]
         assert softmax.kernels == kernels
-
-
-def test_owners_broadcast_their_tensors():
-    plan = Plan(2048, 64, dp=64, zero=1)
-    share = Share(LLAMA, plan, framework_profile("internevo"), 8)
-    nbytes = 2 * LLAMA.parameters
-    pieces = works(outer_layers.gather_parameters(share, nbytes), Collective)
-    assert {w.kind for w in pieces} == {CollectiveKind.BROADCAST}
-    assert len(pieces) == 64  # fewer owners than tensors
-    assert nbytes <= sum(w.size for w in pieces) < nbytes + 64
-    wide = Share(LLAMA, Plan(2048, 1024, dp=1024, zero=1), framework_profile("internevo"), 8)
-    assert 250 < len(works(outer_layers.gather_parameters(wide, nbytes), Collective)) < 400  # as many as tensors
-    (one,) = works(outer_layers.gather_parameters(Share(LLAMA, plan, framework_profile("generic"), 8), nbytes), Collective)
-    assert one.kind is CollectiveKind.ALL_GATHER
 
 
 def test_adapters_are_trained_beside_frozen_weights():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from lumos.blocks.memory import peak_memory, stage_memory
@@ -15,16 +17,30 @@ from lumos.vocabulary import Precision
 LLAMA = load_model("llama2-7b")
 
 
-def job(**plan):
-    return PlannedJob(
-        LLAMA, Plan(**{"seq_len": 4096, "global_batch": 64, **plan}), framework_profile("megatron-core"), load_cluster("h100")
-    )
+def job(switches=None, **plan):
+    framework = replace(framework_profile("megatron-core"), **(switches or {}))
+    return PlannedJob(LLAMA, Plan(**{"seq_len": 4096, "global_batch": 64, **plan}), framework, load_cluster("h100"))
 
 
 @pytest.mark.parametrize(("precision", "parts"), [(Precision.BF16, (2, 4, 12)), (Precision.FP32, (4, 4, 8))])
 def test_adam_keeps_a_second_copy_of_parameters_that_are_not_in_fp32(precision, parts):
     memory = peak_memory(job(zero=0, precision=precision))
     assert (memory.parameters_bytes, memory.gradients_bytes, memory.optimizer_bytes) == tuple(n * LLAMA.parameters for n in parts)
+
+
+@pytest.mark.parametrize(("switches", "more"), [
+    ({"fused_accumulation": False}, 2 * LLAMA.parameters),  # autograd's gradients in 16 bit beside those in fp32
+    ({"fused_accumulation": False, "gradient_bytes": 2}, -2 * LLAMA.parameters),  # they are the gradients
+    ({"loss": "torch"}, 4 * 4096 * LLAMA.vocab), ({"loss": "fused"}, -6 * 4096 * LLAMA.vocab),
+])  # fmt: skip
+def test_what_a_framework_keeps_of_gradients_and_logits(switches, more):
+    assert peak_memory(job(switches, zero=0)).peak_bytes - peak_memory(job(zero=0)).peak_bytes == more
+
+
+def test_dtensor_keeps_what_it_gathered():
+    plan = {"tp": 4, "sequence_parallel": True}
+    more = peak_memory(job({"dtensor": True}, **plan)).activations_bytes - peak_memory(job(**plan)).activations_bytes
+    assert more == LLAMA.layers * 2 * 2 * 4096 * LLAMA.hidden * 3 // 4
 
 
 def test_zero_divides_what_it_shards():

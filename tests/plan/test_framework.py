@@ -28,8 +28,7 @@ def test_switches_are_parsed_by_their_kind():
         ({"host_us": "-1"}, "host_us = -1"),
         ({"bucket_bytes": "-1"}, "bucket_bytes = -1"),
         ({"gradient_bytes": "0"}, "gradient_bytes = 0 must be a whole number from 1"),
-        ({"metrics": "-3"}, "metrics = -3"),
-        ({"metrics": "1.5"}, "not a number"),
+        ({"gradient_bytes": "1.5"}, "not a number"),
         ({"zero": "4"}, "valid: 0, 1, 2, 3"),
         ({"fusion": "foo"}, "fusion = 'foo' is not known; valid: eager, fused, compiled"),
         ({"attention": "fa9"}, "attention = 'fa9' is not known; did you mean 'fa"),
@@ -51,7 +50,7 @@ def test_wrong_switches(switches, word):
         ({"host_us": -1.0}, "host_us = -1.0"),
         ({"layer_us": "9"}, "layer_us = '9'"),
         ({"bucket_bytes": float("inf")}, "bucket_bytes = inf"),
-        ({"metrics": 1.5}, "metrics = 1.5 must be a whole number"),
+        ({"gradient_bytes": 1.5}, "gradient_bytes = 1.5 must be a whole number"),
         ({"dropout": "off"}, "dropout = 'off' is not on or off"),
     ],
 )

@@ -1,10 +1,10 @@
 """Memory of one device: what it holds throughout the step, and the activations at the worst moment of the schedule.
 
 Bytes per parameter of mixed precision: the working copy (2), the gradient (the framework's `gradient_bytes`), Adam's fp32
-master copy and two moments (12), each divided by the number of shards. A parameter in fp32 is its own master copy (8). The
-activations of a layer are the tensors that its backward pass needs (after Korthikanti et al. 2022, arXiv:2205.05198, with the
-attention that is used), for every microbatch in flight. With full recomputation these are only the layer's input, and all
-tensors of the one layer that is being recomputed.
+master copy and two moments (12), each divided by the number of shards. A parameter in fp32 is its own master copy (8). Where gradients
+are added up in fp32 by a kernel of its own, autograd's in 16 bit exist beside them (`apart_bytes`). The activations of a layer are the
+tensors that its backward pass needs (after Korthikanti et al. 2022, arXiv:2205.05198, with the attention that is used), for every
+microbatch in flight. With full recomputation these are only the layer's input, and all tensors of the one layer that is recomputed.
 A weight gradient that a zero-bubble schedule delays keeps the inputs and output gradients of its multiplications: 32 of the 34
 bytes an element that the backward pass needed (Qi et al. 2023, arXiv:2401.10241, section 3); all 34 are counted, also of
 recomputed layers. The peak counts what the allocator has handed out, without the CUDA context and the libraries' own buffers, and is held
@@ -24,6 +24,7 @@ from lumos.plan.schedules import Pass, schedule
 from lumos.vocabulary import AttentionKernel, DType, Loss, Recompute, Selective
 
 if TYPE_CHECKING:
+    from lumos.plan.framework import Framework
     from lumos.plan.job import PlannedJob
 
 #: Bytes of an fp32 number.
@@ -50,6 +51,16 @@ class Memory:
     stage: int
 
 
+def apart_bytes(framework: Framework, width: int) -> int:
+    """Bytes of a gradient that autograd keeps in the activations' type, beside the wider one to which it is added.
+
+    A multiplication that adds to the wide gradient itself keeps none. Otherwise they last from one backward pass to the next, in the
+    parameters (DeepSpeed, runtime/bf16_optimizer.py: `update_hp_grads` adds up what a whole backward pass left) or in the buckets of
+    torch's DistributedDataParallel (nanotron, optim/gradient_accumulator.py: a hook adds up each bucket).
+    """
+    return width if framework.gradient_bytes > width and not framework.fused_accumulation else 0
+
+
 def peak_memory(job: PlannedJob) -> Memory:
     """The memory of the stage that needs most."""
     return max((stage_memory(job, stage) for stage in range(job.plan.pp)), key=lambda m: m.peak_bytes)
@@ -74,7 +85,7 @@ def stage_memory(job: PlannedJob, stage: int) -> Memory:
         parameters = held.total * width
         parts, others = whole_parts(plan, framework), held.total - owned
         whole = -(-others // parts) if parts else min(others, BUCKETS * bucket_parameters(share))
-        gradients = (owned + whole) * framework.gradient_bytes
+        gradients = (owned + whole) * framework.gradient_bytes + held.total * apart_bytes(framework, width)
         optimizer = owned * adam_bytes(width)
     activations = activation_bytes(share, stage, chunks)
     peak = parameters + gradients + optimizer + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
@@ -116,7 +127,8 @@ def layer_activations(share: Share, mixture: bool) -> int:
     tokens, residual_tokens, hidden = share.tokens, share.residual_tokens, model.hidden
     mask = 1 if share.framework.dropout else 0
     residual = 2 * residual_tokens * hidden * (width + mask)  # inputs of the two norms, dropout masks
-    inputs = 2 * residual_tokens * hidden * width  # outputs of the two norms, gathered again with sequence parallelism
+    kept = tokens if share.framework.dtensor else residual_tokens  # others than DTensor gather their slices of the sequence again
+    inputs = 2 * kept * hidden * width  # outputs of the two norms
     if model.latent is not None:
         m = model.latent
         qkv = (
@@ -175,7 +187,11 @@ def weight_gradients(share: Share, stage: int) -> int:
     return share.activation_bytes * (max(up, model.hidden * model.attention_width // plan.tp) + head)
 
 
+#: Bytes of a logit at the worst moment of the loss, beside the 16-bit logit itself. torch: the fp32 copy, log-softmax's output and the
+#: gradient of it. megatron: the fp32 copy and its exponential. fused: the gradient, in 16 bit.
+LOSS_BYTES = {Loss.TORCH: 3 * FP32_BYTES, Loss.MEGATRON: 2 * FP32_BYTES, Loss.FUSED: 2}
+
+
 def logits_bytes(share: Share) -> int:
-    """Bytes of one microbatch's logits, and of their gradient (fused loss) or fp32 copies."""
-    each = share.tokens * share.vocab
-    return each * (2 * share.activation_bytes if share.framework.loss is Loss.FUSED else share.activation_bytes + 2 * FP32_BYTES)
+    """Bytes of one microbatch's logits, of their gradient and of the copies of which the loss is computed."""
+    return share.tokens * share.vocab * (share.activation_bytes + LOSS_BYTES[share.framework.loss])

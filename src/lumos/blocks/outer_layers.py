@@ -57,8 +57,6 @@ def head_forward(share: Share, layers: LayerParts) -> Block:
     logits = share.tokens * share.vocab
     nbytes, kernels = LOSS_FORWARD[share.framework.loss]
     b.add("cross-entropy", Traffic(nbytes * logits, kernels))
-    for _ in range(share.framework.metrics):
-        b.add("loss of the log", Traffic(LOSS_FORWARD[Loss.TORCH][0] * logits, 4))
     if share.plan.tp > 1:
         for part in ("maximum", "target", "sum"):
             b.add(f"tp all-reduce of the {part}", share.tensor(CollectiveKind.ALL_REDUCE, FP32 * share.tokens), RankStream.TENSOR)
@@ -124,22 +122,11 @@ def reduce_gradients(share: Share, dense: int, experts: int = 0, name: str = "gr
 def gather_parameters(share: Share, dense: int, experts: int = 0, lane: RankStream = RankStream.GATHER) -> Block:
     """Gather `dense` and `experts` bytes of parameters from their shards."""
     b = _builder("parameter gather", share)
-    if dense and share.plan.shards > 1 and share.plan.zero < 3 and share.framework.by_owner:
-        _broadcast_by_owner(b, share, dense, lane)
-    elif dense and share.plan.shards > 1:
+    if dense and share.plan.shards > 1:
         b.add("parameter all-gather", share.shards(CollectiveKind.ALL_GATHER, dense), lane)
     if experts and share.plan.expert_replicas > 1:
         b.add("expert parameter all-gather", share.expert_data(CollectiveKind.ALL_GATHER, experts), lane)
     return b.build()
-
-
-def _broadcast_by_owner(b: Builder, share: Share, nbytes: int, lane: RankStream) -> None:
-    """Add one broadcast for each tensor in `nbytes` (of a layer's mean size), or for each owner if there are fewer owners."""
-    p = share.model.layer_parameters(False)
-    mean = share.parameter_bytes * ((p.attention + p.mlp) / share.plan.tp + p.norm) / tensors_of_layer(share.model)
-    pieces = max(1, min(share.plan.shards, round(nbytes / mean)))
-    for _ in range(pieces):
-        b.add("parameter broadcast", share.shards(CollectiveKind.BROADCAST, -(-nbytes // pieces)), lane)
 
 
 def tied_gradients(share: Share) -> Block:

@@ -23,14 +23,13 @@ class Framework:
     """Switches of a framework. Times are in µs. Raises UsageError for a value that a switch cannot have; a valid word becomes
     the member of its enum.
 
-    Kernels. attention, fusion, loss: as those enums say. dropout: hidden and attention dropout are on. fused_projections:
-    queries, keys and values come from one multiplication, as do gate and up. fused_accumulation: the multiplication that
-    computes a weight gradient adds it to the accumulated fp32 gradient. metrics: how many losses are computed again for the
-    training log, in every microbatch. grouped_kernel: one kernel multiplies for all experts of a rank; otherwise each expert's product is
-    a launch of its own. selective: what selective recomputation computes again. dtensor: tensor parallelism is torch's
-    DTensor. It gathers and scatters the second dimension, the sequence, by exchanging the first and copying the tensor
-    (torch/distributed/_functional_collectives.py: all_gather_tensor, reduce_scatter_tensor); and autograd keeps what a multiplication
-    was given, so that the backward pass does not gather it again as Megatron's does.
+    Kernels. attention, fusion, loss: as those enums say. dropout: hidden and attention dropout are on. fused_projections: queries, keys and
+    values come from one multiplication, as do gate and up. fused_accumulation: the multiplication that computes a weight gradient adds it
+    to the accumulated fp32 gradient. grouped_kernel: one kernel multiplies for all experts of a rank; otherwise each expert's product is a
+    launch of its own. selective: what selective recomputation computes again. dtensor: tensor parallelism is torch's DTensor. It gathers
+    and scatters the second dimension, the sequence, by exchanging the first and copying the tensor
+    (torch/distributed/_functional_collectives.py: all_gather_tensor, reduce_scatter_tensor); and autograd keeps what a multiplication was
+    given, so that the backward pass does not gather it again as Megatron's does.
 
     Overlap. tp_async: the tensor-parallel reduction of input gradients runs during the computation of weight gradients. tp_overlap: gathers
     and scatters are pipelined with their multiplications. dp_overlap: gradients are reduced during the last backward pass.
@@ -38,18 +37,16 @@ class Framework:
     p2p_overlap: pipeline transfers run during compute. ep_overlap: the experts' exchanges run during another microbatch's
     compute, so a block takes the longer of the two (the DualPipe schedule implies it).
 
-    Communication. deep_ep: a token is sent once to each node that holds some of its experts, and in 8 bit if the precision is fp8
-    (DeepEP). expert_skew: rows of the most loaded expert / mean. by_owner: the shards of a sharded optimizer are whole tensors, and
-    after the update the owner broadcasts each of them in place of one gather (InternEvo, hybrid_zero_optim.py; its reductions to the
-    owners are bucketed, and priced as scattered). fp8_gather: in fp8, each device casts its part before tensor parallelism or parameter
-    sharding gathers it (torchao's tensor-wise recipe). fp8_rows: scales are by row, so that the operands of a weight gradient are cast
-    again along the other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit). fp8_norms: in fp8, norms write the
-    8-bit input of the multiplication that follows, which needs no cast of its own. fp8_activations: the same of the MLP's activation,
-    and of its backward kernel. fp8_kept: in fp8, the inputs of multiplications are kept for the backward pass in 8 bit, and the results
-    of experts are not kept. gradient_bytes: bytes of one accumulated gradient. reduce_bytes: bytes of one gradient as it is reduced.
+    Communication. deep_ep: a token is sent once to each node that holds some of its experts, and in 8 bit if the precision is fp8 (DeepEP).
+    expert_skew: rows of the most loaded expert / mean. fp8_gather: in fp8, each device casts its part before tensor parallelism or
+    parameter sharding gathers it (torchao's tensor-wise recipe). fp8_rows: scales are by row, so that the operands of a weight gradient are
+    cast again along the other axis, in two passes (torchao's row-wise recipe, which gathers in 16 bit). fp8_norms: in fp8, norms write the
+    8-bit input of the multiplication that follows, which needs no cast of its own. fp8_activations: the same of the MLP's activation, and
+    of its backward kernel. fp8_kept: in fp8, the inputs of multiplications are kept for the backward pass in 8 bit, and the results of
+    experts are not kept. gradient_bytes: bytes of one accumulated gradient. reduce_bytes: bytes of one gradient as it is reduced.
     grad_reduce: how often a pipeline reduces gradients of which each rank keeps only its part (ZeRO 2, `lumos.plan.gradients`).
-    bucket_bytes: size of the buckets in which gradients are reduced. transfer_scattered: without sequence parallelism, each
-    tensor-parallel rank sends its part of the activations to the next stage, which gathers them (Narayanan et al. 2021, section 4.1).
+    bucket_bytes: size of the buckets in which gradients are reduced. transfer_scattered: without sequence parallelism, each tensor-parallel
+    rank sends its part of the activations to the next stage, which gathers them (Narayanan et al. 2021, section 4.1).
 
     Host. host_us: host time to launch one kernel, with the framework's work around it. Host times beyond those of
     its kernels: layer_us, of one pass through a layer (hooks, checkpointing); checkpoint_us, of the recomputation of one layer;
@@ -77,7 +74,6 @@ class Framework:
     fused_projections: bool
     fused_accumulation: bool
     grouped_kernel: bool
-    by_owner: bool
     fp8_gather: bool
     fp8_rows: bool
     fp8_norms: bool
@@ -96,7 +92,6 @@ class Framework:
     transfer_blocks: bool
     transfer_scattered: bool
     cuda_graphs: bool
-    metrics: int
     dtensor: bool
     zero: int
     sequence_parallel: bool

@@ -347,7 +347,6 @@ _REMARKS: tuple[tuple[str, Mapping[str, object]], ...] = (
     (r"\bcef\b|cross-entropy fusion", {"loss": Loss.FUSED}),
     (r"async tp", {"tp_overlap": True}),
     (r"mp mode pure", {"reduce_bytes": 2, "gradient_bytes": 2}),
-    (r"mp mode default", {"reduce_bytes": 4}),
     # experts of a limited capacity drop tokens, which Megatron Core's all-to-all dispatcher does and DeepEP does not
     (r"token.?drop", {"deep_ep": False, "expert_skew": 1.0}),
     # DeepSpeed's bf16 optimizer accumulates and reduces in fp32 (runtime/bf16_optimizer.py)

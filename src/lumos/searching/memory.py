@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos import _pipeline
-from lumos.blocks.memory import FP32_BYTES, adam_bytes
+from lumos.blocks.memory import FP32_BYTES, adam_bytes, apart_bytes
 from lumos.blocks.parameters import RankParameters, held_parameters, sharded_parameters
 from lumos.plan.plan import outer_parts
 from lumos.searching.prices import memory_columns
@@ -68,7 +68,8 @@ def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints,
     shown = np.where(piped, held.total, 2 * whole)
     parameters = np.where(zero == 3, owned * FP32_BYTES + width * shown, held.total * width)
     kept = np.where(zero == 2, owned + _whole_gradients(plans, held.total - owned, buckets), held.total)
-    gradients = np.where((zero == 3) & ~piped, owned * FP32_BYTES + width * whole, kept * problem.framework.gradient_bytes)
+    added_up = kept * problem.framework.gradient_bytes + held.total * np.where(piped, 0, apart_bytes(problem.framework, width))
+    gradients = np.where((zero == 3) & ~piped, owned * FP32_BYTES + width * whole, added_up)
     optimizer = owned * np.where(zero == 3, adam_bytes(FP32_BYTES), adam_bytes(width))
     return np.asarray(parameters + gradients + optimizer)
 
