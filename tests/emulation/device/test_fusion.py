@@ -23,9 +23,15 @@ def square(storage):
     return Tensor((100, 100), "float32", (100, 1), storage, "cuda")
 
 
-def op(drawn, name, inputs, output, **more):
-    """A function that adds an operator which reads and writes storages."""
-    return lambda: drawn.operator(f"aten::{name}", inputs=[tensor(each) for each in inputs], outputs=[tensor(output)], **more)
+def op(drawn, name, inputs, output, *, lost=False, **more):
+    """A function that adds an operator which reads and writes storages. lost: its result never takes memory."""
+
+    def add():
+        drawn.operator(f"aten::{name}", inputs=[tensor(each) for each in inputs], outputs=[tensor(output)], **more)
+        if not lost:
+            drawn.allocate(SIZE, output)
+
+    return add
 
 
 def multiply(drawn, given, output, **more):
@@ -44,9 +50,9 @@ def test_chains_become_part_of_the_kernel_that_is_first_needed(drawn):
     draw = drawn()
     draw.mark(
         f"{REGION_PREFIX}0/0",
-        op(draw, "mul", [1], 2),
+        op(draw, "mul", [1], 2, lost=True),
         op(draw, "add", [2, 1], 3),
-        op(draw, "silu", [7], 8),  # nobody needs it before the end
+        op(draw, "silu", [7], 8, lost=True),  # nobody needs it before the end
         multiply(draw, 3, 4),
         op(draw, "add", [4, 8], 5),
     )
@@ -64,7 +70,7 @@ def test_the_backward_pass_makes_intermediate_values_again(drawn):
     draw.mark(
         f"{REGION_PREFIX}0/0",
         op(draw, "mul", [1], 2, sequence=5),
-        op(draw, "exp", [2], 3, sequence=6),  # read by the backward pass alone
+        op(draw, "exp", [2], 3, lost=True, sequence=6),  # read by the backward pass alone
         multiply(draw, 2, 4, sequence=7),
     )
     back = {"thread": 1}
@@ -93,7 +99,7 @@ def test_a_collective_needs_what_it_sends(drawn):
     draw = drawn()
     draw.mark(
         f"{REGION_PREFIX}0/0",
-        op(draw, "mul", [1], 2),
+        op(draw, "mul", [1], 2, lost=True),
         op(draw, "add", [2, 7], 3),
         lambda: draw.exchange(storages=[3, 4]),
         lambda: draw.allocate(-SIZE, 3),
@@ -115,16 +121,7 @@ def backward(draw, *inside):
 
 def test_what_a_backward_pass_runs_again_for_nothing_is_dropped(drawn):
     draw = drawn()
-    for storage in (10, 11):
-        draw.allocate(SIZE, storage)
-    found = backward(
-        draw,
-        multiply(draw, 2, 10, thread=1),
-        op(draw, "add", [10, 1], 11, thread=1),  # freed below, and nobody has read it
-        multiply(draw, 9, 12, thread=1),  # the script has it still
-        lambda: draw.allocate(-SIZE, 10),
-        lambda: draw.allocate(-SIZE, 11),
-    )
+    found = backward(draw, op(draw, "add", [2, 1], 11, lost=True, thread=1), multiply(draw, 9, 12, thread=1))
     assert [name for name, _ in found] == ["aten::mm"] and len(found[0][1]) == 1
 
 
@@ -135,7 +132,7 @@ def test_work_of_others_between_the_nodes_of_a_pass_does_not_part_it(drawn):
     draw = drawn()
     draw.mark(f"{REGION_PREFIX}0/0", op(draw, "exp", [1], 2, sequence=6), multiply(draw, 2, 3, sequence=7))
     node = {"thread": 1, "leaf": False, "forward_thread": 0}
-    draw.operator("MmBackward0", sequence=7, inside=(op(draw, "add", [8, 9], 10, thread=1),), **node)
+    draw.operator("MmBackward0", sequence=7, inside=(op(draw, "add", [8, 9], 10, lost=True, thread=1),), **node)
     op(draw, "neg", [20], 21, thread=1)()
     draw.operator("ExpBackward0", sequence=6, inside=(op(draw, "mul", [10, 9], 11, thread=1),), **node)
     assert launches(draw)[1:] == [
@@ -153,9 +150,10 @@ def test_work_of_others_between_the_nodes_of_a_pass_does_not_part_it(drawn):
         ("sum", [("triton_red_fused_sum_mul", 4 * SIZE), ("triton_poi_fused_add", 3 * SIZE)]),
     ],
 )
-def test_what_is_cheap_to_make_is_made_again_and_a_reduction_is_not(drawn, first, kernels):
+def test_what_never_took_memory_is_made_again_and_what_did_is_read(drawn, first, kernels):
     draw = drawn()
-    draw.mark(f"{REGION_PREFIX}0/0", op(draw, first, [1], 2), op(draw, "mul", [2, 3], 4), multiply(draw, 4, 5), op(draw, "add", [2, 5], 6))
+    made = op(draw, first, [1], 2, lost=first == "silu")
+    draw.mark(f"{REGION_PREFIX}0/0", made, op(draw, "mul", [2, 3], 4), multiply(draw, 4, 5), op(draw, "add", [2, 5], 6))
     found = launches(draw)
     assert found[0][1][0] == kernels[0] and kernels[1] in found[-1][1]
 
@@ -183,6 +181,8 @@ def test_parts_of_one_piece_of_memory_are_all_read(drawn):
     def joined(parts, storage):
         return lambda: draw.operator("aten::cat", inputs=[[*parts, parts[0]], 1], outputs=[tensor(storage)])
 
+    for storage in (2, 4):
+        draw.allocate(SIZE, storage)
     draw.mark(f"{REGION_PREFIX}0/0", joined(halves, 2))
     draw.mark(f"{REGION_PREFIX}1/0", joined(turned, 4))
     found, _ = launched(draw.process(), Kernels(load_cluster("h100").accelerator))
@@ -193,7 +193,7 @@ def test_parts_of_one_piece_of_memory_are_all_read(drawn):
 @pytest.mark.parametrize("ranged", [True, False])
 def test_compiled_code_spends_host_time_on_launches_alone(drawn, ranged):
     draw = drawn()
-    chain = (op(draw, "mul", [1], 2), op(draw, "exp", [2], 3))
+    chain = (op(draw, "mul", [1], 2, lost=True), op(draw, "exp", [2], 3))
     if ranged:
         draw.mark(f"{REGION_PREFIX}0/0", *chain)
     else:

@@ -1,16 +1,13 @@
 """What a compiled part of a script launches: chains of memory-bound operators as one kernel each.
 
 A script's compiled functions run operator by operator here, inside ranges that say so. The backward pass of a call is no range: it is the
-nodes that share a number with an operator of the range, and what runs inside them, a forward pass run again included. A compiler drops an
-operator whose results nothing reads; so the record is read backwards, and an operator is needed where it makes or changes memory that a
-needed operator reads later, that is communicated later, or that the script has still when the range is over.
+nodes that share a number with an operator of the range, and what runs inside them, a forward pass run again included.
 
-This follows what TorchInductor does with the graph (torch/_inductor/scheduler.py): an element-wise operator, a reduction, a normalisation
-or a copy is not run where it stands, but as part of the kernel that is first needed by an operator which cannot be fused (a multiplication,
-attention, …) or by the end of the range. Such a kernel reads what others made and writes what others need. The backward pass of a range
-makes intermediate values again from what was kept, as the partitioner of AOTAutograd does, and a kernel what is cheap to make. Operators on
-complex numbers are left alone (torch/_inductor/lowering.py). Limits: kernels that only share what they read stay apart, and breaks of the
-graph are not seen.
+As in TorchInductor (torch/_inductor/scheduler.py), an element-wise operator, a reduction, a normalisation or a copy is not run where it
+stands, but as part of the kernel that is first needed by an operator which cannot be fused (a multiplication, attention, …) or by the end
+of the range. Such a kernel writes what ever took memory, as the record says it (`process/operators/compiled.py`), and is none where that is
+nothing. What never did is made again from what it was made from, wherever it is read. Operators on complex numbers are left alone
+(torch/_inductor/lowering.py). Limits: kernels that only share what they read stay apart, and breaks of the graph are not seen.
 """
 
 from __future__ import annotations
@@ -24,7 +21,7 @@ from lumos.emulation.device.launch import DeviceEngine, Launch, in_lines, nbytes
 from lumos.emulation.record import REGION_PREFIX, enclosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lumos.emulation.record import Operator, Process, Tensor
 
@@ -67,37 +64,6 @@ def _inside(process: Process, spans: Sequence[tuple[int, int, int, int]]) -> Ite
             yield i, spans[-1 - within][3]
 
 
-def gives_back(process: Process) -> Callable[[Region, int], bool]:
-    """Whether the script has a storage still when a region is over: after the range of a forward pass, and at the end of the record for a
-    backward pass, whose end has no mark."""
-    freed = {each.storage: each.position for each in process.allocations if each.bytes <= 0}
-
-    def given(region: Region, storage: int) -> bool:
-        return storage not in freed or (not region.backward and freed[storage] > process.marks[region.mark].end)
-
-    return given
-
-
-def unneeded(process: Process, working: Iterable[int], regions: Mapping[int, Region]) -> set[int]:
-    """The operators that a compiler drops, by their index. working: those that launch anything."""
-    given_back = gives_back(process)
-    moments = [(process.operators[i].begin, i) for i in working]
-    moments += [(exchange.begin, -1 - i) for i, exchange in enumerate(process.exchanges)]
-    read: set[int] = set()
-    dropped: set[int] = set()
-    for _, i in sorted(moments, reverse=True):
-        if i < 0:
-            read.update(process.exchanges[-1 - i].storages)
-            continue
-        operator = process.operators[i]
-        made = {tensor.storage for tensor in results_of(operator)}
-        if i in regions and made and read.isdisjoint(made) and not any(given_back(regions[i], storage) for storage in made):
-            dropped.add(i)
-        else:
-            read.update(tensor.storage for tensor in tensors_of(operator.inputs))
-    return dropped
-
-
 #: Classes of kernels that are fused, the one that a kernel of several takes first.
 _CLASSES = (NORMALISATION, REDUCTION, POINTWISE, STRIDED)
 _NAMES = {NORMALISATION: "triton_per_fused", REDUCTION: "triton_red_fused", POINTWISE: "triton_poi_fused", STRIDED: "triton_poi_fused"}
@@ -105,10 +71,7 @@ _NAMES = {NORMALISATION: "triton_per_fused", REDUCTION: "triton_red_fused", POIN
 _WORDS = 4
 #: Operators that write their first tensor without reading it.
 _OVERWRITE = ("copy", "fill", "zero")
-#: A value of element-wise work that reads so many tensors at most is made again where it is read (realize_reads_threshold in
-#: torch/_inductor/config.py).
-_READS = 4
-#: Stands among the readers of a storage for a collective or message.
+#: Stands among the operators for a collective or message.
 _EXCHANGE = -1
 
 
@@ -119,17 +82,6 @@ class _Piece(NamedTuple):
     kernel_class: str
     reads: dict[int, int]
     writes: dict[int, int]
-
-
-class _Made(NamedTuple):
-    """Of memory that a kernel makes: bytes of each storage that it is made from, and whether that takes a reduction."""
-
-    sources: dict[int, int]
-    reduced: bool
-
-    @property
-    def is_cheap(self) -> bool:
-        return not self.reduced and len(self.sources) <= _READS
 
 
 def launched(process: Process, kernels: Callable[[Operator], list[Launch]]) -> tuple[list[list[Launch]], dict[int, Region]]:
@@ -143,28 +95,19 @@ class _Fusion:
     """Goes through the operators and exchanges in their order, and keeps what is to be fused until it is needed."""
 
     def __init__(self, process: Process, own: Sequence[list[Launch]], regions: dict[int, Region]) -> None:
-        self.process, self.regions = process, regions
-        working = {i for i, operator in enumerate(process.operators) if operator.leaf and own[i]}
-        dropped = unneeded(process, working, regions)
-        self.out = [[] if i in dropped else list(each) for i, each in enumerate(own)]
+        self.process, self.regions, self.out = process, regions, [list(each) for each in own]
         self.pieces = {i: piece for i in regions if (piece := _piece(process.operators[i], self.out[i])) is not None}
-        self.reads = {i: {tensor.storage for tensor in tensors_of(process.operators[i].inputs)} for i in working - dropped}
-        self.readers: dict[int, list[int]] = defaultdict(list)
-        for i, storages in self.reads.items():
-            for storage in storages:
-                self.readers[storage].append(i)
-        for exchange in process.exchanges:
-            for storage in exchange.storages:
-                self.readers[storage].append(_EXCHANGE)
-        self.given_back = gives_back(process)
-        self.waiting: dict[int, _Piece] = {}
+        self.in_memory = {each.storage for each in process.allocations if each.bytes > 0}
+        self.waiting: set[int] = set()
         self.makers: dict[int, list[int]] = defaultdict(list)
-        self.sources: dict[int, dict[int, int]] = {}  # of a storage that was never written: what it is made from again, with bytes
+        self.sources: dict[int, dict[int, int]] = {}  # of a storage that is never written: what it is made from again, with bytes
 
     def run(self) -> list[list[Launch]]:
         operators = self.process.operators
-        moments = [(operator.begin, i, self.reads.get(i, set())) for i, operator in enumerate(operators)]
-        moments += [(exchange.begin, _EXCHANGE, set(exchange.storages)) for exchange in self.process.exchanges]
+        moments: list[tuple[int, int, set[int]]] = [(each.begin, _EXCHANGE, set(each.storages)) for each in self.process.exchanges]
+        for i, each in enumerate(operators):
+            works = each.leaf and self.out[i]
+            moments.append((each.begin, i, {tensor.storage for tensor in tensors_of(each.inputs)} if works else set()))
         moments.sort(key=lambda moment: moment[0])
         ends = {self.regions[i]: i for _, i, _ in moments if i in self.regions}
         last = -1  # the operator of a region that came last
@@ -182,7 +125,7 @@ class _Fusion:
 
     def _wait(self, i: int) -> None:
         self.out[i] = []
-        self.waiting[i] = self.pieces[i]
+        self.waiting.add(i)
         for storage in self.pieces[i].writes:
             self.makers[storage].append(i)
 
@@ -194,64 +137,41 @@ class _Fusion:
             for i in self.makers.get(todo.pop(), ()):
                 if i in self.waiting and i not in found:
                     found.add(i)
-                    todo += self.waiting[i].reads
+                    todo += self.pieces[i].reads
         return found
 
     def _kernels(self, chosen: set[int]) -> list[Launch]:
         """One kernel for each group of the chosen operators that pass something on to each other."""
-        return [launch for group in self._groups(chosen) if (launch := self._kernel(group)) is not None]
-
-    def _groups(self, chosen: set[int]) -> list[list[int]]:
-        of: dict[int, list[int]] = {}
+        self.waiting -= chosen
         groups: list[list[int]] = []
-        for i in sorted(chosen, key=lambda one: self.process.operators[one].begin):
-            piece = self.waiting[i]
-            joined = [of[storage] for storage in (*piece.reads, *piece.writes) if storage in of]
-            mine = joined[0] if joined else []
-            if not joined:
-                groups.append(mine)
-            for other in joined[1:]:
-                if other is not mine and other in groups:
-                    mine += other
-                    groups = [each for each in groups if each is not other]
-                    of |= dict.fromkeys((s for s, group in of.items() if group is other), mine)
-            mine.append(i)
-            of |= dict.fromkeys(piece.writes, mine)
-        return groups
+        for i in sorted(chosen, key=self._begin):
+            touched = self.pieces[i].reads.keys() | self.pieces[i].writes.keys()
+            joined = [group for group in groups if any(touched & self.pieces[other].writes.keys() for other in group)]
+            groups = [each for each in groups if each not in joined] + [[*(other for group in joined for other in group), i]]
+        made = (self._kernel([self.pieces[i] for i in sorted(group, key=self._begin)]) for group in groups)
+        return [launch for launch in made if launch is not None]
 
-    def _kernel(self, group: list[int]) -> Launch | None:
-        pieces = [self.waiting.pop(i) for i in group]
+    def _begin(self, i: int) -> int:
+        return self.process.operators[i].begin
+
+    def _kernel(self, pieces: list[_Piece]) -> Launch | None:
+        made: dict[int, dict[int, int]] = {}  # of each storage: what it is made from, with bytes
         sizes: dict[int, int] = {}
-        made: dict[int, _Made] = {}
         reads: dict[int, int] = {}
         for piece in pieces:
-            own, reduced = dict[int, int](), piece.kernel_class in (NORMALISATION, REDUCTION)
+            own: dict[int, int] = {}
             for storage, size in piece.reads.items():
-                sources, reduced_before = made.get(storage, _Made(self.sources.get(storage, {storage: size}), False))
-                _add(own, sources)
-                reduced |= reduced_before
+                _add(own, made.get(storage) or self.sources.get(storage, {storage: size}))
             _add(reads, own)
             sizes |= piece.writes
-            made |= dict.fromkeys(piece.writes, _Made(own, reduced))
-        members, here = set(group), self.regions[group[0]]
-        written = [storage for storage, found in made.items() if self._is_kept(storage, members, here, found.is_cheap)]
-        self.sources |= {storage: found.sources for storage, found in made.items() if storage not in written}
-        size = sum(reads.values()) + sum(sizes[storage] for storage in written)
-        if not written or not size:
+            made |= dict.fromkeys(piece.writes, own)
+        self.sources |= {storage: own for storage, own in made.items() if storage not in self.in_memory}
+        written = sum(size for storage, size in sizes.items() if storage in self.in_memory)
+        if not written:
             return None
         kernel_class = min((piece.kernel_class for piece in pieces), key=_CLASSES.index)
         words = "_".join(list(dict.fromkeys(piece.name for piece in pieces))[:_WORDS])
-        return Launch(f"{_NAMES[kernel_class]}_{words}", Traffic(size, 1, kernel_class))
-
-    def _is_kept(self, storage: int, group: set[int], here: Region, cheap: bool) -> bool:
-        """Whether an operator outside of the group reads it, other than one that makes it again: a fused one of the backward pass of the
-        same range, or, where it is cheap to make, of the same pass. What nobody reads is a result of the script's, such as the loss,
-        where the script has it still."""
-        readers = self.readers.get(storage, [])
-        if not readers:
-            return self.given_back(here, storage)
-        again = {Region(here.mark, True)} - {here} | ({here} if cheap else set())
-        return any(i not in group and (i not in self.pieces or self.regions[i] not in again) for i in readers)
+        return Launch(f"{_NAMES[kernel_class]}_{words}", Traffic(sum(reads.values()) + written, 1, kernel_class))
 
 
 def _piece(operator: Operator, launches: Sequence[Launch]) -> _Piece | None:

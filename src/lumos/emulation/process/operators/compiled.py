@@ -3,7 +3,8 @@
 What a kernel of compiled code makes and uses up never lies in memory: a result of an operator that torch's partitioner would fuse
 (`torch._functorch.partitioners`) takes memory only once something else uses it, which is an operator that cannot be fused, one outside of
 compiled code, a collective, or the script itself. What the backward pass needs of it is made again from what it was made from, which is
-kept as long. As for the partitioner, random numbers and reductions to less than a quarter are not made again.
+kept as long. As for the partitioner, random numbers and reductions to less than a quarter are not made again. Work on complex numbers is not
+fused (torch/_inductor/lowering.py).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Compiled:
         given = list(tensors_in((args, kwargs)))
         if _is_view(func):
             return contextlib.nullcontext()
-        if self._is_inside and _is_fusible(func) and all(each.device.type == "cuda" for each in given):
+        if self._is_inside and _is_fusible(func) and all(each.device.type == "cuda" and not each.is_complex() for each in given):
             return self._storages.fusing(given)
         self._storages.use(given)
         return contextlib.nullcontext()
