@@ -60,26 +60,20 @@ def test_a_number_that_moves_nothing_and_one_that_never_fits_are_errors():
         filled_in(["python", "{m}"], "n", 3)
 
 
-def test_the_traces_are_of_the_largest_batch_that_fits(tmp_path):
+TAKEN = 'held = torch.empty(int(sys.argv[1]) << 30, device="cuda")'
+SHRINKS = f"try:\n        {TAKEN}\n    except torch.OutOfMemoryError:\n        held = None"
+
+
+@pytest.mark.parametrize(("taken", "said"), [(TAKEN, "train.py:6: torch.OutOfMemoryError"), (SHRINKS, "train.py:7")])
+def test_the_traces_are_of_the_largest_batch_that_fits_and_one_that_shrinks_does_not(tmp_path, taken, said):
     """79.20 GiB less 0.58 GiB of the process: nineteen times 4 GiB fit, twenty do not."""
     pytest.importorskip("torch")
     script = tmp_path / "train.py"
-    script.write_text(SCRIPT)
+    script.write_text(SCRIPT.replace(TAKEN, taken))
     found = emulate([sys.executable, str(script), "{rows}"], tmp_path / "out", "h100", fit="rows")
     assert [(each.value, each.fits) for each in found.tried] == [(1, True), (2, True), (19, True), (20, False)]
-    assert "train.py:6: torch.OutOfMemoryError" in found.tried[-1].reason
+    assert said in found.tried[-1].reason and len(found.files) == 1
     assert found.memory[0].allocated_bytes == found.tried[2].allocated_bytes > 19 << 32
-    assert len(found.files) == 1
-
-
-def test_a_script_that_shrinks_where_it_meets_its_limit_does_not_fit(tmp_path):
-    pytest.importorskip("torch")
-    script = tmp_path / "train.py"
-    taken = 'held = torch.empty(int(sys.argv[1]) << 30, device="cuda")'
-    script.write_text(SCRIPT.replace(taken, f"try:\n        {taken}\n    except torch.OutOfMemoryError:\n        held = None"))
-    found = emulate([sys.executable, str(script), "{rows}"], tmp_path / "out", "h100", fit="rows")
-    assert [each.value for each in found.tried] == [1, 2, 19, 20]
-    assert "train.py:7" in found.tried[-1].reason
 
 
 def test_a_host_has_no_limit_to_fit_into(tmp_path):

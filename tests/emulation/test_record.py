@@ -25,18 +25,11 @@ def a_process(**changes):
     return record.Process(**(fields | changes))
 
 
-def test_a_record_comes_back_as_it_was_written(tmp_path):
+def test_other_files_are_refused_by_name(tmp_path):
     path = tmp_path / "rank1.record"
     record.write_record(a_process(), path)
     assert record.read(path) == a_process()
-    assert [each.name for each in tmp_path.iterdir()] == ["rank1.record"]
-
-
-def test_other_files_are_refused_by_name(tmp_path):
-    path = tmp_path / "rank1.record"
-    path.write_bytes(b"no msgpack")
-    with pytest.raises(LumosError, match=r"rank1\.record: not a record"):
-        record.read(path)
-    path.write_bytes(msgspec.msgpack.encode({"rank": 1}))
-    with pytest.raises(LumosError, match="world"):
-        record.read(path)
+    for content, said in ((b"no msgpack", r"rank1\.record: not a record"), (msgspec.msgpack.encode({"rank": 1}), "world")):
+        path.write_bytes(content)
+        with pytest.raises(LumosError, match=said):
+            record.read(path)

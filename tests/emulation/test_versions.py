@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import textwrap
 
 import pytest
 
@@ -35,12 +34,7 @@ def test_a_torch_that_cannot_be_served_is_named_with_those_that_can_and_the_scri
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text(f"__version__ = {version!r}")
     script = tmp_path / "train.py"
-    script.write_text(
-        textwrap.dedent("""
-        import pathlib, torch
-        pathlib.Path(__file__).with_name("ran").touch()
-    """)
-    )
+    script.write_text("import pathlib, torch\npathlib.Path(__file__).with_name('ran').touch()\n")
     work = tmp_path / "work"
     work.mkdir()
     with pytest.raises(LumosError, match=rf"^rank 0: {problem}.*: install torch 2\.6 to 2\.13, "):

@@ -52,7 +52,8 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     current stream of its device.
     tf32: whether torch let fp32 be multiplied in TF32 then; None where that is not known. line: an index of `Process.lines`, the line of
     the user's own that it was called from; -1 where there is none, as in the threads of a backward pass.
-    leaf: it is the operator that reaches a kernel (or, for a view, none), rather than one that only calls others.
+    leaf: it is the operator that reaches a kernel (or, for a view, none), rather than one that only calls others. region: the call of a
+    compiled function that it is part of, an even number, or that number and one for its backward pass; -1 without.
     """
 
     name: str
@@ -68,6 +69,7 @@ class Operator(msgspec.Struct, frozen=True, kw_only=True):
     tf32: bool | None = None
     leaf: bool = False
     line: int = -1
+    region: int = -1
 
 
 #: How the name of a compiled function's range begins, as torch's profiler writes it.

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
+from msgspec.structs import replace
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED
-from lumos.emulation.device.fusion import Region, compiled, launched
+from lumos.emulation.device.fusion import launched
 from lumos.emulation.device.kernels import Kernels
-from lumos.emulation.record import REGION_PREFIX, Tensor
+from lumos.emulation.record import Tensor
 from lumos.graph.table import Kind
 
 #: Bytes of every tensor here: 1,000 elements of four bytes.
@@ -34,6 +35,14 @@ def op(drawn, name, inputs, output, *, lost=False, **more):
     return add
 
 
+def inside(drawn, region, *add):
+    """Let what functions add be of a region."""
+    before = len(drawn.operators)
+    for each in add:
+        each()
+    drawn.operators[before:] = [replace(each, region=region) for each in drawn.operators[before:]]
+
+
 def multiply(drawn, given, output, **more):
     return lambda: drawn.operator("aten::mm", inputs=[tensor(given), square(99)], outputs=[tensor(output)], **more)
 
@@ -48,8 +57,8 @@ def launches(drawn):
 
 def test_chains_become_part_of_the_kernel_that_is_first_needed(drawn):
     draw = drawn()
-    draw.mark(
-        f"{REGION_PREFIX}0/0",
+    inside(
+        draw, 0,
         op(draw, "mul", [1], 2, lost=True),
         op(draw, "add", [2, 1], 3),
         op(draw, "silu", [7], 8, lost=True),  # nobody needs it before the end
@@ -67,17 +76,8 @@ def test_chains_become_part_of_the_kernel_that_is_first_needed(drawn):
 
 def test_the_backward_pass_makes_intermediate_values_again(drawn):
     draw = drawn()
-    draw.mark(
-        f"{REGION_PREFIX}0/0",
-        op(draw, "mul", [1], 2, sequence=5),
-        op(draw, "exp", [2], 3, lost=True, sequence=6),  # read by the backward pass alone
-        multiply(draw, 2, 4, sequence=7),
-    )
-    back = {"thread": 1}
-    draw.operator(
-        "ExpBackward0", thread=1, leaf=False, sequence=6, forward_thread=0,
-        inside=(op(draw, "mul", [9, 3], 10, **back), multiply(draw, 10, 11, **back)),
-    )  # fmt: skip
+    inside(draw, 0, op(draw, "mul", [1], 2), op(draw, "exp", [2], 3, lost=True), multiply(draw, 2, 4))
+    inside(draw, 1, op(draw, "mul", [9, 3], 10, thread=1), multiply(draw, 10, 11, thread=1))
     forward, backward = launches(draw)
     assert forward[1][0] == ("triton_poi_fused_mul", 2 * SIZE)
     # It reads the gradient (9) and what `exp` was made from (1, through 2, which the multiplication has in memory), and writes 10.
@@ -86,19 +86,18 @@ def test_the_backward_pass_makes_intermediate_values_again(drawn):
 
 def test_what_nobody_reads_is_a_result_and_ranges_are_not_fused_with_each_other(drawn):
     draw = drawn()
-    draw.mark(f"{REGION_PREFIX}0/0", op(draw, "mul", [1], 2))
-    draw.mark(f"{REGION_PREFIX}1/0", op(draw, "exp", [2], 3))
+    inside(draw, 0, op(draw, "mul", [1], 2))
+    inside(draw, 2, op(draw, "exp", [2], 3))
     assert launches(draw) == [
         ("aten::mul", [("triton_poi_fused_mul", 2 * SIZE)]),
         ("aten::exp", [("triton_poi_fused_exp", 2 * SIZE)]),
     ]
-    assert compiled(draw.process()) == {0: Region(0, False), 1: Region(1, False)}
 
 
 def test_a_collective_needs_what_it_sends(drawn):
     draw = drawn()
-    draw.mark(
-        f"{REGION_PREFIX}0/0",
+    inside(
+        draw, 0,
         op(draw, "mul", [1], 2, lost=True),
         op(draw, "add", [2, 7], 3),
         lambda: draw.exchange(storages=[3, 4]),
@@ -112,29 +111,19 @@ def test_a_collective_needs_what_it_sends(drawn):
     assert last == "aten::mm" and rest[0] == ("triton_poi_fused_exp", 2 * SIZE)
 
 
-def backward(draw, *inside):
-    """A forward pass that keeps storage 3, and its backward pass."""
-    draw.mark(f"{REGION_PREFIX}0/0", op(draw, "exp", [1], 2, sequence=6), multiply(draw, 2, 3, sequence=7))
-    draw.operator("MmBackward0", thread=1, leaf=False, sequence=7, forward_thread=0, inside=inside)
-    return launches(draw)[1:]
-
-
 def test_what_a_backward_pass_runs_again_for_nothing_is_dropped(drawn):
     draw = drawn()
-    found = backward(draw, op(draw, "add", [2, 1], 11, lost=True, thread=1), multiply(draw, 9, 12, thread=1))
-    assert [name for name, _ in found] == ["aten::mm"] and len(found[0][1]) == 1
+    node = (op(draw, "add", [2, 1], 11, lost=True, thread=1), multiply(draw, 9, 12, thread=1))
+    inside(draw, 1, lambda: draw.operator("MmBackward0", thread=1, leaf=False, inside=node))
+    assert [(name, len(kernels)) for name, kernels in launches(draw)] == [("aten::mm", 1)]
 
 
 def test_work_of_others_between_the_nodes_of_a_pass_does_not_part_it(drawn):
     draw = drawn()
-    found = backward(draw, op(draw, "add", [8, 9], 10, thread=1))
-    assert found[0][1] == [("triton_poi_fused_add", 3 * SIZE)]
-    draw = drawn()
-    draw.mark(f"{REGION_PREFIX}0/0", op(draw, "exp", [1], 2, sequence=6), multiply(draw, 2, 3, sequence=7))
-    node = {"thread": 1, "leaf": False, "forward_thread": 0}
-    draw.operator("MmBackward0", sequence=7, inside=(op(draw, "add", [8, 9], 10, lost=True, thread=1),), **node)
+    inside(draw, 0, op(draw, "exp", [1], 2), multiply(draw, 2, 3))
+    inside(draw, 1, op(draw, "add", [8, 9], 10, lost=True, thread=1))
     op(draw, "neg", [20], 21, thread=1)()
-    draw.operator("ExpBackward0", sequence=6, inside=(op(draw, "mul", [10, 9], 11, thread=1),), **node)
+    inside(draw, 1, op(draw, "mul", [10, 9], 11, thread=1))
     assert launches(draw)[1:] == [
         ("aten::neg", [("elementwise_kernel [neg]", 2 * SIZE)]),
         ("aten::mul", [("triton_poi_fused_add_mul", 3 * SIZE)]),
@@ -153,7 +142,7 @@ def test_work_of_others_between_the_nodes_of_a_pass_does_not_part_it(drawn):
 def test_what_never_took_memory_is_made_again_and_what_did_is_read(drawn, first, kernels):
     draw = drawn()
     made = op(draw, first, [1], 2, lost=first == "silu")
-    draw.mark(f"{REGION_PREFIX}0/0", made, op(draw, "mul", [2, 3], 4), multiply(draw, 4, 5), op(draw, "add", [2, 5], 6))
+    inside(draw, 0, made, op(draw, "mul", [2, 3], 4), multiply(draw, 4, 5), op(draw, "add", [2, 5], 6))
     found = launches(draw)
     assert found[0][1][0] == kernels[0] and kernels[1] in found[-1][1]
 
@@ -161,8 +150,8 @@ def test_what_never_took_memory_is_made_again_and_what_did_is_read(drawn, first,
 def test_operators_on_complex_numbers_are_not_fused(drawn):
     draw = drawn()
     turned = Tensor((10, 50), "complex64", (50, 1), 2, "cuda")
-    draw.mark(
-        f"{REGION_PREFIX}0/0",
+    inside(
+        draw, 0,
         op(draw, "neg", [1], 2),
         lambda: draw.operator("aten::mul", inputs=[turned], outputs=[Tensor((10, 50), "complex64", (50, 1), 3, "cuda")]),
         op(draw, "exp", [3], 4),
@@ -183,8 +172,8 @@ def test_parts_of_one_piece_of_memory_are_all_read(drawn):
 
     for storage in (2, 4):
         draw.allocate(SIZE, storage)
-    draw.mark(f"{REGION_PREFIX}0/0", joined(halves, 2))
-    draw.mark(f"{REGION_PREFIX}1/0", joined(turned, 4))
+    inside(draw, 0, joined(halves, 2))
+    inside(draw, 2, joined(turned, 4))
     found, _ = launched(draw.process(), Kernels(load_cluster("h100").accelerator))
     # Rows of 400 bytes lie beside each other in both, columns do not.
     assert [(each[0].work.bytes, each[0].work.kernel_class) for each in found] == [(2 * SIZE, POINTWISE), (2 * SIZE, STRIDED)]
@@ -194,11 +183,7 @@ def test_parts_of_one_piece_of_memory_are_all_read(drawn):
 def test_compiled_code_spends_host_time_on_launches_alone(drawn, ranged):
     draw = drawn()
     chain = (op(draw, "mul", [1], 2, lost=True), op(draw, "exp", [2], 3))
-    if ranged:
-        draw.mark(f"{REGION_PREFIX}0/0", *chain)
-    else:
-        for each in chain:
-            each()
+    inside(draw, 0 if ranged else -1, *chain)
     tasks = draw.program().tasks
     host = sum(task.ns for task in tasks if not task.on_device)
     # Compiled: one leaf and one launch. Otherwise Python, a leaf and a launch for each of two operators.

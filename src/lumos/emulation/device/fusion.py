@@ -1,7 +1,6 @@
 """What a compiled part of a script launches: chains of memory-bound operators as one kernel each.
 
-A script's compiled functions run operator by operator here, inside ranges that say so. The backward pass of a call is no range: it is the
-nodes that share a number with an operator of the range, and what runs inside them, a forward pass run again included.
+A script's compiled functions run operator by operator here, and the record says which call, or whose backward pass, each is part of.
 
 As in TorchInductor (torch/_inductor/scheduler.py), an element-wise operator, a reduction, a normalisation or a copy is not run where it
 stands, but as part of the kernel that is first needed by an operator which cannot be fused (a multiplication, attention, …) or by the end
@@ -18,50 +17,21 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED
 from lumos.emulation.device.launch import DeviceEngine, Launch, in_lines, nbytes, results_of, tensors_of
-from lumos.emulation.record import REGION_PREFIX, enclosed
+from lumos.emulation.record import enclosed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Sequence
 
     from lumos.emulation.record import Operator, Process, Tensor
 
 
-class Region(NamedTuple):
-    """A call of a compiled function: the place of its mark, and whether it is the backward pass of that call."""
-
-    mark: int
-    backward: bool
-
-
-def compiled(process: Process) -> dict[int, Region]:
-    """The region of every operator that belongs to a compiled range, or to the backward pass of one."""
-    found: dict[int, Region] = {}
-    marks = [(i, mark) for i, mark in enumerate(process.marks) if mark.name.startswith(REGION_PREFIX)]
-    if not marks:
-        return found
-    forward: dict[tuple[int, int], int] = {}
-    for i, place in _inside(process, [(mark.thread, mark.begin, mark.end, i) for i, mark in marks]):
-        operator, found[i] = process.operators[i], Region(place, False)
-        if operator.sequence >= 0 and operator.forward_thread < 0:
-            forward.setdefault((operator.thread, operator.sequence), place)
-    nodes = [
-        (each.thread, each.begin, each.end, forward[each.forward_thread, each.sequence])
-        for each in process.operators
-        if each.forward_thread >= 0 and (each.forward_thread, each.sequence) in forward
-    ]
-    for i, place in _inside(process, nodes):
-        found.setdefault(i, Region(place, True))
+def compiled(process: Process) -> dict[int, int]:
+    """The region of every operator that belongs to a compiled function or to its backward pass: its own, or that of what it calls."""
+    found = {i: each.region for i, each in enumerate(process.operators) if each.region >= 0}
+    for i, around in enclosed((each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators)) if found else ():
+        if i in found:
+            found |= {other: found[i] for other in around if other not in found}
     return found
-
-
-def _inside(process: Process, spans: Sequence[tuple[int, int, int, int]]) -> Iterator[tuple[int, int]]:
-    """The operators in spans of threads, by their index, with what the innermost span of each carries. spans: thread, begin, end, that."""
-    every = [(thread, begin, end, -1 - place) for place, (thread, begin, end, _) in enumerate(spans)]
-    every += [(each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators)]
-    for i, around in enclosed(every):
-        within = next((each for each in reversed(around) if each < 0), 0)
-        if i >= 0 > within:
-            yield i, spans[-1 - within][3]
 
 
 #: Classes of kernels that are fused, the one that a kernel of several takes first.
@@ -71,8 +41,6 @@ _NAMES = {NORMALISATION: "triton_per_fused", REDUCTION: "triton_red_fused", POIN
 _WORDS = 4
 #: Operators that write their first tensor without reading it.
 _OVERWRITE = ("copy", "fill", "zero")
-#: Stands among the operators for a collective or message.
-_EXCHANGE = -1
 
 
 class _Piece(NamedTuple):
@@ -84,7 +52,7 @@ class _Piece(NamedTuple):
     writes: dict[int, int]
 
 
-def launched(process: Process, kernels: Callable[[Operator], list[Launch]]) -> tuple[list[list[Launch]], dict[int, Region]]:
+def launched(process: Process, kernels: Callable[[Operator], list[Launch]]) -> tuple[list[list[Launch]], dict[int, int]]:
     """What each operator of a process launches, and the region of those that were compiled, by their index."""
     regions = compiled(process)
     own = [kernels(operator) for operator in process.operators]
@@ -94,7 +62,7 @@ def launched(process: Process, kernels: Callable[[Operator], list[Launch]]) -> t
 class _Fusion:
     """Goes through the operators and exchanges in their order, and keeps what is to be fused until it is needed."""
 
-    def __init__(self, process: Process, own: Sequence[list[Launch]], regions: dict[int, Region]) -> None:
+    def __init__(self, process: Process, own: Sequence[list[Launch]], regions: dict[int, int]) -> None:
         self.process, self.regions, self.out = process, regions, [list(each) for each in own]
         self.pieces = {i: piece for i in regions if (piece := _piece(process.operators[i], self.out[i])) is not None}
         self.in_memory = {each.storage for each in process.allocations if each.bytes > 0}
@@ -104,7 +72,7 @@ class _Fusion:
 
     def run(self) -> list[list[Launch]]:
         operators = self.process.operators
-        moments: list[tuple[int, int, set[int]]] = [(each.begin, _EXCHANGE, set(each.storages)) for each in self.process.exchanges]
+        moments: list[tuple[int, int, set[int]]] = [(each.begin, -1, set(each.storages)) for each in self.process.exchanges]
         for i, each in enumerate(operators):
             works = each.leaf and self.out[i]
             moments.append((each.begin, i, {tensor.storage for tensor in tensors_of(each.inputs)} if works else set()))
@@ -113,7 +81,10 @@ class _Fusion:
         last = -1  # the operator of a region that came last
         for _, i, reads in moments:
             if i in self.pieces:
-                self._wait(i)
+                self.out[i] = []
+                self.waiting.add(i)
+                for storage in self.pieces[i].writes:
+                    self.makers[storage].append(i)
             elif self.waiting and (needed := self._needed(reads)):
                 at = i if i in self.regions else last
                 self.out[at] = [*self._kernels(needed), *self.out[at]] if at == i else [*self.out[at], *self._kernels(needed)]
@@ -122,12 +93,6 @@ class _Fusion:
                 if ends[self.regions[i]] == i:
                     self.out[i] += self._kernels({each for each in self.waiting if self.regions[each] == self.regions[i]})
         return self.out
-
-    def _wait(self, i: int) -> None:
-        self.out[i] = []
-        self.waiting.add(i)
-        for storage in self.pieces[i].writes:
-            self.makers[storage].append(i)
 
     def _needed(self, storages: set[int]) -> set[int]:
         """The waiting operators that make these storages, or what they are made from."""

@@ -13,8 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import msgspec
-
 from lumos.emulation.record import enclosed
 
 if TYPE_CHECKING:
@@ -74,24 +72,15 @@ def class_of(i: int, name: str, tree: OperatorTree) -> HostClass:
     return HostClass.LEAF if i in tree.launching else HostClass.VIEW
 
 
-class HostTime(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Of one class, µs: median, first and third quartile over recordings, and how many there were."""
-
-    value: float
-    low: float
-    high: float
-    recordings: int
-
-
 @cache
-def shipped_host_times() -> Mapping[HostClass, HostTime]:
-    """The host times that ship with Lumos."""
-    return msgspec.convert(tomllib.loads(_FILE.read_text(encoding="utf-8")), dict[HostClass, HostTime])
+def _shipped() -> Mapping[HostClass, float]:
+    """The host times that ship with Lumos, µs: medians over recordings."""
+    return {HostClass(name): table["value"] for name, table in tomllib.loads(_FILE.read_text(encoding="utf-8")).items()}
 
 
 def host_ns(accelerator: Accelerator) -> dict[HostClass, int]:
     """The time of each class on a host of this accelerator, ns."""
-    out = {kind: round(time.value * 1e3) for kind, time in shipped_host_times().items()}
+    out = {kind: round(value * 1e3) for kind, value in _shipped().items()}
     if accelerator.launch_s is not None:
         out[HostClass.LAUNCH] = round(accelerator.launch_s * 1e9)
     return out

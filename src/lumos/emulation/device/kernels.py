@@ -12,6 +12,13 @@ with a division for each dimension but the outermost, and in a tensor with gaps 
 instructions and latency, as a strided element-wise kernel is. Memory moves sectors of 32 bytes, also for smaller pieces. Instructions
 were counted in the code that NVRTC 12.4 makes of the same arithmetic for compute capability 9.0, without a recording. Tensors without gaps
 that give larger pieces have a kernel in `data/operators.toml`.
+
+Batch normalisation of images with channels first has one block of threads for each channel, which fetch the elements of all images one
+after the other (aten/src/ATen/native/cuda/Normalization.cuh): once for the statistics of the forward pass, twice in the backward pass. With
+few channels that takes as long as memory answers, whatever it could deliver. A block has 512 threads, on AMD's accelerators 256.
+
+Layer normalisation reads a row once, four elements at a time, where rows are a multiple of four. Others are read by two kernels, one for
+the statistics and one that normalises (layer_norm_kernel.cu).
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ import math
 from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Fixed, Traffic
-from lumos.cost.memory_bound_model import POINTWISE, REDUCTION, STRIDED
+from lumos.cost.memory_bound_model import NORMALISATION, POINTWISE, REDUCTION, STRIDED, THREADS_OF_CORE
 from lumos.emulation.device.elementwise import elementwise
 from lumos.emulation.device.launch import (
     SECTOR,
@@ -36,14 +43,13 @@ from lumos.emulation.device.launch import (
     width,
 )
 from lumos.emulation.device.library_calls import fused_attention, recurrent_kernels
-from lumos.emulation.device.normalisations import normalisation_kernels
 from lumos.emulation.device.products import product_kernels
 from lumos.emulation.device.tensor_lists import of_lists
 from lumos.operators.kernels import kernels_of
 from lumos.operators.table import own_name
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     from lumos.cost.cluster import Accelerator
     from lumos.emulation.record import Operator, Tensor
@@ -58,11 +64,7 @@ class Kernels:
 
     def __init__(self, accelerator: Accelerator) -> None:
         self.accelerator = accelerator
-        self._unknown: dict[str, int] = {}
-
-    @property
-    def unknown(self) -> Mapping[str, int]:
-        return self._unknown
+        self.unknown: dict[str, int] = {}
 
     def __call__(self, operator: Operator) -> list[Launch]:
         """What the operator launches, in order: nothing for a view, for what works on the host alone, and for an operator that only
@@ -78,7 +80,7 @@ class Kernels:
                 return found
         found = unlisted(name, operator)
         if found:
-            self._unknown[operator.name] = self._unknown.get(operator.name, 0) + 1
+            self.unknown[operator.name] = self.unknown.get(operator.name, 0) + 1
         return found
 
 
@@ -202,3 +204,43 @@ def _pieces(inputs: Sequence[Tensor], operator: Operator) -> list[int]:
     """Bytes that each tensor puts beside each other into the result."""
     dim = next((each for each in operator.inputs if isinstance(each, int)), 0) % len(inputs[0].shape)
     return [math.prod(tensor.shape[dim:]) * width(tensor.dtype) for tensor in inputs]
+
+
+#: Threads of a block, and elements that a thread of layer normalisation reads at once.
+_THREADS, _THREADS_OF_AMD = 512, 256
+_AT_ONCE = 4
+#: Operators whose kernels are ATen's own, with the place of the argument that says whether statistics are made.
+_FORWARD = {"native_batch_norm": 5, "_native_batch_norm_legit": 5}
+
+
+def normalisation_kernels(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
+    """What the operator of this base name ("native_batch_norm") launches; None where it is another, or the table of operators has it."""
+    inputs = list(tensors_of(operator.inputs))
+    name = name.replace("cudnn", "native") if accelerator.vendor == "AMD" else name  # whose library takes other types, or other layouts
+    if name == "native_layer_norm" and inputs and (shape := next((each for each in operator.inputs[1:2] if isinstance(each, list)), None)):
+        row = math.prod(size for size in shape if isinstance(size, int))
+        return None if row % _AT_ONCE == 0 else _unaligned(nbytes(inputs[0]))
+    place = 1 if name == "native_batch_norm_backward" else 0 if name in _FORWARD else len(inputs)
+    if place >= len(inputs) or len(inputs[place].shape) < 2 or has_channels_last(inputs[place]):
+        return None
+    image = inputs[place]
+    if name in _FORWARD:
+        trains = operator.inputs[_FORWARD[name]] is not False if len(operator.inputs) > _FORWARD[name] else True
+        result = Launch("batch_norm_transform_input_kernel", Traffic(2 * nbytes(image), 1, POINTWISE))
+        work = Traffic(nbytes(image), 1, REDUCTION, 0, _in_turn(image, 1, accelerator))
+        return [Launch("batch_norm_collect_statistics_kernel", work), result] if trains else [result]
+    return [Launch("batch_norm_backward_kernel", Traffic(5 * nbytes(image), 1, NORMALISATION, 0, _in_turn(image, 2, accelerator)))]
+
+
+def _in_turn(image: Tensor, passes: int, accelerator: Accelerator) -> int:
+    """The elements that a thread fetches one after the other, for as many threads as the whole device holds."""
+    threads = _THREADS_OF_AMD if accelerator.vendor == "AMD" else _THREADS
+    each = -(-math.prod(image.shape) // (max(1, image.shape[1]) * threads))
+    return int(passes * each * accelerator.require("cores") * THREADS_OF_CORE)
+
+
+def _unaligned(size: int) -> list[Launch]:
+    return [
+        Launch("RowwiseMomentsCUDAKernel", Traffic(size, 1, REDUCTION)),
+        Launch("LayerNormForwardCUDAKernel", Traffic(2 * size, 1, POINTWISE)),
+    ]

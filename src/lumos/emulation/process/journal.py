@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 #: second prefix says that they are what the operator itself calls.
 CLOSED = "lumos:"
 OPEN = "lumos>"
-#: Around what runs on tensors with data: torch shows an operator twice there that meets a tensor without.
-ASIDE = "lumos|"
 
 
 #: What a graph that is captured must not hold.
@@ -37,7 +35,7 @@ class CudaGraphError(RuntimeError):
 
 class OperatorNote(NamedTuple):
     """An operator that reached the device. name: with its namespace. Its results are added when it returns. line: of the script.
-    own_kernel: it has one besides what it calls."""
+    region: of compiled code. own_kernel: it has one besides what it calls."""
 
     name: str
     overload: str
@@ -46,6 +44,7 @@ class OperatorNote(NamedTuple):
     stream: int
     tf32: bool
     line: str
+    region: int
     own_kernel: bool = False
 
 
@@ -54,6 +53,9 @@ class StepNote(NamedTuple):
 
     number: int
 
+
+#: What a graph holds: operators, exchanges, and waits for these by their number, which is -1 for the first thing captured.
+Captured = OperatorNote | Exchange | DeviceCall
 
 #: What is noted; of a call, an exchange or an allocation all but its place, which the rows tell.
 _Entry = OperatorNote | DeviceCall | Exchange | Allocation | StepNote
@@ -69,8 +71,8 @@ class Journal:
         self.before: list[Allocation] = []
         self.assumed: dict[tuple[str, str], Assumption] = {}
         self.last = 0
-        self.captured: list[OperatorNote] | None = None  # while a CUDA graph is captured: what reached a kernel so far
-        self.graphs: list[list[OperatorNote]] = []  # what was captured as each graph
+        self.captured: list[Captured] | None = None  # while a CUDA graph is captured: what reached a kernel so far
+        self.graphs: list[list[OperatorNote]] = []  # what each graph launches
 
     @property
     def recording(self) -> bool:
@@ -84,14 +86,17 @@ class Journal:
 
     @contextlib.contextmanager
     def around(self, entry: _Entry, opened: bool = False) -> Iterator[int]:
-        """Note something that takes place within this context. Gives its number, 0 where nothing is recorded."""
+        """Note something that takes place within this context. Gives its number: 0 where nothing is recorded, below 0 in a capture."""
         if self.captured is not None and isinstance(entry, OperatorNote):
             before = len(self.captured)
             yield 0
             if entry.own_kernel or len(self.captured) == before:  # it called no others
                 self.captured.append(entry)
             return
-        self._check(entry)
+        if self.captured is not None and isinstance(entry, Exchange):
+            self.captured.append(entry)
+            yield -len(self.captured)
+            return
         if not self._profiled:
             yield 0
             return
@@ -104,8 +109,14 @@ class Journal:
                 raise
 
     def add(self, entry: _Entry) -> int:
-        """Note something that takes place now. Returns its number, 0 where nothing is recorded."""
-        self._check(entry)
+        """Note something that takes place now. Returns its number, 0 where nothing is recorded.
+
+        Raises CudaGraphError for a wait of the host while a graph is captured."""
+        if self.captured is not None and isinstance(entry, DeviceCall):
+            if entry.kind in _WAITS:
+                raise CudaGraphError("the host waits for the device while a CUDA graph is captured")
+            if entry.kind is CallKind.STREAM_WAITS_EXCHANGE:
+                self.captured.append(entry)
         if not self._profiled:
             if isinstance(entry, Allocation):
                 self.before.append(entry)
@@ -113,11 +124,10 @@ class Journal:
         with _RecordFunctionFast(f"{CLOSED}{self.last + 1}"):
             return self._number(entry)
 
-    def _check(self, entry: _Entry) -> None:
-        """Raises CudaGraphError for what is none of the device's own work while it is captured."""
-        waits = isinstance(entry, DeviceCall) and entry.kind in _WAITS
-        if self.captured is not None and (waits or isinstance(entry, Exchange)):
-            raise CudaGraphError(f"{'the host waits for the device' if waits else 'ranks exchange data'} while a CUDA graph is captured")
+    def exchange(self, number: int) -> Exchange | None:
+        """The exchange of a number, None where none is recorded."""
+        entry = self.captured[-1 - number] if self.captured is not None and number < 0 else self.entries.get(number)
+        return entry if isinstance(entry, Exchange) else None
 
     def restart(self) -> None:
         """Forget what was recorded, but for the memory that it took."""
@@ -134,10 +144,6 @@ class Journal:
         self.last += 1
         self.entries[self.last] = entry
         return self.last
-
-    def aside(self) -> contextlib.AbstractContextManager[Any]:
-        """Within it, tensors have data."""
-        return _RecordFunctionFast(f"{ASIDE}0") if self.recording else contextlib.nullcontext()
 
     def closed(self) -> contextlib.AbstractContextManager[Any]:
         """Within it, rows are torch's own work on tensors without data."""

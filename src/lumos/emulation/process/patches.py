@@ -43,5 +43,15 @@ def _with(function: Callable[..., Any], before: Any) -> Callable[..., Any]:
     return functools.update_wrapper(replacement, before) if callable(before) else replacement
 
 
+class Silent:
+    """Takes whatever it is given, does nothing and says nothing."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def __getattr__(self, _: str) -> Any:
+        return lambda *_, **__: None
+
+
 #: Of torch, for good.
 TORCH = Patches()

@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from lumos.emulation import record
-from lumos.emulation.process.journal import ASIDE, CLOSED, OPEN, Journal, OperatorNote, StepNote
+from lumos.emulation.process.journal import CLOSED, OPEN, Journal, OperatorNote, StepNote
 from lumos.emulation.record import REGION_PREFIX
 from lumos.vocabulary import MODULE_PREFIX
 
@@ -50,13 +50,15 @@ class _Rows:
         self._journal = journal
         self.rows: list[_Row] = []
         self.noted: list[int] = []  # for each row the newest note when it ended
+        self.parents: set[int] = set()  # rows that have an operator below them
+        self._open: list[int] = []
         self._newest = 0
         self.boundaries: dict[int, list[Boundary]] = {}
         self._outliving: dict[int, list[Boundary]] = {}  # of each thread: the ends of rows that are still to come
 
-    def add(self, event: Any, aside: bool = False, until: int | None = None) -> None:
-        """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data. aside: within a
-        row of ASIDE. until: the end of a row above it that is not kept.
+    def add(self, event: Any, until: int | None = None) -> None:
+        """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data. until: the end of a
+        row above it that is not kept.
 
         A range of the script (record_function) begins by an operator, which the mode takes over: inside a row that ends at once. For torch
         the range ends with it, and what follows stands beside it; here it goes on to its own end.
@@ -66,17 +68,12 @@ class _Rows:
             self._span(event, _Row(name, event.start_tid, int(name.removeprefix(CLOSED))), _notes_below(event))
         elif name.startswith(OPEN) or name in _DISPATCH:
             for child in event.children:
-                self.add(child, aside, event.end_time_ns)
-        elif name.startswith(ASIDE):
-            for child in event.children:
-                self.add(child, True)
-        elif aside and (again := _again(event)) is not None:
-            self.add(again, aside)
+                self.add(child, event.end_time_ns)
         else:
             kept = [child for child in event.children if child.name in _DISPATCH]
             entry, closed = self._entry(kept)
             below = _notes_below(event) if closed else event.children
-            self._span(event, _Row(name, event.start_tid, entry, event), below, aside, until is not None and event.end_time_ns > until)
+            self._span(event, _Row(name, event.start_tid, entry, event), below, until is not None and event.end_time_ns > until)
 
     def _entry(self, dispatched: list[Any]) -> tuple[int, bool]:
         """The number of the note of a row, and whether what is below it is torch's own work: a row of ours below torch's for the mode."""
@@ -88,14 +85,18 @@ class _Rows:
                         return number, prefix == CLOSED
         return 0, False
 
-    def _span(self, event: Any, row: _Row, children: Iterable[Any], aside: bool = False, outlives: bool = False) -> None:
+    def _span(self, event: Any, row: _Row, children: Iterable[Any], outlives: bool = False) -> None:
         place = len(self.rows)
         self.rows.append(row)
         self.noted.append(0)
         self._newest = max(self._newest, row.entry)
         self._bound(event.start_tid, Boundary(event.start_time_ns, place, False))
+        if row.event is not None:
+            self.parents.update(self._open[-1:])
+        self._open.append(place)
         for child in children:
-            self.add(child, aside)
+            self.add(child)
+        self._open.pop()
         end = Boundary(event.end_time_ns, place, True)
         if outlives:
             self._outliving.setdefault(event.start_tid, []).append(end)
@@ -116,12 +117,6 @@ class _Rows:
         for thread, late in self._outliving.items():
             while late:
                 self._bound(thread, late.pop())
-
-
-def _again(event: Any) -> Any:
-    """The second row of an operator that was called once, which torch hands to the mode of a tensor without data; None where it has one."""
-    handed = (child for each in event.children if each.name == "PythonSubclass" for child in each.children)
-    return next((child for child in handed if child.name == event.name), None)
 
 
 def _notes_below(event: Any) -> Iterator[Any]:
@@ -176,19 +171,18 @@ def _lists(
     lines: dict[str, int] = {}
     exchange_of: dict[int, int] = {}
     steps = [(0, 0)]
-    parents = _with_children(rows)
     for place, row in enumerate(rows.rows):
         thread, begin, end = numbers[row.thread], begins[place], ends[place]
         note = journal.entries.get(row.entry)
+        if isinstance(note, record.Exchange):
+            exchange_of[row.entry] = len(found.exchanges)
+            found.exchanges.append(replace(note, thread=thread, begin=begin, end=end))
         if row.event is not None:
             if row.event.typed[1].scope.name == _ANNOTATION or row.name.startswith((MODULE_PREFIX, REGION_PREFIX)):
                 found.marks.append(record.Mark(row.name, thread, begin, end))
             else:
                 inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event, flat)
-                found.operators.append(_operator(row, note, inputs, thread, begin, end, (forward, lines), place in parents))
-            if isinstance(note, record.Exchange):
-                exchange_of[row.entry] = len(found.exchanges)
-                found.exchanges.append(replace(note, thread=thread, begin=begin, end=end))
+                found.operators.append(_operator(row, note, inputs, thread, begin, end, (forward, lines), place in rows.parents))
         elif isinstance(note, record.DeviceCall):
             exchange = exchange_of.get(note.exchange, -1)
             found.calls.append(replace(note, thread=thread, position=begin, exchange=exchange))
@@ -202,22 +196,6 @@ def _lists(
     graphs = [[_captured(note, lines) for note in graph] for graph in journal.graphs]
     operators = sorted(found.operators, key=lambda operator: operator.begin)
     return found._replace(operators=operators, graphs=graphs, lines=list(lines))
-
-
-def _with_children(rows: _Rows) -> set[int]:
-    """The rows that have an operator below them."""
-    found = set()
-    for boundaries in rows.boundaries.values():
-        stack: list[int] = []
-        for each in boundaries:
-            if each.is_end:
-                stack.pop()
-                continue
-            row = rows.rows[each.row]
-            if stack and row.event is not None:
-                found.add(stack[-1])
-            stack.append(each.row)
-    return found
 
 
 def _operator(
@@ -239,7 +217,7 @@ def _operator(
         forward_thread=forward.get(fields.sequence_number, -1) if backward else -1, stream=known.stream if known else 0,
         tf32=known.tf32 if known else None,
         leaf=known is not None and (known.own_kernel or not calls_others),
-        line=lines.setdefault(known.line, len(lines)) if known is not None and known.line else -1,
+        line=lines.setdefault(known.line, len(lines)) if known is not None and known.line else -1, region=known.region if known else -1,
     )  # fmt: skip
 
 

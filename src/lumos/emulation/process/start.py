@@ -64,6 +64,7 @@ class _Emulation:
         self._graphs = Graphs(self._journal, self._streams)
         self._graphs.begins, self._graphs.ends, self._graphs.step = self._warms_up, self._is_warm, self.step
         self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda", device.workspace)
+        self._graphs.exchanges = self._mode.exchanges
         self._groups = groups.Groups(settings)
         self._endings = Endings(self.ended_early, self.fail, self._say)
         self._done = 0

@@ -5,6 +5,7 @@ Nothing runs, so that work counts as not done until the host waits for it, as wh
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
@@ -31,7 +32,7 @@ class Streams:
     def __init__(self, journal: Journal) -> None:
         self._journal = journal
         self._current = threading.local()
-        self._events = 0
+        self.events = itertools.count(1)
         self.priorities: list[int] = [0]
         self._calls = 0
         self._after: defaultdict[int, StreamMoment] = defaultdict(dict)  # of a stream: what is done before its next work begins
@@ -51,11 +52,6 @@ class Streams:
         """The number of a new stream."""
         self.priorities.append(priority)
         return len(self.priorities) - 1
-
-    def new_event(self) -> int:
-        """The number of a new event."""
-        self._events += 1
-        return self._events
 
     def call(self, kind: CallKind, *, stream: int = 0, event: int = -1, exchange: int = -1, graph: int = -1, size: int = 0) -> None:
         """Note a call that orders work."""
@@ -133,7 +129,7 @@ def answers(streams: Streams) -> dict[str, Any]:
         """An event of the emulated device."""
 
         def __init__(self, *_: Any, **__: Any) -> None:
-            self.number = streams.new_event()
+            self.number = next(streams.events)
 
         def record(self, stream: Any = None) -> None:
             streams.call(CallKind.RECORD_EVENT, stream=number_of(stream), event=self.number)

@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from lumos.collect.loading import when_loaded
 from lumos.emulation.process.outside import OUTSIDE, leave_unwritten
-from lumos.emulation.process.patches import TORCH
+from lumos.emulation.process.patches import TORCH, Silent
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -207,7 +207,7 @@ def profilers(journal: Journal, stepped: Callable[[bool], None]) -> None:
     """Profilers of the script's own, which would meet the emulation's. stepped: called where one is told that a step has ended
     (True), or will be (False)."""
 
-    class Profile:
+    class Profile(Silent):
         """A profiler that records nothing."""
 
         def __init__(self, *_: Any, schedule: Any = None, **__: Any) -> None:
@@ -223,9 +223,6 @@ def profilers(journal: Journal, stepped: Callable[[bool], None]) -> None:
 
         def step(self) -> None:
             stepped(True)
-
-        def __getattr__(self, _: str) -> Any:
-            return lambda *_, **__: None
 
     torch.profiler.profile = torch.autograd.profiler.profile = Profile
     torch.autograd.profiler.emit_nvtx = lambda *_, **__: contextlib.nullcontext()

@@ -3,8 +3,8 @@
 What a kernel of compiled code makes and uses up never lies in memory: a result of an operator that torch's partitioner would fuse
 (`torch._functorch.partitioners`) takes memory only once something else uses it, which is an operator that cannot be fused, one outside of
 compiled code, a collective, or the script itself. What the backward pass needs of it is made again from what it was made from, which is
-kept as long. As for the partitioner, random numbers and reductions to less than a quarter are not made again. Work on complex numbers is not
-fused (torch/_inductor/lowering.py).
+kept as long. As for the partitioner, random numbers and reductions to less than a quarter are not made again. Work on complex numbers is
+not fused (torch/_inductor/lowering.py).
 """
 
 from __future__ import annotations
@@ -37,10 +37,9 @@ class Compiled:
 
     def __init__(self, journal: Journal, storages: Storages) -> None:
         self._journal, self._storages = journal, storages
-        self._count = 0
+        self._count = self._calls = 0
         self._open = threading.local()
-        self._begins: list[int] = []  # of the calls, by autograd's numbers of operators
-        self._ends: list[int] = []
+        self._ranges: list[tuple[int, int, int]] = []  # of calls: begin and end by autograd's numbers of operators, and the region
 
     def take_over(self) -> None:
         """Let what the script compiles run operator by operator."""
@@ -76,16 +75,17 @@ class Compiled:
     def _run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         begin, depth = int(torch.autograd._get_sequence_nr()), getattr(self._open, "depth", 0)
         self._open.depth = depth + 1
+        if not depth:
+            self._open.region = region = 2 * self._calls
+            self._calls += 1
         try:
             out = function(*args, **kwargs)
         finally:
             self._open.depth = depth
         if not depth:
-            if self._begins and self._begins[-1] > begin:  # another thread's numbers
-                self._begins.clear()
-                self._ends.clear()
-            self._begins.append(begin)
-            self._ends.append(int(torch.autograd._get_sequence_nr()))
+            if self._ranges and self._ranges[-1][0] > begin:  # another thread's numbers
+                self._ranges.clear()
+            self._ranges.append((begin, int(torch.autograd._get_sequence_nr()), region))
         self._storages.use(tensors_in((out,)))
         return out
 
@@ -94,21 +94,21 @@ class Compiled:
         given = list(tensors_in((args, kwargs)))
         if _is_view(func):
             return contextlib.nullcontext()
-        if self._is_inside and _is_fusible(func) and all(each.device.type == "cuda" and not each.is_complex() for each in given):
+        if self.region >= 0 and _is_fusible(func) and all(each.device.type == "cuda" and not each.is_complex() for each in given):
             return self._storages.fusing(given)
         self._storages.use(given)
         return contextlib.nullcontext()
 
     @property
-    def _is_inside(self) -> bool:
-        """Whether compiled code runs on this thread: a call of it, or the backward pass of one."""
+    def region(self) -> int:
+        """The region of compiled code that runs on this thread: of a call, or one more for the backward pass of one; -1 for none."""
         if getattr(self._open, "depth", 0):
-            return True
-        node = torch._C._current_autograd_node() if self._begins else None
+            return int(self._open.region)
+        node = torch._C._current_autograd_node() if self._ranges else None
         if node is None:
-            return False
-        place = bisect.bisect_right(self._begins, number := node._sequence_nr()) - 1
-        return place >= 0 and number < self._ends[place]
+            return -1
+        place = bisect.bisect_right(self._ranges, number := node._sequence_nr(), key=lambda each: each[0]) - 1
+        return self._ranges[place][2] + 1 if place >= 0 and number < self._ranges[place][1] else -1
 
 
 @functools.cache

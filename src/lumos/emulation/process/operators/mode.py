@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, Unsupporte
 from torch.utils._pytree import tree_map_only
 
 from lumos.emulation.process.journal import OperatorNote
-from lumos.emulation.process.operators import by_device, stand_ins
+from lumos.emulation.process.operators import by_device, sparse, stand_ins
 from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
 from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
 from lumos.emulation.process.operators.known import KnownValues, tensors_in
@@ -50,10 +50,6 @@ class _OfThread:
         setattr(mode.here, self._name, value)
 
 
-class SparseGradientError(RuntimeError):
-    """An operator would make a sparse matrix, of which nothing says how many elements it has."""
-
-
 #: Takes the lengths of sequences from a tensor of the host, and gives one back.
 _PACK = torch.ops.aten._pack_padded_sequence.default
 
@@ -82,6 +78,8 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        if sparse.SparseRows in types:
+            return NotImplemented  # which do it by operators on their parts
         if self._inside or func.namespace == "prim" or not all(map(_is_plain, types)):
             return self.dispatch(func, types, args, kwargs)
         if func.namespace == "c10d":
@@ -91,9 +89,12 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             note = self._note(func, args, kwargs)
             with self.journal.around(note, opened=True), torch._C._AutoDispatchBelowAutograd():
                 return self._returned(note, stand_ins.run_for_real(func, args, kwargs))
-        if func is _PACK:
-            return self._with_data_of_host(func, args, kwargs)
+        if func is _PACK or (func is sparse.BAG and args[sparse.IS_SPARSE]):
+            return self._by_those_it_calls(func, args, kwargs)
         args, kwargs = self._without_data(args), {name: self._without_data((each,))[0] for name, each in kwargs.items()}
+        if any(isinstance(each, sparse.SparseRows) for each in args):
+            with self:
+                return func(*args, **kwargs)
         if not self.journal.recording:
             with self.compiled.place(func, args, kwargs):
                 return self._quietly(func, types, args, kwargs)
@@ -105,13 +106,15 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         with self.compiled.place(func, args, kwargs):
             return self._leaf(func, types, args, kwargs)
 
-    def _with_data_of_host(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Run an operator by those that it calls, which read its tensors of the host."""
+    def _by_those_it_calls(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Run an operator by those that it calls, of which some read tensors of the host, or make sparse ones."""
         note = self._note(func, args, kwargs)
-        sequences, given, batch_first = args
-        given = by_device.lengths(self, given, sequences.shape[1 if batch_first else 0])
+        if func is _PACK:
+            sequences, given, batch_first = args
+            args = sequences, by_device.lengths(self, given, sequences.shape[1 if batch_first else 0]), batch_first
         with self.journal.around(note, opened=True), self, torch._C._AutoDispatchBelowAutograd():
-            return self._returned(note, func._op_dk(DispatchKey.CompositeExplicitAutograd, sequences, given, batch_first, **kwargs))
+            out = sparse.bag(*args) if func is sparse.BAG else func._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
+            return self._returned(note, out)
 
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
@@ -189,8 +192,6 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 if "aten::empty_strided" not in str(error):
                     raise
                 raise UnsupportedOperatorException(func) from error  # torch tried it on tensors with data, which the device has none of
-            if isinstance(out, torch.Tensor) and out.layout is torch.sparse_coo:
-                raise SparseGradientError(f"{func} makes a sparse matrix")
             self.known.follow(func, args, kwargs, out)
         stand_ins.pass_on(self, func, args, kwargs, out)
         return out
@@ -207,7 +208,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     @contextlib.contextmanager
     def aside(self, hidden: bool) -> Iterator[None]:
         """Within it, tensors have data. hidden: what runs is not this process's work in a real run."""
-        with unset_fake_temporarily(), self.journal.closed() if hidden else self.journal.aside():
+        with unset_fake_temporarily(), self.journal.closed() if hidden else contextlib.nullcontext():
             yield
 
     def batch_of(self, batch: Any) -> Any:
@@ -253,7 +254,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         name = func._schema.name
         tf32 = allows_tf32("conv" if "conv" in name else "rnn" if "rnn" in name else "matmul")
         inputs = [self.storages.as_argument(each) for each in given]
-        return OperatorNote(name, overload, inputs, [], self.streams.current, tf32, line_of_script())
+        return OperatorNote(name, overload, inputs, [], self.streams.current, tf32, line_of_script(), self.compiled.region)
 
 
 def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from lumos.emulation.process.operators import sparse
 from lumos.emulation.process.operators.known import tensors_in
 from lumos.emulation.record import CallKind
 
@@ -66,6 +67,8 @@ _SORT = (aten.sort.default, aten.sort.stable)
 
 def from_data(mode: Any, source: Any) -> Any:
     """A tensor without data that takes the place of `source`, which has data: its values stay known, and that it is pinned."""
+    if source.layout is torch.sparse_coo:
+        return sparse.without_data(source, lambda each: from_data(mode, each))
     tensor = mode.from_tensor(source)
     if is_pinned(source):
         tensor.pinned = True
@@ -305,7 +308,7 @@ _BY_NAME: dict[str, Callable[[Any, Any, Any, Any], Any]] = {
     "_pin_memory": lambda _, __, args, ___: pin(args[0]), "is_pinned": lambda _, __, args, ___: is_pinned(args[0]),
     "mkldnn_convolution": _convolution("bias", *_SIZES), "cudnn_convolution": _convolution(*_SIZES), "_grouped_mm": _grouped_mm,
     "cudnn_convolution_transpose": _convolution("padding", "output_padding", *_SIZES[1:]),
-    **{name: _shaped(rule) for name, rule in _SHAPES.items()},
+    **{name: _shaped(rule) for name, rule in _SHAPES.items()}, sparse.MADE: sparse.made,
 }  # fmt: skip
 _operators = {name: getattr(getattr(aten, name.partition(".")[0], None), name.partition(".")[2] or "default", None) for name in _BY_NAME}
 #: By operator, of those that this version of torch has.

@@ -11,6 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 
 from lumos.emulation.process.operators.known import tensors_in
 from lumos.emulation.record import CallKind, Exchange
@@ -51,7 +52,7 @@ _SUMS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE
 
 
 class Exchanges:
-    """The exchanges of one process. batch: the number of the batch of sends and receives that is being issued, -1 outside of one."""
+    """The exchanges of one process. batched: the groups of the batch of sends and receives that is being issued, None outside of one."""
 
     def __init__(self, journal: Journal, storages: Storages, streams: Streams, known: KnownValues) -> None:
         self.known = known
@@ -59,7 +60,7 @@ class Exchanges:
         self._sequences: dict[str, int] = {}
         self._works: list[Any] = []
         self._pending: dict[int, int] = {}  # by storage: the exchange that nobody has waited for in so many words
-        self.batch = self.batches = -1
+        self.batched: set[str] | None = None
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator of c10d: noted, and answered with work that is done."""
@@ -86,11 +87,9 @@ class Exchanges:
         group = torch.distributed.ProcessGroup.unbox(given["process_group"])
         name = group.group_name
         sends, receives = _tensors(given.get(source)), _tensors(given.get(target))
-        in_batch = kind.is_transfer and self.batch >= 0
-        sequence = self._sequences.get(name, -1) + (0 if in_batch and self._sequences.get(f"{name}#{self.batch}") else 1)
-        self._sequences[name] = sequence
-        if in_batch:
-            self._sequences[f"{name}#{self.batch}"] = 1
+        batched = self.batched if self.batched is not None and kind.is_transfer else set()
+        sequence = self._sequences.get(name, 0) if name in batched else self._next(name)
+        batched.add(name)
         some = (sends or receives or [given.get("tensor")])[0]
         asynchronous = bool(given.get("async_op", True))
         return Exchange(
@@ -103,6 +102,18 @@ class Exchanges:
             host=bool(some is not None and some.device.type == "cpu" and kind is not CollectiveKind.BARRIER),
             storages=sorted({self._storages.number_of(each) for each in (*sends, *receives)}),
         )  # fmt: skip
+
+    def _next(self, group: str) -> int:
+        """The number of the next exchange of a group. What is captured has one whenever it is replayed."""
+        if self._journal.captured is None:
+            self._sequences[group] = self._sequences.get(group, -1) + 1
+        return self._sequences.get(group, 0)
+
+    def again(self, captured: Exchange) -> int:
+        """Note an exchange that was captured, as a graph launches it on the current stream. Returns its number."""
+        note = replace(captured, sequence=self._next(captured.group), stream=self._streams.current)
+        with self._journal.around(note) as number:
+            return number
 
     def _pass_on(self, operator: tuple[CollectiveKind, str, str], given: dict[str, Any]) -> None:
         """What is received is what this rank sends, of which the values may be known; those of sums are not, which whoever asked knows."""
@@ -120,8 +131,7 @@ class Exchanges:
 
     def _leave_pending(self, number: int) -> None:
         """The caller took a future: whoever touches the exchange's memory first waits for it."""
-        entry = self._journal.entries.get(number)
-        if isinstance(entry, Exchange):
+        if (entry := self._journal.exchange(number)) is not None:
             self._pending.update(dict.fromkeys(entry.storages, number))
 
     def touch(self, tensors: Iterable[Any]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from lumos.emulation.process.patches import TORCH
+from lumos.emulation.process.patches import TORCH, Silent
 from lumos.emulation.process.ranks.objects import objects
 from lumos.emulation.record import Group
 
@@ -73,7 +73,7 @@ class Groups:
 
 def _batch(exchanges: Exchanges) -> Any:
     def batch_isend_irecv(operations: list[Any]) -> list[Any]:
-        exchanges.batch = exchanges.batches = exchanges.batches + 1
+        exchanges.batched = set()
         sides = ["group_dst" if "send" in each.op.__name__ else "group_src" for each in operations]
         try:
             works = [
@@ -81,7 +81,7 @@ def _batch(exchanges: Exchanges) -> Any:
                 for each, side in zip(operations, sides, strict=True)
             ]
         finally:
-            exchanges.batch = -1
+            exchanges.batched = None
         return [each for each in works if each is not None]
 
     return batch_isend_irecv
@@ -129,7 +129,7 @@ def _ddp() -> None:
             return False
 
     torch.distributed.Reducer = Reducer
-    torch.distributed.Logger = _Silent
+    torch.distributed.Logger = _Logger
 
 
 def _in_order_of_gradients(parameters: Any, assign: Any, args: Any) -> tuple[list[list[int]], list[int]]:
@@ -141,17 +141,9 @@ def _in_order_of_gradients(parameters: Any, assign: Any, args: Any) -> tuple[lis
     return [[last - place for place in each] for each in buckets], limits
 
 
-class _Silent:
-    """A logger that takes everything and says nothing."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        pass
-
+class _Logger(Silent):
     def _get_ddp_logging_data(self) -> Any:
         return types.SimpleNamespace(strs_map={}, ints_map={})
-
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_, **__: None
 
 
 _NAMES = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch")

@@ -6,6 +6,7 @@ where none has, and where all tell all, an object is this rank's own, as in a jo
 
 from __future__ import annotations
 
+import os
 import pickle
 import time
 from collections import Counter
@@ -19,6 +20,24 @@ if TYPE_CHECKING:
 
 #: Rank 0 runs beside the last one, which waits so long for it.
 _PATIENCE_S = 120.0
+_PAUSE_S = 0.01
+_sleep = time.sleep
+
+
+def leave(file: Path, message: bytes) -> None:
+    """Leave a message for other processes, which is there as a whole or not at all."""
+    file.parent.mkdir(exist_ok=True)
+    partial = file.with_suffix(f".{os.getpid()}")
+    partial.write_bytes(message)
+    partial.replace(file)
+
+
+def awaited(file: Path, patience_s: float) -> bytes | None:
+    """The message of another process; None where none came."""
+    until = time.monotonic() + patience_s
+    while not file.exists() and time.monotonic() < until:
+        _sleep(_PAUSE_S)
+    return file.read_bytes() if file.exists() else None
 
 
 def objects(settings: EmulationSettings) -> dict[str, Any]:
@@ -29,21 +48,15 @@ def objects(settings: EmulationSettings) -> dict[str, Any]:
         """What the root tells. A file is empty where that is nothing that another process can have, such as a tensor without data."""
         size = torch.distributed.get_world_size(group)
         counts[size] += 1
-        file = folder / f"{size}-{counts[size]}"
+        file = folder / f"{size}-{counts[size]}.object"
         root = torch.distributed.get_global_rank(group, place or 0) if src is None and group is not None else src or place or 0
         if root == settings.rank:
-            folder.mkdir(exist_ok=True)
             try:
-                said = pickle.dumps(own)
+                leave(file, pickle.dumps(own))
             except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
-                said = b""
-            partial = file.with_suffix(f".{root}")
-            partial.write_bytes(said)
-            partial.replace(file)
-        until = time.monotonic() + (0.0 if root else _PATIENCE_S)
-        while not file.exists() and time.monotonic() < until:
-            time.sleep(0.01)
-        said = file.read_bytes() if file.exists() and root != settings.rank else b""
+                leave(file, b"")
+            return own
+        said = awaited(file, 0.0 if root else _PATIENCE_S)
         return pickle.loads(said) if said else own
 
     def broadcast(objects: list[Any], src: int | None = None, group: Any = None, _: Any = None, group_src: int | None = None) -> None:

@@ -8,22 +8,20 @@ output for its input, and says so.
 
 from __future__ import annotations
 
-import os
 import pickle
-import time
+from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from lumos.collect.loading import when_loaded
+from lumos.emulation.process.ranks.objects import awaited, leave
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
     from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.settings import EmulationSettings
-
-_PAUSE_S = 0.05
 
 
 class StageWaitsError(LumosError):
@@ -42,35 +40,24 @@ class Mail:
 
     def __init__(self, folder: Path, patience_s: float) -> None:
         self._folder, self._patience = folder, patience_s
-        self._sleep = time.sleep
-        self._counts: dict[tuple[int, int], int] = {}
+        self._counts = Counter[tuple[int, int]]()
         self.last: Any = None
 
     def send(self, message: Any, sender: int, receiver: int) -> None:
         """Leave a message of one stage for another."""
         self.last = message
-        self._folder.mkdir(exist_ok=True)
-        file = self._file(sender, receiver)
-        partial = file.with_suffix(f".{os.getpid()}")
-        partial.write_bytes(pickle.dumps(message))
-        partial.replace(file)
+        leave(self._file(sender, receiver), pickle.dumps(message))
 
     def receive(self, sender: int, receiver: int) -> Any:
         """The next message of one stage for another; None where it has left none although this rank cannot run after it."""
-        file = self._file(sender, receiver)
-        waited = 0.0
-        while not file.exists():
-            if self.last is not None:
-                return None
-            if waited >= self._patience:
-                raise StageWaitsError(f"pipeline stage {receiver} waits for the shapes that stage {sender} sends, which never came")
-            self._sleep(_PAUSE_S)
-            waited += _PAUSE_S
-        return pickle.loads(file.read_bytes())
+        found = awaited(self._file(sender, receiver), self._patience if self.last is None else 0.0)
+        if found is None and self.last is None:
+            raise StageWaitsError(f"pipeline stage {receiver} waits for the shapes that stage {sender} sends, which never came")
+        return None if found is None else pickle.loads(found)
 
     def _file(self, sender: int, receiver: int) -> Path:
-        count = self._counts[sender, receiver] = self._counts.get((sender, receiver), 0) + 1
-        return self._folder / f"{sender}-{receiver}-{count}.message"
+        self._counts[sender, receiver] += 1
+        return self._folder / f"{sender}-{receiver}-{self._counts[sender, receiver]}.message"
 
 
 def _stages(module: Any, mail: Mail, journal: Journal) -> None:
