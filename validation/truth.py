@@ -2,6 +2,7 @@
 
     python -m validation.truth [NAME]
     python -m validation.truth --seed 7 --score    # programs that nobody has read
+    python -m validation.truth --seed 7 --write    # the first score of a seed, validation/results/truth-7.md
 
 Every program runs on a small simulated machine (`validation.machine`) that knows nothing of Lumos, once as it is and once for every
 change. The recording of the unchanged run is all that Lumos gets, once with and once without the rows that profilers may leave out. Its
@@ -53,6 +54,9 @@ AFTER = 8
 
 #: Programs that this seed draws are read, and asked like the others.
 READ_SEED, READ = 1, 20
+
+_CHOSEN = "those of the first five programs are also worked out on paper in `validation/programs_by_hand.py`"
+_PICKED = "a seed that nobody had read drew these"
 
 CASES = (*BY_HAND, *ONE_RANK, *RANKS, *JOINED, *DIFFERING, *drawn(READ_SEED, READ))
 
@@ -156,8 +160,8 @@ def answered(case: Case, folder: Path, *, optional: bool = True) -> list[Answere
     return lines
 
 
-def section(lines: list[Answered]) -> str:
-    """The text of its result file."""
+def section(lines: list[Answered], seed: int | None = None) -> str:
+    """The text of its result file. seed: which drew the programs; None: they are `CASES`."""
     asked = [line for line in lines if line.change != "–"]
     given = [line for line in asked if line.lumos is not None]
     limited = [line for line in given if line.grade is Grade.LIMITED]
@@ -165,10 +169,10 @@ def section(lines: list[Answered]) -> str:
     counterfactuals = len({(line.program, line.change) for line in asked})
     return "\n\n".join(
         [
-            "Written by `python -m validation.truth`. Programs whose times are known run on a simulated machine that shares no code with"
-            " Lumos; those of the first five programs are also worked out on paper in `validation/programs_by_hand.py`. Lumos gets the"
-            " recording of the unchanged program only, once with and once without the rows that profilers may leave out: what a call waits"
-            " for (`cuda_sync`), and the numbers of collectives. Times are those of a step once the loop has settled.",
+            f"Written by `python -m validation.truth{f' --seed {seed} --write' if seed else ''}`. Programs whose times are known run on a"
+            f" simulated machine that shares no code with Lumos; {_PICKED if seed else _CHOSEN}. Lumos gets the recording of the unchanged"
+            " program only, once with and once without the rows that profilers may leave out: what a call waits for (`cuda_sync`), and"
+            " the numbers of collectives. Times are those of a step once the loop has settled.",
             markdown_table(
                 ("what", "to reach", "reached"),
                 [
@@ -248,6 +252,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, help="draw programs by this seed, and ask about them alone")
     parser.add_argument("--number", type=int, default=30, help="how many programs to draw")
     parser.add_argument("--score", action="store_true", help="print the score alone, so that the seed stays unread")
+    parser.add_argument("--write", action="store_true", help="write the score of the seed's programs into a file of its own")
     options = parser.parse_args()
     cases = CASES if options.seed is None else drawn(options.seed, options.number)
     with tempfile.TemporaryDirectory() as folder:
@@ -263,6 +268,8 @@ def main() -> int:
     print(score(lines))
     if not options.names and options.seed is None:
         write_result("validation/results/truth.md", section(lines))
+    elif not options.names and options.write:
+        write_result(f"validation/results/truth-{options.seed}.md", section(lines, options.seed))
     return 0 if all(line.right for line in lines) else 1
 
 
