@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from validation.machine import QUEUE, run
@@ -28,11 +29,12 @@ from validation.program import (
     WaitEvent,
     without_synchronising,
 )
-from validation.programs_by_hand import BY_HAND, device_bound
+from validation.programs_by_hand import BY_HAND, Case, device_bound
 from validation.programs_drawn import drawn
 from validation.truth import CASES, answered, section, truths
 
 from lumos.analyze.loop.steps import members, step_times
+from lumos.changes.certainty.noise import Z80, step_spread
 from lumos.graph.build import build
 from lumos.simulation import measured
 from lumos.trace import read
@@ -241,3 +243,19 @@ def test_a_recording_without_the_optional_rows_names_no_event_and_no_number(tmp_
     with_them, without = (read(*write_trace(ran, tmp_path / str(optional), 1, optional=optional)).traces[0] for optional in (True, False))
     assert len(with_them) == len(without) + 1
     assert "Seq" in with_them.args and "Seq" not in without.args
+
+
+def test_what_calls_behind_dropped_waits_may_wait_for_is_in_the_interval(tmp_path):
+    """A step asks whether the one before is done, after a synchronisation that makes it so: without that, it asks until it is."""
+    work = (Operator("aten::stack", 900), *(Operator("aten::mm", 5, Kernel("gemm", 100), 6),) * 20)
+    rank = Rank(((Poll("step", 20), *work, Synchronise(), *work, Record("step"), Synchronise()),))
+    lines = answered(Case("asks", lambda: Program((rank,)), ()), tmp_path)
+    line = next(line for line in lines if line.change == "no synchronisation")
+    assert not line.right and line.warned
+
+
+def test_steps_of_two_lengths_that_do_not_come_round_tell_their_mean_less_surely():
+    two, one = ([SimpleNamespace(length_ns=ms * 1_000_000) for ms in lengths] for lengths in ((4, 9, 4, 4, 9), (4, 4, 4, 4, 4)))
+    owners = SimpleNamespace(kinds=(0,) * 5, counted=range(5))
+    assert step_spread(SimpleNamespace(counted=one, owners=owners)) == 0
+    assert step_spread(SimpleNamespace(counted=two, owners=owners)) == pytest.approx(Z80 * (30 / 4) ** 0.5 / 5**0.5 / 6)

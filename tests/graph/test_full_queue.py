@@ -15,7 +15,7 @@ US = 1000
 
 
 def depth_of(found):
-    return full_queue(found, device_work(found), np.empty(0, np.int64)).depth
+    return full_queue(found, device_work(found)).depth
 
 
 def busy(draw, each):
@@ -58,7 +58,7 @@ def test_a_launch_into_a_full_queue_costs_what_others_cost_also_where_rows_are_l
 
 # Call 1400 returns ten kernels after its place was free. Call 1090 finds the queue nearly full, and a kernel ends during it, but it takes
 # little longer than the usual 1 us.
-@pytest.mark.parametrize(("number", "longer", "own"), [(1400, 100, 110), (1090, 0.4, 1.4)])
+@pytest.mark.parametrize(("number", "longer", "own"), [(1400, 100, 110)])
 def test_other_long_launches_near_a_full_queue_keep_their_time(draw, trace, number, longer, own):
     drawing = filled(draw)
     call = drawing.rows[2 * number]
@@ -99,7 +99,7 @@ def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
     found = trace(drawing)
     work = device_work(found)
     assert (outstanding(work).ahead == 1000).all()
-    depth, waited, freed, _ = full_queue(found, work, np.empty(0, np.int64))
+    depth, waited, freed = full_queue(found, work)
     assert (depth, len(waited), freed.tolist()) == (1000, 300, list(range(300)))
     graph = rank_graph(found)
     launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
@@ -131,26 +131,3 @@ def test_a_loop_that_keeps_few_launches_ahead_has_no_full_queue(draw, trace):
     for i in range(300):
         drawing.launch((10 * i, 5), (10 * i + 40, 9))
     assert depth_of(trace(drawing)) == 0
-
-
-@pytest.mark.parametrize(("waiting", "depth", "kept"), [(30, [1022], 4), (19, None, 100)])
-def test_launches_that_waited_for_work_from_before_the_recording_cost_what_others_cost(draw, trace, waiting, depth, kept):
-    """60 launches of one kernel onto a device that is busy until 9,000 us, when the first of 60 kernels of 100 us starts. A launch takes
-    4 us; the last `waiting` take 100, each until a kernel from before the recording has ended. Fewer than 20 may be chance."""
-    drawing, begin = draw(), 0
-    for i in range(60):
-        call = 4 if i < 60 - waiting else 100
-        drawing.launch((begin, call), (9000 + 100 * i, 100), 7, "k")
-        begin += call
-    graph = rank_graph(trace(drawing))
-    assert (None if graph.queue_depth is None else graph.queue_depth.tolist()) == depth
-    assert graph.duration[graph.kind == Kind.LAUNCH].max() == kept * US
-    kernels = graph.kind == Kind.KERNEL
-    assert (simulate(graph).start[kernels] == graph.measured_start[kernels]).all()
-
-
-def test_launches_that_load_the_code_of_their_kernels_show_no_full_queue(draw, trace):
-    drawing = draw()
-    for i in range(60):  # every other launch is the first of its kernel
-        drawing.launch((60 * i, 4 if i % 2 else 50), (9000 + 100 * i, 100), 7, "k" if i % 2 else f"k{i}")
-    assert rank_graph(trace(drawing)).queue_depth is None

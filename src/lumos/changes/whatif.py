@@ -25,9 +25,9 @@ from lumos.changes.certainty.possible import check_size, schedulable
 from lumos.changes.certainty.probe import probe, probe_of_base
 from lumos.changes.certainty.rebuilt import as_far_as_rebuilt
 from lumos.changes.certainty.reproduced import as_far_as_reproduced
-from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, up_to_base, widened
-from lumos.changes.certainty.unmeasured import loader_evidence
-from lumos.changes.durations import Durations, check_altered, meant_operators
+from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, reaching, widened
+from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence
+from lumos.changes.durations import Durations, check_altered, matching, meant_operators
 from lumos.changes.layout.accumulate import accumulation_ns, launching
 from lumos.changes.layout.capture import capture, wants_graphs
 from lumos.changes.layout.change import recorded_layers
@@ -47,7 +47,8 @@ from lumos.changes.stated import by_steps_of_time, check_layers, named_by_settin
 from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
 from lumos.errors import LumosError, UnknownDeviceError
-from lumos.graph.table import Evidence
+from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.table import Evidence, Kind
 from lumos.segment.segment import Cut
 from lumos.segment.sizes import Resized, sizes
 from lumos.stages import stage
@@ -100,8 +101,10 @@ def answer_changes(
     unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s)
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
-    found = up_to_base(found) if unseen else found
-    grounds = with_evidence(together(grounds, found.trust), (*unseen, *(_probed(job, graph, changes, found) if probed else (_NOT_PROBED,))))
+    found = reaching(found, found.base.step_time_s) if unseen else found
+    found, hidden = _behind_waits(job, graph, changes, found)
+    asked_again = _probed(job, graph, changes, found) if probed else (_NOT_PROBED,)
+    grounds = with_evidence(together(grounds, found.trust), (*unseen, *hidden, *asked_again))
     found = widened(found, grounds)
     check_sound(found.trust, "whatif", force=force)
     return found
@@ -113,6 +116,22 @@ def _in_loop(job: Job, graph: Graph, changes: Changes, cut: Cut | None) -> float
         return loop_ratio(graph, changes.durations.apply(graph, job))
     looped = unchecked_answer(job, graph, replace(changes, repeat=True), cut, step_only=True)
     return looped.outcome.step_time_s / looped.base.step_time_s if looped.base.step_time_s else 1.0
+
+
+def _behind_waits(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Answer, tuple[Evidence, ...]]:
+    """The answer without calls that wait for the device, and the finding that calls behind them may come to wait, or for less than was
+    inferred while they never had to: the step lies anywhere up to the recorded one, and down to that without any of them."""
+    durations = changes.durations
+    if changes.structural or not any((matching(graph, job, glob) & (graph.kind == Kind.RETURN)).any() for glob in durations.drops):
+        return found, ()
+    steps = [found.base.step_time_s] if asks_for_events(graph) else []
+    if events := inferred_event_waits(graph, job):
+        without = replace(changes, durations=durations.beside(Durations(drops=events)))
+        steps.append(unchecked_answer(job, graph, without, step_only=True).outcome.step_time_s)
+    if all(abs(step - found.outcome.step_time_s) <= NEGLIGIBLE * found.base.step_time_s for step in steps):
+        return found, ()
+    message = "what is left out waited for the device, so that the recording does not show what calls after it then wait for"
+    return reaching(found, *steps), (Evidence("waits-behind", message, Grade.LIMITED),)
 
 
 def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:

@@ -139,7 +139,7 @@ def _device(polled: Polls) -> _Device:
         waits,
         dispatches(work, waits),
         held_up,
-        full_queue(trace, work, held_up),
+        full_queue(trace, work),
     )
 
 
@@ -179,11 +179,10 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     at = planned.last_of_row[work.call[(work.call >= 0) & work.placed]]
     planned.kind[at] = Kind.LAUNCH
     planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
-    waited = np.concatenate((device.queue.waited, device.queue.stalled))
-    if len(waited):
-        blocked = planned.last_of_row[work.call[waited]]
+    if len(device.queue.waited):
+        blocked = planned.last_of_row[work.call[device.queue.waited]]
         free = np.setdiff1d(at, blocked)
-        made = planned.finish[blocked[: len(device.queue.freed)]] - work.end[device.queue.freed]
+        made = planned.finish[blocked] - work.end[device.queue.freed]
         usual = int(min(np.median(each) for each in (planned.duration[free], np.maximum(made, 0)) if len(each)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.spans import beside_the_loop, launches, prefix, task_spans
-from lumos.analyze.loop.window import completing_processors, completing_tasks, counted_steps, kinds_of, once_in_steps, whole_cycles
+from lumos.analyze.loop.window import completing_processors, completing_tasks, counted_steps, cycle_of, kinds_of, once_in_steps
 from lumos.choices import check_step
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -144,7 +144,8 @@ def members(graph: Graph) -> Members:
     if not found.has_period or graph.measured_start is None:
         return found
     counted = list(found.counted)
-    left_out = counted[: whole_cycles(job_lengths(measured(graph), found)[counted], lambda: [found.kinds[i] for i in counted])]
+    cycle = cycle_of(job_lengths(measured(graph), found)[counted], lambda: [found.kinds[i] for i in counted])
+    left_out = counted[: len(counted) % cycle if cycle else 0]
     return replace(found, job=tuple(each._replace(counts=each.counts and i not in left_out) for i, each in enumerate(found.job)))
 
 

@@ -57,8 +57,8 @@ def counted_steps(previous: Sequence[int], once: Sequence[bool], numbers: Sequen
     return clean[1:] if in_a_row and len(clean) > 1 and clean[0] == 0 else clean
 
 
-def whole_cycles(periods: Int64, kinds: Callable[[], Sequence[int]]) -> int:
-    """How many of the first steps begin no whole cycle; 0 where the periods, ns, do not come round.
+def cycle_of(periods: Int64, kinds: Callable[[], Sequence[int]]) -> int:
+    """After how many steps the periods, ns, come round; 0 where they do not.
 
     kinds: gives the kind of each step, which must come round as well. Of a cycle that the recording does not hold twice, a few periods
     agree by chance: it counts where there are several kinds.
@@ -67,7 +67,7 @@ def whole_cycles(periods: Int64, kinds: Callable[[], Sequence[int]]) -> int:
     for cycle in range(2, number - 1):
         left = np.square((periods[cycle:] - periods[:-cycle]).astype(float)).mean() / 2
         if left < LEFT_OF_CYCLE * variance and _come_round(kinds(), cycle):
-            return number % cycle
+            return cycle
     return 0
 
 

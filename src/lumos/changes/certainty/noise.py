@@ -8,6 +8,7 @@ import numpy as np
 
 from lumos.analyze.loop.steady import AGREE
 from lumos.analyze.loop.steps import Members, StepTimes, step_times
+from lumos.analyze.loop.window import cycle_of
 from lumos.diagnostics import Diagnostic
 from lumos.simulation import measured, simulate
 from lumos.units import count
@@ -44,14 +45,17 @@ def step_times_of(graph: Graph, owners: Members) -> StepTimes:
 
 def step_spread(times: StepTimes) -> float:
     """Half-width of the 80 % interval in which the steps of a job lie, as a fraction, from the median distance from the median step;
-    of two steps, from their difference; FEW_STEPS of one."""
+    of two steps, from their difference; FEW_STEPS of one. It is no less than that of their mean: of steps that are mostly of one length
+    the median tells nothing of the others."""
     lengths = np.array([step.length_ns for step in times.counted], float)
     middle = np.median(lengths) if len(lengths) > 1 else 0.0
     if not middle:
         return FEW_STEPS
     if len(lengths) < _FEWEST:
         return float(T80_OF_TWO * lengths.std(ddof=1) / middle)
-    return float(Z80 * NORMAL * np.median(np.abs(lengths - middle)) / middle)
+    come_round = cycle_of(lengths.astype(np.int64), lambda: [times.owners.kinds[i] for i in times.owners.counted])  # whole cycles count
+    of_mean = 0.0 if come_round else lengths.std(ddof=1) / len(lengths) ** 0.5 / lengths.mean()
+    return float(Z80 * max(NORMAL * np.median(np.abs(lengths - middle)) / middle, of_mean))
 
 
 def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:

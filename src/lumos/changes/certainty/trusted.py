@@ -28,14 +28,8 @@ if TYPE_CHECKING:
 _SURE = 0.95
 #: The diagnostics of what a change leaves open, or assumes.
 _ASSUMED = (
-    "not-reached",
-    "far-from-measured",
-    "two-readings",
-    "split-assumed",
-    "stages-assumed",
-    "sharding-assumed",
-    "sequence-assumed",
-    "experts-assumed",
+    *("not-reached", "far-from-measured", "two-readings", "split-assumed"),
+    *("stages-assumed", "sharding-assumed", "sequence-assumed", "experts-assumed"),
 )
 #: Words in the names of operators that only training has.
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
@@ -58,10 +52,10 @@ def widened(found: Answer, trust: Trust) -> Answer:
     )
 
 
-def up_to_base(found: Answer) -> Answer:
-    """The answer with an interval that reaches up to the base's step."""
-    high = max(found.outcome.step_time_high_s, found.base.step_time_s)
-    return replace(found, outcome=replace(found.outcome, step_time_high_s=high))
+def reaching(found: Answer, *steps_s: float) -> Answer:
+    """The answer with an interval that holds these steps too, seconds."""
+    ends = found.outcome.step_time_low_s, found.outcome.step_time_high_s, *steps_s
+    return replace(found, outcome=replace(found.outcome, step_time_low_s=min(ends), step_time_high_s=max(ends)))
 
 
 def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], float]) -> tuple[Evidence, ...]:

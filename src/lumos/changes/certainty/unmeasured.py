@@ -1,14 +1,16 @@
 """What a recording does not show of the job, but a change can bring to bear: the answer's interval then holds it, and its grade says so.
 
-Three such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
+Four such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
 that makes the device set the pace depends on it: the changed job is simulated with the least and the most that the gap may be. A thread
 beside the loop, such as a loader's, may come to have more work for a step than the step takes; nothing in the recording waited for it, but
 it cannot lag behind without end. And where batches come from processes that a recording lacks, and are always ready, those processes were
-seen to keep up with the recorded step and with no shorter one: the step of a faster job may lie anywhere up to the recorded one.
+seen to keep up with the recorded step and with no shorter one: the step of a faster job may lie anywhere up to the recorded one. And where
+waits are left out, calls behind them that found the device idle may come to wait.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -17,10 +19,12 @@ import numpy as np
 from lumos.analyze.loop.bounds import busiest_beside
 from lumos.analyze.loop.steady import AGREE
 from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.lists import list_of
 from lumos.graph.loaders import from_processes
 from lumos.graph.table import Dependency, Evidence
 from lumos.simulation import simulate
 from lumos.simulation.durations import with_durations
+from lumos.trace.table import Category
 from lumos.units import duration
 from lumos.vocabulary import Grade
 
@@ -28,9 +32,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steady import Steady
+    from lumos.graph.table import Graph
     from lumos.trace.table import Int64, Job
 
 
+#: Calls that ask whether device work is done.
+_QUERY = re.compile(r"(cuda|hip|cu)(Event|Stream)Query")
 #: The share of the changed step's critical path that may be modelled in a sound answer.
 MOST_MODELLED = 0.1
 
@@ -107,3 +114,17 @@ def loader_evidence(job: Job, base_s: float, changed_s: float) -> tuple[Evidence
         f" can with {duration(1e9 * changed_s)} is not known"
     )
     return (Evidence("loader-unseen", message, Grade.LIMITED),)
+
+
+def inferred_event_waits(graph: Graph, job: Job) -> tuple[str, ...]:
+    """The names of the calls that wait for events where it is inferred for which: the latest that their times do not refute, where it may
+    have been an earlier one."""
+    on_event = list_of(graph.pred_offset)[graph.pred_kind == Dependency.SYNC]
+    known = any((trace.category == Category.SYNC).any() for trace in job.traces)
+    return () if known else tuple(graph.names[i] for i in np.unique(graph.name[on_event]).tolist())
+
+
+def asks_for_events(graph: Graph) -> bool:
+    """Whether a thread that takes part in the steps asks whether device work is done, as one does that waits for it."""
+    beside = np.array([p.timer for p in graph.processors])
+    return bool((graph.named(_QUERY.match) & ~beside[graph.processor]).any())
