@@ -259,3 +259,7 @@ def test_steps_of_two_lengths_that_do_not_come_round_tell_their_mean_less_surely
     owners = SimpleNamespace(kinds=(0,) * 5, counted=range(5))
     assert step_spread(SimpleNamespace(counted=one, owners=owners)) == 0
     assert step_spread(SimpleNamespace(counted=two, owners=owners)) == pytest.approx(Z80 * (30 / 4) ** 0.5 / 5**0.5 / 6)
+
+
+def test_events_are_awaited_in_turn_only_where_that_explains_the_calls(tmp_path):
+    assert [line for line in answered(drawn(990017, 15)[14], tmp_path, optional=False) if not line.right] == []

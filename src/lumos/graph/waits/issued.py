@@ -21,12 +21,12 @@ from lumos.graph.waits.notes import BEFORE
 from lumos.trace.table import ABSENT, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from lumos.graph.launches import DeviceWork
 
 #: The time at which work that no event marks can be awaited: never.
 NO_TIME = np.iinfo(np.int64).max
+#: In the place of awaited work where repetitions refute all of a stream.
+REFUTED = -2
 
 
 class Issued:
@@ -72,12 +72,12 @@ class Issued:
         last = self.last_before(stream, np.where(recorded == ABSENT, called, recorded))
         return np.where((recorded == BEFORE) & (ended < last), np.where(ended >= low, ended, ABSENT), last)
 
-    def sources(self, stream: int, time: Int64, until: Int64, awaitable: Int64, *, last: bool) -> Int64 | None:
+    def sources(self, stream: int, time: Int64, until: Int64, awaitable: Int64, *, last: bool) -> Int64:
         """The work on `stream` that a repeated wait awaits, int64[k] indices; ABSENT where it was issued before the recording.
 
         time, until: int64[k], when each repetition was called, and by when the awaited work had ended. awaitable: int64[works], from
         when each piece of work can be awaited (`awaitable_from`). last: whether the last issued work can be awaited in any case.
-        None where every position is refuted.
+        REFUTED throughout where every position is.
         """
         low, high = int(self.bounds[stream]), int(self.bounds[stream + 1])
         newest = low + np.searchsorted(self.work.issued[low:high], time, "left") - 1
@@ -95,12 +95,7 @@ class Issued:
             if len(back):
                 found = newest - back[0]
                 return np.where(found >= low, found, ABSENT)
-        return None
-
-    def candidates(self, streams: Iterable[int], time: Int64, until: Int64, awaitable: Int64, *, last: bool) -> dict[int, Int64]:
-        """The same on each of some streams that the repetitions do not refute."""
-        found = {stream: self.sources(stream, time, until, awaitable, last=last) for stream in streams}
-        return {stream: work for stream, work in found.items() if work is not None}
+        return np.full(len(time), REFUTED)
 
     def in_turn(self, stream: int, time: Int64, until: Int64, awaitable: Int64, in_step: int) -> Int64 | None:
         """The work on `stream` that calls await which wait for its events in turn, int64[k] indices; ABSENT where it was issued before

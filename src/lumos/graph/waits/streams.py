@@ -21,7 +21,7 @@ import numpy as np
 
 from lumos.graph.calls import Call
 from lumos.graph.places import Ranges
-from lumos.graph.waits.issued import Issued, awaitable_from, issued_together, recurrences
+from lumos.graph.waits.issued import REFUTED, Issued, awaitable_from, issued_together, recurrences
 from lumos.graph.waits.notes import Notes, noted
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
@@ -127,9 +127,10 @@ def _source(
         if not real.any():
             continue
         nothing = False
-        others = [other for other in range(len(issued.work.streams)) if other != stream]
-        candidates = issued.candidates(others, time[real], issued.work.start[held[real]], awaitable, last=last)
-        for source in sorted(candidates.values(), key=lambda source: -int(issued.work.issued[source.max()])):
+        others = (other for other in range(len(issued.work.streams)) if other != stream)
+        candidates = [issued.sources(other, time[real], issued.work.start[held[real]], awaitable, last=last) for other in others]
+        candidates = [source for source in candidates if (source != REFUTED).all()]
+        for source in sorted(candidates, key=lambda source: -int(issued.work.issued[source.max()])):
             found = _Found(held[real], source)
             if not all(pair in known for pair in zip(found.held.tolist(), source.tolist(), strict=True)):
                 return found

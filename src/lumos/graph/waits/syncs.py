@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.waits.issued import NO_TIME, Issued, alike_places, awaitable_from
+from lumos.graph.waits.issued import NO_TIME, REFUTED, Issued, alike_places, awaitable_from
 from lumos.graph.waits.notes import noted
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
@@ -113,38 +113,37 @@ def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> _Awaite
     begin, finish = trace.start[rows], trace.start[rows] + trace.duration[rows]
     of_event = bool(calls[rows[0]] == Call.EVENT_SYNC)
     recorded = awaitable_from(trace, calls, issued) if of_event else None
-    streams, never = range(len(issued.work.streams)), np.full(len(issued.work), NO_TIME)
+    # where no event was recorded, any work may have had one behind it, but only repetitions can tell which
+    never = np.full(len(issued.work), NO_TIME)
+    any_work = issued.work.issued if of_event else never
     alike = alike_places(trace, issued.work, trace.lane[rows], begin)
-    a_step = sum(map(len, alike))
+    in_step = sum(map(len, alike))
     for places in alike:
-        found = []
-        for place in places:  # where no event was recorded, any work may have had one behind it, but only repetitions can tell which
-            any_work = issued.work.issued if of_event and len(place) > 1 else never
-            awaitable = any_work if recorded is None else recorded
-            found.append(issued.candidates(streams, begin[place], finish[place], awaitable, last=recorded is None))
-        if recorded is not None and a_step > 1:
-            for stream in streams:
-                events = issued.in_turn(stream, begin, finish, recorded, a_step)
-                for place, works in zip(places, found, strict=True):
-                    if events is not None and stream in works:  # an event from before the recording does not tell more than the place
-                        works[stream] = np.where(events[place] >= 0, events[place], works[stream])
+        events = [recorded if recorded is not None else any_work if len(place) > 1 else never for place in places]
+        best = []
+        for stream in range(len(issued.work.streams)):
+            choices = [[issued.sources(stream, begin[p], finish[p], e, last=recorded is None) for p, e in zip(places, events, strict=True)]]
+            in_turn = issued.in_turn(stream, begin, finish, recorded, in_step) if recorded is not None and in_step > 1 else None
+            if in_turn is not None:  # an event from before the recording does not tell more than the place
+                by_place = zip(places, choices[0], strict=True)
+                choices.append([np.where((in_turn[p] >= 0) & (work != REFUTED), in_turn[p], work) for p, work in by_place])
+            explained = [_explained(issued, np.concatenate(places), np.concatenate(works), begin, finish) for works in choices]
+            best.append(max(zip(explained, range(len(choices)), choices, strict=True))[::2])
         # Calls that are alike wait for one stream: the one that explains most of them, and of several the one issued to last.
-        explained = np.sum([_explained(issued, work, begin[p], finish[p]) for p, work in zip(places, found, strict=True)], axis=0)
-        for place, works in zip(places, found, strict=True):
-            ranks = [(int(explained[s]), int(issued.work.issued[work.max()]), s) for s, work in works.items() if (work >= 0).any()]
-            if ranks:
-                stream = max(ranks)[-1]
-                out.stream[place], out.work[place] = np.where(works[stream] >= 0, stream, NONE), works[stream]
+        for i, place in enumerate(places):
+            last = [(n, int(issued.work.issued[works[i].max()]), s) for s, (n, works) in enumerate(best) if (works[i] >= 0).any()]
+            if last:
+                stream = max(last)[-1]
+                work = best[stream][1][i]
+                out.stream[place], out.work[place] = np.where(work >= 0, stream, NONE), work
     return out
 
 
-def _explained(issued: Issued, works: dict[int, Int64], begin: Int64, finish: Int64) -> Int64:
-    """For every stream, how many of the calls that took long returned just after the work had ended that they may have awaited."""
-    count = np.zeros(len(issued.work.streams), np.int64)
-    for stream, work in works.items():
-        end = np.where(work >= 0, issued.work.end[work], begin)
-        count[stream] = ((finish - begin >= LONG_CALL) & (end > begin) & (finish - end <= WAKE_UP)).sum()
-    return count
+def _explained(issued: Issued, calls: Int64, work: Int64, begin: Int64, finish: Int64) -> int:
+    """How many of the calls that took long returned just after the work had ended that they may have awaited."""
+    begin, finish = begin[calls], finish[calls]
+    end = np.where(work >= 0, issued.work.end[np.maximum(work, 0)], begin)
+    return int(((finish - begin >= LONG_CALL) & (end > begin) & (finish - end <= WAKE_UP)).sum())
 
 
 class _OwnCosts(NamedTuple):
