@@ -35,11 +35,6 @@ def test_a_trace_without_device_work_has_no_unlinked_share(record):
     assert unlinked(record((Category.OPERATOR, "op", 0, 0, 1))) is None
 
 
-def test_a_launch_flow_links_too(record):
-    trace = record((Category.LAUNCH_FLOW_START, "ac2g", 0, 0, 0, {"correlation": 5}), (Category.KERNEL, "k", 1, 1, 1, {"correlation": 5}))
-    assert unlinked(trace) == 0.0
-
-
 def test_an_empty_trace_holds_nothing(record):
     found = contents(record((Category.OTHER, "x", 0, 0, 0)))
     assert (found.duration_ns, found.first_work_gap_ns, found.steps) == (0, None, ())

@@ -74,15 +74,6 @@ def test_an_id_used_twice_belongs_to_the_latest_call_before_the_work(draw, trace
     assert work.issued.tolist() == [trace(drawing).start[0], trace(drawing).start[2]]
 
 
-def test_launch_flows_stand_in_for_missing_ids(draw, trace):
-    drawing = draw().row("cuda_runtime", "cudaLaunchKernel", 0, 10).row("kernel", "k", 15, 5, 7, 0, stream=7, device=0)
-    drawing.rows += [
-        {"ph": "s", "id": 3, "pid": 1, "tid": 100, "ts": 0, "cat": "ac2g", "name": "ac2g"},
-        {"ph": "f", "id": 3, "pid": 0, "tid": 7, "ts": 15, "cat": "ac2g", "name": "ac2g", "bp": "e"},
-    ]
-    assert device_work(trace(drawing)).call.tolist() == [0]
-
-
 def test_work_launched_before_the_window_keeps_its_start_and_says_so(draw, trace):
     drawing = draw().work("kernel", "early", 0, 30, 7, 99).launch((10, 5), (31, 10))
     graph = rank_graph(trace(drawing))

@@ -95,11 +95,11 @@ def contents(trace: Trace) -> Contents:
 
 
 def unlinked(trace: Trace) -> float | None:
-    """Share of device work whose correlation id is that of no runtime call and no launch flow; None without device work."""
+    """Share of device work whose correlation id is that of no runtime call; None without device work."""
     device = np.flatnonzero(trace.is_any(*DEVICE_WORK))
     if len(device) == 0:
         return None
-    calls = trace.correlation[trace.is_any(Category.RUNTIME, Category.LAUNCH_FLOW_START)]
+    calls = trace.correlation[trace.category == Category.RUNTIME]
     linked = np.isin(trace.correlation[device], calls[calls >= 0])
     return float(1 - linked.mean())
 

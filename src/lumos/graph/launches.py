@@ -1,8 +1,7 @@
 """Device work and the runtime calls that launched it.
 
 Work and its call have the same correlation id, which is unique among the calls of one process; one call may launch
-several pieces of work (a graph launch: hundreds). Where the ids are absent, the launch flows (`ac2g` and its older
-names) say which call launched what. Work whose call has no row is called an orphan and is a task all the same.
+several pieces of work (a graph launch: hundreds). Work whose call has no row is called an orphan and is a task all the same.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.joined.collectives import is_communication
-from lumos.graph.places import Ranges
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -123,9 +121,7 @@ def _launching_calls(trace: Trace, rows: Int32) -> Int32:
     """For each row of device work the runtime call with its correlation id: the last that started before it ended."""
     calls = np.flatnonzero(trace.category == Category.RUNTIME)
     found = _latest_before(trace.correlation[calls], trace.start[calls], trace.correlation[rows], trace.start[rows] + trace.duration[rows])
-    out = np.where(found >= 0, calls[found], ABSENT).astype(np.int32) if len(calls) else np.full(len(rows), ABSENT, np.int32)
-    missing = np.flatnonzero(out == ABSENT)
-    return _through_flows(trace, rows, out, missing, calls) if len(missing) else out
+    return np.where(found >= 0, calls[found], ABSENT).astype(np.int32) if len(calls) else np.full(len(rows), ABSENT, np.int32)
 
 
 def _latest_before(key: Int64, time: Int64, wanted_key: Int64, wanted_time: Int64) -> Int64:
@@ -142,24 +138,3 @@ def _latest_before(key: Int64, time: Int64, wanted_key: Int64, wanted_time: Int6
         at[i] += max(int(np.searchsorted(sorted_time[low[i] : high[i]], wanted_time[i], "right")) - 1, 0)
     present = (high > low) & (wanted_key != ABSENT)
     return np.where(present, order[np.minimum(at, len(order) - 1)], -1)
-
-
-def _through_flows(trace: Trace, rows: Int32, out: Int32, missing: Int64, calls: Int64) -> Int32:
-    """Fill in missing calls by launch flows: a flow starts inside its call, on the call's lane, and ends where the work starts."""
-    flow_ends = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_END)
-    starts = np.flatnonzero(trace.category == Category.LAUNCH_FLOW_START)
-    if not len(flow_ends) or not len(starts):
-        return out
-    at_work = _latest_before(
-        trace.start[flow_ends],
-        trace.lane[flow_ends].astype(np.int64),
-        trace.start[rows[missing]],
-        trace.lane[rows[missing]].astype(np.int64),
-    )
-    same_lane = (at_work >= 0) & (trace.lane[flow_ends[at_work]] == trace.lane[rows[missing]])
-    flow = np.where(same_lane, trace.correlation[flow_ends[at_work]], ABSENT)
-    source = _latest_before(trace.correlation[starts], trace.start[starts], flow, trace.start[rows[missing]])
-    known = np.flatnonzero(source >= 0)
-    begun = starts[source[known]]
-    out[missing[known]] = Ranges(trace, calls).at(trace.lane[begun], trace.start[begun])
-    return out
