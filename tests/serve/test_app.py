@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import lumos
+from lumos.arguments import declared
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
 from lumos.changes.settings import SETTINGS
 from lumos.changes.whatif import answer_changes
+from lumos.changes.words import ChangeWords
 from lumos.cli import load
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
@@ -163,8 +165,8 @@ def test_the_settings_are_those_of_the_command_line(explorer):
 
 def test_the_api_takes_the_words_of_the_command_line_and_no_others(explorer):
     asked = explorer.ask("/openapi.json").json["components"]["schemas"]["ChangesAsked"]
-    verb = {option.name for option in load("whatif").params}
-    assert {"assigned" if word == "set" else word for word in asked["properties"]} <= verb and asked["additionalProperties"] is False
+    assert set(asked["properties"]) == {"set", *declared(ChangeWords)} - {*SETTINGS} and asked["additionalProperties"] is False
+    assert {*asked["properties"]} - {"set"} <= {option.name for option in load("whatif").params}
     assert all(key in asked["properties"]["set"]["description"] for key in SETTINGS)
 
 

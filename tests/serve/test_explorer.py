@@ -124,6 +124,7 @@ def test_scenarios_are_listed_together(opened, explorer):
         assert scenario["name"] in cells
         assert f"{scenario['answer']['step_time_s'] * 1e3:.1f} ms" in cells
     assert opened.run("document.querySelectorAll('#bench td b').length") == 0
+    assert opened.run("[...document.querySelectorAll('th')].filter(t => !t.textContent.trim()).length") == 0
 
 
 def test_the_timeline_zooms_and_shows_another_step(opened):

@@ -18,8 +18,10 @@ from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
+from lumos.arguments import declared
 from lumos.changes.changes import Changes
 from lumos.changes.settings import SETTINGS, Setting, in_words
+from lumos.changes.words import ChangeWords
 from lumos.cost.cluster import cluster_names
 from lumos.errors import LumosError, QuestionError, UsageError
 from lumos.reports.page.html import json_text, modules, page, plotly_source, static
@@ -52,19 +54,27 @@ _Texts = Annotated[list[Annotated[str, Field(min_length=1, max_length=_MOST_CHAR
 _Cluster = Annotated[str | None, Field(max_length=100)]
 
 
+def _said(word: str) -> str:
+    """What a word means, as the command line and Python say it."""
+    _, term = declared(ChangeWords)[word]
+    return f"{term.shown}: {term.text}" if term.shown else term.text
+
+
 class ChangesAsked(BaseModel):
     """Changes of a job, in the words of `lumos whatif`. They are applied in this order: set, drop, fuse, scale, rank_slowdown."""
 
     model_config = ConfigDict(extra="forbid")
     set: _Texts = Field(default=[], description=f"KEY=VALUE: {in_words()}")
-    base: _Texts = Field(default=[], description="KEY=VALUE: what was recorded of a setting, a number or the name of a candidate")
-    scale: _Texts = Field(default=[], description="GLOB=F: multiply the time of matching tasks; F: peers, steps, usual for equal work")
-    drop: _Texts = Field(default=[], description="GLOB: leave tasks out, with their launches")
-    fuse: _Texts = Field(default=[], description="GLOB: make one kernel of neighbouring kernels")
-    rank_slowdown: _Texts = Field(default=[], description="RANK=F: multiply all work of a rank")
-    network: _Texts = Field(default=[], description="bandwidth=x2, latency=x0.5")
-    cluster: _Cluster = Field(default=None, description="run it there instead: a name of lumos clusters")
-    base_cluster: _Cluster = Field(default=None, description="where the job was recorded: a name of lumos clusters")
+    base: _Texts = Field(default=[], description=_said("base"))
+    scale: _Texts = Field(default=[], description=_said("scale"))
+    drop: _Texts = Field(default=[], description=_said("drop"))
+    fuse: _Texts = Field(default=[], description=_said("fuse"))
+    rank_slowdown: _Texts = Field(default=[], description=_said("rank_slowdown"))
+    network: _Texts = Field(default=[], description=_said("network"))
+    cluster: _Cluster = Field(default=None, description=_said("cluster"))
+    base_cluster: _Cluster = Field(default=None, description=_said("base_cluster"))
+    repeat: bool = Field(default=False, description=_said("repeat"))
+    host_factor: float | None = Field(default=None, description=_said("host_factor"))
 
     def changes(self) -> Changes:
         """The changes as `whatif` takes them. Raises UsageError for a wrong word or an unknown cluster; no path of a file is accepted."""

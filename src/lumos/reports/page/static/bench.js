@@ -7,7 +7,9 @@ import { bytes, duration, percent, seconds } from "lumos/format.js";
 import { moved, outcome } from "lumos/parts.js";
 import { PARTS } from "lumos/theme.js";
 
-const KINDS = [["scale", "scale by name"], ["drop", "drop"], ["fuse", "fuse neighbours"], ["rank_slowdown", "slow a rank"], ["set", "plan or model"], ["network", "network"]];
+const KINDS = [["scale", "scale by name"], ["drop", "drop"], ["fuse", "fuse neighbours"], ["rank_slowdown", "slow a rank"], ["set", "plan or model"], ["network", "network"], ["base", "was recorded"]];
+// What work may take the time of, in place of a factor.
+const LIKE = ["peers", "steps", "usual"];
 const PAUSE_MS = 350;
 
 // doc: the report's document; names: of /api/names; settings: of /api/settings (by key {kind, words, least, most, help, valid_for}). Returns {element, set(changes)}.
@@ -77,7 +79,7 @@ export function bench(doc, names, settings) {
   }
 
   function row(change) {
-    const what = { rank_slowdown: `rank ${change.name} slower`, set: change.name }[change.kind] ?? `${change.kind} ${change.name}`;
+    const what = { rank_slowdown: `rank ${change.name} slower`, set: change.name, base: `${change.name} was` }[change.kind] ?? `${change.kind} ${change.name}`;
     const remove = el("button", { type: "button", "aria-label": `remove: ${what}`, onclick: () => { changes = changes.filter((c) => c !== change); render(); turn(); } }, "×");
     const out = el("div", { class: "change" }, el("div", { class: "what" }, what), remove);
     if (change.kind === "set") {
@@ -90,6 +92,14 @@ export function bench(doc, names, settings) {
       return out;
     }
     if (change.value === undefined) return out;
+    if (change.kind === "base" || LIKE.includes(change.value)) {
+      const choices = change.kind === "base" ? null : LIKE;
+      const input = choices ? el("select", {}, ...choices.map((v) => el("option", { value: v, selected: v === change.value }, v))) : el("input", { value: change.value });
+      input.setAttribute("aria-label", what);
+      input.addEventListener("change", () => { change.value = input.value.trim(); turn(); });
+      out.append(input);
+      return out;
+    }
     const set = (value) => {
       if (!Number.isFinite(value) || value < 0) return;
       change.value = value;
@@ -115,19 +125,21 @@ export function bench(doc, names, settings) {
 
   function adder() {
     const options = el("datalist", { id: "names" }, ...names.map((n) => el("option", { value: escapeGlob(n.name) }, `${n.class}, ${duration(n.time_ns)}`)));
-    const kind = el("select", { "aria-label": "kind of change", onchange: () => { glob.hidden = ["rank_slowdown", "set", "network"].includes(kind.value); rank.hidden = kind.value !== "rank_slowdown"; key.hidden = kind.value !== "set"; link.hidden = kind.value !== "network"; } }, ...KINDS.map(([v, t]) => el("option", { value: v }, t)));
+    const kind = el("select", { "aria-label": "kind of change", onchange: () => { glob.hidden = ["rank_slowdown", "set", "base", "network"].includes(kind.value); rank.hidden = kind.value !== "rank_slowdown"; key.hidden = !["set", "base"].includes(kind.value); like.hidden = kind.value !== "scale"; link.hidden = kind.value !== "network"; } }, ...KINDS.map(([v, t]) => el("option", { value: v }, t)));
     const glob = el("input", { list: "names", placeholder: "name or pattern, e.g. *gemm*", "aria-label": "name or pattern", size: "26" });
     const rank = el("select", { "aria-label": "rank", hidden: true }, ...doc.classes.ranks.map((r) => el("option", { value: r }, `rank ${r}`)));
     const key = el("select", { "aria-label": "setting", hidden: true }, ...Object.entries(settings.settings).map(([k, s]) => el("option", { value: k, title: s.help }, k)));
     const link = el("select", { "aria-label": "of the network", hidden: true }, ...["bandwidth", "latency"].map((k) => el("option", { value: k }, k)));
+    const like = el("select", { "aria-label": "by what" }, el("option", { value: "" }, "by a factor"), ...LIKE.map((v) => el("option", { value: v }, `as ${v}`)));
     const form = el("form", { class: "bar", onsubmit: (e) => {
       e.preventDefault();
       if (kind.value === "rank_slowdown") add({ kind: "rank_slowdown", name: rank.value, value: 1.2 });
       else if (kind.value === "set") add({ kind: "set", name: key.value, value: settings.settings[key.value].words[0] ?? known(key.value) });
+      else if (kind.value === "base") add({ kind: "base", name: key.value, value: String(known(key.value)) });
       else if (kind.value === "network") add({ kind: "network", name: link.value, value: link.value === "bandwidth" ? 2 : 0.5 });
-      else if (glob.value.trim()) add({ kind: kind.value, name: glob.value.trim(), ...(kind.value === "scale" ? { value: 0.5 } : {}) });
+      else if (glob.value.trim()) add({ kind: kind.value, name: glob.value.trim(), ...(kind.value === "scale" ? { value: like.value || 0.5 } : {}) });
       glob.value = "";
-    } }, kind, glob, rank, key, link, el("button", {}, "add"), options);
+    } }, kind, glob, like, rank, key, link, el("button", {}, "add"), options);
     const quick = names.slice(0, 6).map((n) => el("button", { type: "button", title: n.name, onclick: () => add({ kind: "scale", name: escapeGlob(n.name), value: 0.8 }) }, n.name.length > 34 ? `${n.name.slice(0, 33)}…` : n.name));
     return [form, el("div", { class: "bar" }, el("span", { class: "hint" }, "most time:"), ...quick)];
   }
@@ -159,7 +171,7 @@ export function bench(doc, names, settings) {
     [recordedOn.value, runOn.value] = [wanted.base_cluster ?? "", wanted.cluster ?? ""];
     changes = KINDS.flatMap(([kind]) => (wanted[kind] ?? []).map((text) => {
       const at = ["drop", "fuse"].includes(kind) ? -1 : text.lastIndexOf("="), value = text.slice(at + 1);
-      return at < 0 ? { kind, name: text } : { kind, name: text.slice(0, at), value: kind === "set" ? value : Number(value.replace(/^x/, "")) };
+      return at < 0 ? { kind, name: text } : { kind, name: text.slice(0, at), value: ["set", "base"].includes(kind) || LIKE.includes(value) ? value : Number(value.replace(/^x/, "")) };
     }));
     render();
     turn();

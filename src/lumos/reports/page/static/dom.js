@@ -14,7 +14,8 @@ export function el(tag, attributes = {}, ...children) {
 
 // A table. columns: [{title, text (left-aligned)}], rows: arrays of strings, nodes or {value, class}.
 export function table(caption, columns, rows) {
-  const head = columns.map((c) => el("th", { class: c.text ? "text" : null, scope: "col" }, c.title));
+  // A column without a title, such as one of buttons, is headed by a plain cell: a header without text is none for a screen reader.
+  const head = columns.map((c) => (c.title ? el("th", { class: c.text ? "text" : null, scope: "col" }, c.title) : el("td")));
   const body = rows.map((row) =>
     el("tr", {}, ...row.map((cell, i) => {
       const { value, class: kind } = cell !== null && typeof cell === "object" && "value" in cell ? cell : { value: cell };
