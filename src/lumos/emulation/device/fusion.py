@@ -26,12 +26,14 @@ if TYPE_CHECKING:
 
 
 def compiled(process: Process) -> dict[int, int]:
-    """The region of every operator that belongs to a compiled function or to its backward pass: its own, or that of what it calls."""
+    """The region of every operator that belongs to a compiled function or to its backward pass: its own, or that of what it calls or is
+    called by."""
     found = {i: each.region for i, each in enumerate(process.operators) if each.region >= 0}
-    for i, around in enclosed((each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators)) if found else ():
+    nested = list(enclosed((each.thread, each.begin, each.end, i) for i, each in enumerate(process.operators))) if found else []
+    for i, around in nested:
         if i in found:
             found |= {other: found[i] for other in around if other not in found}
-    return found
+    return found | {i: found[around[-1]] for i, around in nested if i not in found and around and around[-1] in found}
 
 
 #: Classes of kernels that are fused, the one that a kernel of several takes first.
