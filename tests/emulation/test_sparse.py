@@ -15,8 +15,8 @@ SCRIPT = """
         rows = torch.ones(6, 3, dtype=torch.long).cuda()
         (table(rows[:4]).sum() + table(rows[4:]).sum() + bag(rows).sum() + torch.sparse.mm(matrix, weight).sum()).backward()
         gradient = table.weight.grad
-        assert gradient.is_sparse and gradient.shape == (99, 8) and not gradient.is_coalesced()
-        assert gradient._values().shape == (18, 8) and gradient.coalesce()._nnz() == 18 and gradient.to_dense().shape == (99, 8)
+        assert gradient.is_sparse and not gradient.is_coalesced() and gradient._values().shape == (18, 8)
+        assert gradient.shape == gradient.to_dense().shape == (99, 8) and gradient.coalesce()._nnz() == 18
         second.step()
         first.step()
 """

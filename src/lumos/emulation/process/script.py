@@ -91,7 +91,7 @@ _REMEDIES = {
 _WORDS = {
     "shape_env must not be None": "NestedTensor",
     **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "environment variable RANK expected"), "Launcher"),
-    "no fake impl": "UnsupportedOperatorException",
+    "no fake impl": "UnsupportedOperatorException", "CUDA driver version is insufficient": "NotImplementedError",
     "makes no connection": "ConnectionRefusedError", "No module named": "ModuleNotFoundError",
 }
 #: How torch says that a device has no room.
