@@ -10,11 +10,12 @@ import pytest
 import lumos
 from lumos.arguments import declared
 from lumos.changes.changes import Changes
-from lumos.changes.durations import Durations
+from lumos.changes.durations import Durations, Scale
 from lumos.changes.settings import SETTINGS
 from lumos.changes.whatif import answer_changes
 from lumos.changes.words import ChangeWords
 from lumos.cli import load
+from lumos.serve.session import command_line, python_code
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
 
@@ -57,9 +58,7 @@ def test_the_equivalent_python_answers_the_same(explorer, capsys):
 def test_the_equivalent_python_names_every_change():
     import ast
 
-    from lumos.changes.durations import Durations, Scale
     from lumos.changes.facade import changes_of
-    from lumos.serve.session import python_code
 
     durations = Durations((Scale("a'b", 0.5),), ("x",), ("y", "z"), ((3, 1.5),))
     base = {"seq": "8@mm.0", "tp": "1"}
@@ -128,9 +127,6 @@ def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
 
 
 def test_every_change_is_in_its_command_line():
-    from lumos.changes.durations import Scale
-    from lumos.serve.session import command_line
-
     durations = Durations((Scale("a", 2),), ("b",), ("c",), ((1, 1.5),))
     changes = Changes({"layers": "8"}, durations, "a100", "h100", ("bandwidth=x2",))
     assert command_line(["out"], changes) == (

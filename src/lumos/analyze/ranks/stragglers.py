@@ -16,7 +16,7 @@ Figures are means over the steps of the job that count (`analyze.loop.window`): 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,15 +58,6 @@ class StragglerShare:
     communication, for a class without waiting. slowdown: of the ideal step, if only this one kept its times. worth_ns: how
     much time its ideal times would save in a step.
     """
-
-    work_ns: int
-    ideal_work_ns: int
-    slowdown: float
-    worth_ns: int
-
-
-class _Figures(NamedTuple):
-    """The fields of a `StragglerShare`."""
 
     work_ns: int
     ideal_work_ns: int
@@ -195,13 +186,13 @@ def _shares(
     best, steps = trial.best, trial.steps.number
     differs = graph.duration != best
 
-    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> _Figures:
+    def share(tasks: NDArray[np.bool_], works: NDArray[np.bool_] | None = None) -> tuple[int, int, float, int]:
         works = tasks if works is None else tasks & works
         taken, least = int(graph.duration[works].sum() / steps), int(best[works].sum() / steps)
         if not (tasks & differs).any():
-            return _Figures(taken, least, 1.0, 0)
+            return taken, least, 1.0, 0
         alone, without = trial.step(np.where(tasks, graph.duration, best)), trial.step(np.where(tasks, best, graph.duration))
-        return _Figures(taken, least, alone / trial.ideal, round(trial.base - without))
+        return taken, least, alone / trial.ideal, round(trial.base - without)
 
     stage, label = classes.stage, classes.label
     stage_of = [None] * len(graph.ranks) if stage is None else stage.tolist()
