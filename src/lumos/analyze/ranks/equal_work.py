@@ -73,6 +73,7 @@ def _usual(graph: Graph, job: Job, on_device: NDArray[np.bool_]) -> Int64:
     """The durations without stalls: a piece of an operator's own time on the CPU takes the median over the job where it is STALLED times
     that. Compared are the first, and the later, pieces of runs with the same shapes; without shapes none are."""
     own = (graph.kind == Kind.OPERATOR) & (graph.event >= 0) & ~on_device
+    own[graph.unclaimed_wait_task] = False  # what looks like a wait for the device is no stall
     shape, texts = np.zeros(len(graph), np.int64), {"": 0}
     for position, trace in enumerate(job.traces):
         tasks = np.flatnonzero(own & (graph.position_of_task == position))
