@@ -9,7 +9,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -96,7 +95,7 @@ class Processes:
 
     def _start(self, settings: EmulationSettings) -> subprocess.Popen[bytes]:
         variables = {**os.environ, **settings.environment(), "PYTHONPATH": startup_path()}
-        said = sys.stderr.fileno() if settings.rank == 0 else subprocess.DEVNULL
+        said = 2 if settings.rank == 0 else subprocess.DEVNULL  # a notebook has put something else in the place of sys.stderr
         with self._lock:
             if self._ended:
                 raise LumosError(f"rank {settings.rank}: not run, because the job has ended")
