@@ -11,8 +11,6 @@ import pytest
 
 FOLDER = Path(__file__).resolve().parents[1] / "examples" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
-#: The most bytes of a notebook.
-LARGEST = 60_000
 
 #: What must be true of the names that a notebook leaves behind.
 PROMISED = {
@@ -61,7 +59,7 @@ def test_a_notebook_is_stored_small_with_what_it_shows_and_no_path_of_a_machine(
     html = ["".join(output.get("data", {}).get("text/html", "")) for cell in code(path) for output in cell["outputs"]]
     assert any("<svg" in shown or "<div" in shown for shown in html)
     text = path.read_text(encoding="utf-8")
-    assert len(text) < LARGEST and str(FOLDER.parents[1]) not in text and "/tmp" not in text
+    assert len(text) < 60_000 and str(FOLDER.parents[1]) not in text and "/tmp" not in text
 
 
 @pytest.mark.parametrize("path", [pytest.param(p, id=p.stem, marks=[pytest.mark.slow] if p.stem == "no_gpu" else []) for p in NOTEBOOKS])

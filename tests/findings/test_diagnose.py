@@ -151,7 +151,7 @@ def test_devices_that_wait_for_the_cpu(job, gpu):
     assert 700 * US < found.worth_s < 820 * US
 
 
-def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job):
+def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job, gpu):
     """One step: a call of 2000 µs, which sets the device up, and 60 operators of 10 µs with kernels of 3 µs."""
     rank = Rank()
     rank.step(0, 0, 2620)
@@ -164,6 +164,7 @@ def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job):
     (found,) = lumos.diagnose(job(rank)).findings
     assert (found.code, found.where.task, found.worth_s) == (FindingCode.LONG_CALL, "aten::empty", pytest.approx(2000 * US))
     assert "record later steps" in found.fix
+    assert first(job(gpu(steps=1, time=3))).code == FindingCode.LAUNCH_BOUND  # many short pieces of one name are no long one
 
 
 def test_a_cpu_that_gets_too_little_of_its_processor(job, cpu):

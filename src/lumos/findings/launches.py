@@ -99,16 +99,16 @@ def _long_call(case: Case) -> Priced | None:
         longest[own[np.argmax(graph.duration[own])] if len(own) else []] = True
     worst = int(np.argmax(np.where(longest, graph.duration, 0)))
     price, most = (case.ask({"scale": {f"cpu:{of}": 0}}) for of in (escape(str(graph.names[graph.name[worst]])), "*"))
-    if price is None or (most is not None and 2 * price.worth_s < most.worth_s):
-        return None
+    took_ns = int(graph.duration[longest].max())
+    if price is None or 1e9 * price.worth_s > 2 * took_ns or (most is not None and 2 * price.worth_s < most.worth_s):
+        return None  # the second: what many pieces of its name do
     place = case.at_longest(longest)
-    took = duration(int(graph.duration[longest].max()))
     return case.finding(
         FindingCode.LONG_CALL,
         f"the devices wait for one long piece of CPU work: {place.task}",
         place,
         price,
-        evidence=f"it takes {took}; all other work of the CPU holds the devices up for less",
+        evidence=f"it takes {duration(took_ns)}; all other work of the CPU holds the devices up for less",
         fix="record later steps if only the first has it; else move it out of the step",
     )
 
