@@ -54,7 +54,7 @@ def main() -> int:
             "Exported jobs as a simulator runs them: one node of each sort a rank at a time, communication at the prices of the written"
             " network. work: compute nodes on devices with known operations or bytes. roofline: compute too, at the peak rate and bandwidth"
             " of the cluster.",
-            markdown_table(("job", "form", "work", "replayed", "simulated", "roofline"), list(_jobs(traces, Path(scratch)))),
+            markdown_table(("job", "work", "replayed", "simulated", "roofline"), list(_jobs(traces, Path(scratch)))),
         ]
     write_result("validation/results/chakra-sets.md", "\n\n".join(parts))
     return 0
@@ -105,14 +105,9 @@ def _jobs(traces: Path, scratch: Path) -> Iterator[tuple[str, ...]]:
         ("GPT-3 1.3B, 4 ranks, predicted", predicted, "h100"),
     )
     for number, (name, source, cluster) in enumerate(rows):
-        for form in ("kernels", "device"):
-            written = [
-                lumos.chakra.export(
-                    source, scratch / f"{number}-{form}-{roof}", astra_sim=True, cluster=cluster, device=form == "device", roofline=roof
-                )
-                for roof in (False, True)
-            ]
-            yield name, form, *_figures(*written)
+        folders = {roof: scratch / f"{number}-{roof}" for roof in (False, True)}
+        written = [lumos.chakra.export(source, to, astra_sim=True, cluster=cluster, roofline=roof) for roof, to in folders.items()]
+        yield name, *_figures(*written)
 
 
 def _figures(plain: Exported, roofline: Exported) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ def test_wrong_usage(run: Any, stages: Path, tmp_path: Path, arguments: tuple[st
 
 
 def test_a_job_of_the_command_line_comes_back(run: Any, tmp_path: Path) -> None:
-    assert run("export", EXAMPLE, "-o", tmp_path / "a", "--device", "--astra-sim")[0] == 0
+    assert run("export", EXAMPLE, "-o", tmp_path / "a", "--astra-sim")[0] == 0
     assert run("check", tmp_path / "a")[0] == 0
 
 

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.chakra.astra_sim import Compute, Roof, files, roof, with_idle_rank
-from lumos.chakra.device_only import device_only
 from lumos.chakra.issue_order import ordered
 from lumos.chakra.lower import lower
 from lumos.chakra.play import as_run, of_roofline, play
@@ -63,7 +62,6 @@ def export_graph(
     folder: Path,
     *,
     amounts: Amounts | None = None,
-    device: bool = False,
     exact_ns: bool = False,
     astra_sim: bool = False,
     roofline: bool = False,
@@ -72,17 +70,14 @@ def export_graph(
 ) -> Exported:
     """Write a graph, whether measured, changed or assembled, as `job.R.et` and groups.json.
 
-    amounts: what its tasks compute and move. device: write device work and
-    communication alone, with the CPU's time as delays between them. exact_ns: keep nanoseconds (see `write`). astra_sim: write also
-    sys.json, net.yml (of `cluster`), mem.json and a README, and give communication the order that it needs. roofline: let the simulator
-    price compute by operations and bytes. origin: of a job that no device ran. Raises UsageError for `roofline` without `astra_sim` and a
-    cluster, or with `exact_ns`; GraphError where the graph has no schedule, LumosError where the folder cannot be written.
+    amounts: what its tasks compute and move. exact_ns: keep nanoseconds (see `write`). astra_sim: write also sys.json, net.yml (of
+    `cluster`), mem.json and a README, and give communication the order that it needs. roofline: let the simulator price compute by
+    operations and bytes. origin: of a job that no device ran. Raises UsageError for `roofline` without `astra_sim` and a cluster, or with
+    `exact_ns`; GraphError where the graph has no schedule, LumosError where the folder cannot be written.
     """
     if roofline and (cluster is None or exact_ns or not astra_sim):
         raise UsageError("--roofline prices compute on a cluster: give --astra-sim and --cluster, and not --exact-ns")
     workload = lower(graph, amounts)
-    if device:
-        workload = device_only(workload)
     extra: dict[str, str] = {}
     notes: list[Diagnostic] = []
     known = len(of_roofline(workload))

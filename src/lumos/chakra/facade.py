@@ -53,15 +53,14 @@ def export(
     cluster: str | None = None,
     roofline: bool = False,
     exact_ns: bool = False,
-    device: bool = False,
     repair: bool = False,
 ) -> Exported:
     """Write a job's graph into the folder `output`: one .et file per rank, and the communicators.
 
     astra_sim: also write the files that ASTRA-sim needs to run it. cluster: the cluster that these describe (a name or a .toml file), that
     of the recorded device otherwise. roofline: let the simulator price compute by its operations and bytes. exact_ns: keep nanoseconds.
-    device: write device work and communication alone. Raises UsageError
-    for options that contradict each other, GraphError where the job has no schedule, LumosError where the folder cannot be written.
+    Raises UsageError for options that contradict each other, GraphError where the job has no schedule, LumosError where the folder cannot
+    be written.
     """
     described, notes = None if cluster is None else load_cluster(cluster), tuple[Diagnostic, ...]()
     amounts, origin = None, None
@@ -77,7 +76,7 @@ def export(
                 described = cluster_of(recorded.traces[0], "--cluster")
                 text = f"no cluster was named: the simulator's files describe {described.name}, which has the device that the traces name"
                 notes = (Diagnostic("cluster-by-device", text),)
-    options: ExportOptions = {"device": device, "exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
+    options: ExportOptions = {"exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
     found = export_graph(graph, Path(output), amounts=amounts, cluster=described, origin=origin, **options)
     return replace(found, diagnostics=(*found.diagnostics, *notes))
 
@@ -85,7 +84,6 @@ def export(
 class ExportOptions(TypedDict, total=False):
     """What `export_graph` may be asked for besides a cluster."""
 
-    device: bool
     exact_ns: bool
     astra_sim: bool
     roofline: bool

@@ -27,7 +27,6 @@ def export_(
     astra_sim: AstraSim = False,
     cluster: Cluster = None,
     exact_ns: ExactNs = False,
-    device: Annotated[bool, typer.Option("--device", help="Write device work and communication; the CPU's time as delays.")] = False,
     roofline: Annotated[bool, typer.Option("--roofline", help="Let the simulator price compute by operations and bytes.")] = False,
     repair: Repair = False,
     json: Json = False,
@@ -39,7 +38,7 @@ def export_(
 
     keep_inputs(paths, output)
     job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
-    result = export(job, output, astra_sim=astra_sim, cluster=cluster, roofline=roofline, exact_ns=exact_ns, device=device)
+    result = export(job, output, astra_sim=astra_sim, cluster=cluster, roofline=roofline, exact_ns=exact_ns)
     if json:
         write_json(result)
         return

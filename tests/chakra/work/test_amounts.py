@@ -80,12 +80,11 @@ def nodes_of(file: Path) -> dict[str, Any]:
     return {placed.node.name.removeprefix("COMP_NODE_"): placed.node for placed in stream(file)[1]}
 
 
-@pytest.mark.parametrize("form", [{}, {"device": True}])
-def test_every_form_of_a_set_has_them_and_keeps_them(profiled: Path, tmp_path: Path, form: dict[str, bool]) -> None:
+def test_a_set_has_them_and_keeps_them(profiled: Path, tmp_path: Path) -> None:
     first, second = tmp_path / "a", tmp_path / "b"
-    written = lumos.chakra.export(profiled, first, **form)
+    written = lumos.chakra.export(profiled, first)
     assert (written.work, written.compute) == (3, 4)
-    assert lumos.chakra.export(first, second, **form).work == 3  # a set says it itself
+    assert lumos.chakra.export(first, second).work == 3  # a set says it itself
     for folder in (first, second):
         node = nodes_of(folder / "job.0.et")["kernel 1"]
         assert (node.value("num_ops"), node.value("tensor_size"), node.inputs.shapes) == (96, 168, "[[8,4],[4,2]]")
