@@ -155,8 +155,8 @@ OF_A_RUN = (lumos.breakdown, lumos.critical_path, lumos.slack, lumos.utilization
 @pytest.mark.parametrize(
     "function",
     [
-        *OF_A_RUN, lumos.diagnose, lumos.inspect, lumos.memory, lumos.probes, lumos.replay, lumos.simulate, lumos.stragglers, lumos.trust,
-        lambda job: lumos.whatif(job, drop="aten::mm"), lambda job: lumos.compare(job, EXAMPLE),
+        *OF_A_RUN, lumos.build, lumos.diagnose, lumos.inspect, lumos.memory, lumos.probes, lumos.replay, lumos.simulate, lumos.stragglers,
+        lumos.trust, lambda job: lumos.whatif(job, drop="aten::mm"), lambda job: lumos.compare(job, EXAMPLE),
     ],
 )  # fmt: skip
 def test_a_verb_takes_a_path_files_a_job_a_graph_or_a_timeline(function, forms):

@@ -158,8 +158,9 @@ def checked(function: Callable[..., _Result], package: str) -> Callable[..., _Re
             for value in given if several else (given,):
                 if name not in allowed or isinstance(value, allowed[name]):
                     continue
-                if _is_job(value) and (noun := next((c.__name__ for c in allowed[name] if c.__name__ in _MADE), None)):
-                    bound.arguments[name] = _made(noun, value, bound)
+                noun = next((c.__name__ for c in allowed[name] if c.__name__ in _MADE), None) if _is_job(value) else None
+                if noun and (made := _made(noun, value, bound)) is not None:
+                    bound.arguments[name] = made
                     continue
                 each = "; give each as an argument of its own" if several else ""
                 raise UsageError(f"{package}.{function.__name__}: {name} = {_shown(value)} is no {_wanted(allowed[name])}{each}")
@@ -179,7 +180,7 @@ def checked(function: Callable[..., _Result], package: str) -> Callable[..., _Re
 
 
 #: Nouns that are made of a job, and from what the functions of Lumos make them.
-_MADE = {"Graph": "Job", "Timeline": "Graph"}
+_MADE = {"Job": "", "Graph": "Job", "Timeline": "Graph"}
 
 
 def _is_job(value: object) -> bool:
@@ -189,10 +190,12 @@ def _is_job(value: object) -> bool:
 
 
 def _made(noun: str, value: Any, bound: inspect.BoundArguments) -> Any:
-    """A noun, made of what was given for it. A job that is read on the way serves a parameter `job` that is still open."""
+    """A noun, made of what was given for it; None where that is of no recording. A job that is read serves a parameter `job` too."""
     lumos: Any = sys.modules["lumos"]
     if isinstance(value, getattr(lumos, noun)):
         return value
+    if noun == "Job" and isinstance(value, (lumos.Graph, lumos.Timeline)):
+        return value.job
     if noun == "Job":
         return lumos.read(*((value,) if isinstance(value, str | os.PathLike) else value))
     if isinstance(value, lumos.Timeline):

@@ -18,7 +18,7 @@ from lumos.cost.fitting.calibrate import fit_tables, read_table
 from lumos.cost.from_trace import ClassRatio, accelerator_of, calibrated, class_ratios
 from lumos.errors import UsageError
 from lumos.result import Shown, plain
-from lumos.trace.source import Source, are_paths, as_job, keep_inputs, paths_of
+from lumos.trace.source import Source, as_job, keep_inputs, paths_of
 
 if TYPE_CHECKING:
     import os
@@ -80,7 +80,7 @@ def calibrate(source: Source, *, output: str | os.PathLike[str] | None = None, o
     Raises UsageError for tables and traces together, LumosError where a table cannot be used or the device of a trace is not known.
     """
     keep_inputs(source, output)
-    paths = paths_of(source) if are_paths(source) else ()
+    paths = paths_of(source)
     tables = [path.endswith(".csv") for path in paths]
     if any(tables) and not all(tables):
         raise UsageError("calibrate takes CSV tables or traces, not both at once")

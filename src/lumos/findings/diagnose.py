@@ -21,7 +21,8 @@ from lumos.findings.waits import blocking_findings
 from lumos.graph.build import build
 from lumos.scripted.facade import task_origins
 from lumos.stages import stage
-from lumos.trace.source import are_paths, as_job, paths_of
+from lumos.trace.source import OfJob, as_job, paths_of
+from lumos.trace.table import Job
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.scripted.origin import TaskOrigins
     from lumos.trace.source import Source
-    from lumos.trace.table import Job
 
 
 def diagnose(
@@ -46,7 +46,7 @@ def diagnose(
     """
     read = as_job(job, repair=repair)
     built = build(read) if graph is None else graph
-    paths = paths_of(job) if are_paths(job) else named_paths(read)
+    paths = named_paths(read) if isinstance(job, Job | OfJob) else paths_of(job)
     origin = task_origins(read, built, before, force=force) if before is not None else None
     return diagnose_paths(read, paths, graph=built, force=force, origin=origin)
 

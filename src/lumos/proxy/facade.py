@@ -15,7 +15,7 @@ from lumos.errors import UsageError
 from lumos.proxy.generation import generate_program as generate_program
 from lumos.proxy.running import run_benchmark as run_benchmark
 from lumos.result import Shown
-from lumos.trace.source import keep_inputs, paths_of
+from lumos.trace.source import Source, keep_inputs, paths_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,7 +43,7 @@ class Generated(Shown):
 
 
 def generate(
-    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    paths: Source,
     output: str | os.PathLike[str],
     *,
     execution_trace: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
@@ -57,11 +57,11 @@ def generate(
 ) -> Generated:
     """Write a runnable benchmark of one recorded step into the folder `output`: benchmark.py, trace.json and a README.
 
-    paths: files of the profiler, a folder, or execution traces alone, one for each rank. execution_trace: one for each rank, in the order
-    of ranks. step: name of the step (default: the typical one, of median time). only: globs of operators to include.
-    blocks: globs of ranges (modules, labels) whose operators to include. obfuscate: hash names that are not PyTorch's own. kernel_sources:
-    take the sources of compiled kernels along that lie beside the execution trace. max_memory: bytes that tensors may take (0: no limit
-    but the device's). Raises UsageError for an unknown step, TraceError where the step has no operators.
+    paths: a recorded job, its files, a folder, or execution traces alone. execution_trace: one for each rank, in the order of ranks.
+    step: name of the step (default: the typical one, of median time). only: globs of operators to include. blocks: globs of ranges
+    (modules, labels) whose operators to include. obfuscate: hash names that are not PyTorch's own. kernel_sources: take the sources of
+    compiled kernels along that lie beside the execution trace. max_memory: bytes that tensors may take (0: no limit but the device's).
+    Raises UsageError for an unknown step, TraceError where the step has no operators.
     """
     keep_inputs([*paths_of(paths), *paths_of(execution_trace)], output)
     program, notes = generate_program(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from typing import Protocol, TypeAlias, TypeGuard, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from lumos.errors import UsageError
 from lumos.output_files import check_outputs
@@ -40,13 +40,10 @@ def as_job(source: Source, *, repair: bool = False) -> Job:
     return job
 
 
-def are_paths(source: Source) -> TypeGuard[Paths]:
-    """Whether the job is named by its files; so is everything that is of no job."""
-    return not isinstance(source, Job | OfJob)
-
-
-def paths_of(source: Paths) -> tuple[str, ...]:
-    """One path or several, as text. Raises UsageError where it is neither."""
+def paths_of(source: Source) -> tuple[str, ...]:
+    """One path or several, as text; of a job those of its files. Raises UsageError where it is neither."""
+    if isinstance(source, Job | OfJob):
+        return tuple(trace.path for trace in as_job(source).traces)
     paths = (source,) if isinstance(source, str | os.PathLike) else source
     if not isinstance(paths, Iterable) or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise UsageError(f"{source!r} is no job; give a path, several, or a job from lumos.read")
@@ -58,4 +55,4 @@ def keep_inputs(source: Source, *outputs: str | os.PathLike[str] | None) -> None
 
     None stands for an output that was not asked for.
     """
-    check_outputs(outputs, readable(paths_of(source)) if are_paths(source) else (t.path for t in as_job(source).traces))
+    check_outputs(outputs, readable(paths_of(source)))
