@@ -76,6 +76,14 @@ def test_documents_name_files_that_exist(document):
         assert (document.parent / name).exists(), f"{document.name} links to {name}"
 
 
+def test_the_pages_are_no_book():
+    """All pages together, and what a reader meets first."""
+    words = {page: len(page.read_text(encoding="utf-8").split()) for page in DOCUMENTS if page.parent.name != "results"}
+    words = {page: number for page, number in words.items() if page.name not in ("CONTRIBUTING.md", "SECURITY.md")}
+    assert sum(words.values()) <= 40_000 and words[ROOT / "README.md"] <= 900
+    assert (ROOT / "CHANGELOG.md").read_text(encoding="utf-8").count("\n- ") <= 60
+
+
 def test_the_walks_name_functions_that_exist():
     text = (ROOT / "docs" / "how-it-works.md").read_text(encoding="utf-8")
     walks = re.findall(r"^\d+\. `(\w+)` .*(?:\n   .*)*", text, re.MULTILINE)

@@ -12,24 +12,12 @@ from lumos.model import Model, load_model, model_names
 #: Totals of the safetensors indices on Hugging Face (or, for MPT, of llm-foundry's benchmark table, learned positions of
 #: 2,048).
 PUBLISHED = {
-    "llama2-7b": 6_738_415_616,
-    "llama2-13b": 13_015_864_320,
-    "llama2-70b": 68_976_648_192,
-    "llama3-8b": 8_030_261_248,
-    "llama3-70b": 70_553_706_496,
-    "llama3-405b": 405_853_388_800,
-    "llama3.2-1b": 1_235_814_400,
-    "mistral-7b": 7_241_732_096,
-    "mixtral-8x7b": 46_702_792_704,
-    "mixtral-8x22b": 140_630_071_296,
-    "qwen3-0.6b": 596_049_920,
-    "qwen3-8b": 8_190_735_360,
-    "qwen3-30b-a3b": 30_532_122_624,
-    "qwen3-235b-a22b": 235_093_634_560,
-    "deepseek-v2": 235_741_434_880,
-    "mpt-30b": 29_975_214_080,
+    "llama2-7b": 6_738_415_616, "llama2-13b": 13_015_864_320, "llama2-70b": 68_976_648_192, "llama3-8b": 8_030_261_248,
+    "llama3-70b": 70_553_706_496, "llama3-405b": 405_853_388_800, "llama3.2-1b": 1_235_814_400, "mistral-7b": 7_241_732_096,
+    "mixtral-8x7b": 46_702_792_704, "mixtral-8x22b": 140_630_071_296, "qwen3-0.6b": 596_049_920, "qwen3-8b": 8_190_735_360,
+    "qwen3-30b-a3b": 30_532_122_624, "qwen3-235b-a22b": 235_093_634_560, "deepseek-v2": 235_741_434_880, "mpt-30b": 29_975_214_080,
     "mpt-70b": 64_862_437_376,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "count"), PUBLISHED.items())
