@@ -24,16 +24,16 @@ from lumos.changes.settings import SETTINGS, Setting, in_words
 from lumos.changes.words import ChangeWords
 from lumos.cost.cluster import cluster_names
 from lumos.errors import LumosError, QuestionError, UsageError
-from lumos.reports.page.html import json_text, modules, page, plotly_source, static
+from lumos.reports.page.html import imported_modules, json_text, page, plotly_source, static
 from lumos.result import plain
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Session, command_line, python_code
 from lumos.serve.work import fault_of
 
 #: The modules that start the explorer and its page about the API.
-STARTS = ("explorer.js", "api_page.js")
+START_MODULES = ("explorer.js", "api_page.js")
 #: What /static/ serves; nothing else is read, whatever the request says.
-FILES = dict.fromkeys((*STARTS, *chain(*map(modules, STARTS))), "text/javascript") | {"page.css": "text/css"}
+FILES = dict.fromkeys((*START_MODULES, *chain(*map(imported_modules, START_MODULES))), "text/javascript") | {"page.css": "text/css"}
 
 
 def _offered(setting: Setting) -> dict[str, Any]:

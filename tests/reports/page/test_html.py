@@ -56,7 +56,7 @@ def test_a_folder_that_is_not_there(trace, tmp_path):
 
 @pytest.mark.parametrize("start", ["report_page.js", "figure_page.js", "explorer.js", "api_page.js"])
 def test_what_a_page_imports_is_there_and_its_columns_have_heads(start):
-    for name in (start, *html.modules(start)):
+    for name in (start, *html.imported_modules(start)):
         assert 'title: ""' not in html.static(name), f"{name}: a column without a head"
         for names, module in re.findall(r'^import \{ (.+) \} from "lumos/(.+)";$', html.static(name), re.MULTILINE):
             exported = " ".join(re.findall(r"^export .*", html.static(module), re.MULTILINE))

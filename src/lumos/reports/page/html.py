@@ -52,7 +52,7 @@ def _write(path: str, text: str) -> None:
 def _offline_page(kind: str, headline: str, start: str, data: str) -> str:
     """A page that contains everything it needs."""
     entry = static(start)
-    imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in modules(start)}})
+    imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in imported_modules(start)}})
     digests = " ".join(_digest(text) for text in (imports, entry, plotly_source()))
     policy = (
         f"default-src 'none'; script-src {digests} data:; style-src 'unsafe-inline'; "
@@ -92,7 +92,7 @@ def page(
     return Template(static("page.html")).substitute(escaped, imports=imports, entry=entry, policy=policy, style=style, data=data)
 
 
-def modules(start: str) -> list[str]:
+def imported_modules(start: str) -> list[str]:
     """The modules that a module of the folder static/ imports as "lumos/NAME", and those that they import."""
     found: dict[str, None] = {}
     left = _IMPORTED.findall(static(start))
