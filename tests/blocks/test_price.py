@@ -69,6 +69,9 @@ def test_contention_is_a_share_of_the_concurrent_collective():
     move = Collective(CollectiveKind.ALL_GATHER, 8, 1 << 26, 8, 1, 8)
     whole, lost = times(move, Contention(move))
     assert lost == pytest.approx(0.25 * whole, abs=1)
+    brief = Gemm(1024, 1024, 1024, "bf16")  # compute that ends before the exchange loses nothing afterwards
+    alone, lost = times(brief, Contention(move, beside=(brief,)))
+    assert lost == pytest.approx(0.25 * alone, abs=1)
 
 
 def test_attention_of_earlier_years():

@@ -141,6 +141,7 @@ def test_a_plan_larger_than_the_cluster_is_refused() -> None:
 def test_oversubscription_follows_the_tier_that_a_group_spans() -> None:
     fabric = load_cluster("llama3-h100").fabric
     assert [fabric.oversubscription(n) for n in (16, 3072, 3073, 24576)] == [1.0, 1.0, 7.0, 7.0]
+    assert [fabric.oversubscription(24576, ring=n) for n in (8, 16, 128)] == [7.0, 3.5, 1.0]
 
 
 def test_a_cluster_asked_for_by_its_name_is_read_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -74,8 +74,10 @@ def test_a_group_of_one_rank_a_node_has_one_nic_whether_or_not_the_others_use_th
 
 def test_a_group_over_an_oversubscribed_tier_is_slower() -> None:
     cluster = load_cluster("llama3-h100")
-    near, far = (collective("all_gather", 64, 2**32, cluster, span=s).time for s in (64, 8192))
+    near, far = (collective("all_to_all", 64, 2**32, cluster, span=s).time for s in (64, 8192))
     assert far > 5 * near
+    near, beyond, far = (collective("all_gather", 8, 2**32, cluster, per_node=1, span=s).time for s in (3072, 24576, 8192))
+    assert beyond > 5 * near > 2 * far > 4 * near  # a ring of one rank a pod, and one of which three ranks share a pod's links
 
 
 def test_a_tree_keeps_the_latency_of_a_large_all_reduce_low() -> None:

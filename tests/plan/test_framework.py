@@ -23,18 +23,12 @@ def test_switches_are_parsed_by_their_kind():
         ({"tp_overlp": "on"}, "did you mean 'tp_overlap'"),
         ({"tp_overlap": "maybe"}, "not on or off"),
         ({"host_us": "quick"}, "not a number"),
-        ({"host_us": "nan"}, "host_us = nan"),
-        ({"host_us": "inf"}, "host_us = inf"),
-        ({"host_us": "-1"}, "host_us = -1"),
-        ({"bucket_bytes": "-1"}, "bucket_bytes = -1"),
         ({"gradient_bytes": "0"}, "gradient_bytes = 0 must be a whole number from 1"),
         ({"gradient_bytes": "1.5"}, "not a number"),
         ({"zero": "4"}, "valid: 0, 1, 2, 3"),
         ({"fusion": "foo"}, "fusion = 'foo' is not known; valid: eager, fused, compiled"),
         ({"attention": "fa9"}, "attention = 'fa9' is not known; did you mean 'fa"),
-        ({"selective": "atention"}, "did you mean 'attention'"),
         ({"loss": "foo"}, "valid: torch, megatron, fused"),
-        ({"recompute": "ful"}, "did you mean 'full'"),
     ],
 )
 def test_wrong_switches(switches, word):

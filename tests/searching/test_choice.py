@@ -9,7 +9,7 @@ import pytest
 import lumos
 from lumos.cost.cluster import load_cluster
 from lumos.errors import LumosError, UsageError
-from lumos.searching.campaign import campaign
+from lumos.prediction.operating import campaign
 from lumos.searching.facade import side_by_side
 from lumos.searching.search import plan_keys
 

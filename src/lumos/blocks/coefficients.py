@@ -19,14 +19,14 @@ class StepCoefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Factors multiply the cost models' times; 1 leaves them as they are.
 
     gemm, attention, traffic (element-wise kernels), collective: time inside a step / time alone. contention: compute loses this share of
-    the time of concurrent communication, which takes SMs and memory bandwidth. step: factor on the profiles' step_us. The last five are
-    half-widths of the interval, as shares of the step, for errors that the cost models' intervals do not cover. spread: of any job
-    (calibrated on sources left out).
-    untried: of a profile on an accelerator on which no published runs were compared with it (calibrated on accelerators left out).
-    unprofiled: of a framework without a profile, beyond what its questions cover (calibrated on frameworks left out). unmeasured: of an
-    accelerator whose kernels were not measured, beyond that (accelerators left out of the fit of multiplications: docs/cost-models.md).
-    mixture: of a model with experts, beyond that: no table of kernels has products for many experts, permutations of tokens or DeepEP's
-    exchanges, and frameworks differ in them most (calibrated on mixtures of experts that were never fitted to).
+    the time of concurrent communication, which takes SMs and memory bandwidth, while it runs. step: factor on the profiles' step_us. The
+    last five are half-widths of the interval, as shares of the step, for errors that the cost models' intervals do not cover. spread: of
+    any job (calibrated on sources left out). untried: of a profile on an accelerator on which no published runs were compared with it
+    (calibrated on accelerators left out). unprofiled: of a framework without a profile, beyond what its questions cover (calibrated on
+    frameworks left out). unmeasured: of an accelerator whose kernels were not measured, beyond that (accelerators left out of the fit of
+    multiplications: docs/cost-models.md). mixture: of a model with experts, beyond that: no table of kernels has products for many experts,
+    permutations of tokens or DeepEP's exchanges, and frameworks differ in them most (calibrated on mixtures of experts that were never
+    fitted to).
     """
 
     gemm: float = 1.0

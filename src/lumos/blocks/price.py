@@ -116,7 +116,9 @@ class Pricer:
             return estimate.scaled(own)
         if isinstance(first, Contention):
             taken = first.cores / (a.cores or first.cores) if first.cores else 0.0
-            return self._estimate([w.collective for w in members if isinstance(w, Contention)]).scaled(max(c.contention, taken))
+            whole = self._estimate([w.collective for w in members if isinstance(w, Contention)])
+            most = [sum(price.times.best for price in self(w.beside)) or np.inf for w in members if isinstance(w, Contention)]
+            return whole.scaled(max(c.contention, taken) * np.minimum(1.0, np.array(most) / np.maximum(whole.time, 1)))
         if isinstance(first, Collective):
             _, ranks, size, per_node, concurrent, span = columns
             estimate = collective(first.kind, ranks, size, self.cluster, per_node=per_node, concurrent=concurrent, span=span)

@@ -95,11 +95,12 @@ class Traffic(NamedTuple):
 
 
 class Contention(NamedTuple):
-    """The time that compute loses while `collective` runs at the same time: a share of the collective's time. cores: units of the device
-    that the collective occupies meanwhile, where that is known."""
+    """The time that compute loses while `collective` runs at the same time: a share of the collective's time, or of the time of the work
+    `beside` it, where that ends first. cores: units of the device that the collective occupies meanwhile, where that is known."""
 
     collective: Collective
     cores: int = 0
+    beside: tuple[Work, ...] = ()
 
 
 class Collective(NamedTuple):

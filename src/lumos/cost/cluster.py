@@ -166,9 +166,12 @@ class Fabric(_Table, frozen=True):
     reduction: bool = False  # switches reduce (SHARP)
     levels: tuple[Level, ...] = ()
 
-    def oversubscription(self, devices: int) -> float:
-        """The factor by which a NIC's rate is divided for a group that spans `devices` devices; 1 means the full rate."""
-        return next((x.oversubscription for x in self.levels if devices <= x.devices or x is self.levels[-1]), 1.0)
+    def oversubscription(self, devices: int, ring: int = 1) -> float:
+        """The factor by which a NIC's rate is divided for a group that spans `devices` devices; 1 means the full rate. ring: so many ranks,
+        evenly spread, pass data on in the order of their places, so that of those in one part of the tier below one sends beyond it."""
+        factor = next((x.oversubscription for x in self.levels if devices <= x.devices or x is self.levels[-1]), 1.0)
+        below = max((x.devices for x in self.levels if x.devices < devices), default=1)
+        return max(1.0, factor * devices / max(devices, ring * below))
 
 
 class Operation(_Table, frozen=True):

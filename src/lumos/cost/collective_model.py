@@ -9,7 +9,7 @@ in-switch reduction, "NVLS", for all-reduce where the switch multicasts),
 
 Across nodes a ring or tree joins the nodes through their NICs, while the transfers within each node overlap with it:
 
-    network = bytes through a node's NICs / (NIC bandwidth share · efficiency) · oversubscription of the tier spanned
+    network = bytes through a node's NICs / (NIC bandwidth share · efficiency) · `Fabric.oversubscription` of the tier spanned
     latency = inner latency + hops between nodes · fabric latency · factor
     time    = latency + max(wire, network) + growth · sqrt(latency · max(wire, network) · fabric latency / 5 µs)
 
@@ -55,6 +55,8 @@ MODELLED_KINDS: Mapping[CollectiveKind, str] = {
 }
 #: Kinds that are fitted from measurements of their own.
 FITTED_KINDS = (CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_TO_ALL)
+#: Kinds whose ranks send to ranks anywhere in the group, not to the next in a ring.
+PAIRWISE = (CollectiveKind.ALL_TO_ALL, CollectiveKind.SEND_RECEIVE)
 #: Kinds that NCCL always runs as a chain through every device (its src/graph/tuning.cc allows only the ring for them).
 CHAINED = (CollectiveKind.BROADCAST, CollectiveKind.REDUCE)
 
@@ -141,9 +143,9 @@ def collective(
     if np.any(ranks < 1) or np.any(size_bytes < 0) or np.any(np.asarray(concurrent) < 1):
         raise UsageError("collective: ranks and concurrent groups must be 1 or more and bytes 0 or more")
     shape = np.broadcast_shapes(ranks.shape, size_bytes.shape, np.shape(concurrent), np.shape(per_node or 1), np.shape(span or 1))
-    group = span_group(
-        cluster, *(np.broadcast_to(np.asarray(x, float), shape) for x in _defaults(cluster, ranks, per_node, concurrent, span))
-    )
+    placed = _defaults(cluster, ranks, per_node, concurrent, span)
+    count, inside, beside, spanned = (np.broadcast_to(np.asarray(x, float), shape) for x in placed)
+    group = span_group(cluster, count, inside, beside, spanned, known not in PAIRWISE)
     size = np.broadcast_to(size_bytes, shape)
     links, notes = find("collective", cluster.accelerator, (MODELLED_KINDS[known],), book)
     inner, outer = link_coefficients(links.values), group.nodes > 1
@@ -188,8 +190,8 @@ def _defaults(
     return ranks, inside, concurrent, whole
 
 
-def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64) -> GroupLinks:
-    """The group with its share of the cluster's links and NICs."""
+def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: Float64, span: Float64, ring: bool = False) -> GroupLinks:
+    """The group with its share of the cluster's links and NICs. ring: data pass from each rank to the next, not between any two."""
     node, fabric = cluster.node, cluster.fabric
     cluster.check_size(int(np.max(ranks, initial=1)))
     nodes = np.ceil(ranks / per_node)
@@ -207,7 +209,7 @@ def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: 
     one = float(node.require("nic_bytes_per_s", cluster.name))
     total = node.nic_total(cluster.name)
     near = np.maximum(per_node * (total / one / node.devices), 1.0) * one
-    tier = np.vectorize(lambda devices: fabric.oversubscription(int(devices)), otypes=[float])(span)
+    tier = np.vectorize(lambda devices, ring: fabric.oversubscription(int(devices), int(ring)), otypes=[float])(span, ranks if ring else 1)
     nic = np.minimum(np.minimum(near, total), total / concurrent) / tier
     hop = float(fabric.require("latency_s", cluster.name))
     return GroupLinks(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)

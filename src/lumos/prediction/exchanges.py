@@ -171,7 +171,8 @@ class StageExchanges:
 
 
 def _with_contention(block: Block, exchanges: tuple[Block, ...]) -> Block:
-    lost = [Contention(op.work) for other in exchanges for op in other.ops if isinstance(op.work, Collective)]
+    beside = tuple(op.work for op in block.ops if op.lane is RankStream.COMPUTE)
+    lost = [Contention(op.work, beside=beside) for other in exchanges for op in other.ops if isinstance(op.work, Collective)]
     if not lost:
         return block
     b = Builder(block.name, CONTENTION_LAUNCH)

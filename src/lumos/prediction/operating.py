@@ -14,10 +14,13 @@ from __future__ import annotations
 from math import exp, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.cost.prices import RentalPrice, rental_price
+
 if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
 
 _JOULES_PER_KWH = 3.6e6
+_SECONDS_PER_DAY = 86400.0
 _TRILLION = 1e12
 #: Attempts of which so many mean times between failures must pass without one never end; their exponential would overflow.
 _HOPELESS = 500.0
@@ -73,3 +76,23 @@ def goodput(mean_s: float, checkpoint_s: float, restart_s: float, every_s: float
     if (restart_s + every_s + checkpoint_s) / mean_s > _HOPELESS:
         return 0.0
     return every_s / (mean_s * exp(restart_s / mean_s) * (exp((every_s + checkpoint_s) / mean_s) - 1))
+
+
+class Campaign(NamedTuple):
+    """A run over `tokens` tokens. days, dollars: with the time that failures cost, where the cluster's file says how often they come; None
+    where failures leave no progress, dollars also where no price is known. price: of a device and hour, with its source."""
+
+    tokens: float
+    days: float | None
+    dollars: float | None
+    price: RentalPrice | None
+
+
+def campaign(cluster: Cluster, devices: int, rate: float, tokens: float, own_price: float | None = None) -> Campaign:
+    """The run over `tokens` tokens on `devices` devices. rate: tokens per second and device. own_price: dollars of a device and hour."""
+    share = operating(cluster, devices, rate).goodput
+    kept = rate * devices * (1.0 if share is None else share)
+    days = tokens / kept / _SECONDS_PER_DAY if kept else None
+    price = rental_price(cluster, own_price)
+    dollars = None if price is None or days is None else 24 * days * devices * price.dollars_per_hour
+    return Campaign(tokens, days, dollars, price)

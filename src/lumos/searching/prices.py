@@ -118,6 +118,8 @@ class Prices:
         by_name |= self._spread(plans, transfer, _transfer_blocks, _transfer_values)
         by_name |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
         by_name |= self._spread(plans, end_of_step, _tail_blocks, _tail_values)
+        most = self._pricer.coefficients.contention * np.hstack([by_name["backward"], by_name["forward"]])
+        by_name["slowdown"] = np.minimum(by_name["slowdown"], most)
         return Columns(**by_name)
 
     def _spread(

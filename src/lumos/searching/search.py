@@ -12,10 +12,10 @@ import numpy as np
 
 from lumos.choices import check_count
 from lumos.errors import InterruptedSearchError
+from lumos.prediction.operating import Campaign, campaign
 from lumos.prediction.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown, plain
 from lumos.searching.bounds import lower_bounds
-from lumos.searching.campaign import Campaign, campaign
 from lumos.searching.engine import Engine, Local, Simulated
 from lumos.searching.explain import Against, Timed, against
 from lumos.searching.memory import peak_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.prediction.operating import Operating, operating
+from lumos.prediction.operating import Campaign, Operating, operating
 from lumos.reports.text.format import heading, paragraph, sentence, table
 from lumos.reports.text.predict import operating_lines
 from lumos.searching.sweep import operating_of
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.plan.plan import Plan
-    from lumos.searching.campaign import Campaign
     from lumos.searching.engine import Simulated
     from lumos.searching.explain import Against
     from lumos.searching.facade import Explained
