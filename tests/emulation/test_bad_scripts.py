@@ -44,10 +44,7 @@ def run(folder, body, *arguments, limit_s=60.0):
         ("socket.getaddrinfo('example.org', 80)", r"py:7: gaierror: .*have what it loads on this machine"),
         ("torch.nested.nested_tensor([torch.rand(2, 8).cuda()], layout=torch.jagged).sum()", r"py:7: .*pad them to one length"),
         ("torch.rand(8, 8, device='cuda').to_sparse_csr()", r"py:7: (Unsupported|torch\.Accelerator).*torch\.library\.register_fake"),
-        (
-            "with torch.cuda.graph(torch.cuda.CUDAGraph()): model(torch.rand(4, 8, device='cuda')).sum().item()",
-            r"py:7: CudaGraphError: the host waits .*outside of the capture",
-        ),
+        ("with torch.cuda.graph(torch.cuda.CUDAGraph()): torch.rand(1).cuda().item()", r"py:7: CudaGraphError: .*outside of the capture"),
         ("torch._C._scatter(torch.rand(4, 8), [0, 1])", r"py:7: SeveralDevicesError: nn\.DataParallel uses 2 .*DistributedDataParallel"),
         ("os.environ['LOCAL_RANK']", r"py:7: KeyError: 'LOCAL_RANK': a launcher sets that"),
         ("import a_module_that_nobody_has", r"py:7: ModuleNotFoundError: .*: install it"),

@@ -41,8 +41,10 @@ def test_what_a_multiplication_takes_lies_in_memory_and_stays_for_the_backward_p
     run(tmp_path, f"{HEAD}check(torch.compile(lambda x: (x.exp() @ w).sum()), 1.0, 4.0)\n")
 
 
-def test_what_the_script_gets_lies_in_memory(tmp_path):
-    run(tmp_path, f"{HEAD}check(torch.compile(lambda x: (x + 1).relu()), 1.0, 1.0, backward=False)\n")
+def test_what_the_script_gets_and_complex_numbers_lie_in_memory(tmp_path):
+    turned = "lambda x: torch.view_as_real(torch.view_as_complex(x.view(512, 256, 2)) * 2).sum()"
+    checks = f"check(torch.compile({turned}), 0.0, 1.0, backward=False)\n"
+    run(tmp_path, f"{HEAD}{checks}check(torch.compile(lambda x: (x + 1).relu()), 1.0, 1.0, backward=False)\n")
 
 
 def test_what_a_fused_result_is_made_from_stays_as_long_as_that_is_needed(tmp_path):
