@@ -17,7 +17,7 @@ from lumos.emulation.record import CallKind, DeviceCall, Exchange
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumos.emulation.process.journal import Captured, Journal
+    from lumos.emulation.process.journal import CapturedCall, Journal
     from lumos.emulation.process.ranks.exchanges import Exchanges
     from lumos.emulation.process.streams import Streams
 
@@ -44,7 +44,7 @@ class Graphs:
             self.steps[-1] += 1
         return self._journal.captured is not None
 
-    def _keep(self, captured: list[Captured]) -> _Parts:
+    def _keep(self, captured: list[CapturedCall]) -> _Parts:
         parts: _Parts = {}
         together: list[OperatorNote] | None = None
         for place, each in enumerate(captured):

@@ -55,7 +55,7 @@ class StepNote(NamedTuple):
 
 
 #: What a graph holds: operators, exchanges, and waits for these by their number, which is -1 for the first thing captured.
-Captured = OperatorNote | Exchange | DeviceCall
+CapturedCall = OperatorNote | Exchange | DeviceCall
 
 #: What is noted; of a call, an exchange or an allocation all but its place, which the rows tell.
 _Entry = OperatorNote | DeviceCall | Exchange | Allocation | StepNote
@@ -71,7 +71,7 @@ class Journal:
         self.before: list[Allocation] = []
         self.assumed: dict[tuple[str, str], Assumption] = {}
         self.last = 0
-        self.captured: list[Captured] | None = None  # while a CUDA graph is captured: what reached a kernel so far
+        self.captured: list[CapturedCall] | None = None  # while a CUDA graph is captured: what reached a kernel so far
         self.graphs: list[list[OperatorNote]] = []  # what each graph launches
 
     @property

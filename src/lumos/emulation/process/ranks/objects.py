@@ -24,7 +24,7 @@ _PAUSE_S = 0.01
 _sleep = time.sleep
 
 
-def leave(file: Path, message: bytes) -> None:
+def leave_message(file: Path, message: bytes) -> None:
     """Leave a message for other processes, which is there as a whole or not at all."""
     file.parent.mkdir(exist_ok=True)
     partial = file.with_suffix(f".{os.getpid()}")
@@ -32,7 +32,7 @@ def leave(file: Path, message: bytes) -> None:
     partial.replace(file)
 
 
-def awaited(file: Path, patience_s: float) -> bytes | None:
+def awaited_message(file: Path, patience_s: float) -> bytes | None:
     """The message of another process; None where none came."""
     until = time.monotonic() + patience_s
     while not file.exists() and time.monotonic() < until:
@@ -52,11 +52,11 @@ def objects(settings: EmulationSettings) -> dict[str, Any]:
         root = torch.distributed.get_global_rank(group, place or 0) if src is None and group is not None else src or place or 0
         if root == settings.rank:
             try:
-                leave(file, pickle.dumps(own))
+                leave_message(file, pickle.dumps(own))
             except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
-                leave(file, b"")
+                leave_message(file, b"")
             return own
-        said = awaited(file, 0.0 if root else _PATIENCE_S)
+        said = awaited_message(file, 0.0 if root else _PATIENCE_S)
         return pickle.loads(said) if said else own
 
     def broadcast(objects: list[Any], src: int | None = None, group: Any = None, _: Any = None, group_src: int | None = None) -> None:

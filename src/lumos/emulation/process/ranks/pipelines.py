@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lumos.collect.loading import when_loaded
-from lumos.emulation.process.ranks.objects import awaited, leave
+from lumos.emulation.process.ranks.objects import awaited_message, leave_message
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class Mail:
     def send(self, message: Any, sender: int, receiver: int) -> None:
         """Leave a message of one stage for another."""
         self.last = message
-        leave(self._file(sender, receiver), pickle.dumps(message))
+        leave_message(self._file(sender, receiver), pickle.dumps(message))
 
     def receive(self, sender: int, receiver: int) -> Any:
         """The next message of one stage for another; None where it has left none although this rank cannot run after it."""
-        found = awaited(self._file(sender, receiver), self._patience if self.last is None else 0.0)
+        found = awaited_message(self._file(sender, receiver), self._patience if self.last is None else 0.0)
         if found is None and self.last is None:
             raise StageWaitsError(f"pipeline stage {receiver} waits for the shapes that stage {sender} sends, which never came")
         return None if found is None else pickle.loads(found)
