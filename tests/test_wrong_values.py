@@ -83,7 +83,6 @@ def test_a_prediction_names_the_wrong_word():
 @pytest.mark.parametrize(
     ("ask", "said"),
     [
-        (lambda job: lumos.build("traces/"), r"lumos\.build: job = 'traces/' is no Job; lumos\.read gives one"),
         (lambda job: lumos.simulate(graph=None), "graph = None is no Graph"),
         (lambda job: lumos.breakdown(lumos.simulate(lumos.build(job)), job), "owners = <Job> is no Members"),
         (lambda job: lumos.load_cluster(8), r"lumos\.load_cluster: name = 8 is no path"),

@@ -41,7 +41,6 @@ def test_settings_of_a_file_and_options_over_them(lumos, tmp_path):
         ([*PREDICT, "--switch", "attention=flsh"], 2, "did you mean 'flash'"),
         ([*PREDICT, "--switch", "host_us=nan"], 2, "host_us = nan"),
         ([*PREDICT, "--switch", "bucket_bytes=-1"], 2, "bucket_bytes = -1"),
-        ([*PREDICT, "--switch", "metrics=-3"], 2, "metrics = -3"),
         ([*PREDICT[:2], "lama3-8b", *PREDICT[3:]], 1, "llama3-8b"),
         ([*PREDICT[:4], "h10", *PREDICT[5:]], 1, "nearest: h100"),
         ([*PREDICT, "--pp", "2", "--schedule", "interleaved"], 2, "interleaved schedule needs vpp above 1"),
