@@ -246,9 +246,9 @@ class _Inference:
         """What an operator on tensors that ranks share used and made whose result was kept, so that nothing ran on this rank's parts."""
         call = self.calls[number]
         like: dict[int, list[_Tensor]] = {}
-        for place, shape in enumerate(call.shapes):
+        for place, shape in ((place, shape) for place, shape in enumerate(call.shapes) if shape):
             parts = [t for t in self._parts[shape][-_CHOICE:] if t.shape != shape]
-            like |= {place: sorted([*parts, *self._candidates(shape, False, shape)], key=lambda t: t.made)} if shape else {}
+            like[place] = sorted([*parts, *self._candidates(shape, False, shape)], key=lambda t: t.made)
         chosen = self._chosen(number, like, forced(call.name, call.shapes))
         return list(chosen.values()), (self._results_of(call, chosen, {}) or []) if len(chosen) == len(like) else []
 

@@ -117,8 +117,8 @@ def _what(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
-_HEADER = {"deviceProperties": _objects(DEVICE_FIELDS), "distributedInfo": _distributed, "lumos_collect": _fields(COLLECT_FIELDS)}
-_HEADER["lumos_host"] = _objects(HOST_FIELDS)
+_HEADER = {"deviceProperties": _objects(DEVICE_FIELDS), "distributedInfo": _distributed}
+_HEADER |= {"lumos_collect": _fields(COLLECT_FIELDS), "lumos_host": _objects(HOST_FIELDS)}
 
 
 # ---------------------------------------------------------------- arguments
