@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.chakra.lower import LEAST_BYTES, lower, reduced
+from lumos.chakra.lower import LEAST_BYTES, lower
 from lumos.errors import GraphError
-from lumos.graph.edges import distinct
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace.chakra.schema import CollectiveType, NodeType
 
@@ -129,9 +128,3 @@ def test_a_graph_without_tasks_is_refused() -> None:
     empty = replace(one_collective(), **none, pred_offset=np.zeros(1, np.int64), pred=np.empty(0, np.int32), collectives=None)
     with pytest.raises(GraphError, match="nothing to export"):
         lower(empty)
-
-
-def test_dependencies_that_others_imply_are_left_out() -> None:
-    pred, task = np.array([0, 1, 0, 2, 1, 0]), np.array([1, 2, 2, 3, 3, 3])
-    offset, dep = reduced(distinct(pred, task, 4))
-    assert (offset.tolist(), dep.tolist()) == ([0, 0, 1, 2, 3], [0, 1, 2])

@@ -16,10 +16,12 @@ from tests.chakra.conftest import write_nodes
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
+from lumos.chakra.astra_sim import ordered
 from lumos.chakra.build import graph
 from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
+from lumos.chakra.lower import lower
 from lumos.chakra.write import encode_ranks
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
@@ -246,3 +248,12 @@ def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
     again = graph(tmp_path)
     assert simulate(again).end.max() == simulate(job).end.max() - simulate(job).start.min()
     assert again.collectives is not None and {"send", "receive"} <= set(again.collectives.kinds)
+
+
+def test_ranks_agree_on_collectives_that_begin_together() -> None:
+    """Two collectives are ready at once; the second rank lists them the other way round, and still takes the same one first."""
+    rows = [(Kind.COLLECTIVE, processor, 5_000) for processor in (1, 2, 5, 4)]
+    before = lower(_graph(rows, [], [0, 3, 1, 2], 0))
+    after = ordered(before)
+    assert after.queue.tolist() == [1, 2, 1, 2]
+    assert (before.dep.tolist(), after.dep.tolist()) == ([], [0, 2])

@@ -30,17 +30,17 @@ def expected(rank: int) -> list[tuple[int, str, int, int, tuple[int, ...], dict[
             (1, "COMP_NODE_fwd", COMP, 300, (), gpu),
             (2, "COMM_SEND_NODE_send2", SEND, 0, (1,), message(rank, rank + 2, 100 + rank)),
             (3, "COMM_RECV_NODE_recv3", RECV, 0, (2,), message(rank + 2, rank, 200 + rank)),
-            (4, "COMP_NODE_bwd", COMP, 600, (3,), gpu),
+            (4, "COMP_NODE_bwd", COMP, 600, (1, 3), gpu),
             (5, "COMM_COLL_NODE_coll5", COLL, 0, (4,), reduce_),
-            (6, "COMP_NODE_opt", COMP, 50, (5,), gpu),
+            (6, "COMP_NODE_opt", COMP, 50, (4, 5), gpu),
         ]
     return [
         (1, "COMM_RECV_NODE_recv1", RECV, 0, (), message(rank - 2, rank, 100 + rank - 2)),
         (2, "COMP_NODE_fwd", COMP, 300, (1,), gpu),
         (3, "COMP_NODE_bwd", COMP, 600, (2,), gpu),
-        (4, "COMM_SEND_NODE_send4", SEND, 0, (3,), message(rank, rank - 2, 200 + rank - 2)),
+        (4, "COMM_SEND_NODE_send4", SEND, 0, (1, 3), message(rank, rank - 2, 200 + rank - 2)),
         (5, "COMM_COLL_NODE_coll5", COLL, 0, (3,), reduce_),
-        (6, "COMP_NODE_opt", COMP, 50, (5,), gpu),
+        (6, "COMP_NODE_opt", COMP, 50, (3, 5), gpu),
     ]
 
 

@@ -15,6 +15,8 @@ import numpy as np
 
 from lumos.chakra.network import GIB, Dimension, assumed_network
 from lumos.diagnostics import Diagnostic
+from lumos.graph.edges import distinct
+from lumos.graph.lists import list_of
 from lumos.graph.table import Kind
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT
@@ -43,6 +45,22 @@ def with_idle_rank(workload: Workload) -> Workload:
         names=(*workload.names, "idle"),
         dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
     )
+
+
+def ordered(workload: Workload) -> Workload:
+    """The workload in which each send and collective of a rank waits for the one before it in the replay.
+
+    ASTRA-sim runs one communication at a time on each rank, and matches the collectives of a group by the order in which ranks issue them:
+    in the replay every one has met its peers, so that in its order no ranks wait for one another. Receives need no turn.
+    """
+    facts, rank = workload.communication, workload.rank_of()
+    node = facts.node[workload.type[facts.node] != NodeType.RECV]
+    before, after = node[:-1], node[1:]
+    same = rank[before] == rank[after]
+    dependent = list_of(workload.dep_offset)
+    chained = np.concatenate((workload.dep, before[same])), np.concatenate((dependent, after[same]))
+    offset, dep = distinct(*chained, len(workload))
+    return replace(workload, dep_offset=offset, dep=dep)
 
 
 def network_dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:

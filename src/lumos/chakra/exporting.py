@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.astra_sim import Compute, Roof, files, roof, with_idle_rank
-from lumos.chakra.issue_order import ordered
+from lumos.chakra.astra_sim import Compute, Roof, files, ordered, roof, with_idle_rank
 from lumos.chakra.lower import lower
 from lumos.chakra.play import as_run, of_roofline, play
 from lumos.chakra.system_files import network_of
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph
     from lumos.trace.table import Origin
-
 
 #: Larger sets are not simulated at export: a node takes some 10 µs.
 MOST_PLAYED = 400_000

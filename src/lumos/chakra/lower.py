@@ -23,7 +23,6 @@ from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct
-from lumos.graph.lists import Lists, offsets
 from lumos.graph.table import Graph, Kind, Step
 from lumos.simulation import Frozen, Timeline, freeze, simulate, sweep
 from lumos.trace.chakra.schema import NodeType
@@ -40,9 +39,6 @@ LEAST_BYTES = 4
 
 #: The two sides of a message.
 _SIDES = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
-
-#: How many nodes `reduced` visits in search of a chain that makes a dependency superfluous.
-REACH = 8
 
 #: Name of the node that delays a rank which starts later than the first.
 OFFSET_NAME = "start_offset"
@@ -220,7 +216,7 @@ class _Nodes:
         place[order] = np.arange(len(order))
         edges = np.array(self.edges, np.int64).reshape(-1, 2)
         pred, task = np.concatenate((self.pred, edges[:, 0])), np.concatenate((self.task, edges[:, 1]))
-        dep_offset, dep = reduced(distinct(place[pred], place[task], len(order)))
+        dep_offset, dep = distinct(place[pred], place[task], len(order))
         labels: dict[str, int] = {}
         comms = sorted((int(place[node]), *facts, labels.setdefault(label, len(labels))) for node, *facts, label in self.comms)
         queues = _queues(graph)
@@ -266,30 +262,6 @@ class _Nodes:
             start = self.ready[on_cpu if len(on_cpu) else works]
             out.append(Step(step.rank, step.name, int(start.min()), int(start.max()) + 1))
         return tuple(out)
-
-
-def reduced(dependencies: Lists) -> Lists:
-    """The dependencies without those that a short chain of others implies. Every dependency is on a node before.
-
-    Visits `REACH` nodes at most, enough for dependencies that the order of a stream or thread implies.
-    """
-    offset, dep = dependencies
-    bounds, deps = offset.tolist(), dep.tolist()
-    keep = np.ones(len(deps), bool)
-    for node in np.flatnonzero(np.diff(offset) > 1).tolist():
-        low, high = bounds[node], bounds[node + 1]
-        first, seen = deps[low], set()
-        front = deps[low + 1 : high]
-        for _ in range(REACH):
-            if not front:
-                break
-            at = front.pop()
-            before = [d for d in deps[bounds[at] : bounds[at + 1]] if d >= first and d not in seen]
-            seen.update(before)
-            front += before
-        for i in range(low, high):
-            keep[i] = deps[i] not in seen
-    return Lists(offsets(keep)[offset], dep[keep])
 
 
 def _queues(graph: Graph) -> Int64:

@@ -104,7 +104,7 @@ def test_other_attributes_and_forward_references_are_fine(stages: Path, rewrite:
         nodes[6].attrs += (Attribute("op_type", "string", "gemm"), Attribute("score", "double", 0.5))
         nodes[0], nodes[2**63] = nodes.pop(1), made.comp(2**63, 1)
         nodes[0].id = 0
-        nodes[2].data_deps = (0, 2**63)
+        nodes[2].data_deps, nodes[4].data_deps = (0, 2**63), (0, 3)
 
     rewrite(stages / "job.0.et", change)
     assert broken(stages) == set()
