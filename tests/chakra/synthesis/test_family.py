@@ -245,6 +245,11 @@ def test_a_source_is_told_where_its_structure_is_its_own(family: SetModel, sourc
     assert disclosure(sources, sources[0], 1, family.facts).told == 0.0
 
 
+def test_more_facts_that_vary_than_can_be_told_apart_are_refused() -> None:
+    with pytest.raises(UsageError, match="the sets differ in a, b, c, d, e, f, g; give 6 facts at most that vary"):
+        facts_of_sets(2, dict.fromkeys("abcdefg", (1, 2)) | {"h": (3, 3)})
+
+
 def test_of_sets_with_the_same_facts_any_gives_its_structure(sources: list[Workload]) -> None:
     twins = learn([sources[2], sources[2]], [dict(zip(KEYS, FACTS[2], strict=True))] * 2)
     assert {sample_family(twins, seed).source for seed in range(8)} == {0, 1}

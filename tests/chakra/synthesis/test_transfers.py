@@ -64,6 +64,19 @@ def test_a_sample_has_the_times_of_its_own_sizes() -> None:
     assert drawn.duration[inner] == pytest.approx(200_000 + 2.0 * 320_000 / 2, rel=0.04)
 
 
+@pytest.mark.parametrize(("width", "spread"), [(10, 0.3), (40, 0.0)])
+def test_a_transfer_varies_as_those_that_take_about_as_long(width: int, spread: float) -> None:
+    """Of the shortest transfers every second one takes 30 % more or less, as whole microseconds would make it; of the longer ones none."""
+    sets = [timed(lower(plan(*facts)), 1000, 0, 1.0) for facts in FACTS]
+    for one, facts in zip(sets, FACTS, strict=True):
+        inner = one.communication.node[one.communication.size == 4000 * facts[-1]]
+        one.duration[inner] = np.rint(one.duration[inner] * (1 + (0.3 if facts[-1] == 10 else 0.0) * np.resize([1, -1], len(inner))))
+    model = learn(sets, [dict(zip(KEYS, facts, strict=True)) for facts in FACTS])
+    drawn = lower(sample_family(model, 1, {"tp": 2, "dp": 2, "layers": 6, "width": width}).graph)
+    lasted = drawn.duration[drawn.communication.node[drawn.communication.size > 3000 * width]]
+    assert lasted.std() / lasted.mean() == pytest.approx(spread, abs=0.1)
+
+
 def test_the_smallest_and_the_largest_size_of_an_operator_have_trends_of_their_own() -> None:
     """The first layer's reduction follows the square of the width, those of the others the width."""
     sets = [with_a_large_first(lower(plan(*facts)), facts[-1]) for facts in FACTS]

@@ -16,6 +16,7 @@ from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
 from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.sample import sample
+from lumos.chakra.synthesis.trends import MOST_VARIED, varied
 from lumos.chakra.work.recorded import amounts_of
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
@@ -131,12 +132,15 @@ def learned_from(source: Source) -> Workload:
 
 
 def facts_of_sets(sets: int, facts: Mapping[str, Sequence[int]]) -> tuple[dict[str, int], ...]:
-    """The facts set by set. UsageError where one does not give a whole number above 0 for each set."""
+    """The facts set by set. UsageError where one does not give a whole number above 0 for each set, or too many vary."""
     for key, values in facts.items():
         if len(values) != sets or min(values) < 1:
             found = f"{count(len(values), 'value')} for {count(sets, 'set')}"
             raise UsageError(f"--facts {key}: {found}; give a number of 1 or more for each set, in their order")
-    return tuple({key: values[i] for key, values in facts.items()} for i in range(sets)) if facts else ()
+    of_sets = tuple({key: values[i] for key, values in facts.items()} for i in range(sets)) if facts else ()
+    if len(varied(of_sets)) > MOST_VARIED:
+        raise UsageError(f"--facts: the sets differ in {', '.join(varied(of_sets))}; give {MOST_VARIED} facts at most that vary")
+    return of_sets
 
 
 def _step_time(graph: Graph) -> int:

@@ -60,7 +60,7 @@ def _growth(model: SetModel, structure: SetStructure, facts: Mapping[str, int], 
         extremes.setdefault(_operator(model.symbols[i]), []).append(found)
     time, size = np.ones(len(model.symbols)), np.ones(len(model.symbols))
     for i, symbol in enumerate(model.symbols):
-        if symbol.time and (i not in mean or not symbol.transfer):
+        if symbol.time and not symbol.transfer:
             time[i] = factor(symbol.time, keys, facts, to)
         if i in mean and symbol.smallest:
             low, high = (pick(extremes[_operator(symbol)]) for pick in (min, max))

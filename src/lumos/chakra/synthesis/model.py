@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
     from pathlib import Path
 
+    from numpy.typing import NDArray
+
     from lumos.chakra.synthesis.trends import OperatorKey
     from lumos.chakra.workload import Workload
     from lumos.trace.table import Int32, Int64
@@ -51,16 +53,17 @@ if TYPE_CHECKING:
 POINTS = 33
 #: Durations below SHORT ns have one symbol per operator; those above the share LONG of the set's time the narrowest symbols.
 SHORT, LONG = 16_000, 0.01
+#: Transfers of a family have symbols by what they take for their sizes and ranks, so many an octave.
+SYMBOLS_AN_OCTAVE = 16
 
-_FORMAT = "lumos-chakra-model-6"
+_FORMAT = "lumos-chakra-model-7"
 
 
 class Symbol(msgspec.Struct, frozen=True):
     """An operator at one order of magnitude. quantiles: ns at equal steps of probability. operations, bytes: how much it computes and moves
-    a ns of its time, 0 where the sets do not say. time, smallest,
-    largest: the trends by which its durations, and the smallest and the largest size of its operator, follow the facts that vary in
-    the family. transfer: the weights of its time; its durations are then those of a transfer of REFERENCE ns. Each is () where the model is
-    of no family."""
+    a ns of its time, 0 where the sets do not say. time, smallest, largest: the trends by which its durations, and the smallest and the
+    largest size of its operator, follow the facts that vary in the family. transfer: the weights of its time; its durations are then those
+    of a transfer of REFERENCE ns, learned from ones that take `about` so many ns. Each is () where the model is of no family."""
 
     type: int
     on_cpu: bool
@@ -73,6 +76,7 @@ class Symbol(msgspec.Struct, frozen=True):
     smallest: Trend = ()
     largest: Trend = ()
     transfer: Weights = ()
+    about: float = 0.0
 
 
 class SetProgram(msgspec.Struct, frozen=True):
@@ -128,16 +132,18 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     transfers = fitted(workloads) if facts else {}
     for i, given in enumerate(workloads):
         workload = in_program_order(given)
-        symbol = _symbols(_at_the_middle(workload, times, transfers, facts, i) if facts else workload, symbols, labels, pools)
+        fitted_ns = _fitted_times(workload, transfers)
+        symbol = _symbols(_at_the_middle(workload, times, fitted_ns, facts, i) if facts else workload, fitted_ns, symbols, labels, pools)
         structures.append(_structure(workload, symbol, kinds))
     names = list(labels)
     table = []
-    for (kind, cpu, task, label, *_), pool in zip(symbols, pools, strict=True):
+    for (kind, cpu, task, label, _, _, about), pool in zip(symbols, pools, strict=True):
         operator = names[label], bool(cpu), kind
         lasted, operations, moved = np.concatenate(pool, axis=1)
         rates = _rate(operations, lasted), _rate(moved, lasted)
-        of_family = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
-        table.append(Symbol(kind, bool(cpu), task, label, _quantiles(lasted), *rates, *of_family))
+        time, smallest, largest, transfer = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
+        spread = _quantiles(lasted), *rates
+        table.append(Symbol(kind, bool(cpu), task, label, *spread, time, smallest, largest, transfer, 2 ** (about / SYMBOLS_AN_OCTAVE)))
     return SetModel(
         _FORMAT,
         tuple(table),
@@ -151,7 +157,7 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
 def _at_the_middle(
     workload: Workload,
     times: Mapping[OperatorKey, Trend],
-    transfers: Mapping[OperatorKey, Weights],
+    fitted_ns: NDArray[np.float64],
     facts: Sequence[Mapping[str, int]],
     number: int,
 ) -> Workload:
@@ -161,13 +167,20 @@ def _at_the_middle(
     nodes = node_operators(workload, np.arange(len(workload)))
     by = {operator: factor(times[operator], keys, to, facts[number]) if operator in times else 1.0 for operator in set(nodes)}
     change = np.array([by[operator] for operator in nodes])
-    facts_of = zip(workload.communication.node.tolist(), workload.communication.size, ranks_of(workload), strict=True)
-    for node, size, ranks in facts_of:
-        if nodes[node] in transfers:
-            change[node] = REFERENCE / transfer_times(transfers[nodes[node]], np.array([size]), np.array([ranks]))[0]
-    scaled = (np.where(column >= 0, np.rint(column * change), ABSENT).astype(np.int64) for column in _amounts(workload))
-    duration, operations, moved = scaled
+    change = np.where(fitted_ns > 0, REFERENCE / np.maximum(fitted_ns, 1), change)
+    amounts = np.stack(_amounts(workload))
+    duration, operations, moved = np.where(amounts >= 0, np.rint(amounts * change), ABSENT).astype(np.int64)
     return replace(workload, duration=duration, operations=operations, bytes=moved)
+
+
+def _fitted_times(workload: Workload, transfers: Mapping[OperatorKey, Weights]) -> NDArray[np.float64]:
+    """What every node that is a transfer of known weights takes by these, ns; 0 for others."""
+    out, facts = np.zeros(len(workload)), workload.communication
+    columns = (facts.node.tolist(), node_operators(workload, facts.node), facts.size, ranks_of(workload))
+    for node, operator, size, ranks in zip(*columns, strict=True):
+        if operator in transfers:
+            out[node] = transfer_times(transfers[operator], np.array([size]), np.array([ranks]))[0]
+    return out
 
 
 def _amounts(workload: Workload) -> tuple[Int64, Int64, Int64]:
@@ -175,7 +188,13 @@ def _amounts(workload: Workload) -> tuple[Int64, Int64, Int64]:
     return workload.duration, workload.operations, workload.bytes
 
 
-def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: dict[str, int], pools: list[list[Int64]]) -> Int32:
+def _symbols(
+    workload: Workload,
+    fitted_ns: NDArray[np.float64],
+    symbols: dict[tuple[int, ...], int],
+    labels: dict[str, int],
+    pools: list[list[Int64]],
+) -> Int32:
     """The symbol of every node. Adds new symbols, labels and pools, and what each symbol has to its pool."""
     label = np.array([labels.setdefault(name, len(labels)) for name in workload.names] or [0])[workload.name]
     long = LONG * float((workload.start + workload.duration).max())
@@ -183,7 +202,8 @@ def _symbols(workload: Workload, symbols: dict[tuple[int, ...], int], labels: di
     magnitude = np.where(workload.duration < SHORT, 0, np.where(workload.duration < long, 1 + np.floor(4 * log), 1000 + np.floor(8 * log)))
     size = np.zeros(len(workload))
     size[workload.communication.node] = 1 + np.floor(np.log2(np.maximum(workload.communication.size, 1)))
-    columns = np.stack([workload.type, workload.on_cpu, workload.kind, label, magnitude, size], axis=1).astype(np.int64)
+    about = np.rint(SYMBOLS_AN_OCTAVE * np.log2(np.maximum(fitted_ns, 1)))
+    columns = np.stack([workload.type, workload.on_cpu, workload.kind, label, magnitude, size, about], axis=1).astype(np.int64)
     keys, which = np.unique(columns, axis=0, return_inverse=True)
     which = which.reshape(-1)
     number = np.empty(len(keys), np.int32)

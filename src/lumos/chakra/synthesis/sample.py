@@ -177,7 +177,8 @@ def _workload(
         communication=_communication(model, programs, offset, rng, growth.size),
         groups=groups,
     )
-    duration = np.rint(_durations(model, symbol, rng, growth) * _transfers(model, programs, symbol, out, growth)).astype(np.int64)
+    like, time = _transfers(model, programs, symbol, out, growth)
+    duration = np.rint(_durations(model, like, rng, growth) * time).astype(np.int64)
     order = rng.permutation(len(labels))  # so that the places of names reveal nothing
     amounts = (np.where((rate := column(name, float)) > 0, np.rint(rate * duration), ABSENT) for name in ("operations", "bytes"))
     operations, moved = (amount.astype(np.int64) for amount in amounts)
@@ -198,20 +199,28 @@ def _durations(model: SetModel, symbol: Int64, rng: np.random.Generator, growth:
     return out
 
 
-def _transfers(model: SetModel, programs: Sequence[SetProgram], symbol: Int64, workload: Workload, growth: Growth) -> NDArray[np.float64]:
-    """By how much each node differs from the durations of its symbol: where these are those of a transfer of REFERENCE ns, by its size and
-    ranks; a collective of a group that grew as in a ring, where (n - 1) / n of the bytes pass each link."""
-    time = np.ones(len(symbol))
+def _transfers(
+    model: SetModel, programs: Sequence[SetProgram], symbol: Int64, workload: Workload, growth: Growth
+) -> tuple[Int64, NDArray[np.float64]]:
+    """From which symbol each node takes its durations, and by how much it differs from them: a transfer whose time is known by its size
+    and ranks from that of its operator which takes about as long; a collective of a group that grew as in a ring, where (n - 1) / n of the
+    bytes pass each link."""
+    like, time = symbol.copy(), np.ones(len(symbol))
     facts, ranks = workload.communication, ranks_of(workload)
     symbol = symbol[facts.node]
     size = np.array([row[2] for program in programs for row in program.comm], np.float64) * growth.size[symbol]
     for i in (i for i in np.unique(symbol).tolist() if model.symbols[i].transfer):
-        these = symbol == i
-        time[facts.node[these]] = transfer_times(model.symbols[i].transfer, size[these], ranks[these].astype(np.float64)) / REFERENCE
+        own = model.symbols[i]
+        these = facts.node[symbol == i]
+        takes = np.maximum(transfer_times(own.transfer, size[symbol == i], ranks[symbol == i].astype(np.float64)), 1)
+        known = np.array([j for j, other in enumerate(model.symbols) if other.transfer == own.transfer and other.label == own.label])
+        about = np.array([model.symbols[j].about for j in known])
+        like[these] = known[np.abs(np.log(about / takes[:, None])).argmin(axis=1)]
+        time[these] = takes / REFERENCE
     for group, before in growth.grown.items():
         now = len(workload.groups[group])
         time[facts.node[facts.group == group]] *= ((now - 1) / now) / ((before - 1) / before)
-    return time
+    return like, time
 
 
 def _communication(

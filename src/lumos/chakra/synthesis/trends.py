@@ -2,9 +2,8 @@
 
 Each operator's mean duration, and each communication's smallest and largest size, is a constant and a product of powers of the facts: a
 kernel takes some time whatever it works on, and the rest follows the dimensions of its tensors. Taken are the whole powers that predict
-each set best from the others, or, where a sum such as layers and an embedding has none, those of least squares, drawn to zero as far as
-that predicts best. Beyond the sizes that were learned from this is a guess, and what jumps, such as a transfer that leaves a node, it does
-not follow.
+each set best from the others. Beyond the sizes that were learned from this is a guess, and what jumps, such as a transfer that leaves a
+node, it does not follow.
 
 A transfer takes a time before anything moves, a time for each other rank, and a time for its bytes: all of them, their share that passes
 each link of a ring, or once for each other rank (Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in
@@ -28,14 +27,15 @@ if TYPE_CHECKING:
     from lumos.chakra.workload import Workload
     from lumos.trace.table import Int64
 
-#: How strongly exponents may be drawn to zero: as shares of the squared logarithms of the facts, a set.
-_PULLS = (1e-6, 1e-4, 1e-3, 1e-2, 0.1, 1.0, 100.0)
-#: The whole powers that a product may have, and of how many facts at most they are tried.
-WHOLE, MOST_WHOLE = (-1, 0, 1, 2), 6
+#: The whole powers that a product may have, and how many facts may vary at most, for all of them to be tried.
+WHOLE, MOST_VARIED = (-1, 0, 1, 2), 6
+#: The least part of a value that has to come from the others for these to predict it.
+_OTHERS = 1e-6
 #: By which share values may differ from the powers that they follow, and two misses from one another to count as alike.
 FOLLOWS, ALIKE = 0.02, 0.005
-#: What every transfer takes in a model, ns, before its own size and ranks are known: the middle of a symbol's durations.
-REFERENCE = round(2 ** (20 + 1 / 16))
+#: What every transfer takes in a model, ns, before its own size and ranks are known: so short that an operator's transfers of one size have
+#: one symbol, whose quantiles hold by how much they differ.
+REFERENCE = 4_000
 
 #: What one operator is: its name, whether the CPU runs it, and Chakra's node type.
 OperatorKey = tuple[str, bool, int]
@@ -74,22 +74,24 @@ def trends(means: Sequence[Mapping[OperatorKey, float]], facts: Sequence[Mapping
 
 
 def _trend(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Trend:
-    """The trend that predicts best each value from the others. Whole powers count where they hardly miss, or, with two values more than
-    there are facts, by half as much as others: noise comes near to some of so many by chance."""
+    """The trend that predicts best each value from the others, the plainest of those that miss alike. Powers count where they hardly miss,
+    or, with two values more than there are facts, by half as much as the mean: noise comes near to some of so many by chance."""
     n, keys = logs.shape
-    if n < 2:
-        return tuple(0.0 for _ in range(1 + keys))
     middle: NDArray[np.float64] = logs.mean(axis=0)
-    found: list[tuple[float, Trend]] = [_powers(logs, np.log(values))]
-    powers = np.array(list(product(WHOLE, repeat=keys)) if keys <= MOST_WHOLE else [(0,) * keys], np.float64)
+    powers = np.array(sorted(product(WHOLE, repeat=keys), key=lambda each: sum(map(abs, each))), np.float64)
     moves, stays = np.exp(powers @ (logs - middle).T) / values, np.broadcast_to(1 / values, (len(powers), n))
+    trend: Trend = tuple(0.0 for _ in range(1 + keys))
+    if n < 2:
+        return trend
+    best = float(_left_out(moves[:1, :, None] * values.mean())[0][0])
+    limit = max(FOLLOWS, best / 2 if n >= keys + 2 else 0.0)
     for parts in (moves,), (moves, stays):
         error, weights = _left_out(np.stack(parts, axis=2) * values.mean())
-        best = int(np.lexsort((np.abs(powers).sum(axis=1), np.rint(error / ALIKE)))[0])
-        if error[best] <= max(FOLLOWS, found[0][0] / 2 if n >= keys + 2 else 0.0):
-            constant = weights[best][1] / weights[best][0] * np.exp(middle @ powers[best]) if len(parts) > 1 else 0.0
-            found.append((float(error[best]), (float(constant), *powers[best].tolist())))
-    return min(found, key=lambda each: (round(each[0] / ALIKE), each))[1]
+        first = int(np.rint(error / ALIKE).argmin())
+        if error[first] <= limit and round(error[first] / ALIKE) < round(best / ALIKE):
+            constant = weights[first][1] / weights[first][0] * np.exp(middle @ powers[first]) if len(parts) > 1 else 0.0
+            best, trend = float(error[first]), (float(constant), *powers[first].tolist())
+    return trend
 
 
 def _left_out(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -100,22 +102,9 @@ def _left_out(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     inverse = np.linalg.pinv(parts.transpose(0, 2, 1) @ parts)
     weights = (inverse @ parts.sum(axis=1)[:, :, None])[:, :, 0]
     others = 1 - np.einsum("cvp,cpq,cvq->cv", parts, inverse, parts)
-    missed = ((parts @ weights[:, :, None])[:, :, 0] - 1) / np.maximum(others, _PULLS[0])
-    usable = (weights[:, 0] > 0) & (weights >= 0).all(axis=1) & (others > _PULLS[0]).all(axis=1)
+    missed = ((parts @ weights[:, :, None])[:, :, 0] - 1) / np.maximum(others, _OTHERS)
+    usable = (weights[:, 0] > 0) & (weights >= 0).all(axis=1) & (others > _OTHERS).all(axis=1)
     return np.where(usable, np.sqrt(np.square(missed).mean(axis=1)), np.inf), weights
-
-
-def _powers(logs: NDArray[np.float64], values: NDArray[np.float64]) -> tuple[float, Trend]:
-    """The powers that predict best each logarithm from the others (ridge regression; its error with one set left out has a closed form).
-    Returns by how much they miss, then the trend."""
-    n = len(values)
-    x, y = logs - logs.mean(axis=0), values - values.mean()
-    found = []
-    for pull in _PULLS:
-        solve = np.linalg.solve(x.T @ x + pull * n * np.eye(x.shape[1]), x.T)
-        weight = np.maximum(1 - 1 / n - np.einsum("ij,ji->i", x, solve), _PULLS[0])  # of a set's own value in its prediction, less one
-        found.append((float(np.sqrt(np.square((y - x @ solve @ y) / weight).mean())), (0.0, *(solve @ y).tolist())))
-    return min(found)
 
 
 def mean_durations(workload: Workload) -> dict[OperatorKey, float]:
