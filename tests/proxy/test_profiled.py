@@ -36,13 +36,25 @@ def test_the_typical_step_is_taken_unless_another_is_named(kineto: Write) -> Non
     typical, first = program(path), program(path, step="1")
     assert (typical.step, typical.recorded_ns, typical.before_ns) == ("ProfilerStep#2", 60_000, 50_000)
     assert (first.recorded_ns, first.before_ns) == (50_000, 0)
+    assert program(path, step="3").before_ns == 50_000  # the least of those behind another step
     with pytest.raises(UsageError, match=r"--step 9: no such step; the trace has ProfilerStep#1, ProfilerStep#2"):
         program(path, step="9")
 
 
+def test_a_pause_is_the_least_of_those_that_the_steps_have_there(kineto: Write) -> None:
+    """Of the first step the pause within linear is the shortest, of the second the one between the operators; the time of mm is its own."""
+    marks = [annotation(f"ProfilerStep#{n}", 100 * n, 90) for n in (1, 2)]
+    first = operator("aten::linear", 110, 30), mm(112, 20), mm(170, 5)
+    second = operator("aten::linear", 210, 30), mm(219, 17), mm(242, 8)
+    path = kineto(*marks, *first, *second)
+    taken = program(path, step="1")
+    assert [(o.start_ns, o.duration_ns) for o in taken.walk()] == [(10_000, 26_000), (12_000, 20_000), (38_000, 5_000)]
+    assert [(o.start_ns, o.duration_ns) for o in program(path, step="2").walk()] == [(10_000, 23_000), (12_000, 17_000), (35_000, 8_000)]
+
+
 def test_operators_after_the_mark_belong_to_the_step_until_the_next_mark(kineto: Write) -> None:
     marks = [annotation(f"ProfilerStep#{n}", 100 * n, 50) for n in (1, 2)]
-    path = kineto(*marks, mm(110, 10), mm(160, 20), mm(210, 10), mm(230, 20), mm(260, 20))
+    path = kineto(*marks, mm(110, 10), mm(160, 20), mm(210, 10), operator("aten::relu", 230, 20), mm(260, 20))
     assert [o.start_ns for o in program(path, step="1").operators] == [10_000, 60_000]
     assert [o.start_ns for o in program(path, step="2").operators] == [10_000, 30_000]
 

@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from lumos.trace.execution_trace import ExecutionTrace
     from lumos.trace.table import Job, Trace
 
-
 #: The rank in a file's name.
 _RANK = re.compile(r"rank\D?(\d{1,7})")
 
@@ -153,8 +152,8 @@ def from_job(
     ranks = []
     for trace in job.traces:
         if trace.rank in chosen:
-            time = chosen[trace.rank]
-            ranks.append(profiled_rank(trace, graph, _span(trace, time.name), time, numbers, blocks))
+            times, spans = chosen[trace.rank], _spans(trace)
+            ranks.append(profiled_rank(trace, graph, [spans[time.name] for time in times], times, numbers, blocks))
     used = {executed.path for executed in execution_traces.values()}
     of_job = (d for d in job.diagnostics if not (d.code == "execution-trace-set-aside" and d.message.split(": ")[0] in used))
     notes = [*of_job, *(d for trace in job.traces for d in trace.diagnostics)]
@@ -220,22 +219,26 @@ def from_execution_traces(traces: Mapping[int, ExecutionTrace], step: str | None
     return Program(ranks, groups, world, "execution trace"), tuple(notes)
 
 
-def choose_steps(graph: Graph, name: str | None) -> dict[int, StepTime]:
-    """By rank, the measured time of the step to take. All ranks take the same step of the job."""
+def choose_steps(graph: Graph, name: str | None) -> dict[int, list[StepTime]]:
+    """By rank, the measured times of its steps, that of the step to take first. All ranks take the same step of the job."""
     owners = members(graph)
     times = step_times(measured(graph), owners)
     names = [step.name for step in owners.job]
     chosen = times.middle.name if name is None else next((n for n in names if name in (n, n.removeprefix("ProfilerStep#"))), None)
     if chosen is None:
         raise UsageError(f"--step {name}: no such step; the trace has {', '.join(names)}")
-    return {owners.steps[part].rank: times.ranks[part] for part in owners.job[names.index(chosen)].parts}
+    out: dict[int, list[StepTime]] = {}
+    for part in owners.job[names.index(chosen)].parts:
+        rank = owners.steps[part].rank
+        others = (time for i, time in enumerate(times.ranks) if owners.steps[i].rank == rank and i != part)
+        out[rank] = [times.ranks[part], *others]
+    return out
 
 
-def _span(trace: Trace, name: str) -> Step:
-    """The step of that name, from the begin of its mark to the end of its span."""
+def _spans(trace: Trace) -> dict[str, Step]:
+    """Each step by its name, from the begin of its mark to the end of its span."""
     marked = steps(trace)
-    at = [step.name for step in marked].index(name)
-    return replace(marked[at], end=int(span_ends(marked)[at]))
+    return {step.name: replace(step, end=int(end)) for step, end in zip(marked, span_ends(marked), strict=True)}
 
 
 def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,7 @@ from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.choose import keep
 from lumos.proxy.compiled import put_compiled_code_between
 from lumos.proxy.indices import Arguments, bounds
+from lumos.proxy.pauses import with_least_pauses
 from lumos.proxy.pool import TensorPool
 from lumos.proxy.program import RankProgram, RecordedOperator, is_operator
 from lumos.proxy.transfers import give_transfers
@@ -54,15 +55,17 @@ class StepRows:
 
 
 def profiled_rank(
-    trace: Trace, graph: Graph, step: Step, time: StepTime, groups: Mapping[str, int], blocks: Sequence[str] = ()
+    trace: Trace, graph: Graph, spans: Sequence[Step], times: Sequence[StepTime], groups: Mapping[str, int], blocks: Sequence[str] = ()
 ) -> RankProgram:
     """The program of one rank.
 
-    step: the span of its step, in the time of the trace. time: its measured time. groups: index of each process group by its name, ""
-    for the group of all ranks. blocks: globs. Where given, only operators inside ranges of matching names, and the backward operators
-    that belong to them.
+    spans: of its recorded steps, that of the step to take first, in the time of the trace. times: their measured times. groups: index of
+    each process group by its name, "" for the group of all ranks. blocks: globs. Where given, only operators inside ranges of matching
+    names, and the backward operators that belong to them.
     """
+    step, time = spans[0], times[0]
     rows = step_operators(trace, step)
+    comes = with_least_pauses(rows.roots, [step_operators(trace, other).roots for other in spans[1:]])
     on_accelerator = bool(trace.is_any(*DEVICE_WORK).any())
     if not on_accelerator:
         put_compiled_code_between(rows.roots)
@@ -72,6 +75,7 @@ def profiled_rank(
     _backward(trace, rows)
     pool = TensorPool()
     _arguments(trace, rows, pool, on_accelerator)
+    _retime(rows, comes)
     threads, malloc = _provenance(trace)
     program = RankProgram(
         rank=trace.rank,
@@ -83,9 +87,19 @@ def profiled_rank(
         tensors=pool.tensors,
         storages=pool.storages,
         malloc=malloc,
-        before_ns=max(0, time.begin_ns - time.since_ns),
+        before_ns=min(max(0, each.begin_ns - each.since_ns) for each in times if each.basis == time.basis),
     )
     return keep(program, _inside(trace, rows, blocks)) if blocks else program
+
+
+def _retime(rows: StepRows, comes: Callable[[int], int]) -> None:
+    """Move all operators and ends of transfers to when they come."""
+    for operator in (o for root in rows.roots for o in root.walk()):
+        end = comes(operator.start_ns + operator.duration_ns)
+        operator.start_ns = comes(operator.start_ns)
+        operator.duration_ns = end - operator.start_ns
+        if operator.collective is not None and operator.collective.end_ns >= 0:
+            operator.collective = replace(operator.collective, end_ns=comes(operator.collective.end_ns))
 
 
 def _provenance(trace: Trace) -> tuple[int, dict[str, str]]:
