@@ -109,7 +109,8 @@ def _encoded(node: Node, nodes: list[Node]) -> ChakraNode:
 
 
 def reference(ranks: list[list[Node]]) -> list[int]:
-    """When each rank ends. One event after the other: what ends next frees its slot, and every rank then fills its slots again."""
+    """When each rank ends. One event after the other: what ends next frees its slot, and its rank then fills its slots again. A message
+    that is awaited ends its receive in the same event, as in the simulator's handler of arrivals."""
     running: list[tuple[int, int, Node]] = []
     arrived: dict[tuple[int, int, int, int], int] = {}
     posted: dict[tuple[int, int, int, int], list[tuple[int, Node]]] = {}
@@ -121,29 +122,30 @@ def reference(ranks: list[list[Node]]) -> list[int]:
         for node in sorted(able, key=lambda node: node.number):
             if node.kind is NodeType.RECV:
                 node.issued = now
-                posted.setdefault((node.peer, rank, node.tag, node.size), []).append((rank, node))
-                match((node.peer, rank, node.tag, node.size), now)
+                key = (node.peer, rank, node.tag, node.size)
+                if arrived.get(key):
+                    arrived[key] -= 1
+                    running.append((now, rank, node))
+                else:
+                    posted.setdefault(key, []).append((rank, node))
             elif node.slot() not in busy:
                 node.issued = now
                 busy.add(node.slot())
                 running.append((now + _lasts(node), rank, node))
-
-    def match(key: tuple[int, int, int, int], now: int) -> None:
-        if arrived.get(key) and posted.get(key):
-            arrived[key] -= 1
-            rank, node = posted[key].pop(0)
-            running.append((now, rank, node))
 
     for rank in range(len(ranks)):
         fill(0, rank)
     while running:
         now, rank, node = running.pop(min(range(len(running)), key=lambda i: running[i][0]))
         node.end = now
-        if node.kind is NodeType.SEND:
-            key = (rank, node.peer, node.tag, node.size)
-            arrived[key] = arrived.get(key, 0) + 1
-            match(key, now)
         fill(now, rank)
+        key = (rank, node.peer, node.tag, node.size)
+        if node.kind is NodeType.SEND and posted.get(key):  # the receive ends with the send, before anything else of that time
+            target, receive = posted[key].pop(0)
+            receive.end = now
+            fill(now, target)
+        elif node.kind is NodeType.SEND:
+            arrived[key] = arrived.get(key, 0) + 1
     return [max(node.end if node.end is not None else -1 for node in nodes) if nodes else 0 for nodes in ranks]
 
 
