@@ -1,4 +1,4 @@
-"""Attention: physical properties, head shapes, unfused and context-parallel forms."""
+"""Attention: physical properties, head shapes and context-parallel forms."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.cost.attention_model import KERNELS, AttentionCoefficients, QueryBlocks, attention, attention_seconds, shape_of
-from lumos.cost.attention_variants import unfused_attention
 from lumos.cost.cluster import Accelerator, load_cluster
 from lumos.cost.memory_bound_model import memory_bound
 from lumos.errors import UsageError
@@ -136,14 +135,6 @@ def test_keys_of_earlier_tokens() -> None:
     """A causal query block after a long prefix sees all of the prefix: nearly the unmasked rectangle."""
     prefix = attention(1, 1024, 16, 128, device(), kv_len=32768).time
     assert prefix == pytest.approx(attention(1, 1024, 16, 128, device(), kv_len=32768, causal=False).time, rel=0.05)
-
-
-def test_fused_beats_unfused_and_both_grow() -> None:
-    a = device("a100-80gb")
-    for direction in ("fwd", "bwd", "fwd+bwd"):
-        assert attention(4, 4096, 16, 128, a, direction=direction).time < unfused_attention(4, 4096, 16, 128, a, direction=direction).time
-    steps = unfused_attention(4, 2048, 16, 128, a, fused_softmax=False).time, unfused_attention(4, 2048, 16, 128, a).time
-    assert steps[0] > steps[1] > unfused_attention(4, 2048, 16, 128, a, dropout=False).time
 
 
 def test_every_kernel_of_its_own_fit_answers() -> None:

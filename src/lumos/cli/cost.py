@@ -84,7 +84,7 @@ def attention(
     value_dim: Annotated[int | None, _size("--value-dim", help="Size of a head of V where it differs (MLA).")] = None,
     direction: Annotated[str, typer.Option("--direction", help="fwd, bwd or fwd+bwd.")] = "fwd",
     full: Annotated[bool, typer.Option("--full", help="Without the causal mask.")] = False,
-    kernel: Annotated[str, typer.Option("--kernel", help="flash (the best known), fa2, fa3, cudnn, trtllm or unfused.")] = "flash",
+    kernel: Annotated[str, typer.Option("--kernel", help="flash (the best known), fa2, fa3, cudnn or trtllm.")] = "flash",
     dtype: Dtype = "bf16",
     coefficients: Coefficients = None,
     plot: Plot = None,
@@ -92,7 +92,6 @@ def attention(
 ) -> None:
     """Attention of one layer on one device."""
     from lumos.cost.attention_model import attention as fused
-    from lumos.cost.attention_variants import unfused_attention
     from lumos.cost.cluster import load_cluster
     from lumos.errors import UsageError
 
@@ -102,8 +101,6 @@ def attention(
     book = _book(coefficients)
 
     def cost(length: Any) -> Estimate:
-        if kernel == "unfused":
-            return unfused_attention(batch, length, heads, head_dim, accelerator, dtype, direction=direction, book=book)
         kinds: dict[str, Any] = {"kv_heads": kv_heads, "value_dim": value_dim, "causal": not full, "direction": direction, "kernel": kernel}
         return fused(batch, length, heads, head_dim, accelerator, dtype, book=book, **kinds)
 

@@ -17,10 +17,10 @@ The softmax term makes small heads slow, because a core has few units for expone
 section 3). Head sizes are padded to 32, 64, 96, 128, 192 or 256, as the kernels do. The backward pass does five multiplications
 where the forward pass does two (Dao, FlashAttention-2, 2023), and has an overhead of its own. Shared memory holds it back where
 multiplications became faster and shared memory did not (Zadouri et al., FlashAttention-4, arXiv:2603.05451: B200 multiplies twice as
-fast as H100, with the same 128 bytes a clock). Sequence lengths are rounded up to multiples of 128. Unfused attention (Megatron-LM
-before 2022) is two batched multiplications and a softmax that writes the score matrix: `unfused_attention`.
+fast as H100, with the same 128 bytes a clock). Sequence lengths are rounded up to multiples of 128.
 
-Limits: no sliding windows, no paged keys, no dropout inside the kernel; sequences of one batch have equal length.
+Limits: no unfused attention, which is several kernels (`lumos.blocks.attention`), no sliding windows, no paged keys, no dropout inside
+the kernel; sequences of one batch have equal length.
 """
 
 from __future__ import annotations
