@@ -30,8 +30,9 @@ MANY_NODES = 64
 SHARED_LINKS = -1 / 6
 #: The most documents that a sequence of a fine-tuning run is taken to hold (prior).
 PACKED = 16
-#: Shares of a device's own power limit to which operators limit it.
-LIMITED = (0.85, 0.7, 0.55)
+#: The share of a device's own power limit to which it is taken to be limited where a source speaks of a limit and does not state it, and
+#: what else it may be. The torchtitan reports' H100 are limited to 500 of 700 W.
+LIMITED, LIMITED_OTHERWISE = 0.7, (0.85, 0.55)
 
 
 def with_unknowns(job: PlannedJob, stated: Collection[str] = ()) -> PlannedJob:
@@ -83,12 +84,12 @@ def _of_network(job: PlannedJob) -> list[Unknown]:
 
 
 def unknown_power(job: PlannedJob) -> PlannedJob:
-    """The job on devices of which it is said that their power is limited, and not to what."""
+    """The job on devices that are taken to be limited to `LIMITED` of their own power, since their limit is not stated."""
     accelerator = job.cluster.accelerator
     if accelerator.power_w is None:
         return job
     answers = {}
-    for watts in (round(share * accelerator.power_w) for share in LIMITED):
+    for watts in (round(share / LIMITED * accelerator.power_w) for share in LIMITED_OTHERWISE):
         limited = msgspec.structs.replace(accelerator, power_w=float(watts))
         answers[f"{watts} W"] = replace(job, cluster=msgspec.structs.replace(job.cluster, accelerator=limited))
     question = "to what is the power of a device limited? (accelerator.power_w in a cluster's file)"

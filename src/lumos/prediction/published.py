@@ -32,6 +32,7 @@ from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
 from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled
 from lumos.plan.unknowns import (
+    LIMITED,
     unknown_model,
     unknown_packing,
     unknown_power,
@@ -90,13 +91,14 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
 
 
 def _powered(cluster: Cluster, text: str, notes: list[Diagnostic]) -> tuple[Cluster, bool]:
-    """The cluster with the power limit of a device that a text states, and whether the text speaks of a limit and does not state it."""
-    watts = re.search(r"(?<![\w.])(\d{2,4})\s?W\b", text)
-    if watts is None:
-        return cluster, re.search(r"power[- ]?(?:limit|cap)", text, re.IGNORECASE) is not None
-    accelerator = msgspec.structs.replace(cluster.accelerator, power_w=float(watts.group(1)))
-    notes.append(Diagnostic("row-power", f"{watts.group()!r} is read as the power limit of a device"))
-    return msgspec.structs.replace(cluster, accelerator=accelerator), False
+    """The cluster with the power limit of a device of which a text speaks, and whether it speaks of one and does not state it."""
+    stated = re.search(r"(?<![\w.])(\d{2,4})\s?W\b", text)
+    said, accelerator = stated or re.search(r"power[- ]?(?:limit|cap)\w*", text, re.IGNORECASE), cluster.accelerator
+    if said is None or (stated is None and accelerator.power_w is None):
+        return cluster, False
+    watts = float(stated.group(1)) if stated else round(LIMITED * (accelerator.power_w or 0.0))
+    notes.append(Diagnostic("row-power", f"{said.group()!r} is read as a power limit of {watts:g} W a device"))
+    return msgspec.structs.replace(cluster, accelerator=msgspec.structs.replace(accelerator, power_w=float(watts))), stated is None
 
 
 def _told(row: PublishedRun) -> Told:
