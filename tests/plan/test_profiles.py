@@ -30,6 +30,9 @@ from lumos.vocabulary import Precision
         ("DeepSpeed ZeRO", 2023, "generic"),
         ("InternEvo", 2024, "internevo"),
         ("PyTorch FSDP", 2024, "fsdp2"),
+        ("torchtitan compiled", None, "fsdp2-compiled"),
+        ("NeMo 22.09", None, "megatron-2021"),
+        ("Megatron-LM of 2021", None, "megatron-2021"),
     ],
 )
 def test_choice_by_name_and_year(text, year, name):
@@ -85,12 +88,8 @@ def test_a_release_overlaps_the_exchanges_of_experts_in_8_bit_only():
 
 
 def test_gradients_are_reduced_in_16_bit_by_nemo_and_in_32_by_what_only_borrows_its_kernels():
-    assert {name: framework_profile(name).reduce_bytes for name in ("nemo", "megatron-bridge", "megatron-core", "hai-llm")} == {
-        "nemo": 2,
-        "megatron-bridge": 2,
-        "megatron-core": 4,
-        "hai-llm": 4,
-    }
+    assert {framework_profile(name).reduce_bytes for name in ("nemo", "megatron-bridge")} == {2}
+    assert {framework_profile(name).reduce_bytes for name in ("megatron-core", "hai-llm")} == {4}
 
 
 def test_remarks_name_a_framework_that_the_column_does_not():
@@ -135,8 +134,8 @@ def test_a_release_that_is_not_told_is_asked_for_where_it_matters():
 def test_a_plan_tells_something_of_a_framework_without_a_profile():
     """torch FSDP and DeepSpeed shard parameters, and leave attention to FlashAttention 2; 8 bit without that is Transformer Engine's."""
     generic = framework_profile("generic")
-    assert choose("HomeGrown", 2025, told=Told(3)).framework == replace(generic, attention="fa2")
-    assert choose("HomeGrown", 2025, told=Told(3, Precision.FP8)).framework == replace(generic, attention="fa2")
+    for told in (Told(3), Told(3, Precision.FP8)):
+        assert choose("HomeGrown", 2025, told=told).framework == replace(generic, attention="fa2")
     assert choose("HomeGrown", 2025, told=Told(1)).framework == choose("HomeGrown", 2025, told=Told(1, Precision.BF16)).framework == generic
     assert choose("HomeGrown", 2025, told=Told(1, Precision.FP8)).framework == replace(generic, fp8_norms=True, fused_accumulation=True)
     assert named("generic", Told(3)).framework.attention == "fa2"

@@ -75,9 +75,9 @@ def head_backward(share: Share, layers: LayerParts) -> Block:
 
 def optimizer(share: Share, held: RankParameters[int], layers: int) -> Block:
     """Gradient norm, clipping and Adam. held: the parameters on this rank, of `layers` layers; only the part whose optimizer
-    states this rank owns is updated."""
+    states this rank owns is updated. Sharded parameters of a layer are one tensor (torch FSDP's FlatParameter)."""
     f = share.framework
-    owned, tensors = owned_parameters(share, held), layers * tensors_of_layer(share.model)
+    owned, tensors = owned_parameters(share, held), layers * (1 if share.plan.zero == 3 else tensors_of_layer(share.model))
     b = Builder("optimizer", round(1000 * f.host_us), round(1000 * f.tensor_us * tensors))
     b.add("gradient norm", Traffic(f.gradient_bytes * owned, 2))
     if share.plan.devices > 1:

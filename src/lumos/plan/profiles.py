@@ -29,6 +29,8 @@ _RECENT = 2024
 _FIRST = 2020
 #: A release as NVIDIA numbers containers and what is shipped in them: two digits of the year, two of the month.
 _RELEASE = re.compile(r"\b2\d\.(?:0[1-9]|1[0-2])\b")
+#: A year by itself or as the first two digits of a release.
+_YEAR = re.compile(r"\b(?:20(2\d)|(2\d)\.(?:0[1-9]|1[0-2]))\b")
 
 
 class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -214,7 +216,7 @@ def named(name: str, told: Told = Told()) -> Chosen:
 
     told: what is stated of the plan, which tells something of a framework without a profile.
     """
-    matching = None if name in profiles() else _matching(name, _RECENT, "", told)
+    matching = None if name in profiles() else _matching(name, year_of(name) or _RECENT, "", told)
     chosen = matching or Chosen(framework_profile(name), "")
     other = unprofiled(None, told)
     return other if not is_profiled(chosen.framework) and other.framework != chosen.framework else chosen
@@ -223,10 +225,10 @@ def named(name: str, told: Told = Told()) -> Chosen:
 def choose(framework: str, year: int | None = None, notes: str = "", told: Told = Told()) -> Chosen:
     """The profile for a framework as a table names it, and why: chosen by the name, then by the year and the release.
 
-    notes: free text that may tell more, such as compilation or a release. A framework that is not known gets the profile that the
-    file names for it. told: what is stated of the plan, which tells something of such a framework, and of the version of a known one.
+    notes: free text that may tell more, such as compilation or a release, as the name may. A framework that is not known gets the profile
+    that the file names for it. told: what is stated of the plan, which tells something of such a framework, and of a known one's version.
     """
-    matching = _matching(framework, year or _RECENT, notes, told)
+    matching = _matching(framework, year or year_of(framework) or _RECENT, notes, told)
     if matching is not None:
         return matching
     chosen = unprofiled(year, told)
@@ -250,7 +252,7 @@ def other_years(framework: str, notes: str = "") -> dict[str, Framework]:
 
 
 def _matching(framework: str, year: int, notes: str, told: Told = Told()) -> Chosen | None:
-    text, hints = framework.lower(), notes.lower()
+    text, hints = framework.lower(), f"{framework} {notes}".lower()
     for choice in _file().choice:
         if (
             _within(year, choice.first, choice.last)
@@ -265,6 +267,12 @@ def release_of(text: str) -> str | None:
     """The release that a text names, such as "26.06" in "26.06.01 NeMo Container"; None where it names none."""
     found = _RELEASE.search(text)
     return found.group() if found else None
+
+
+def year_of(text: str) -> int | None:
+    """The year that a text names, by itself or in a release: 2022 in "NeMo 2022" and in "NeMo 22.09"; None where it names none."""
+    found = _YEAR.search(text)
+    return 2000 + int(found.group(1) or found.group(2)) if found else None
 
 
 def _of_version(chosen: _Profile, year: int, release: str | None, told: Told = Told()) -> Chosen:

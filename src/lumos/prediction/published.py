@@ -30,7 +30,7 @@ from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, check_plan
-from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled
+from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled, year_of
 from lumos.plan.unknowns import (
     LIMITED,
     unknown_model,
@@ -120,8 +120,9 @@ def _with_unknowns(job: PlannedJob, row: PublishedRun) -> PlannedJob:
         job = unknown_virtual_stages(job)
     if "finetun" in row.get("notes", "").lower().replace("-", "") and job.framework.name in NEMO:
         job = unknown_packing(job)
-    if _number(row, "year") is None and is_profiled(job.framework):
-        job = unknown_year(job, row.get("framework", ""), row.get("notes", ""))
+    name = row.get("framework", "")
+    if _number(row, "year") is None and year_of(name) is None and is_profiled(job.framework):
+        job = unknown_year(job, name, row.get("notes", ""))
     if not row.get("precision", "").strip():
         job = unknown_precision(job)
     recompute = row.get("recompute", "").strip().lower()
