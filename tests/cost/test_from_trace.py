@@ -16,7 +16,7 @@ from lumos.cost.coefficients import overlay, shipped_coefficients
 from lumos.cost.estimate import SCALED
 from lumos.cost.from_trace import accelerator_of, calibrated, class_ratios, cluster_of
 from lumos.cost.gemm_model import gemm
-from lumos.cost.memory_bound_model import memory_bound
+from lumos.cost.memory_bound_model import moved
 from lumos.cost.operators import OperatorTime, operator_times
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
@@ -107,7 +107,7 @@ def job(tmp_path: Path, slower: float) -> Trace:
         start = 10_000.0 * (2 * i + 1)
         product = int(gemm(m, 4096, 4096, h100).time) * slower / 1e3
         events += operator("aten::mm", [[m, 4096], [4096, 4096]], ["c10::BFloat16"] * 2, start, product, 2 * i + 1)
-        added = int(memory_bound("residual", m * 65536, h100).time) * slower / 1e3
+        added = int(moved(6 * m * 65536, h100).time) * slower / 1e3
         events += operator("aten::add", [[m, 65536], [m, 65536], []], ["c10::BFloat16"] * 2 + ["Scalar"], start + 5000, added, 2 * i + 2)
     return trace_of(tmp_path, events)
 
@@ -143,7 +143,7 @@ def test_memory_bound_coefficients_come_back_from_their_kernels(tmp_path: Path) 
     h100 = load_cluster("h100").accelerator
     events: list[dict[str, Any]] = []
     for i, size in enumerate(np.exp2(np.linspace(10, 28, 40)).astype(int).tolist()):
-        time = int(memory_bound("residual", size, h100).time) * 1.2 / 1e3
+        time = int(moved(6 * size, h100).time) * 1.2 / 1e3
         events += operator("aten::add", [[size], [size], []], ["c10::BFloat16"] * 2 + ["Scalar"], 10_000.0 * i, time, i + 1)
     fitted, modelled = fit_memory_bound(memory_rows(trace_of(tmp_path, events), h100))
     assert fitted.rows == len(modelled) == 40

@@ -15,9 +15,8 @@ if TYPE_CHECKING:
     from lumos.cost.collective_model import collective
     from lumos.cost.estimate import Estimate
     from lumos.cost.gemm_model import gemm
-    from lumos.cost.memory_bound_model import memory_bound
 
-__all__ = ["Accelerator", "Cluster", "Estimate", "attention", "cluster_names", "collective", "gemm", "load_cluster", "memory_bound"]
+__all__ = ["Accelerator", "Cluster", "Estimate", "attention", "cluster_names", "collective", "gemm", "load_cluster"]
 
 if not TYPE_CHECKING:  # a type checker would take it for an answer to every name
     __getattr__, __dir__ = on_demand(
@@ -29,6 +28,5 @@ if not TYPE_CHECKING:  # a type checker would take it for an answer to every nam
             "lumos.cost.collective_model": ("collective",),
             "lumos.cost.estimate": ("Estimate",),
             "lumos.cost.gemm_model": ("gemm",),
-            "lumos.cost.memory_bound_model": ("memory_bound",),
         },
     )

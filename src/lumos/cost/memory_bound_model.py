@@ -10,15 +10,10 @@ the kernel before, and are read that much faster than from memory. A kernel that
 be held back by how fast its cores issue instructions, and one whose threads fetch an element only when they are done with the one
 before, by the latency of memory. Both are 0 where nothing is stated. As in multiplications, the parts overlap, but not fully.
 
-The work of a kernel is stated per element (`WORK`): the tensors that it reads and writes in the dtype of the activations, and the bytes
-of other dtypes. `fused` joins neighbouring kernels as Apex, Transformer Engine and torch.compile do: what one kernel writes only for the
-next to read never leaves the chip.
-
 Where a class of kernels was not fitted on an accelerator, its launch takes as much longer or shorter than on all accelerators together
 as that of a contiguous pass does: how fast a device starts and ends a kernel does not depend on what the kernel computes.
 
-Sources of the counts: the kernels' own algorithms (Korthikanti et al., Reducing Activation Recomputation, 2022, table of
-activations; PyTorch ATen kernels). Limits: contiguous tensors; reductions in one pass; no contention with other streams.
+Limits: contiguous tensors; reductions in one pass; no contention with other streams.
 """
 
 from __future__ import annotations
@@ -27,17 +22,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.coefficients import GENERIC, Book, estimate, find, outside, shipped_coefficients
 from lumos.cost.estimate import Bound, Estimate, Float64, ModelledTime
 from lumos.errors import UsageError
-from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import ArrayLike
 
+    from lumos.cost.cluster import Accelerator
 
 #: Instructions of single threads that a core issues in a clock: four schedulers, each one instruction of 32 threads (NVIDIA, whitepapers of
 #: the architectures of Tesla V100, A100 and H100, the streaming multiprocessor).
@@ -60,97 +52,9 @@ class MemoryCoefficients(NamedTuple):
 
 MEMORY_PRIOR = MemoryCoefficients(2.0, 0.15, 2.5, 0.5)
 
-
-class ElementwiseWork(NamedTuple):
-    """Traffic per element: tensors of the activations' dtype read and written, and bytes of other dtypes."""
-
-    reads: float
-    writes: float
-    other_bytes: float = 0.0
-
-
 #: Classes with coefficients of their own: one pass over contiguous tensors; one with broadcast or permuted operands; one that
 #: reduces many elements to few; one that reduces and then passes over the tensor again.
 POINTWISE, STRIDED, REDUCTION, NORMALISATION = TRAFFIC_CLASSES = ("pointwise", "strided", "reduction", "normalisation")
-_CLASS_OF = {
-    **dict.fromkeys(("transpose", "rotary", "rotary_backward", "embedding", "embedding_backward", "bias"), STRIDED),
-    **dict.fromkeys(("gradient_norm", "cross_entropy"), REDUCTION),
-    **dict.fromkeys(
-        ("layer_norm", "layer_norm_backward", "rms_norm", "rms_norm_backward", "softmax", "softmax_backward", "masked_softmax"),
-        NORMALISATION,
-    ),
-}
-
-#: Traffic per element of each kind of kernel.
-WORK = {
-    "copy": ElementwiseWork(1, 1),
-    "transpose": ElementwiseWork(1, 1),
-    "cast_to_fp32": ElementwiseWork(1, 0, 4),
-    "cast_from_fp32": ElementwiseWork(0, 1, 4),
-    "cast_to_fp8": ElementwiseWork(1, 0, 1),
-    "fill": ElementwiseWork(0, 1),
-    "residual": ElementwiseWork(2, 1),
-    "bias": ElementwiseWork(1, 1),
-    "activation": ElementwiseWork(1, 1),
-    "activation_backward": ElementwiseWork(2, 1),
-    "gated_activation": ElementwiseWork(2, 1),  # per element of the product: gate and up read
-    "gated_activation_backward": ElementwiseWork(3, 2),
-    "layer_norm": ElementwiseWork(1, 1),
-    "layer_norm_backward": ElementwiseWork(4, 1),  # input gradient, then the weights' gradients from the same two tensors
-    "rms_norm": ElementwiseWork(1, 1),
-    "rms_norm_backward": ElementwiseWork(4, 1),
-    "dropout": ElementwiseWork(1, 1, 1),
-    "dropout_backward": ElementwiseWork(1, 1, 1),
-    "softmax": ElementwiseWork(1, 1),
-    "softmax_backward": ElementwiseWork(2, 1),
-    "masked_softmax": ElementwiseWork(1, 1, 1),
-    "rotary": ElementwiseWork(1, 1),
-    "rotary_backward": ElementwiseWork(1, 1),
-    "cross_entropy": ElementwiseWork(2, 0),  # per logit: maximum, then the sum of exponentials
-    "cross_entropy_backward": ElementwiseWork(1, 1),
-    "embedding": ElementwiseWork(1, 1),
-    "embedding_backward": ElementwiseWork(2, 1),
-    "gradient_accumulation": ElementwiseWork(1, 0, 8),  # into fp32: read and write
-    "gradient_norm": ElementwiseWork(0, 0, 4),
-    "sgd": ElementwiseWork(0, 0, 12),
-    "adam": ElementwiseWork(0, 1, 28),  # fp32 master, two moments read and written, fp32 gradient read; new parameter written
-}
-
-
-def memory_bound(
-    kind: str,
-    elements: ArrayLike,
-    accelerator: Accelerator,
-    dtype: str = DType.BF16,
-    *,
-    book: Book | None = None,
-) -> Estimate:
-    """Time of one kernel of `kind` over `elements` elements. Raises UsageError for an unknown kind (they are listed),
-    dtype or negative size, LumosError where the accelerator lacks a number."""
-    traffic = np.asarray(elements, float) * bytes_per_element(kind, dtype)
-    return moved(traffic, accelerator, _CLASS_OF.get(kind, POINTWISE), book=book)
-
-
-def fused(
-    kinds: Sequence[str], elements: ArrayLike, accelerator: Accelerator, dtype: str = DType.BF16, *, book: Book | None = None
-) -> Estimate:
-    """Time of neighbouring kernels over the same elements joined into one kernel, which does not write what one part of it passes
-    to the next."""
-    if not kinds:
-        raise UsageError("fused: no kinds given")
-    size = dtype_of(dtype).bytes
-    traffic = sum(bytes_per_element(kind, dtype) for kind in kinds) - 2 * size * (len(kinds) - 1)
-    classes = {_CLASS_OF.get(kind, POINTWISE) for kind in kinds}
-    slowest = next(name for name in (NORMALISATION, REDUCTION, STRIDED, POINTWISE) if name in classes)
-    return moved(np.asarray(elements, float) * traffic, accelerator, slowest, book=book)
-
-
-def bytes_per_element(kind: str, dtype: str) -> float:
-    """Bytes read and written per element."""
-    if kind not in WORK:
-        raise UsageError(f"memory-bound kernel {kind!r} is not known; valid: {', '.join(WORK)}")
-    work = WORK[kind]
-    return (work.reads + work.writes) * dtype_of(dtype).bytes + work.other_bytes
 
 
 def moved(
