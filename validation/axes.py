@@ -1,11 +1,12 @@
 """The shapes of a script's operators with other sizes, as the axes of its recorded ones say them, against those of the changed script.
 
-python -m validation.axes [--seed N …] [--write]       needs torch and transformers; some two minutes a seed
+python -m validation.axes [--odd] [--seed N …] [--write]       needs torch and transformers; some two minutes a seed
 
 Other people's scripts (`validation.foreign`) run on fake tensors before and after a change of sizes. What `operators.inference` makes of
 the calls before it, with the sizes of the change, is compared call by call with those after it. A call counts by its work: the
 multiplications of a product, the elements of anything else, and is right if every axis of every input is. Calls that only describe a
-tensor do not count, and pairs whose scripts call other operators after the change are left out.
+tensor do not count, and pairs whose scripts call other operators after the change are left out. Where a size can mean several axes, the
+first one that is as long as the script says is meant. `--odd` takes the families of models that are not named as transformers are.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from lumos.operators.calls import OperatorCall
 from lumos.operators.inference import infer
 from lumos.operators.shaped import operations
 from lumos.operators.table import OperatorKind, kind_of, of_torch
-from lumos.segment.named_axes import Named, names_of
+from lumos.segment.named_axes import Named, meanings_of, names_of
 from lumos.segment.sizes import Sizes, symbol_values
 
 #: Changes that are sizes, by the names that the scripts give them.
@@ -38,11 +39,13 @@ MULTIPLICATION = 0.01
 
 
 class Score(NamedTuple):
-    """One pair: the share of the work after the change whose shapes are right, and sizes that have no name in the recording."""
+    """One pair: the share of the work after the change whose shapes are right, sizes that have no name in the recording, and those of
+    which the recording shows several."""
 
     pair: Pair
     right: float
     unnamed: tuple[str, ...]
+    asked: tuple[str, ...] = ()
 
 
 def calls_of(job: Any) -> tuple[list[OperatorCall], list[bool]]:
@@ -64,7 +67,10 @@ def calls_of(job: Any) -> tuple[list[OperatorCall], list[bool]]:
                     lists.add(place)
                 inputs.append(tuple(map(tuple, dims)) if place in lists else (tuple(dims),) if dims else ())
             sequence, thread = node.facts.get("Sequence number", -1), node.facts.get("Fwd thread id", 0)
-            calls.append(OperatorCall(node.name, tuple(inputs), frozenset(lists), tuple(node.concrete), parent, sequence, not thread))
+            apart = tuple(tuple(x) if isinstance(x, list) and all(type(n) is int for n in x) else () for x in node.strides)
+            calls.append(
+                OperatorCall(node.name, tuple(inputs), frozenset(lists), tuple(node.concrete), parent, sequence, not thread, apart)
+            )
             reached.append(node.reached)
             add(node.children, len(calls) - 1)
 
@@ -104,7 +110,10 @@ def score(pair: Pair) -> Score | None:
     if [call.name for call in before] != [call.name for call in after]:
         return None
     axes = infer(before)
-    names: Named = names_of(axes, before)
+    names: Named = dict(names_of(axes, before))
+    several = {key: found for key, found in meanings_of(axes, before).items() if key in pair.change and len(found) > 1}
+    for key, found in several.items():
+        names[key] = next((meant for meant in found if axes.symbols.size(meant[0]) == pair.job.sizes.get(key)), names.get(key, ()))
     old = Sizes(**{name: axes.symbols.size(found[0]) for name, found in names.items()})
     new, unnamed = changed_sizes(pair, old)
     value = symbol_values(axes.symbols, names, old, new)
@@ -117,13 +126,13 @@ def score(pair: Pair) -> Score | None:
             tuple(axes.symbols.evaluate(axis, value) for axis in axes.of[number, place][0]) == shape for place, shape in shapes
         )
         total, right = total + work, right + work * alike
-    return Score(pair, right / max(total, 1.0), unnamed)
+    return Score(pair, right / max(total, 1.0), unnamed, tuple(several))
 
 
-def scores(seeds: Sequence[int]) -> Iterator[Score]:
+def scores(seeds: Sequence[int], *, odd: bool) -> Iterator[Score]:
     """The scores of all changes of sizes in draws."""
     for seed in seeds:
-        for pair in drawn_pairs(seed):
+        for pair in drawn_pairs(seed, odd=odd):
             if {word.split("=")[0] for word in pair.change.split(",")} <= KEYS:
                 try:
                     found = score(pair)
@@ -135,11 +144,12 @@ def scores(seeds: Sequence[int]) -> Iterator[Score]:
                     yield found
 
 
-def section(found: Sequence[Score], seeds: Sequence[int]) -> str:
+def section(found: Sequence[Score], seeds: Sequence[int], *, odd: bool) -> str:
     """The text of its result file."""
     rows = [("all", list(found)), *((key, [s for s in found if s.pair.change.startswith(key)]) for key in sorted(KEYS))]
+    command = f"python -m validation.axes{' --odd' * odd} --seed {' '.join(map(str, seeds))} --write"
     lines = [
-        f"Written by `python -m validation.axes --seed {' '.join(map(str, seeds))} --write`. Scripts drawn by seed run on fake",
+        f"Written by `{command}`. Scripts drawn by seed run on fake",
         "tensors before and after a change of a size; the shapes that the axes of the calls before it give are compared with those after",
         "it, by work. No row of these draws was read before the first score, which this is.",
         "",
@@ -158,7 +168,8 @@ def section(found: Sequence[Score], seeds: Sequence[int]) -> str:
             ],
         ),
         "",
-        f"Sizes that the recording does not name: {', '.join(sorted({key for s in found for key in s.unnamed})) or 'none'}.",
+        f"Sizes that the recording does not name: {', '.join(sorted({key for s in found for key in s.unnamed})) or 'none'}. Pairs of which"
+        f" the recording shows several axes for the size: {sum(bool(s.asked) for s in found)} of {len(found)}.",
         "",
     ]
     return "\n".join(lines)
@@ -167,13 +178,14 @@ def section(found: Sequence[Score], seeds: Sequence[int]) -> str:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, nargs="+", default=[SEED])
+    parser.add_argument("--odd", action="store_true")
     parser.add_argument("--write", action="store_true")
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
-    text = section(list(scores(args.seed)), args.seed)
+    text = section(list(scores(args.seed, odd=args.odd)), args.seed, odd=args.odd)
     print(text)
     if args.write:
-        write_result("validation/results/axes.md", text)
+        write_result(f"validation/results/axes{'-odd' * args.odd}.md", text)
     return 0
 
 

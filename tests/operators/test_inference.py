@@ -225,6 +225,43 @@ def test_what_numbers_chose_is_as_long_as_they_are():
     assert resized(script.calls, [(BATCH, 4)])[layer, 1] == (16, 8)
 
 
+def test_strides_tell_two_tensors_of_one_shape_apart():
+    """As many latents as positions: the layer that reads data, and the one that reads the latents, which all of the batch share."""
+    script = Script()
+    x = script.call("aten::relu", (2, 6, 8))
+    script.call("aten::expand", (1, 6, 8), (), values=("", [2, -1, -1]))
+    of_data, of_latents = (script.call("aten::gelu", (2, 6, 8)) for _ in range(2))
+    for call, strides in ((x, (48, 8, 1)), (x + 1, (48, 8, 1)), (of_data, (48, 8, 1)), (of_latents, (0, 8, 1))):
+        script.calls[call] = script.calls[call]._replace(strides=(strides,))
+    found = infer(script.calls)
+    data, latents = (found.of[call, 0][0][1] for call in (of_data, of_latents))
+    assert found.symbols.same(data, found.of[x, 0][0][1]) and found.symbols.same(latents, found.of[x + 1, 0][0][1])
+    assert not found.symbols.same(data, latents)
+
+
+def test_a_list_is_of_the_tensors_that_nothing_has_taken():
+    """Features beside what numbers chose of two tables: all are of one batch."""
+    script = Script()
+    dense = script.call("aten::relu", (6, 8))
+    tables = [script.call("aten::embedding", (100, 8), (6,)) for _ in range(2)]
+    script.calls.append(script.calls[-1]._replace(name="aten::cat", inputs=((((6, 8),) * 3), ()), lists=frozenset({0}), values=("", "1")))
+    found = infer(script.calls)
+    batches = [found.of[dense, 0][0][0], *(found.of[table, 1][0][0] for table in tables)]
+    assert all(found.symbols.same(batches[0], batch) for batch in batches)
+
+
+def test_what_values_chose_goes_before_what_was_made_long_ago():
+    script = Script()
+    script.parents.append(script.call("forward"))
+    old, data = script.call("aten::relu", (12, 4)), script.call("aten::sigmoid", (6, 4))
+    script.call("aten::gelu", (12, 4))
+    script.call("aten::index", (6, 4), ())
+    of_chosen = script.call("aten::tanh", (12, 4))
+    found = infer(script.calls)
+    assert found.symbols.same(found.of[of_chosen, 0][0][1], found.of[data, 0][0][1])
+    assert not found.symbols.same(found.of[of_chosen, 0][0][1], found.of[old, 0][0][1])
+
+
 def test_a_program_without_shapes_has_no_axes():
     script = Script()
     script.call("aten::add", (), ())

@@ -47,9 +47,14 @@ def heads(length):
     return [2, 4, length, 64]
 
 
+def within(shape):
+    """Attention of one tensor with itself."""
+    return ("aten::relu", [shape], -1), (ATTENTION, [shape] * 3, -1)
+
+
 def two_lengths(folder):
     """Attention within 48 positions, and within 32."""
-    return recording(folder, *((ATTENTION, [heads(length)] * 3, -1) for length in (48, 32)))
+    return recording(folder, *within(heads(48)), *within(heads(32)))
 
 
 def ask(found, *words, base=()):
@@ -99,8 +104,13 @@ def test_a_bare_number_of_two_axes_is_a_question_and_names_join(tmp_path):
 
 def two_of_one_length():
     """Two attentions within 48 positions each that nothing joins: one has other heads."""
-    yield ATTENTION, [heads(48)] * 3, -1
-    yield ATTENTION, [[2, 8, 48, 32]] * 3, -1
+    yield from within(heads(48))
+    yield from within([2, 8, 48, 32])
+
+
+def test_queries_and_keys_that_nothing_joins_are_two_readings_whatever_their_number(tmp_path):
+    job, _ = recording(tmp_path, (ATTENTION, [heads(48)] * 3, -1))
+    assert [reading.name for reading in readings_of_sizes(job.traces[0])["seq"]] == ["48@attention.0", "48@attention.1"]
 
 
 def tables(folder, count=6):

@@ -17,7 +17,8 @@ class OperatorCall(NamedTuple):
     """One operator of a recording. inputs: by argument, the shapes of the tensors in it: one of a tensor, several of a list, none of
     anything else. lists: which arguments are lists. values: of the arguments, as the profiler writes them. parent: the call that it is in,
     -1 for none. sequence: autograd's number, -1 without one. forward: whether it stands in a forward pass, where the number is that of
-    the next node."""
+    the next node. strides: by argument, how far apart the neighbours along each axis of a tensor lie in memory, in elements; nothing where
+    the recording does not say."""
 
     name: str
     inputs: tuple[tuple[Shape, ...], ...]
@@ -26,8 +27,14 @@ class OperatorCall(NamedTuple):
     parent: int
     sequence: int
     forward: bool
+    strides: tuple[Shape, ...] = ()
 
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """The shape of every input that is one tensor; () for others."""
         return tuple(of[0] if len(of) == 1 and i not in self.lists else () for i, of in enumerate(self.inputs))
+
+    def lies(self, place: int) -> Shape:
+        """The strides of an input that is one tensor; () where they are not known."""
+        known = self.strides[place] if place < len(self.strides) and place not in self.lists else ()
+        return known if len(known) == len(self.shapes[place]) else ()

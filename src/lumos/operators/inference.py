@@ -37,13 +37,15 @@ if TYPE_CHECKING:
 _CHOICE = 6
 #: How many operators ago a tensor with one axis may have been made to be recognised by it: its shape is only a number.
 _JUST_NOW = 6
+#: How many operators ago another one may have selected, by values, what an input is.
+_SOON = 12
 
 
 @dataclass(eq=False, slots=True)
 class _Tensor:
     """A tensor of the program. made: when. maker: the call that made it, -1 for none. given: it comes from outside, as data or a weight.
     data: it is data, or was made of data. whole: the shape of the tensor that ranks share and that it is a part of, () if unknown. used: a
-    call has taken it."""
+    call has taken it. strides: how far apart the neighbours along its axes lie, () if unknown."""
 
     shape: Shape
     axes: tuple[Axis, ...]
@@ -56,6 +58,12 @@ class _Tensor:
     maker: int = -1
     whole: Shape = ()
     used: bool = False
+    strides: Shape = ()
+
+    def lies(self, strides: Shape) -> bool:
+        """Whether its neighbours may lie so far apart; () for strides that no row says. What an operator computed stands nowhere twice."""
+        known = zip(self.shape, strides, self.strides or strides, strict=False)
+        return not strides or all(a == b and (a or self.strides) for size, a, b in known if size > 1)
 
     def part_of(self, whole: Shape) -> bool:
         """Whether it may be a part of a tensor of that shape; () for none that is known."""
@@ -131,7 +139,7 @@ class _Inference:
         self._results: dict[int, list[_Tensor]] = {}
         self._used: dict[int, list[_Tensor]] = {}
         self._unseen: list[_Tensor] = []
-        self._selected: tuple[_Tensor, int] | None = None
+        self._selected: list[tuple[_Tensor, int]] = []
         self._valued = any(any(call.values) for call in calls)
         self._clock = 0
         self._added, self._node_of, self._forward = nodes_of(calls)
@@ -161,7 +169,7 @@ class _Inference:
         forward = self._forward.get(self.calls[number].sequence, -1)
         kept = self._scopes, self._product
         used, results = self._used.get(forward, []), self._results.get(forward, [])
-        scope = _Scope([*used, *results])
+        scope = _Scope([*used, *results], {id(t) for t in (*used, *results)})
         self._scopes, self._product = [scope], self._product_of(number, forward, used)
         for inner in self._inside[number]:
             call = self.calls[inner]
@@ -173,7 +181,7 @@ class _Inference:
             for place, shape in enumerate(call.shapes):
                 like = next((t for t in (*results, *used) if t.shape == shape), None) if shape else None
                 if like is not None:
-                    gradient = _Tensor(shape, like.axes, self._clock, gradient=True)
+                    gradient = _Tensor(shape, like.axes, self._clock, gradient=True, strides=call.lies(place))
                     self.axes[inner, place] = (like.axes,)
                     scope.tensors.append(gradient)
                     self._pool[shape].append(gradient)
@@ -191,8 +199,8 @@ class _Inference:
             first, second = (self.symbols.product(*first[:-1]), first[-1]), second[::-1]
         behind = max(filter(self._again, self._within(node)), default=-1)
         products = [n for n in self._within(node) if n > behind and own_name(self.calls[n].name) in ("mm", "bmm")]
-        alone = len(products) == 1 and factors[0].differentiable  # the other is not trained
-        return _Product(first, second, name not in ("mm", "linear"), behind, {1} if alone else set())
+        missing = {int(factors[0].differentiable)} if len(products) == 1 else set()  # data, or a weight that is not trained
+        return _Product(first, second, name not in ("mm", "linear"), behind, missing)
 
     def _within(self, number: int) -> Iterator[int]:
         """The calls in a call."""
@@ -269,7 +277,7 @@ class _Inference:
         if self._inside[number]:
             results = self._run_inside(number, used, results)
         if not results and 0 in tensors and views().get(own_name(call.name)) in ("indexed", "selected"):
-            self._selected = tensors[0], self._clock
+            self._selected = [*self._selected[1 - _CHOICE :], (tensors[0], self._clock)]
         if not results and views().get(own_name(call.name)) != "nothing":
             self._unseen = [t for t in self._unseen if all(t is not u for u in used)][-4 * _CHOICE :] + used
         self._keep(number, used, results or [])
@@ -291,7 +299,7 @@ class _Inference:
             if same is not None:
                 for a, b in zip(result.axes, same.axes, strict=True):
                     self.symbols.unify(a, b)
-                same.axes = result.axes
+                same.axes, same.strides = result.axes, same.strides or result.strides
             out.append(same or result)
         return out
 
@@ -343,7 +351,7 @@ class _Inference:
         tied = {place for pair in pairs for place, _ in pair}
         several = max(map(len, shapes.values())) > 1
         found = {
-            place: self._candidates(shape, place in weights, wholes.get(place, ()))
+            place: self._candidates(shape, place in weights, wholes.get(place, ()), call.lies(place))
             for place, shape in shapes.items()
             if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
         }
@@ -351,8 +359,9 @@ class _Inference:
         for place in shapes:
             if place not in out:
                 out[place] = self._new(number, place, place in weights or (place in tied and place not in found))
-        for tensor in out.values():
+        for place, tensor in out.items():
             tensor.used = True
+            tensor.strides = call.lies(place) or tensor.strides
         for place, whole in wholes.items():
             out[place].whole = whole
         for (i, a), (j, b) in pairs:
@@ -379,15 +388,19 @@ class _Inference:
         made = {place: self._pool[self.calls[number].shapes[place]][-_CHOICE:] for place in found}
         return {place for place in found if not any(t.maker > outer and t.part_of(wholes[place]) for t in made[place])}
 
-    def _candidates(self, shape: Shape, weight: bool, whole: Shape = ()) -> list[_Tensor]:
-        """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part."""
+    def _candidates(self, shape: Shape, weight: bool, whole: Shape = (), strides: Shape = ()) -> list[_Tensor]:
+        """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part. strides: those of the
+        input, which rule out tensors that lie in memory in another way."""
+        return [t for t in self._of_shape(shape, weight, whole) if t.lies(strides)]
+
+    def _of_shape(self, shape: Shape, weight: bool, whole: Shape) -> list[_Tensor]:
+        if not weight:
+            self._select(shape)
         for scope in reversed(self._scopes):
             same = [t for t in scope.tensors if t.shape == shape and t.part_of(whole) and not (weight and (t.data or t.gradient))]
             same = [t for t in same if t.alive or id(t) in scope.passed] or same
             if same:
                 return sorted(same, key=lambda t: id(t) in scope.passed)
-        if not weight:
-            self._select(shape)
         pool = [t for t in self._pool[shape][-8 * _CHOICE :] if t.alive and t.part_of(whole)]
         if weight:
             return [t for t in pool if t.differentiable and not (t.given or t.data)]
@@ -398,16 +411,18 @@ class _Inference:
     def _select(self, shape: Shape) -> None:
         """Take a tensor that has just been asked for as what an operator selected by values, if it may be: with other places along the
         leading axes. How many they are no row says; where a tensor of numbers has just been made that is as long, it chose them."""
-        source, clock = self._selected or (None, 0)
-        if source is None or self._clock - clock > _JUST_NOW:
-            return
-        for leading in range(1, len(source.shape) + 1):
-            if shape and shape[1:] == source.shape[leading:]:
-                by = [t for t in self._pool[shape[:1]] if clock - t.made <= _JUST_NOW] if len(shape) > 1 else []
-                lead = by[-1].axes[0] if by else self.symbols.share(self.symbols.product(*source.axes[:leading]), shape[0])
-                self._pool[shape].append(self._like(source, shape, (lead, *source.axes[leading:])))
-                self._selected = None
+        for source, clock in reversed(self._selected):
+            if self._clock - clock > _SOON:
                 return
+            for leading in range(1, len(source.shape) + 1):
+                if shape and shape[1:] == source.shape[leading:]:
+                    by = [t for t in self._pool[shape[:1]] if clock - t.made <= _JUST_NOW] if len(shape) > 1 else []
+                    lead = by[-1].axes[0] if by else self.symbols.share(self.symbols.product(*source.axes[:leading]), shape[0])
+                    found = self._like(source, shape, (lead, *source.axes[leading:]))
+                    for tensors in (self._pool[shape], *(scope.tensors for scope in self._scopes[-1:])):
+                        tensors.append(found)
+                    self._selected.remove((source, clock))
+                    return
 
     def _apart(self, tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
         """The tensors with the same axes, for each; those with the latest one last."""
@@ -499,8 +514,9 @@ class _Inference:
         return _Tensor(shape, tuple(axes), self._clock, source.differentiable, data=source.data, maker=source.maker)
 
     def _listed(self, number: int, place: int) -> list[_Tensor]:
-        """The tensors of an argument that is a list: of each shape the latest ones that have the same axes, in the order in which they
-        were made, the last of them more than once if there are fewer. Lists of weights, and of what belongs to these, are in their order.
+        """The tensors of an argument that is a list: of each shape the latest ones that no call has taken yet, or else that have the same
+        axes, in the order in which they were made, the last of them more than once if there are fewer. Lists of weights, and of what
+        belongs to these, are in their order.
         """
         call = self.calls[number]
         of_weights = own_name(call.name).startswith(("_foreach", "_fused"))
@@ -510,13 +526,15 @@ class _Inference:
             if shape not in left:
                 wanted = call.inputs[place].count(shape)
                 known = self._weights[shape] if of_weights else self._candidates(shape, False)
-                latest = known[:wanted] if of_weights else self._same_axes(known)[-wanted:]
+                unused = [t for t in known if not t.used]
+                latest = known[:wanted] if of_weights else (unused if len(unused) >= wanted else self._same_axes(known))[-wanted:]
                 if not latest:
                     axes = tuple(self.symbols.fresh(size) for size in shape)
                     latest = [_Tensor(shape, axes, self._clock, given=True)]
                     self._pool[shape] += [] if of_weights else latest
                 left[shape] = latest + latest[-1:] * (wanted - len(latest))
             out.append(left[shape].pop(0))
+            out[-1].used = True
         return out
 
     def _same_axes(self, tensors: list[_Tensor]) -> list[_Tensor]:
@@ -541,13 +559,13 @@ class _Inference:
         elif how == "undone":
             found = self._undone(call)
         elif how is not None and (0 in tensors or 0 in lists or how in ("sized", "counted")):
-            sized = {place: Sized(t.shape, t.axes) for place, t in tensors.items()}
+            sized = {place: Sized(t.shape, t.axes, t.strides) for place, t in tensors.items()}
             of_lists = {place: [Sized(t.shape, t.axes) for t in several] for place, several in lists.items()}
             try:
                 found = HOW[how](CallArguments(call.name, call.values, sized, of_lists, self.symbols))
             except (KeyError, IndexError):  # a call without an argument that the function needs
                 found = None
-        return None if found is None else [_Tensor(each.shape, each.axes, self._clock) for each in found]
+        return None if found is None else [_Tensor(each.shape, each.axes, self._clock, strides=each.strides) for each in found]
 
     def _laid_over(self, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:
         """The result of an operation element by element: along each axis the longest tensor, and of those of length one what may grow."""

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 
 
 class Sized(NamedTuple):
-    """The shape of a tensor with its axes."""
+    """The shape of a tensor with its axes. strides: how far apart the neighbours along each axis lie in memory, in elements; () where that
+    is not known."""
 
     shape: Shape
     axes: tuple[Axis, ...]
+    strides: Shape = ()
 
 
 class CallArguments(NamedTuple):
@@ -65,8 +67,19 @@ def _changed(tensor: Sized, at: int, size: int, axis: Axis) -> Sized:
     return Sized((*tensor.shape[:at], size, *tensor.shape[at + 1 :]), (*tensor.axes[:at], axis, *tensor.axes[at + 1 :]))
 
 
+def _part(tensor: Sized, at: int, size: int, axis: Axis) -> Sized:
+    """So many neighbours along an axis of a tensor, where they lie."""
+    return _changed(tensor, at, size, axis)._replace(strides=tensor.strides)
+
+
 def _taken(tensor: Sized, places: Sequence[int]) -> Sized:
-    return Sized(tuple(tensor.shape[i] for i in places), tuple(tensor.axes[i] for i in places))
+    strides = tuple(tensor.strides[i] for i in places) if tensor.strides else ()
+    return Sized(tuple(tensor.shape[i] for i in places), tuple(tensor.axes[i] for i in places), strides)
+
+
+def in_order(shape: Shape) -> Shape:
+    """The strides of a tensor whose elements lie one after the other."""
+    return tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 # ---------------------------------------------------------------- views
@@ -98,7 +111,7 @@ def seen_as(tensor: Sized, sizes: Sequence[int], symbols: Symbols) -> Sized | No
             j += 1
         whole = symbols.product(*axes[first:i])
         out += [whole] if j - begin == 1 else symbols.viewed(whole, sizes[begin:j])
-    return Sized(tuple(sizes), tuple(out))
+    return Sized(tuple(sizes), tuple(out), in_order(tuple(sizes)) if tensor.strides == in_order(tensor.shape) else ())
 
 
 def _view(call: CallArguments) -> Results:
@@ -155,13 +168,15 @@ def _expanded(call: CallArguments) -> Results:
     if sizes is None:
         return None
     new = len(sizes) - len(tensor.shape)
+    strides = (0,) * new + (tensor.strides or (0,) * len(tensor.shape))
     out = [
-        (tensor.shape[i - new], tensor.axes[i - new])
+        (tensor.shape[i - new], tensor.axes[i - new], strides[i])
         if i >= new and size in (-1, tensor.shape[i - new])
-        else (size, call.symbols.copies(size))
+        else (size, call.symbols.copies(size), 0)
         for i, size in enumerate(sizes)
     ]
-    return [Sized(tuple(size for size, _ in out), tuple(axis for _, axis in out))]
+    shape, axes, apart = map(tuple, zip(*out, strict=True)) if out else ((), (), ())
+    return [Sized(shape, axes, apart if tensor.strides else ())]
 
 
 def _flattened(call: CallArguments) -> Results:
@@ -190,12 +205,13 @@ def _strided(call: CallArguments) -> Results:
     tensor, sizes = call.tensors[0], call.numbers(1)
     if sizes is None or prod(sizes) != prod(tensor.shape):
         return None
+    strides = tuple(call.numbers(2) or ())
     if sorted(sizes) == sorted(tensor.shape):
         if len(set(sizes)) < len(sizes):
             return None  # which of two axes of one size is which, the view that calls this one says
-        return [Sized(tuple(sizes), tuple(tensor.axes[tensor.shape.index(size)] for size in sizes))]
+        return [Sized(tuple(sizes), tuple(tensor.axes[tensor.shape.index(size)] for size in sizes), strides)]
     found_view = seen_as(tensor, sizes, call.symbols)
-    return None if found_view is None else [found_view]
+    return None if found_view is None else [found_view._replace(strides=strides)]
 
 
 # ---------------------------------------------------------------- parts
@@ -205,7 +221,7 @@ def _strided(call: CallArguments) -> Results:
 _FEW = 3
 
 
-def _part(symbols: Symbols, axis: Axis, size: int, wanted: int) -> Axis:
+def _part_of(symbols: Symbols, axis: Axis, size: int, wanted: int) -> Axis:
     """A part of an axis that does not say which part: nearly all, one element, a fraction, or else anything."""
     if wanted == size:
         return axis
@@ -225,7 +241,8 @@ def _sliced(call: CallArguments) -> Results:
     begin, end, step = call.number(2) or 0, call.number(3), call.number(4) or 1
     low, high = (max(0, x + size) if x < 0 else min(x, size) for x in (begin, size if end is None else end))
     wanted = max(0, -(-(high - low) // step))
-    return [_changed(tensor, at, wanted, _part(call.symbols, tensor.axes[at], size, wanted))]
+    axis = _part_of(call.symbols, tensor.axes[at], size, wanted)
+    return [(_part if step == 1 else _changed)(tensor, at, wanted, axis)]
 
 
 def _narrowed(call: CallArguments) -> Results:
@@ -233,7 +250,7 @@ def _narrowed(call: CallArguments) -> Results:
     at = call.axis(1, len(tensor.shape))
     if at is None or wanted is None:
         return None
-    return [_changed(tensor, at, wanted, _part(call.symbols, tensor.axes[at], tensor.shape[at], wanted))]
+    return [_part(tensor, at, wanted, _part_of(call.symbols, tensor.axes[at], tensor.shape[at], wanted))]
 
 
 def _selected(call: CallArguments) -> Results:
@@ -263,10 +280,10 @@ def _split(call: CallArguments) -> Results:
     if not sizes or sum(sizes) != size:
         return None
     if len(set(sizes)) == 1:
-        return [_changed(tensor, at, sizes[0], call.symbols.divided(tensor.axes[at], len(sizes)))] * len(sizes)
+        return [_part(tensor, at, sizes[0], call.symbols.divided(tensor.axes[at], len(sizes)))] * len(sizes)
     parts = [call.symbols.plain(part) for part in sizes]
     call.symbols.unify(tensor.axes[at], call.symbols.sum([(1, part) for part in parts], 0))
-    return [_changed(tensor, at, part, axis) for part, axis in zip(sizes, parts, strict=True)]
+    return [_part(tensor, at, part, axis) for part, axis in zip(sizes, parts, strict=True)]
 
 
 # ---------------------------------------------------------------- results with other axes
@@ -311,7 +328,7 @@ def _reduced(call: CallArguments) -> Results:
     if kept:
         return [Sized(tuple(1 if i in gone else n for i, n in enumerate(tensor.shape)),
                       tuple(ONE if i in gone else a for i, a in enumerate(tensor.axes)))]  # fmt: skip
-    return [_taken(tensor, [i for i in range(axes) if i not in gone])]
+    return [_taken(tensor._replace(strides=()), [i for i in range(axes) if i not in gone])]
 
 
 def _sized(call: CallArguments) -> Results:
@@ -320,10 +337,10 @@ def _sized(call: CallArguments) -> Results:
 
 
 def _counted(call: CallArguments) -> Results:
-    found = [call.number(place) for place in range(2)]
-    if found[0] is None:
+    first, last, step = (call.number(place) for place in range(3))
+    if first is None:
         return None
-    size = found[0] if found[1] is None else found[1] - found[0]
+    size = first if last is None else -(-(last - first) // (step or 1))
     return [Sized((size,), (call.symbols.plain(size),))] if size >= 0 else None
 
 

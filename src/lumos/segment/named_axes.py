@@ -43,11 +43,16 @@ Meanings = dict[tuple[Axis, ...], tuple[int, ...]]
 
 @once_a_trace
 def meanings(trace: Trace) -> dict[str, Meanings]:
-    """What each name can mean in a recording. A sequence may be the positions that attention relates to each other, of which as many
-    queries as keys of one attention are the same, or the steps of a recurrent layer; a batch any leading axis of data without tokens and
-    attention; a feed-forward width any width that two matrices lead into and out of."""
+    """What each name can mean in a recording. A sequence may be the positions of data that attention relates to each other, or the steps
+    of a recurrent layer; a batch any leading axis of data without tokens and attention; a feed-forward width any width that two matrices
+    lead into and out of."""
     axes = axes_of(trace)
-    return _Names(axes.inferred, axes.program.calls).meanings()
+    return meanings_of(axes.inferred, axes.program.calls)
+
+
+def meanings_of(axes: Axes, calls: Sequence[OperatorCall]) -> dict[str, Meanings]:
+    """The same of the axes that were inferred of a program's calls."""
+    return _Names(axes, calls).meanings()
 
 
 def names_of(axes: Axes, calls: Sequence[OperatorCall]) -> Named:
@@ -73,6 +78,9 @@ class _Names:
             found = self._most(attention[letter])
             if found is not None:
                 out[name] = (found,)
+        positions = list(self._positions())
+        if len(positions) == 1 and "seq" in out:
+            out["seq"] = positions[0]
         self.of_heads = {self.symbols.folded(axis).symbols for letter in "hgd" for axis in attention[letter]}
         if tokens is not None:
             self._by_tokens(tokens, out, attention)
@@ -90,7 +98,19 @@ class _Names:
             self._vocabulary(table, hidden, weights, out)
         elif table is None and (passed := self._passed_on(counted)):
             out["hidden"] = passed
+        if "micro_batch" in out:
+            out["micro_batch"] += self._beside(out["micro_batch"][0], out)
         return {name: found for name, found in out.items() if self._is_size(name, found[0])}
+
+    def _beside(self, batch: Axis, named: Named) -> tuple[Axis, ...]:
+        """The leading axes of other data that are as long as the batch and that nothing joins to a size: what a step reads beside it."""
+        inside = self.symbols.inside
+        known = {s for axes in named.values() for axis in axes for s in inside(axis)}
+        known |= {s for given in self.given if given.weight for axis in given.axes for s in inside(axis)}
+        data = (given.axes[0] for given in self.given if not given.weight and len(given.axes) > 1)
+        size = self.symbols.size(batch)
+        found = {self.key(axis): axis for axis in data if self.symbols.size(axis) == size > 1 and inside(axis) and not inside(axis) & known}
+        return tuple(found.values())
 
     def _is_size(self, name: str, axis: Axis) -> bool:
         """Whether an axis is a size, and not merely left out: a sequence of one position, or a width of one, is none."""
@@ -159,7 +179,7 @@ class _Names:
         positions = self._positions()
         if len(positions) > 1 or "seq" not in named:
             out |= {"seq": positions} if positions else {}
-        if named.get("micro_batch") == self.batches[:1] and len(self.batches) > 1:
+        if named.get("micro_batch", ())[:1] == self.batches[:1] and len(self.batches) > 1:
             out["micro_batch"] = {(axis,): self._shown_by((axis,)) for axis in self.batches}
         sizes = dict.fromkeys(map(self.symbols.size, self.inner))
         inner = [tuple(axis for axis in self.inner if self.symbols.size(axis) == size) for size in sizes]
@@ -176,18 +196,17 @@ class _Names:
         return tuple(islice(having, _FIRST_CALLS))
 
     def _positions(self) -> Meanings:
-        """The axes along which a sequence may lie."""
+        """The axes along which a sequence may lie: those of data where there are any, else those of what the model holds."""
         axes: dict[tuple[int, tuple[int, ...]], Axis] = {}
         shown: dict[tuple[int, tuple[int, ...]], list[int]] = {}
-        same: dict[tuple[int, tuple[int, ...]], tuple[int, tuple[int, ...]]] = {}
         for number, several in self._places():
-            keys = [self.key(axis) for axis in several if self.symbols.size(axis) > 1]
-            axes.update(zip(map(self.key, several), map(self.symbols.folded, several), strict=True))
-            for key in keys:
-                first = keys[0] if self.symbols.size(axes[key]) == self.symbols.size(axes[keys[0]]) else key
-                same.setdefault(key, same.get(first, first))
-                shown.setdefault(same[key], []).append(number)
-        return {tuple(axes[key] for key in same if same[key] == first): tuple(numbers) for first, numbers in shown.items()}
+            for axis in several:
+                if self.symbols.size(axis) > 1:
+                    axes.setdefault(self.key(axis), self.symbols.folded(axis))
+                    shown.setdefault(self.key(axis), []).append(number)
+        data = {s for given in self.given if not given.weight for axis in given.axes for s in self.symbols.inside(axis)}
+        of_data = [key for key in shown if self.symbols.inside(axes[key]) & data]
+        return {(axes[key],): tuple(dict.fromkeys(shown[key])) for key in of_data or shown}
 
     def _places(self) -> Iterator[tuple[int, tuple[Axis, ...]]]:
         """The axes of attention, of scores and of recurrent layers that are positions, by call."""

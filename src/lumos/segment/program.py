@@ -100,7 +100,8 @@ def program(trace: Trace) -> TraceProgram:
     rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows]))]
     parent = callers(trace, rows)
     steps = _steps(trace, rows, parent)
-    columns = [trace.dense("Input Dims"), trace.dense("Concrete Inputs"), autograd_numbers(trace), trace.dense("Fwd thread id")]
+    texts = [trace.dense(key) for key in ("Input Dims", "Concrete Inputs", "Input Strides")]
+    columns = [*texts, autograd_numbers(trace), trace.dense("Fwd thread id")]
     by_value = trace.named(lambda name: own_name(name) in views())[rows]  # elsewhere a value that changes decides nothing
     text = [columns[0][rows], np.where(by_value, columns[1][rows], ABSENT)]
     kinds = np.unique(np.stack((trace.name[rows].astype(np.int64), *text)), axis=1, return_inverse=True)[1].reshape(-1)
@@ -148,11 +149,12 @@ def _steps(trace: Trace, rows: Int64, parent: Int64) -> list[Int64]:
 
 
 def _call(trace: Trace, row: int, parent: int, columns: Sequence[Int64]) -> OperatorCall:
-    dims, values, sequence, thread = (int(column[row]) for column in columns)
+    dims, values, strides, sequence, thread = (int(column[row]) for column in columns)
     nothing: tuple[tuple[tuple[Shape, ...], ...], frozenset[int]] = ((), frozenset())
     inputs, lists = _inputs(trace.strings[dims]) if dims != ABSENT else nothing
     texts = _texts(trace.strings[values]) if values != ABSENT else ()
-    return OperatorCall(trace.strings[trace.name[row]], inputs, lists, texts, parent, max(sequence, -1), thread in (ABSENT, 0))
+    apart = _strides(trace.strings[strides]) if strides != ABSENT else ()
+    return OperatorCall(trace.strings[trace.name[row]], inputs, lists, texts, parent, max(sequence, -1), thread in (ABSENT, 0), apart)
 
 
 @cache
@@ -167,6 +169,13 @@ def _inputs(text: str) -> tuple[tuple[tuple[Shape, ...], ...], frozenset[int]]:
         else:
             out.append((tuple(value),) if isinstance(value, list) and value else ())
     return tuple(out), frozenset(lists)
+
+
+@cache
+def _strides(text: str) -> tuple[Shape, ...]:
+    """The strides of each argument that is a tensor; () of any other."""
+    found = (value if isinstance(value, list) and all(type(x) is int for x in value) else () for value in json.loads(text))
+    return tuple(map(tuple, found))
 
 
 @cache
