@@ -73,10 +73,11 @@ class _Tensor:
 @dataclass(eq=False, slots=True)
 class _Scope:
     """The tensors among which the calls inside an operator, or inside a node of the backward pass, find their inputs. passed: those that
-    were handed in and that none of the calls has used yet."""
+    were handed in and that none of the calls has used yet. kept: autograd kept them, so that the forward pass has used them all."""
 
     tensors: list[_Tensor]
     passed: set[int] = field(default_factory=set)
+    kept: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -169,7 +170,7 @@ class _Inference:
         forward = self._forward.get(self.calls[number].sequence, -1)
         kept = self._scopes, self._product
         used, results = self._used.get(forward, []), self._results.get(forward, [])
-        scope = _Scope([*used, *results], {id(t) for t in (*used, *results)})
+        scope = _Scope([*used, *results], {id(t) for t in (*used, *results)}, kept=True)
         self._scopes, self._product = [scope], self._product_of(number, forward, used)
         for inner in self._inside[number]:
             call = self.calls[inner]
@@ -449,7 +450,8 @@ class _Inference:
         out = {place: of[-1] for place, of in apart.items()}
         if open_places:
             members = {id(group[-1]): group for several in groups.values() for group in several}
-            unused = {last: max(sum(not t.used for t in group), 1) for last, group in members.items()}
+            kept = bool(self._scopes) and self._scopes[-1].kept
+            unused = {last: sum(not t.used for t in group) or (len(group) if kept else 1) for last, group in members.items()}
             best: tuple[tuple[int, int, int, int], dict[int, _Tensor]] | None = None
             for choice in product(*(apart[place] for place in open_places)):
                 tried = {**out, **dict(zip(open_places, choice, strict=True))}
