@@ -67,5 +67,5 @@ def test_comments_name_modules_that_exist():
 
 
 def test_a_lost_module_is_seen():
-    assert exists("graph.build") and exists("simulation.freeze") and exists("changes.certainty.noise.FEW_STEPS")
+    assert exists("graph.build") and exists("simulation.freeze") and exists("analyze.loop.noise.FEW_STEPS")
     assert not exists("graph.nowhere") and not exists("graph.build.nothing") and not exists("changes.trusted")

@@ -33,8 +33,8 @@ from validation.programs_by_hand import BY_HAND, Case, device_bound
 from validation.programs_drawn import drawn
 from validation.truth import CASES, answered, section, truths
 
+from lumos.analyze.loop.noise import Z80, step_spread
 from lumos.analyze.loop.steps import members, step_times
-from lumos.changes.certainty.noise import Z80, step_spread
 from lumos.graph.build import build
 from lumos.simulation import measured
 from lumos.trace import read

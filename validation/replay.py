@@ -20,7 +20,8 @@ from tools.figures import write_result
 from validation.exchange import LEAST, Exchange, exchange
 from validation.goals import marked
 
-from lumos.analyze.loop.identity import NEAR, SAME, identity
+from lumos.analyze.loop.identity import NEAR, identity
+from lumos.analyze.loop.noise import FEW_STEPS
 from lumos.analyze.loop.steady import Steady, steady
 from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.probes import Probes, probes
@@ -185,7 +186,7 @@ def _summary(cases: Sequence[Case]) -> str:
     ]
 
     unscored = len(counted) - len(scored)
-    off = [case for case in cases if abs(case.off) > SAME]
+    off = [case for case in cases if abs(case.off) > FEW_STEPS]
     sound_off = any(case.held.grade is Grade.SOUND for case in off)
 
     def probe(trace: str, what: str) -> str:
@@ -260,9 +261,10 @@ def _section(cases: Sequence[Case], summary: str) -> str:
             KEPT_NOTES,
             "## The base of every answer",
             "What-ifs and findings compare two loops of the recorded steps, and the base must take what was measured: up to"
-            f" {SAME:.0%} off it is sound, up to {NEAR:.0%} limited, beyond that unsound. off: of the base, against the measured mean; of a"
-            " recording without periods, of its replayed latency, with all that happens once. passes: how often the steps were repeated"
-            " until they settled. left out: dependencies on the step before the first that have no counterpart in the loop, and how many"
+            f" {FEW_STEPS:.0%} off, or what its steps differ by, it is sound, up to {NEAR:.0%} limited, beyond that unsound. off: of the"
+            " base, against the measured mean; of a recording without periods, of its replayed latency, with all that happens once. passes:"
+            " how often the steps were repeated until they settled. left out: dependencies on the step before the first that have no"
+            " counterpart in the loop, and how many"
             " there are.",
             markdown_table(
                 ("job", "basis", "steps", "measured ms", "base ms", "off", "replay", "grade", "passes", "tasks", "left out"),

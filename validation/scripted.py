@@ -27,9 +27,9 @@ from tools.document import markdown_table
 from tools.figures import write_result
 
 import lumos
+from lumos.analyze.loop.noise import step_times_of
 from lumos.analyze.loop.steps import members
 from lumos.blocks.work import Attention, Gemm
-from lumos.changes.certainty.noise import step_times_of
 from lumos.cost.cluster import load_cluster
 from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.device.files import write_traces

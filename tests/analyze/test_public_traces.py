@@ -95,4 +95,4 @@ GRADES = {
 @pytest.mark.parametrize("name", GRADES)
 def test_how_far_public_recordings_can_be_trusted(name):
     found = lumos.trust(lumos.build(lumos.read(Path(ROOT) / name)))
-    assert (found.grade, found.reasons[0].code if found.reasons else None) == GRADES[name]
+    assert (found.grade, found.reasons[0].code if found.why else None) == GRADES[name]

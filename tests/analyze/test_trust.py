@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members
-from lumos.analyze.trust import check_sound, grade, together, trust
+from lumos.analyze.trust import check_sound, grade, together, trust, with_unknown
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.table import Evidence, Kind
@@ -27,7 +27,7 @@ def test_no_evidence_is_sound():
 def test_the_gravest_finding_decides_and_comes_first():
     result = grade((found("a", Grade.LIMITED, 0.1), found("b", Grade.UNSOUND), found("c", Grade.LIMITED, 0.2)))
     assert result.grade is Grade.UNSOUND
-    assert [reason.code for reason in result.reasons] == ["b", "a", "c"]
+    assert [reason.code for reason in result.reasons] == ["b", "c", "a"]  # of equal ones, that first which leaves most unknown
     assert result.why == "message of b"
     assert result.unknown == pytest.approx(0.3)
 
@@ -40,6 +40,13 @@ def test_what_several_ranks_have_in_common_is_one_reason():
 
 def test_no_more_than_everything_is_unknown():
     assert grade((found("a", Grade.LIMITED, 0.7), found("b", Grade.LIMITED, 0.7))).unknown == 1
+
+
+def test_unknown_shares_limit_an_answer_where_they_are_more_than_is_unknown_anyway():
+    result = grade([found(code, Grade.SOUND, 0.015) for code in "ab"])
+    assert (result.grade, result.why) == (Grade.SOUND, "")
+    assert [with_unknown(result, known).grade for known in (0.02, 0.03, 0.04)] == [Grade.LIMITED, Grade.SOUND, Grade.SOUND]
+    assert with_unknown(grade([found("a", Grade.UNSOUND, 0.5)]), 0.02).grade is Grade.UNSOUND
 
 
 def test_an_unsound_recording_is_refused_with_the_reason():

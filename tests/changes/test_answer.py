@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lumos.analyze.loop.noise import FEW_STEPS, NORMAL, Z80, noise_unknown, step_spread, step_times_of
 from lumos.analyze.loop.steps import members
-from lumos.changes.certainty.noise import FEW_STEPS, NORMAL, Z80, noise_unknown, step_spread, step_times_of
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
 from lumos.changes.whatif import answer_changes

@@ -241,7 +241,7 @@ def test_waits_without_a_known_source_matter_where_two_streams_work(draw, trace)
     drawing.rows[-1]["ts"] = 1996
     drawing.launch((2060, 5), (2070, 10))
     found = {each.code: each for each in build(Job((trace(drawing),))).evidence}
-    assert found["waits-unresolved"].grade is Grade.LIMITED
+    assert found["waits-unresolved"].share == pytest.approx(0.305, abs=0.001)
 
 
 def test_what_the_reader_could_not_read(draw, tmp_path):
@@ -262,7 +262,7 @@ def test_rows_of_other_threads_do_not_count_as_overlaps(draw, trace):
     assert codes(trace, drawing) == {}
 
 
-@pytest.mark.parametrize(("iterator", "expected"), [("_MultiProcessing", {"loader-waits": Grade.LIMITED}), ("_SingleProcess", {})])
+@pytest.mark.parametrize(("iterator", "expected"), [("_MultiProcessing", {"loader-waits": Grade.SOUND}), ("_SingleProcess", {})])
 def test_waiting_for_a_loader_in_other_processes(draw, trace, iterator, expected):
     """The last 5 µs of the loop are 2 s later, after a range of the loader from 2,000 to 1,999,990 µs. A loader without processes works."""
     drawing = loop(draw).row("user_annotation", f"enumerate(DataLoader)#{iterator}DataLoaderIter.__next__", 2000, 1_997_990)

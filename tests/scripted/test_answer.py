@@ -8,8 +8,8 @@ import pytest
 from tests.scripted.conftest import STEPS
 
 import lumos
+from lumos.analyze.loop.noise import step_times_of
 from lumos.analyze.loop.steps import members
-from lumos.changes.certainty.noise import step_times_of
 from lumos.errors import LumosError
 from lumos.scripted.answer import Asked, Base, memory_scale
 from lumos.scripted.command import parse

@@ -83,7 +83,7 @@ def _unexplained(figures: Sequence[UnexplainedTime]) -> Iterator[Evidence]:
     ):
         share = float(np.mean([getattr(figure, key) for figure in figures]))
         if share > NEGLIGIBLE:
-            yield Evidence(code, f"{share:.1%} of the time {words} (mean over {steps})", Grade.LIMITED, share)
+            yield Evidence(code, f"{share:.1%} of the time {words} (mean over {steps})", Grade.SOUND, share)
 
 
 def _waits_for_absent_ranks(truth: Timeline, owners: Members, times: StepTimes, counted: Sequence[int]) -> Iterator[Evidence]:
@@ -105,7 +105,7 @@ def _waits_for_absent_ranks(truth: Timeline, owners: Members, times: StepTimes, 
     share = float(np.mean(shares))
     if share > NEGLIGIBLE:
         message = f"for {share:.1%} of the time nothing runs but communication that may be waiting for ranks that are not given"
-        yield Evidence("waiting-unknown", message, Grade.LIMITED, share)
+        yield Evidence("waiting-unknown", message, Grade.SOUND, share)
 
 
 def _unmet(owners: Members, times: StepTimes) -> Iterator[Evidence]:

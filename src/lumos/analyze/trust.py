@@ -2,8 +2,9 @@
 
 The evidence comes from where it is found: `graph.evidence` and `graph.joined.one_job` read it from the rows, `analyze.evidence` from
 the replay. Here it is only graded. An answer is *sound* where nothing was found that could move it beyond its interval, *limited* where
-something that it depends on is unknown, and *unsound* where the recording or its replay is wrong. What is unknown widens the interval
-of a what-if.
+something that it depends on is unknown, and *unsound* where the recording or its replay is wrong. An unknown share of a step widens the
+interval of a what-if, which then holds it; the answer is limited where all such shares together are more than the recording leaves
+unknown anyway, by how much its steps differ (`analyze.loop.noise.resolution`).
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.evidence import replay_evidence
-from lumos.analyze.loop.steps import members
+from lumos.analyze.loop.noise import resolution
+from lumos.analyze.loop.steps import members, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, LumosError
 from lumos.graph.evidence import NEVER_MEASURED
@@ -39,7 +41,7 @@ class Trust(NamedTuple):
     @property
     def why(self) -> str:
         """The gravest reason in words; empty where the grade is sound."""
-        return self.reasons[0].message if self.reasons else ""
+        return self.reasons[0].message if self.reasons and self.grade is not Grade.SOUND else ""
 
 
 #: The trust in a job of which nothing speaks against it.
@@ -59,13 +61,15 @@ def trust(graph: Graph, timeline: Timeline | None = None, owners: Members | None
     except GraphError as error:
         summary = str(error).splitlines()[0]
         return grade((*graph.evidence, Evidence("no-schedule", f"the dependencies contradict each other: {summary}", Grade.UNSOUND)))
-    return grade((*graph.evidence, *replay_evidence(measured(graph), replayed, members(graph) if owners is None else owners)))
+    truth, owners = measured(graph), members(graph) if owners is None else owners
+    found = grade((*graph.evidence, *replay_evidence(truth, replayed, owners)))
+    return with_unknown(found, resolution(step_times(truth, owners)))
 
 
 def grade(evidence: Iterable[Evidence]) -> Trust:
     """The grade that the evidence allows: that of its gravest finding. Findings of one code become one reason."""
     by_code: dict[str, list[Evidence]] = {}
-    for found in sorted(evidence, key=lambda each: _WORST_FIRST.index(each.grade)):
+    for found in sorted(evidence, key=lambda each: (_WORST_FIRST.index(each.grade), -each.share)):
         by_code.setdefault(found.code, []).append(found)
     reasons = tuple(Diagnostic(code, found[0].message + _more(len(found) - 1)) for code, found in by_code.items())
     gravest = next((found[0].grade for found in by_code.values()), Grade.SOUND)
@@ -86,6 +90,11 @@ def together(trust: Trust, more: Trust) -> Trust:
     """The trust for the reasons of both, those of the graver first."""
     graver, other = sorted((trust, more), key=lambda each: _WORST_FIRST.index(each.grade))
     return Trust(graver.grade, (*graver.reasons, *other.reasons), min(trust.unknown + more.unknown, 1.0))
+
+
+def with_unknown(found: Trust, known: float) -> Trust:
+    """The trust, limited where more of a step is unknown than `known`, the share up to which it is never known better."""
+    return found._replace(grade=Grade.LIMITED) if found.grade is Grade.SOUND and found.unknown > known else found
 
 
 def check_sound(found: Trust, what: str, *, force: bool = False) -> None:

@@ -18,13 +18,13 @@ import numpy as np
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.loop.bounds import beyond_bounds
 from lumos.analyze.loop.identity import identity, without_one_off
+from lumos.analyze.loop.noise import FEW_STEPS, measured_step, noise_unknown, spread, step_times_of
 from lumos.analyze.loop.reaction import device_reaction
 from lumos.analyze.loop.steady import Steady, altered, part_of_steps, steady, with_other_durations
 from lumos.analyze.loop.steps import Members, members
 from lumos.analyze.task_class import working
 from lumos.analyze.trust import SOUND, Trust, grade
 from lumos.changes.as_recorded import as_recorded
-from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.changes.certainty.unmeasured import mostly_modelled, open_share, unmeasured
 from lumos.errors import LumosError
 from lumos.intervals import either, union, within
@@ -223,7 +223,7 @@ def answer(
     changed_figures = LoopFigures(second)
     error = spread(times, off)
     low, high = (_with_durations(second, changed, durations).step_time_ns for durations in (changed.low, changed.high))
-    unknown = unmeasured(second)
+    unknown = unmeasured(first, second, max(error, FEW_STEPS))
     low, high = min(low, unknown.low_ns), max(high, unknown.high_ns)
     length = max(second.step_time_ns, 1)
     interval = (min(low / length, 1.0) * (1 - error), max(high / length, 1.0) * (1 + error))

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.bounds import factor_bounds
+from lumos.analyze.loop.noise import step_times_of
 from lumos.analyze.loop.steady import AGREE, Steady, altered, steady
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
 from lumos.changes.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
-from lumos.changes.certainty.noise import step_times_of
 from lumos.changes.certainty.peak import ABOVE_PEAK_RATE, above_peak_rate, least_times
 from lumos.changes.durations import Scale, matching, number
 from lumos.changes.machine import Machine

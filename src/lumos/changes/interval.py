@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from lumos.analyze.loop.noise import noise_unknown, step_spread
 from lumos.analyze.loop.steady import Steady
 from lumos.changes.answer import base_of
-from lumos.changes.certainty.noise import noise_unknown, step_spread
 from lumos.changes.certainty.unmeasured import unmeasured
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def interval_causes(graph: Graph, found: Answer) -> IntervalCauses:
     half = base.step_time_high_s / base.step_time_s - 1 if base.step_time_s else 0.0
     most = (changed.step_time_high_s - by) / (1 + half)
     least = (changed.step_time_low_s + by) / (1 - half) if half < 1 else 0.0
-    bounds = unmeasured(found.job) if isinstance(found.job, Steady) else None
+    bounds = unmeasured(known.figures.loop, found.job) if isinstance(found.job, Steady) else None
     gaps = 1e-9 * (bounds.high_ns - bounds.low_ns) if bounds else 0.0
     prices = max(round(most - least - gaps, 9), 0.0)  # times are whole ns
     return IntervalCauses(abs(known.off), step_spread(known.times), bool(noise_unknown(known.times)), by, gaps, prices)

@@ -18,15 +18,15 @@ from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
-from lumos.changes.answer import Answer, Changed, answer, loop_ratio, unchanged_tasks
+from lumos.changes.answer import Answer, Changed, answer, base_of, loop_ratio, unchanged_tasks
 from lumos.changes.certainty.left_out import sides_left_out
 from lumos.changes.certainty.peak import above_peak_rate
 from lumos.changes.certainty.possible import check_size, schedulable
 from lumos.changes.certainty.probe import probe, probe_of_base
 from lumos.changes.certainty.rebuilt import as_far_as_rebuilt
 from lumos.changes.certainty.reproduced import as_far_as_reproduced
-from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, less_sure, reaching, widened
-from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence
+from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, known_to, less_sure, reaching, widened
+from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence, reaching_by
 from lumos.changes.durations import Durations, check_altered, matching, meant_operators
 from lumos.changes.layout.accumulate import accumulation_ns, launching
 from lumos.changes.layout.capture import capture, wants_graphs
@@ -98,7 +98,7 @@ def answer_changes(
     found = unchecked_answer(job, graph, changes, cut, step_only=step_only)
     if not changes.repeat:
         grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut)))
-    unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s)
+    unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s, known_to(found.base))
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
     found = reaching(found, found.base.step_time_s) if unseen else found
@@ -128,10 +128,11 @@ def _behind_waits(job: Job, graph: Graph, changes: Changes, found: Answer) -> tu
     if events := inferred_event_waits(graph, job):
         without = replace(changes, durations=durations.beside(Durations(drops=events)))
         steps.append(unchecked_answer(job, graph, without, step_only=True).outcome.step_time_s)
-    if all(abs(step - found.outcome.step_time_s) <= NEGLIGIBLE * found.base.step_time_s for step in steps):
+    moved = max((abs(step - found.outcome.step_time_s) for step in steps), default=0.0) / (found.base.step_time_s or 1.0)
+    if moved <= NEGLIGIBLE:
         return found, ()
     message = "what is left out waited for the device, so that the recording does not show what calls after it then wait for"
-    return reaching(found, *steps), (Evidence("waits-behind", message, Grade.LIMITED),)
+    return reaching(found, *steps), (Evidence("waits-behind", message, reaching_by(moved, known_to(found.base))),)
 
 
 def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:
@@ -142,7 +143,9 @@ def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Ev
     if not base or not found.altered or changes.repeat:
         return ()
     half = (outcome.step_time_high_s - outcome.step_time_low_s) / 2 / base
-    return probe(job, outcome.step_time_s / base, half, lambda each, its: changes.durations.apply(its, each))
+    owners, figures, *_ = base_of(graph, False)
+    its_base = owners, figures.loop
+    return probe(job, its_base, outcome.step_time_s / base, half, lambda each, its: changes.durations.apply(its, each))
 
 
 def unchecked_answer(job: Job, graph: Graph, changes: Changes, cut: Cut | None = None, *, step_only: bool = False) -> Answer:

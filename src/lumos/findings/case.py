@@ -15,12 +15,12 @@ import numpy as np
 
 from lumos.analyze.breakdown import breakdown
 from lumos.analyze.loop.identity import identity
+from lumos.analyze.loop.noise import spread
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import is_operation_level, members, step_times
 from lumos.analyze.ranks.equal_work import Like
 from lumos.analyze.ranks.straggler_causes import described
 from lumos.analyze.trust import trust, with_evidence
-from lumos.changes.certainty.noise import spread
 from lumos.changes.certainty.probe import probe_of_base
 from lumos.changes.durations import Durations
 from lumos.changes.facade import changes_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from lumos.vocabulary import Grade
 
 #: A finding is listed where it is worth this share of the step. Steps of a healthy job differ by about as much
-#: (`whatif.certainty.noise.FEW_STEPS`).
+#: (`analyze.loop.noise.FEW_STEPS`).
 LEAST_WORTH = 0.02
 #: What launches can still be worth once other causes are fixed: the work of the CPU takes no time.
 REMAINS: ChangeWords = {"scale": {"cpu:*": 0}}

@@ -40,8 +40,8 @@ if TYPE_CHECKING:
 #: A recording of which a larger share of the rows breaks a rule is not what the device and the threads did.
 MOST_BROKEN = 0.01
 
-#: An unknown share of a step no larger than this moves no answer beyond its interval, which is never as narrow.
-NEGLIGIBLE = 0.01
+#: An unknown share of a step no larger than this is none: successive periods of a loop that differ by less are the same.
+NEGLIGIBLE = 0.001
 
 #: Device work names the operator that launched it. Where most of the names lead to a row, all should; in old recordings hardly any do,
 #: because their ids are of another kind.
@@ -309,7 +309,7 @@ def _waits_unresolved(where: str, work: DeviceWork, waits: StreamWaits) -> Itera
     share = unknown * min(1.0, elsewhere / max(window, 1))
     if share > NEGLIGIBLE:
         message = f"{where}: {found}; after a change, work on several streams may run in another order"
-        yield Evidence("waits-unresolved", message, Grade.LIMITED, share)
+        yield Evidence("waits-unresolved", message, Grade.SOUND, share)
 
 
 def _loader_waits(where: str, share: float) -> Iterator[Evidence]:
@@ -317,7 +317,7 @@ def _loader_waits(where: str, share: float) -> Iterator[Evidence]:
     loop leaves them."""
     if share > NEGLIGIBLE:
         message = f"{where}: for {share:.1%} of its time the loop waits for batches of other processes, whose work is not recorded"
-        yield Evidence("loader-waits", message, Grade.LIMITED, share)
+        yield Evidence("loader-waits", message, Grade.SOUND, share)
 
 
 def _polls(where: str, polled: Polls) -> Iterator[Evidence]:
@@ -326,4 +326,4 @@ def _polls(where: str, polled: Polls) -> Iterator[Evidence]:
         start, took = polled.trace.start[polled.call], polled.trace.duration[polled.call]
         share = min(polled.late / max(int((start + took).max() - start.min()), 1), 1.0)
         message = f"{where}: {count(len(start), 'wait')} poll for an event, and may go on {share:.1%} of the time after it has come to pass"
-        yield Evidence("polled", message, Grade.LIMITED, share)
+        yield Evidence("polled", message, Grade.SOUND, share)

@@ -240,7 +240,8 @@ class Evidence(NamedTuple):
     """One finding on which the trust in an answer depends.
 
     code: a stable kebab-case word. message: what was found, where, and what is unknown because of it. grade: the best grade that an answer
-    can have all the same. share: the fraction of a step's time that it leaves unknown, as far as that can be said.
+    can have all the same. share: the fraction of a step's time that it leaves unknown, as far as that can be said. Where that is all it
+    does, its grade is `sound`, and what all findings together leave unknown decides (`analyze.trust`).
     """
 
     code: str

@@ -10,12 +10,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from lumos.analyze.contents import memory_curves
-from lumos.analyze.loop.identity import NEAR, SAME
+from lumos.analyze.loop.identity import NEAR
+from lumos.analyze.loop.noise import measured_step, noise_unknown, resolution, spread, step_times_of
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, grade, together
 from lumos.analyze.trust import trust as trust_in
 from lumos.changes.answer import Answer, Changed, LoopFigures, Outcome, PeakMemory, StepWork, contributions, outcome
-from lumos.changes.certainty.noise import measured_step, noise_unknown, spread, step_times_of
 from lumos.changes.certainty.trusted import widened
 from lumos.changes.certainty.unmeasured import mostly_modelled
 from lumos.changes.machine import has_device, recorded_cluster
@@ -180,7 +180,7 @@ class Base:
         return found
 
     def _evidence(self, off: float) -> Iterator[Evidence]:
-        if abs(off) > SAME:
+        if abs(off) > min(resolution(self.times), NEAR):
             message = (
                 f"the script as recorded, at the recording's prices, takes {duration(self.job.loop.step_time_ns)} a step, and"
                 f" {duration(self.times.mean_ns)} were measured ({off:+.1%}): something sets the pace that the script does not show"
@@ -205,7 +205,7 @@ class Base:
         if carried.new:
             yield Diagnostic("new-operators", _named("only in the changed script, and modelled", carried.new))
         here = script.kinds[0].process.torch
-        if abs(self.memory - 1) > SAME:
+        if round(self.memory, 2) != 1:
             message = f"the recording's peak is {self.memory:.2f} times that of the emulated script: both memories are scaled so"
             yield Diagnostic("memory-scaled", message)
         if self.recording.torch and self.recording.torch != here:

@@ -69,25 +69,44 @@ def test_one_kernel_in_a_thousand_is_left_out_with_its_launch(job, kernels, left
 def test_a_job_without_such_kernels_is_not_probed(job):
     cpu = job([row for row in rows_of(3) if row["cat"] == "cuda_runtime"])
     assert probed_jobs(cpu).why_not == "no kernel has a launch call of its own"
-    assert probe(cpu, 0.5, 0.0, lambda _, graph: graph) == ()
+    whole = members(build(job(rows_of(3))))
+    assert probe(cpu, (whole, steady(whole)), 0.5, 0.0, lambda _, graph: graph) == ()
 
 
 def test_a_question_is_asked_again_of_the_job_without_single_rows(job):
-    """Half of all device work, asked of a job whose rows are all alike, moves nothing; an answer that no recording gives moves."""
+    """Half of all device work, asked of a job whose rows are all alike, moves nothing; one that the whole recording alone gives moves."""
     whole = job(rows_of(30))
 
     def halved(_, graph):
         return scale(graph, graph.on_device, 0.5)
 
-    graph = build(whole)
-    base = steady(members(graph))
-    ratio = altered(base, members(halved(whole, graph))).step_time_ns / base.step_time_ns
-    assert probe(whole, ratio, 0.01, halved) == ()
-    (evidence,) = probe(whole, ratio - 0.3, 0.01, halved)
-    assert (evidence.code, evidence.grade) == ("probe", Grade.LIMITED)
-    assert evidence.share == pytest.approx(0.3, abs=0.02)
-    assert probe_of_base(whole, members(graph), base) == ()
+    owners = members(build(whole))
+    base = steady(owners)
+    ratio = altered(base, members(halved(whole, owners.graph))).step_time_ns / base.step_time_ns
+    assert probe(whole, (owners, base), ratio, 0.01, halved) == ()
+    slower = scale(owners.graph, owners.graph.on_device, 90)
+    found = altered(base, members(slower)).step_time_ns / base.step_time_ns
+    (evidence,) = probe(whole, (owners, base), found, 0.01, lambda of, its: slower if of is whole else its)
+    assert (evidence.code, evidence.grade, evidence.share) == ("probe", Grade.LIMITED, 1.0)
+    assert probe_of_base(whole, owners, base) == ()
     assert all("base" not in vars(each) for each in probed_jobs(job(rows_of(30))).jobs)
+
+
+def test_the_time_of_the_kernels_themselves_is_no_dependence(job):
+    """Three kernels of 100 µs and a collective of 200: tripled kernels make it 2.2 times as long, and 2 times without one of them."""
+    rows = rows_of(3)
+    for i, row in enumerate(each for each in rows if each["cat"] == "kernel"):
+        row["ts"], row["dur"] = 10 + 100 * i, 100 if row["name"] == "add" else 200
+    whole = job(rows)
+    owners = members(build(whole))
+    base = steady(owners)
+
+    def tripled(_, graph):
+        return scale(graph, graph.kind == Kind.KERNEL, 3)
+
+    found = altered(base, members(tripled(whole, owners.graph))).step_time_ns / base.step_time_ns
+    assert found == pytest.approx(2.2, abs=0.05)
+    assert probe(whole, (owners, base), found, 0.01, tripled) == ()
 
 
 def test_a_graph_that_is_given_is_not_probed(job, tmp_path):

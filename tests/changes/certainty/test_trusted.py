@@ -36,9 +36,8 @@ def limited(unknown):
 
 def test_what_is_unknown_moves_both_ends(example):
     found = answer_changes(*example, FASTER)
-    assert found.trust == SOUND
-    wide = widened(found, limited(0.1))
-    by = 0.1 * found.base.step_time_s
+    assert found.trust.grade is Grade.SOUND
+    wide, by = widened(found, limited(0.1)), 0.1 * found.base.step_time_s
     assert wide.outcome.step_time_low_s == pytest.approx(found.outcome.step_time_low_s - by)
     assert wide.outcome.step_time_high_s == pytest.approx(found.outcome.step_time_high_s + by)
     assert wide.base == found.base

@@ -40,19 +40,29 @@ def with_work_of(owners, us):
     ("stacks", "us", "high"),
     [
         ((8, 8, 8, 8), 10, 10),
-        ((8, 8, 8, 8), 5, 8),
-        ((8, 8, 8, None), 5, 8),  # what runs when the recording ends has no row
-        ((8, None, 8, None, 8), 3, 4),  # work for every second step
+        ((8, 8, 8, 8), 5, 20),  # its pauses may be work of which no row tells
+        ((8, 8, 8, None), 7, 20),  # what runs when the recording ends has no row
+        ((8, None, 8, None, 8), 3, 20),  # work for every second step
+        ((8, None, 8, None, 8), 5, 5),
     ],
 )
 def test_a_thread_beside_the_loop_cannot_lag_behind_without_end(stacks, us, high):
-    found = unmeasured(with_work_of(beside(stacks), us))
+    found = unmeasured(steady(owners := beside(stacks)), with_work_of(owners, us))
     assert (found.low_ns, found.high_ns) == (us * US, high * US)
     assert [each.code for each in found.evidence] == ["thread-beside"] * (high > us)
 
 
+def test_a_thread_beside_the_loop_adds_what_its_work_does():
+    """Of a thread that works for 8 of 20 µs and then for 24, the other 12 may be work too."""
+    owners = beside((8, 8, 8, 8))
+    stacks = np.array([owners.graph.names[name] == "stack" for name in owners.graph.name])
+    longer = replace(owners, graph=replace(owners.graph, duration=np.where(stacks, 24 * US, owners.graph.duration)))
+    assert unmeasured(steady(owners), altered(steady(owners), longer)).high_ns == 36 * US
+
+
 def test_a_timer_goes_by_the_clock():
-    assert unmeasured(with_work_of(beside((8, 8, 8, 8), timer=True), 5)).high_ns == 5 * US
+    owners = beside((8, 8, 8, 8), timer=True)
+    assert unmeasured(steady(owners), with_work_of(owners, 5)).high_ns == 5 * US
 
 
 def test_a_step_takes_no_less_than_nothing_however_much_steps_differ():

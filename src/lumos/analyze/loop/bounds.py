@@ -123,7 +123,7 @@ def busiest_beside(loop: Steady) -> tuple[float, str]:
     that is not repeated. They work ahead of the loop or lag behind it, but not without end: in the long run a step takes what they have to
     do for it. Their pauses are waits, and timers go by the clock.
 
-    What such a thread was doing when the recording ended has no row. So the last recorded step does not count where it has no work in it.
+    What such a thread was doing when the recording began or ended has no row. So its steps count from the first with work to the last.
     """
     graph, owners, number = loop.loop.graph, loop.loop.owners, loop.loop.steps
     aside = ~(_in_loop(loop) | np.array([place.timer for place in graph.processors], bool))
@@ -134,7 +134,10 @@ def busiest_beside(loop: Steady) -> tuple[float, str]:
         tasks = np.concatenate([owners.tasks(part) for part in step.parts])
         tasks = tasks[aside[graph.processor[tasks]] & (graph.kind[tasks] != Kind.HOST)]
         of_step += np.bincount(graph.processor[tasks], graph.duration[tasks], len(graph.processors))
-    return _most(graph, work.sum(axis=0) / np.maximum(number - (work[-1] == 0), 1))
+    first, last = (work > 0).argmax(axis=0), number - 1 - (work[::-1] > 0).argmax(axis=0)
+    at = np.arange(number)[:, None]
+    whole = np.where(first < last, work * ((at >= first) & (at < last)), work)
+    return _most(graph, whole.sum(axis=0) / np.where(first < last, last - first, number))
 
 
 def _in_loop(loop: Steady) -> NDArray[np.bool_]:

@@ -1,17 +1,19 @@
 """The base of an answer, held against what was measured.
 
 An answer compares two simulated loops, and its base is the loop of the recorded steps. So before anything else the base must take what they
-took: up to SAME of the step its answers are sound; up to NEAR they are limited, and their intervals hold the difference; beyond that they
-are unsound, since what sets the pace of the job is not what sets that of the simulated loop. Of a recording without periods the replayed
-latency is compared, with all that happens once in both. The loop of a single step can be compared with nothing.
+took: as far as a recording tells (`analyze.loop.noise`) its answers are sound; up to NEAR they are limited; beyond that they are unsound,
+since what sets the pace of the job is not what sets that of the simulated loop. Their intervals hold the difference. Of a recording without
+periods the replayed latency is compared, with all that happens once in both. The loop of a single step can be compared with nothing.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from lumos.analyze.loop.noise import resolution
 from lumos.analyze.loop.steps import step_times
 from lumos.diagnostics import Diagnostic
+from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.simulation import simulate
 from lumos.units import duration
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steps import StepTimes
     from lumos.graph.table import Graph
 
-#: The share of the measured step up to which the base is the same, and up to which it is near.
-SAME, NEAR = 0.01, 0.05
+#: The share of the measured step up to which the base is near it.
+NEAR = 0.05
 
 
 def identity(graph: Graph, base: Steady, times: StepTimes) -> tuple[float, tuple[Evidence, ...]]:
@@ -41,7 +43,7 @@ def identity(graph: Graph, base: Steady, times: StepTimes) -> tuple[float, tuple
     if alone:
         message = "the recording shows no period, so the loop of its step can be held against no measurement"
         found.append(Evidence("no-period", message, Grade.LIMITED))
-    if abs(off) > SAME and graph.measured_start is not None:
+    if abs(off) > min(resolution(times), NEAR) and graph.measured_start is not None:
         cause = "dependencies are ignored" if graph.ignored else "what sets its pace is not in the recording, or not in the simulation"
         message = f"the simulated base takes {duration(again)} a step, and {duration(times.mean_ns)} were measured ({off:+.1%}): {cause}"
         found.append(Evidence("base-off", message, Grade.LIMITED if abs(off) <= NEAR else Grade.UNSOUND))
@@ -51,7 +53,7 @@ def identity(graph: Graph, base: Steady, times: StepTimes) -> tuple[float, tuple
 def without_one_off(graph: Graph, base: Steady, times: StepTimes) -> tuple[Diagnostic, ...]:
     """The diagnostic that base and change lack what the measured step holds and happens once; () where there is nothing."""
     gone = times.mean_ns - base.step_time_ns
-    if graph.one_off is None or base.basis is Basis.PERIOD or gone <= SAME * times.mean_ns:
+    if graph.one_off is None or base.basis is Basis.PERIOD or gone <= NEGLIGIBLE * times.mean_ns:
         return ()
     message = f"{duration(gone)} of the measured {duration(times.mean_ns)} happen once, and are in neither base nor change"
     return (Diagnostic("measured-with-one-off", message),)

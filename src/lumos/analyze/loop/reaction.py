@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.analyze.loop.bounds import later_cycles
-from lumos.graph.evidence import NEGLIGIBLE
+from lumos.analyze.loop.bounds import TOLERANCE, later_cycles
 from lumos.graph.table import Evidence, Kind
 from lumos.graph.waits.syncs import LONG_CALL
 from lumos.intervals import either, union, within
@@ -51,7 +50,7 @@ def device_reaction(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     saved = 1 - float(becomes[scaled].sum() / graph.duration[scaled].sum())
     step, shorter = base.step_time_ns, base.step_time_ns - changed.step_time_ns
     missing = saved * alone - shorter
-    if shorter >= LEAST_REACTION * saved * alone or missing <= NEGLIGIBLE * step:
+    if shorter >= LEAST_REACTION * saved * alone or missing <= TOLERANCE * step:
         return ()
     message = (
         f"for {duration(alone)} of a step of {duration(step)} devices work while every thread stands still or waits in a call; with device"

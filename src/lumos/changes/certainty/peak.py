@@ -15,11 +15,11 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.analyze.flops import counted_operators
+from lumos.analyze.loop.noise import FEW_STEPS
 from lumos.analyze.loop.steps import members
 from lumos.changes.layout.precision import type_of
 from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
-from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.segment.dimensions import shapes_of
 from lumos.trace.once import once_a_trace
@@ -127,7 +127,7 @@ def above_peak_rate(
     if accelerator is None or not (graph.on_device & (altered.duration < graph.duration)).any():
         return ()
     missing = missing_ns(least_times(graph, job, accelerator) if least is None else least, graph.duration, altered.duration)
-    if missing <= NEGLIGIBLE * 1e9 * step_s:
+    if missing <= FEW_STEPS * 1e9 * step_s:
         return ()
     message = (
         f"the changed step has work above the peak rate of {accelerator.name}, of its arithmetic or of its memory: at that rate it takes"

@@ -1,8 +1,8 @@
 """How much an answer depends on single rows of the recording.
 
-One kernel in a thousand is no part of what a step takes. So an answer should be the same where the recording lacks it, together with the
-call that launched it. Where the answer is another, it rests on something that these rows merely seemed to show, such as what a wait awaits,
-and may be as wrong as it moved. The graph is built again for a few such recordings; rows are chosen at random, but always the same.
+Where a recording lacks one kernel in a thousand, together with the call that launched it, an answer should move by what the time of these
+kernels does in it, and by no more. Where it moves further, it rests on something that these rows merely seemed to show, such as what a wait
+awaits, and may be as wrong as it moved. The graph is built again for a few such recordings; rows are chosen at random, but always the same.
 """
 
 from __future__ import annotations
@@ -44,9 +44,10 @@ STILL = 0.005
 
 @dataclass(frozen=True, eq=False)
 class ProbedJob:
-    """A job of which a few rows are left out; its graph is built when it is first asked for."""
+    """A job of which a few rows are left out; its graph is built when it is first asked for. kernels: those rows, of every rank's trace."""
 
     job: Job
+    kernels: tuple[Int64, ...]
 
     @cached_property
     def base(self) -> tuple[Members, Steady]:
@@ -78,7 +79,7 @@ def probed_jobs(job: Job) -> Probed:
         chosen = np.random.default_rng(seed).choice(len(every), _left_out(len(every)), replace=False)
         gone = [every[chosen[of_trace[chosen] == i]].reshape(-1) for i in range(len(pairs))]
         traces = tuple(trace.without(rows) if len(rows) else trace for trace, rows in zip(job.traces, gone, strict=True))
-        jobs.append(ProbedJob(replace(job, traces=traces)))
+        jobs.append(ProbedJob(replace(job, traces=traces), tuple(rows[::2] for rows in gone)))
     return Probed(tuple(jobs), len(every))
 
 
@@ -108,19 +109,35 @@ def probe_evidence(ratio: float, probed: Sequence[float], half_width: float, pai
     return (Evidence("probe", message, Grade.UNSOUND if pairs >= MANY_PAIRS else Grade.LIMITED, min(moved, 1.0)),)
 
 
-def probe(job: Job, found: float, half_width: float, ask: Callable[[Job, Graph], Graph]) -> tuple[Evidence, ...]:
+def probe(
+    job: Job, base: tuple[Members, Steady], found: float, half_width: float, ask: Callable[[Job, Graph], Graph]
+) -> tuple[Evidence, ...]:
     """The finding of `probe_evidence` for an answer that changes durations; () for a job that has no kernels to leave out.
 
-    found: the answer, as the changed step divided by that of the base. half_width: of its interval. ask: the changed graph of a job. A job
-    of which it cannot be asked, because what was left out is all that it names, is none the wiser.
+    base: the job's steps, with its graph, and its loop. found: the answer, as the changed step divided by that of the base. half_width: of
+    its interval. ask: the changed graph of a job. A job of which it cannot be asked, because what was left out is all that it names, is
+    none the wiser.
     """
-    several, ratios = probed_jobs(job), []
+    several, ratios, most = probed_jobs(job), list[float](), max(half_width, STILL)
     for each in several.jobs:
         try:
-            ratios.append(_ratio(*each.base, ask(each.job, each.base[0].graph)))
+            ratio = _ratio(*each.base, ask(each.job, each.base[0].graph))
         except LumosError:
             continue
-    return probe_evidence(found, ratios, max(half_width, STILL), several.pairs) if ratios else ()
+        if abs(ratio - found) > most:  # what the kernels themselves do is no dependence on their rows
+            ratio += found - _without(*base, ask(job, base[0].graph), each.kernels)
+        ratios.append(ratio)
+    return probe_evidence(found, ratios, most, several.pairs) if ratios else ()
+
+
+def _without(owners: Members, base: Steady, changed: Graph, kernels: Sequence[Int64]) -> float:
+    """What `_ratio` gives for the same two graphs where some kernels take no time. kernels: their rows, of every rank's trace."""
+    graph = owners.graph
+    rows = np.zeros(len(graph), bool)
+    for position, gone in enumerate(kernels):
+        rows |= graph.on_device & (graph.position_of_task == position) & np.isin(graph.event, gone)
+    before = altered(base, replace(owners, graph=scale(graph, rows, 0.0)))
+    return _ratio(owners, before, scale(changed, rows, 0.0))
 
 
 def probe_of_base(job: Job, owners: Members, base: Steady) -> tuple[Evidence, ...]:
@@ -132,7 +149,7 @@ def probe_of_base(job: Job, owners: Members, base: Steady) -> tuple[Evidence, ..
     def halved(_: Job, graph: Graph) -> Graph:
         return scale(graph, graph.on_device, 0.5)
 
-    found = probe(job, _ratio(owners, base, halved(job, owners.graph)), 0.0, halved)
+    found = probe(job, (owners, base), _ratio(owners, base, halved(job, owners.graph)), 0.0, halved)
     return tuple(each._replace(grade=Grade.LIMITED) for each in found)
 
 

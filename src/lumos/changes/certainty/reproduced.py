@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Share of the step by which it may differ at most. More says that the recording ran otherwise than the rules assume.
 MOST_OFF = 0.1
-#: Share from which an answer is limited: half of what the replay of a step may be off at worst.
-EXACT = 0.01
 
 
 def as_far_as_reproduced(found: Answer, graph: Graph, same: Placed, *, repeat: bool) -> Answer:
@@ -45,5 +43,4 @@ def as_far_as_reproduced(found: Answer, graph: Graph, same: Placed, *, repeat: b
         raise LumosError(f"--set: {message}, so they do not describe how this job runs; ask lumos predict")
     if off <= NEGLIGIBLE:
         return found
-    grade = Grade.LIMITED if off > EXACT else Grade.SOUND
-    return replace(found, trust=with_evidence(found.trust, (Evidence("recut-differs", message, grade, off),)))
+    return replace(found, trust=with_evidence(found.trust, (Evidence("recut-differs", message, Grade.SOUND, off),)))

@@ -11,8 +11,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from lumos.analyze.evidence import MOST_ERROR
+from lumos.analyze.loop.noise import FEW_STEPS
 from lumos.analyze.loop.steps import is_operation_level
-from lumos.analyze.trust import Trust, with_evidence
+from lumos.analyze.trust import Trust, with_evidence, with_unknown
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEGLIGIBLE
@@ -22,7 +23,7 @@ from lumos.vocabulary import Basis, Grade
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumos.changes.answer import Answer
+    from lumos.changes.answer import Answer, Outcome
 
 #: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
 _SURE = 0.95
@@ -35,9 +36,15 @@ _ASSUMED = (
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")
 
 
+def known_to(base: Outcome) -> float:
+    """The share of its step up to which an answer about a job is never known better: how far the base is off and its steps differ, and at
+    least FEW_STEPS. base: the figures of that job."""
+    return max(base.step_time_high_s / base.step_time_s - 1 if base.step_time_s else 0.0, FEW_STEPS)
+
+
 def widened(found: Answer, trust: Trust) -> Answer:
     """The answer with its trust, and with its interval wider by what is unknown."""
-    found = replace(found, trust=trust)
+    found = replace(found, trust=with_unknown(trust, known_to(found.base)))
     by = trust.unknown * found.base.step_time_s if found.altered else 0.0
     if not by:
         return found
@@ -74,7 +81,7 @@ def in_a_loop(graph: Graph, found: Answer, repeated: Callable[[], float]) -> tup
         f"the recording has one step, whose latency changes by {once:+.1%}; a loop of that step would change by {again:+.1%}:"
         " --repeat compares the loop"
     )
-    return (Evidence("one-step", message, Grade.LIMITED, min(abs(once - again), 1.0)),)
+    return (Evidence("one-step", message, Grade.SOUND, min(abs(once - again), 1.0)),)
 
 
 def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:

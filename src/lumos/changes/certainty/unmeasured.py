@@ -50,6 +50,11 @@ class Unmeasured(NamedTuple):
     evidence: tuple[Evidence, ...]
 
 
+def reaching_by(moved: float, known: float) -> Grade:
+    """The best grade of an answer whose interval reaches further by a share of the step."""
+    return Grade.LIMITED if moved > known else Grade.SOUND
+
+
 def mostly_modelled(share: float) -> tuple[Evidence, ...]:
     """The finding that models alone price too much of a changed step's critical path. share: of it."""
     if share <= MOST_MODELLED:
@@ -58,20 +63,24 @@ def mostly_modelled(share: float) -> tuple[Evidence, ...]:
     return (Evidence("mostly-modelled", message, Grade.LIMITED),)
 
 
-def unmeasured(changed: Steady) -> Unmeasured:
-    """What gaps between kernels that were not measured, and threads beside the loop, may make of the step of a changed job."""
-    low, high, found = _by_gaps(changed)
+def unmeasured(base: Steady, changed: Steady, known: float = 0.0) -> Unmeasured:
+    """What gaps between kernels that were not measured, and threads beside the loop, may make of the step of a changed job.
+
+    base: the loop before the change. known: the share of its step up to which it is never known better."""
+    low, high, found = _by_gaps(changed, known)
     work, where = busiest_beside(changed)
     if work > (1 + AGREE) * changed.step_time_ns:
+        # Its pauses may be work too, of which no row tells: then it took the whole step before, and takes longer by what its work does.
+        most = max(work, base.step_time_ns + max(work - busiest_beside(base)[0], 0.0))
         message = (
             f"{where} works beside the loop and has {duration(work)} of work for a step of {duration(changed.step_time_ns)}: it cannot lag"
             " behind without end, though how far the loop may run ahead of it the recording does not show"
         )
-        found = (*found, Evidence("thread-beside", message, Grade.LIMITED))
-    return Unmeasured(low, max(high, work), found)
+        high, found = max(high, most), (*found, Evidence("thread-beside", message, reaching_by(most / changed.step_time_ns - 1, known)))
+    return Unmeasured(low, high, found)
 
 
-def _by_gaps(changed: Steady) -> Unmeasured:
+def _by_gaps(changed: Steady, known: float) -> Unmeasured:
     """The same of gaps alone."""
     graph, step = changed.loop.graph, changed.step_time_ns
     if graph.gap_range is None:
@@ -82,14 +91,15 @@ def _by_gaps(changed: Steady) -> Unmeasured:
         lag[:, Dependency.STREAM_ORDER] = gap
         ends.append(replace(changed, timeline=simulate(replace(graph, lag=lag))).step_time_ns)
     low, high = min(ends), max(ends)
-    if max(step - low, high - step) <= NEGLIGIBLE * step:
+    moved = max(step - low, high - step) / max(step, 1)
+    if moved <= NEGLIGIBLE:
         return Unmeasured(low, high, ())
     least, most = int(graph.gap_range[:, 0].min()), int(graph.gap_range[:, 1].max())
     message = (
         "no kernel of the recording ever waited for the one before it, so the gap between two is not known; with"
         f" {duration(least)} the step takes {duration(low)}, with {duration(most)} {duration(high)}"
     )
-    return Unmeasured(low, high, (Evidence("kernel-gap-unmeasured", message, Grade.LIMITED),))
+    return Unmeasured(low, high, (Evidence("kernel-gap-unmeasured", message, reaching_by(moved, known)),))
 
 
 def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, high: Int64) -> float | None:
@@ -104,8 +114,9 @@ def open_share(loop: Steady, left_open: NDArray[np.bool_] | None, low: Int64, hi
     return max(abs(step / max(loop.step_time_ns, 1) - 1) for step in steps)
 
 
-def loader_evidence(job: Job, base_s: float, changed_s: float) -> tuple[Evidence, ...]:
-    """The finding that a faster step may have to wait for batches. base_s, changed_s: the step before and after the change, seconds."""
+def loader_evidence(job: Job, base_s: float, changed_s: float, known: float) -> tuple[Evidence, ...]:
+    """The finding that a faster step may have to wait for batches. base_s, changed_s: the step before and after the change, seconds. known:
+    as in `unmeasured`."""
     faster = 1 - changed_s / base_s if base_s else 0.0
     if faster <= NEGLIGIBLE or not any(len(from_processes(trace)) for trace in job.traces):
         return ()
@@ -113,7 +124,7 @@ def loader_evidence(job: Job, base_s: float, changed_s: float) -> tuple[Evidence
         f"batches come from processes that are not recorded; they kept up with a step of {duration(1e9 * base_s)}, and whether they"
         f" can with {duration(1e9 * changed_s)} is not known"
     )
-    return (Evidence("loader-unseen", message, Grade.LIMITED),)
+    return (Evidence("loader-unseen", message, reaching_by(faster, known)),)
 
 
 def inferred_event_waits(graph: Graph, job: Job) -> tuple[str, ...]:

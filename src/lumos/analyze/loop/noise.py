@@ -29,6 +29,12 @@ T80_OF_TWO = 3.0777
 FEW_STEPS = 0.02
 
 
+def resolution(times: StepTimes) -> float:
+    """The share of a step up to which an answer is not known better whatever the recording shows: how much its steps differ, and at least
+    FEW_STEPS. What leaves no more of the step unknown makes an answer none the worse."""
+    return max(step_spread(times), FEW_STEPS)
+
+
 def spread(times: StepTimes, off: float) -> float:
     """Half-width of the 80 % interval of an unchanged job, as a fraction of the step: how far the simulated base is off, and how much the
     steps that count differ among themselves. No answer from a trace has a narrower interval.
