@@ -29,14 +29,11 @@ from validation.program import (
     WaitEvent,
     without_synchronising,
 )
-from validation.programs_by_hand import BY_HAND, Case, device_bound
+from validation.programs_by_hand import BY_HAND, Case
 from validation.programs_drawn import drawn
 from validation.truth import CASES, answered, section, truths
 
 from lumos.analyze.loop.noise import Z80, step_spread
-from lumos.analyze.loop.steps import members, step_times
-from lumos.graph.build import build
-from lumos.simulation import measured
 from lumos.trace import read
 from lumos.vocabulary import Grade
 
@@ -104,13 +101,6 @@ def test_the_section_counts_what_was_not_answered(tmp_path):
     text = section([*right, *refused])
     assert "| answered | ≥ 92% | 50.0% of 8 |" in text
     assert "- other: no reason" in text
-
-
-def test_latencies_instead_of_periods_would_be_off_by_more_than_a_factor_of_two(tmp_path):
-    graph = build(read(*write_trace(run(device_bound(), 48), tmp_path, 8)))
-    headline = step_times(measured(graph), members(graph)).headline
-    assert headline.step_time_ns == 18_600_000
-    assert headline.latency_ns > 2 * headline.step_time_ns
 
 
 # ---- the machine itself, on programs of a few actions ----

@@ -67,32 +67,3 @@ def test_the_parts_add_up_and_the_steps_tile(path):
             assert step.previous < 0 or times[step.previous].completion_ns == time.since_ns
         paths = lumos.critical_path(run, owners)
         assert [(found.start_ns, found.duration_ns) for found in paths] == [(time.since_ns, time.length_ns) for time in times]
-
-
-#: How far answers about public recordings can be trusted, and the gravest reason.
-GRADES = {
-    "dlrm-8xv100": ("sound", None),
-    "resnet-v100": ("sound", None),
-    "resnet50-v100-old-schema": ("sound", None),
-    "vgg13-h100": ("sound", None),
-    "h100-inference/bert-small.json.gz": ("sound", None),
-    "h100-inference/vit-nsfw.json.gz": ("sound", None),
-    "critical-path/alexnet.json.gz": ("sound", None),
-    "resnet-2080ti": ("limited", "loader-waits"),
-    "pipeline-8gpu": ("sound", None),
-    "straggler-8gpu": ("sound", None),
-    "dlrm-a100-rank3": ("limited", "ranks-absent"),
-    "resnet-ddp-a100": ("limited", "ranks-absent"),
-    "resnet-ddp-mi300x": ("limited", "ranks-absent"),
-    "h100-inference/qwen1.5-0.5b.json.gz": ("limited", "prefix"),
-    "mi210-gpu-only": ("limited", "too-few-rows"),
-    "odd/triton.json.gz": ("limited", "too-few-rows"),
-    "chakra/small.0.json.gz": ("limited", "control-dependencies-lost"),
-    "odd/mtia-inference.json.gz": ("unsound", "no-step-scored"),
-}
-
-
-@pytest.mark.parametrize("name", GRADES)
-def test_how_far_public_recordings_can_be_trusted(name):
-    found = lumos.trust(lumos.build(lumos.read(Path(ROOT) / name)))
-    assert (found.grade, found.reasons[0].code if found.why else None) == GRADES[name]

@@ -6,6 +6,7 @@ import os
 from functools import cache
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lumos import export
@@ -16,8 +17,10 @@ from lumos.changes.settings import SETTINGS, parse_settings
 from lumos.changes.whatif import answer_changes, unchecked_answer
 from lumos.errors import LumosError
 from lumos.graph.build import build
+from lumos.graph.steps import is_step_mark
 from lumos.segment.readings import readings_of_sizes
 from lumos.trace import read
+from lumos.trace.table import Category, Job
 from lumos.vocabulary import Grade
 
 ROOT = os.environ.get("LUMOS_TRACES")
@@ -33,6 +36,25 @@ def recording(name):
 def answered(name, *words, scale=(), **changes):
     durations = Durations.parse(scale, (), (), ())
     return answer_changes(*recording(name), Changes(parse_settings(words), durations, **changes))
+
+
+@pytest.mark.parametrize(("lost", "grade"), [("kernels", Grade.LIMITED), ("marks", Grade.SOUND)])
+def test_a_few_lost_rows_make_no_device_work_the_cpus(lost, grade):
+    """Half of all device work, without five of 4,350 kernels, or without one of five step marks: as of the whole recording."""
+    scale, trace = ["device:*=0.5"], recording("resnet-v100")[0].traces[0]
+    rows = np.flatnonzero(trace.category == Category.KERNEL)[::900][:5] if lost == "kernels" else np.flatnonzero(is_step_mark(trace))[2:3]
+    job = Job((trace.without(rows),))
+    found = answer_changes(job, build(job), Changes(durations=Durations.parse(scale, (), (), ())))
+    assert found.outcome.step_time_s == pytest.approx(answered("resnet-v100", scale=scale).outcome.step_time_s, rel=0.01)
+    assert found.trust.grade is grade
+
+
+def test_waits_without_their_calls_are_refused():
+    """Without its three synchronisations, 83 % of the step is waiting of which nothing tells what it is for."""
+    trace = recording("vgg13-h100/kineto.json.gz")[0].traces[0]
+    job = Job((trace.without(np.flatnonzero(trace.named(lambda name: "Synchronize" in name))),))
+    with pytest.raises(LumosError, match="is waiting that no rule explains"):
+        answer_changes(job, build(job), Changes(durations=Durations.parse(["device:*=0.5"], (), (), ())))
 
 
 def test_the_start_of_the_driver_is_no_part_of_a_step():

@@ -169,7 +169,6 @@ def test_without_rows_of_record_calls_a_single_wait_awaits_the_last_work_or_none
     graph = rank_graph(trace(drawing))
     assert graph.unclaimed_wait_time.tolist() == [497 * US]
     assert not (graph.pred_kind == Dependency.SYNC).any()
-    assert any(d.code == "sync-unknown" and "2 synch" in d.message for d in graph.diagnostics)
 
 
 def test_a_wait_that_nothing_explains_is_no_calls_usual_cost(draw, trace):

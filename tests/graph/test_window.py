@@ -31,8 +31,8 @@ def test_the_first_work_of_a_busy_device_starts_as_measured_and_the_rest_is_scor
 
 def test_the_time_for_which_the_device_was_held_up_is_unknown(draw, trace):
     found = trust(rank_graph(trace(busy_before(draw))))
-    assert (found.grade, [reason.code for reason in found.reasons]) == (Grade.LIMITED, ["held-up"])
-    assert found.unknown == pytest.approx((5000 - 7) / 5600)  # the first launch returns at 7
+    assert (found.grade, [reason.code for reason in found.reasons]) == (Grade.LIMITED, ["held-up", "prefix"])
+    assert found.unknown == pytest.approx((5000 - 7 + 10) / 5600)  # the first launch returns at 7; 10 are the held-up work
 
 
 def test_the_time_in_which_other_work_ran_is_not_held_up(draw, trace):
@@ -40,7 +40,7 @@ def test_the_time_in_which_other_work_ran_is_not_held_up(draw, trace):
     for i in range(60):  # stream 8 works from 4,000 to 4,600, launched before stream 7 was
         drawing.launch((-100 + i, 1), (4000 + 10 * i, 10), 8, "other")
     found = trust(rank_graph(trace(drawing)))
-    assert found.unknown == pytest.approx((5000 + 99 - 600) / 5700)
+    assert found.unknown == pytest.approx((5000 + 99 - 600 + 20) / 5700)
 
 
 def test_only_the_first_work_is_held_up(draw, trace):
@@ -48,9 +48,6 @@ def test_only_the_first_work_is_held_up(draw, trace):
     kernels = graph.kind == Kind.KERNEL
     assert int(kernels[graph.release_task].sum()) == 1
     assert simulate(scale(graph, kernels, 2)).end.max() == 6200 * US
-    assert [d.message[:70] for d in graph.diagnostics if d.code == "device-held-up"] == [
-        "rank 0: the first work of stream 7 started 4.99 ms after its launch: w"
-    ]
 
 
 def test_a_stream_that_is_first_used_later_is_not_held_up(draw, trace):
@@ -58,7 +55,6 @@ def test_a_stream_that_is_first_used_later_is_not_held_up(draw, trace):
     drawing = draw().launch((0, 5), (7, 20), 7).launch((10, 5), (515, 10), 9).launch((30, 5), (37, 5), 7)
     graph = rank_graph(trace(drawing))
     assert not (graph.kind == Kind.KERNEL)[graph.release_task].any()
-    assert not any(d.code == "device-held-up" for d in graph.diagnostics)
 
 
 def test_every_stream_in_use_at_the_begin_is_held_up_but_none_that_waits_for_another(draw, trace):

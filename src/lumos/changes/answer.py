@@ -17,7 +17,7 @@ import numpy as np
 
 from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.loop.bounds import beyond_bounds
-from lumos.analyze.loop.identity import identity, without_one_off
+from lumos.analyze.loop.identity import identity
 from lumos.analyze.loop.noise import FEW_STEPS, measured_step, noise_unknown, spread, step_times_of
 from lumos.analyze.loop.reaction import device_reaction
 from lumos.analyze.loop.steady import Steady, altered, part_of_steps, steady, with_other_durations
@@ -240,7 +240,6 @@ def answer(
             *base.diagnostics,
             *changed.diagnostics,
             *noise_unknown(times),
-            *without_one_off(base, first, times),
             *part_of_steps(owners),
             *first.findings("the job"),
             *second.findings("the changed job"),

@@ -118,7 +118,7 @@ def rank_graph(trace: Trace) -> Graph:
         diagnostics=(
             *trace.diagnostics,
             *once_said,
-            *inferred_waits(trace, work, syncs, device.waits, device.held_up, device.queue.depth),
+            *inferred_waits(trace, work, device.waits, device.queue.depth),
         ),
         evidence=row_evidence(polled, device.calls, host.slices, waiting, work, device.waits),
     )

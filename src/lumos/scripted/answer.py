@@ -175,7 +175,7 @@ class Base:
             job=second,
             altered=second.step_time_ns != first.step_time_ns,
         )
-        found = widened(found, together(self.trust, grade((*self._evidence(off), *mostly_modelled(share.modelled), *second.evidence()))))
+        found = widened(found, together(self.trust, grade((*self._evidence(off), *mostly_modelled(share.modelled)))))
         check_sound(found.trust, "whatif", force=self.asked.force)
         return found
 

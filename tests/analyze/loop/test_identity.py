@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.loop.identity import identity, without_one_off
+from lumos.analyze.loop.identity import identity
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members, step_times
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
@@ -55,20 +55,8 @@ def test_the_loop_of_a_single_step_is_held_against_nothing(draw_graph):
 
 
 def test_what_happens_once_is_in_the_measured_latency_and_not_in_the_base(draw_graph):
-    """Of 100 in one step, 60 load code: the replay holds them, the base does not, and that is said."""
+    """Of 100 in one step, 60 load code: the replay holds them, the base does not."""
     marks = [Step(0, "ProfilerStep#0", 0, 100 * US)]
     graph = draw_graph([Processor(0, False, "thread 1")], [(0, Kind.LAUNCH, "launch", 0, 100)], [], marks)
     graph = replace(graph, one_off=OneOff(np.array([0], np.int32), np.array([0.6]), np.ones(1, np.int8)))
     assert found(graph) == (0.0, ())
-    owners = members(graph)
-    (said,) = without_one_off(graph, steady(owners), step_times(measured(graph), owners))
-    assert said.message == "60.00 µs of the measured 100.0 µs happen once, and are in neither base nor change"
-
-
-def test_dependencies_without_a_counterpart_in_the_loop_limit_it(draw_graph):
-    """Steps run a, b, b: the first b waits for the a of the step before it, and no pass has an a."""
-    tasks = [(0, Kind.OPERATOR, name, 10 * i, 10 * i + 10) for i, name in enumerate("abb")]
-    marks = [Step(0, f"ProfilerStep#{i}", 10 * i * US, (10 * i + 10) * US, lane=1) for i in range(3)]
-    graph = draw_graph([Processor(0, False, "thread 1", lane=1)], tasks, [(0, 1, Dependency.HAND_OFF)], marks)
-    _, (evidence,) = found(graph)
-    assert (evidence.code, evidence.grade) == ("dependencies-dropped", Grade.LIMITED)

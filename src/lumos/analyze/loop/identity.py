@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING
 
 from lumos.analyze.loop.noise import resolution
 from lumos.analyze.loop.steps import step_times
-from lumos.diagnostics import Diagnostic
-from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.table import Evidence
 from lumos.simulation import simulate
 from lumos.units import duration
@@ -47,13 +45,4 @@ def identity(graph: Graph, base: Steady, times: StepTimes) -> tuple[float, tuple
         cause = "dependencies are ignored" if graph.ignored else "what sets its pace is not in the recording, or not in the simulation"
         message = f"the simulated base takes {duration(again)} a step, and {duration(times.mean_ns)} were measured ({off:+.1%}): {cause}"
         found.append(Evidence("base-off", message, Grade.LIMITED if abs(off) <= NEAR else Grade.UNSOUND))
-    return off, (*found, *base.evidence())
-
-
-def without_one_off(graph: Graph, base: Steady, times: StepTimes) -> tuple[Diagnostic, ...]:
-    """The diagnostic that base and change lack what the measured step holds and happens once; () where there is nothing."""
-    gone = times.mean_ns - base.step_time_ns
-    if graph.one_off is None or base.basis is Basis.PERIOD or gone <= NEGLIGIBLE * times.mean_ns:
-        return ()
-    message = f"{duration(gone)} of the measured {duration(times.mean_ns)} happen once, and are in neither base nor change"
-    return (Diagnostic("measured-with-one-off", message),)
+    return off, tuple(found)

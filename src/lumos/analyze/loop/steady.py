@@ -26,11 +26,10 @@ from lumos.analyze.loop.steps import StepTimes, step_times, still_working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.one_off import recurring
-from lumos.graph.table import Evidence
 from lumos.simulation import simulate
 from lumos.simulation.durations import with_durations
 from lumos.units import count
-from lumos.vocabulary import Basis, Grade
+from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -47,8 +46,6 @@ AGREE = 0.001
 FEWEST = 4
 #: The most passes, in steps and in tasks.
 MOST_STEPS, MOST_TASKS = 128, 8_000_000
-#: The share of the dependencies between passes that may have no task that corresponds before an answer is limited.
-MOST_DROPPED = 0.01
 
 
 @dataclass(frozen=True)
@@ -113,18 +110,6 @@ class Steady:
             )
             out.append(Diagnostic("step-not-settled", message))
         return tuple(out)
-
-    def evidence(self) -> tuple[Evidence, ...]:
-        """The finding that dependencies between passes were left out, where they are more than a few."""
-        loop = self.loop
-        if loop.dropped <= MOST_DROPPED * loop.crossing:
-            return ()
-        share = loop.dropped / loop.crossing
-        message = (
-            f"{loop.dropped} of the {loop.crossing} dependencies between the steps before the loop and its first ({share:.0%}) have no"
-            " counterpart in it and are left out"
-        )
-        return (Evidence("dependencies-dropped", message, Grade.LIMITED),)
 
 
 def looped_steps(owners: Members) -> tuple[int, ...]:

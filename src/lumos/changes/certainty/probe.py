@@ -57,23 +57,21 @@ class ProbedJob:
 
 
 class Probed(NamedTuple):
-    """A job with rows left out in several ways; () where it has none that can be. pairs: how many kernels have a launch call of their own.
-    why_not: why there are no jobs, in words; "" where there are some."""
+    """A job with rows left out in several ways; () where it has none that can be. pairs: how many kernels a call launched alone."""
 
     jobs: tuple[ProbedJob, ...]
     pairs: int
-    why_not: str = ""
 
 
 @lru_cache(maxsize=1)
 def probed_jobs(job: Job) -> Probed:
     """The job with a few kernels and their launches left out, once for each of SEEDS."""
     if job.traces[0].metadata.get("format") or is_operations(job.traces[0]):
-        return Probed((), 0, "the recording has no rows of kernels and of the calls that launched them")
+        return Probed((), 0)
     pairs = [launched_pairs(trace) for trace in job.traces]
     of_trace = np.repeat(np.arange(len(pairs)), [len(rows) for rows in pairs])
     if not len(of_trace):
-        return Probed((), 0, "no kernel has a launch call of its own")
+        return Probed((), 0)
     every, jobs = np.concatenate(pairs), []
     for seed in SEEDS:
         chosen = np.random.default_rng(seed).choice(len(every), _left_out(len(every)), replace=False)
