@@ -19,7 +19,7 @@ import bisect
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 _MIB = 1 << 20
 _BLOCK, _SMALL, _SMALL_SEGMENT, _LARGE_SEGMENT, _OWN_SEGMENT, _ROUND = 512, _MIB, 2 * _MIB, 20 * _MIB, 10 * _MIB, 2 * _MIB
@@ -42,53 +42,32 @@ class MemoryBlock:
     """A part of a segment. requested: bytes that were asked for; -1 where it is free. made: who asked, as the caller says. awaited: it was
     given back while another stream uses it."""
 
-    __slots__ = ("address", "after", "awaited", "before", "made", "requested", "segment", "size")
+    __slots__ = ("address", "awaited", "made", "requested", "segment", "size")
 
-    def __init__(self, segment: Segment, address: int, size: int, before: MemoryBlock | None = None) -> None:
-        self.segment, self.address, self.size, self.before = segment, address, size, before
-        self.after: MemoryBlock | None = None
+    def __init__(self, segment: Segment, address: int, size: int) -> None:
+        self.segment, self.address, self.size = segment, address, size
         self.requested, self.made = -1, None  # type: int, Any
         self.awaited = False
 
-    @property
-    def is_split(self) -> bool:
-        return self.before is not None or self.after is not None
-
 
 class Segment:
-    """Memory that the driver lent, for one stream."""
+    """Memory that the driver lent, for one stream. blocks: by their addresses."""
 
     def __init__(self, address: int, size: int, stream: int, is_small: bool) -> None:
         self.address, self.size, self.stream, self.is_small = address, size, stream, is_small
         self.page = _SMALL_SEGMENT if is_small else _LARGE_SEGMENT
-        self.last = self.first = MemoryBlock(self, address, size)
+        self.blocks = [MemoryBlock(self, address, size)]
 
-    def blocks(self) -> Iterator[MemoryBlock]:
-        """Its blocks by their addresses."""
-        each: MemoryBlock | None = self.first
-        while each is not None:
-            yield each
-            each = each.after
+    def place(self, block: MemoryBlock) -> int:
+        """The place of a block among all."""
+        return bisect.bisect_left(self.blocks, block.address, key=lambda each: each.address)
 
     def cut(self, block: MemoryBlock, size: int) -> MemoryBlock:
         """Let a block keep `size` bytes, and the next one begin there; returns that one."""
-        rest = MemoryBlock(self, block.address + size, block.size - size, block)
-        rest.after, block.after, block.size = block.after, rest, size
-        if rest.after is None:
-            self.last = rest
-        else:
-            rest.after.before = rest
+        rest = MemoryBlock(self, block.address + size, block.size - size)
+        self.blocks.insert(self.place(block) + 1, rest)
+        block.size = size
         return rest
-
-    def join(self, block: MemoryBlock) -> MemoryBlock:
-        """Let a block have the one behind it too."""
-        assert block.after is not None
-        block.size, block.after = block.size + block.after.size, block.after.after
-        if block.after is None:
-            self.last = block
-        else:
-            block.after.before = block
-        return block
 
 
 class CachingAllocator:
@@ -159,21 +138,22 @@ class CachingAllocator:
             self._count(block, count, -1)
         self.noted("free_completed", block, block.requested)
         block.requested, block.made, block.awaited = -1, None, False
-        if block.after is not None and block.after.requested < 0:
-            self._leave(block.after)
-            block.segment.join(block)
-        if block.before is not None and block.before.requested < 0:
-            block = block.before
-            self._leave(block)
-            block.segment.join(block)
-        self._enter(block)
+        blocks, place = block.segment.blocks, block.segment.place(block)
+        first = place - (place > 0 and blocks[place - 1].requested < 0)
+        joined = blocks[first : place + 1 + (blocks[place + 1 : place + 2] != [] and blocks[place + 1].requested < 0)]
+        for each in joined:
+            if each is not block:
+                self._leave(each)
+        joined[0].size = sum(each.size for each in joined)
+        del blocks[first + 1 : first + len(joined)]
+        self._enter(joined[0])
 
     def empty(self) -> None:
         """Return what is free as a whole to the driver (`empty_cache`): segments, or the pages at the end of an expandable one."""
         self.synchronise()
         for segment in list(self.segments):
-            last = segment.last
-            length = last.size if not last.is_split else last.size // segment.page * segment.page if self.expandable else 0
+            last = segment.blocks[-1]
+            length = last.size if len(segment.blocks) == 1 else last.size // segment.page * segment.page if self.expandable else 0
             if last.requested >= 0 or not length:
                 continue
             self._leave(last)
@@ -184,8 +164,8 @@ class CachingAllocator:
             elif length < last.size:
                 last.size -= length
                 self._enter(last)
-            elif last.before is not None:
-                segment.last, last.before.after = last.before, None
+            else:
+                segment.blocks.pop()
 
     def reset(self, *figures: str) -> None:
         """Let peaks be what there is now, and sums begin anew, of the figures that are named."""
@@ -210,7 +190,7 @@ class CachingAllocator:
         of_kind = (each for each in self.segments if self.expandable and (each.stream, each.is_small) == (stream, is_small))
         one = next(of_kind, None)
         page = _SMALL_SEGMENT if is_small else _LARGE_SEGMENT
-        at_hand = one.last.size if one is not None and one.last.requested < 0 else 0
+        at_hand = one.blocks[-1].size if one is not None and one.blocks[-1].requested < 0 else 0
         step = page if self.expandable or size < _OWN_SEGMENT else _ROUND
         length = -(-(size - at_hand) // step) * step
         if length > self.free or self.reserved + length > self.share * self.memory:
@@ -220,14 +200,15 @@ class CachingAllocator:
             self._next += -(-(self.memory if self.expandable else length) // _ROUND) * _ROUND
             self.segments.append(one)
         elif at_hand:
-            self._leave(one.last)
+            self._leave(one.blocks[-1])
         else:
-            one.cut(one.last, one.last.size)
+            one.cut(one.blocks[-1], one.blocks[-1].size)
         self._reserve(one, length, 0 if one.size else 1)
-        one.last.size += length
-        self.noted("segment_alloc", one.last, length)
-        self._enter(one.last)
-        return one.last
+        last = one.blocks[-1]
+        last.size += length
+        self.noted("segment_alloc", last, length)
+        self._enter(last)
+        return last
 
     def _enter(self, block: MemoryBlock) -> None:
         segment = block.segment
@@ -244,7 +225,7 @@ class CachingAllocator:
         self._add(name, block.segment, sign * size)
 
     def _inactive(self, block: MemoryBlock, sign: int) -> None:
-        if block.is_split and not self.expandable:
+        if len(block.segment.blocks) > 1 and not self.expandable:
             self._add("inactive_split_bytes", block.segment, sign * block.size)
             self._add("inactive_split", block.segment, sign)
 

@@ -94,9 +94,9 @@ class DeviceMemory:
             "segments": [
                 {
                     "device": 0, "address": segment.address, "total_size": segment.size, "stream": segment.stream,
-                    "allocated_size": sum(each.size for each in segment.blocks() if each.requested >= 0 and not each.awaited),
-                    "active_size": sum(each.size for each in segment.blocks() if each.requested >= 0),
-                    "requested_size": sum(max(0, each.requested) for each in segment.blocks()),
+                    "allocated_size": sum(each.size for each in segment.blocks if each.requested >= 0 and not each.awaited),
+                    "active_size": sum(each.size for each in segment.blocks if each.requested >= 0),
+                    "requested_size": sum(max(0, each.requested) for each in segment.blocks),
                     "segment_type": "small" if segment.is_small else "large", "segment_pool_id": (0, 0),
                     "is_expandable": self._allocator.expandable, "frames": [],
                     "blocks": [
@@ -105,7 +105,7 @@ class DeviceMemory:
                             "state": "inactive" if each.requested < 0 else "active_awaiting_free" if each.awaited else "active_allocated",
                             "frames": each.made or [],
                         }
-                        for each in segment.blocks()
+                        for each in segment.blocks
                     ],
                 }
                 for segment in self._allocator.segments
