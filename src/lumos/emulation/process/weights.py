@@ -13,13 +13,8 @@ from lumos.emulation.process.patches import TORCH
 if TYPE_CHECKING:
     from lumos.emulation.process.journal import Journal
 
-#: Arguments of transformers' `from_pretrained` that say how a model is made; others are about files, or the configuration's own.
+#: Arguments of transformers' `from_pretrained` that say how a model is made; others are about files, or for the configuration.
 _OF_MODELS = ("dtype", "torch_dtype", "attn_implementation", "experts_implementation")
-#: Those about its files.
-_OF_FILES = (
-    "ignore_mismatched_sizes", "use_safetensors", "weights_only", "fusion_config", "disable_mmap", "max_memory", "offload_folder",
-    "low_cpu_mem_usage", "key_mapping", "output_loading_info", "quantization_config", "state_dict", "tp_plan", "device_mesh",
-)  # fmt: skip
 
 
 def random_weights(journal: Journal) -> None:
@@ -32,9 +27,8 @@ def random_weights(journal: Journal) -> None:
         def from_pretrained(cls: Any, /, name: Any, *given: Any, config: Any = None, device_map: Any = None, **named: Any) -> Any:
             noted(str(name))
             made = {key: named.pop(key) for key in _OF_MODELS if key in named}
-            named = {key: value for key, value in named.items() if key not in _OF_FILES}
             if not hasattr(config, "to_dict"):
-                config, named = cls.config_class.from_pretrained(config or name, return_unused_kwargs=True, **named)
+                config, _ = cls.config_class.from_pretrained(config or name, return_unused_kwargs=True, **named)
             made = {key: config.dtype if value == "auto" else value for key, value in made.items()}
             model = cls._from_config(config, *given, **made)
             return _placed(model.eval(), device_map)
