@@ -11,7 +11,7 @@ import bisect
 import contextlib
 import threading
 from collections import Counter
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakKeyDictionary, WeakValueDictionary, ref
 
 import torch
@@ -30,11 +30,32 @@ if TYPE_CHECKING:
 COMPILED = "_orig_mod"
 
 
-class _Module(NamedTuple):
-    """From this number of an operator on, operators of the forward pass are this module's."""
+_T = TypeVar("_T")
 
-    sequence: int
-    name: str
+
+class OfForward(Generic[_T]):
+    """Whose the operators of the forward pass are, by autograd's number of each, which a node of the backward pass has in common with its
+    operator. none: what is said of those that are nobody's."""
+
+    def __init__(self, none: _T) -> None:
+        self._none = none
+        self._from: list[tuple[int, _T]] = []
+
+    def begin(self, of: _T) -> None:
+        """From here on, operators are of this."""
+        number = int(torch.autograd._get_sequence_nr())
+        if self._from and self._from[-1][0] > number:
+            self._from.clear()  # another thread's numbers
+        self._from.append((number, of))
+
+    def of(self, node: Any) -> _T:
+        """What a node's operator is of."""
+        place = bisect.bisect_right(self._from, node._sequence_nr(), key=lambda each: each[0])
+        return self._from[place - 1][1] if place else self._none
+
+    def forget(self) -> None:
+        """No backward pass asks for what was before."""
+        del self._from[:-1]
 
 
 class Owners:
@@ -50,7 +71,7 @@ class Owners:
         self.marked: dict[str, str] = {}  # the path of each module that a range of the record is named after
         self._holders: dict[int, str] = {}  # by the identity of a parameter or buffer: the module that has it
         self._calls = threading.local()
-        self._forward: list[_Module] = []
+        self._forward = OfForward("")
         self._updating = self._backward = 0
         self._due: Callable[[], None] | None = None
         self.after_call: Callable[[], None] = lambda: None  # called after each outermost call of the script's model
@@ -88,10 +109,7 @@ class Owners:
 
     def _note_module(self, stack: list[str]) -> None:
         if torch._C._current_autograd_node() is None:
-            sequence = int(torch.autograd._get_sequence_nr())
-            if self._forward and self._forward[-1].sequence > sequence:
-                self._forward.clear()  # another thread's numbers
-            self._forward.append(_Module(sequence, stack[-1] if stack else ""))
+            self._forward.begin(stack[-1] if stack else "")
 
     def step_begins(self, optimizer: Any) -> None:
         """An optimizer steps: its gradients are complete."""
@@ -103,7 +121,7 @@ class Owners:
         for parameter, state in optimizer.state.items():
             for each in state.values() if isinstance(state, dict) else ():
                 self._know_all(each, MemoryKind.OPTIMIZER_STATE, self._holders.get(id(parameter)))
-        del self._forward[:-1]
+        self._forward.forget()
 
     def watch_backward(self, done: Callable[[], None]) -> None:
         """Ask for gradients whenever a backward pass is done, and do what waits for that. done: called first then."""
@@ -161,7 +179,7 @@ class Owners:
         stack, node = self._stack(), torch._C._current_autograd_node()
         if node is not None and not stack:
             self.keep_young()
-            self._modules[number] = self._of_node(node)
+            self._modules[number] = self._forward.of(node)
         else:
             self._modules[number] = stack[-1] if stack else ""
             if torch.is_grad_enabled() and not self._updating:
@@ -183,10 +201,6 @@ class Owners:
             if self._modules[each] or torch._C._current_autograd_node() is not None:
                 self._kinds.setdefault(each, MemoryKind.ACTIVATION)
         self._young.clear()
-
-    def _of_node(self, node: Any) -> str:
-        place = bisect.bisect_right(self._forward, node._sequence_nr(), key=lambda each: each.sequence)
-        return self._forward[place - 1].name if place else ""
 
     def _gradients(self, parameters: Iterable[Any]) -> None:
         for each in parameters:

@@ -9,7 +9,6 @@ not fused (torch/_inductor/lowering.py).
 
 from __future__ import annotations
 
-import bisect
 import contextlib
 import functools
 import threading
@@ -19,6 +18,7 @@ import torch
 from torch._C._profiler import _RecordFunctionFast
 
 from lumos.emulation.process.operators.known import tensors_in
+from lumos.emulation.process.owners import OfForward
 from lumos.emulation.record import REGION_PREFIX
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Compiled:
         self._journal, self._storages = journal, storages
         self._count = self._calls = 0
         self._open = threading.local()
-        self._ranges: list[tuple[int, int, int]] = []  # of calls: begin and end by autograd's numbers of operators, and the region
+        self._forward = OfForward(-1)  # regions
 
     def take_over(self) -> None:
         """Let what the script compiles run operator by operator."""
@@ -73,19 +73,18 @@ class Compiled:
         return run
 
     def _run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        begin, depth = int(torch.autograd._get_sequence_nr()), getattr(self._open, "depth", 0)
+        depth = getattr(self._open, "depth", 0)
         self._open.depth = depth + 1
         if not depth:
-            self._open.region = region = 2 * self._calls
+            self._open.region = 2 * self._calls
             self._calls += 1
+            self._forward.begin(self._open.region)
         try:
             out = function(*args, **kwargs)
         finally:
             self._open.depth = depth
         if not depth:
-            if self._ranges and self._ranges[-1][0] > begin:  # another thread's numbers
-                self._ranges.clear()
-            self._ranges.append((begin, int(torch.autograd._get_sequence_nr()), region))
+            self._forward.begin(-1)
         self._storages.use(tensors_in((out,)))
         return out
 
@@ -104,11 +103,9 @@ class Compiled:
         """The region of compiled code that runs on this thread: of a call, or one more for the backward pass of one; -1 for none."""
         if getattr(self._open, "depth", 0):
             return int(self._open.region)
-        node = torch._C._current_autograd_node() if self._ranges else None
-        if node is None:
-            return -1
-        place = bisect.bisect_right(self._ranges, number := node._sequence_nr(), key=lambda each: each[0]) - 1
-        return self._ranges[place][2] + 1 if place >= 0 and number < self._ranges[place][1] else -1
+        node = torch._C._current_autograd_node() if self._calls else None
+        region = -1 if node is None else self._forward.of(node)
+        return region + 1 if region >= 0 else -1
 
 
 @functools.cache
