@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from isal import igzip
 
-from lumos.emulation.device.launch import width
+from lumos.emulation.device.launch import tensor_list, width
 from lumos.emulation.record import Exchange, Mark, Operator, Tensor, signature
 from lumos.graph.joined.one_job import EMULATED
 from lumos.trace.kineto_rows import PROCESS
@@ -141,18 +141,10 @@ def type_word(dtype: str) -> str:
     return _WORDS.get(dtype if known is None else known.torch_name, "Byte")
 
 
-def _tensors(argument: Argument) -> Sequence[Tensor]:
-    """The tensors of a list of tensors; none for anything else."""
-    if not isinstance(argument, list):
-        return ()
-    found = [entry for entry in argument if isinstance(entry, Tensor)]
-    return found if len(found) == len(argument) else ()
-
-
 def _layout(argument: Argument, what: str) -> list[Any]:
     if isinstance(argument, Tensor):
         return list(getattr(argument, what))
-    return [list(getattr(tensor, what)) for tensor in _tensors(argument)]
+    return [list(getattr(tensor, what)) for tensor in tensor_list(argument)]
 
 
 def _shown(argument: Argument) -> tuple[str, str]:
@@ -160,7 +152,7 @@ def _shown(argument: Argument) -> tuple[str, str]:
     if isinstance(argument, Tensor):
         return "", cpp_type(argument.dtype)
     if isinstance(argument, list):
-        return ("", "TensorList") if _tensors(argument) else (f"[{', '.join(_shown(each)[0] for each in argument)}]", "ScalarList")
+        return ("", "TensorList") if tensor_list(argument) else (f"[{', '.join(_shown(each)[0] for each in argument)}]", "ScalarList")
     return ("", "") if argument is None else (str(argument), "Scalar")
 
 

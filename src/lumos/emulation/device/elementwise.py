@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED
-from lumos.emulation.device.launch import shown_elements
+from lumos.emulation.device.launch import joint_shape, shown_elements
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def elementwise(name: str, size: int, results: Sequence[Tensor], inputs: Sequenc
     """The work of one element-wise kernel that moves `size` bytes. name: the operator's, without namespace. arguments: the operator's own,
     which may choose the function."""
     operands = [*results, *(tensor for tensor in inputs if len(tensor.shape) and math.prod(tensor.shape) != 1)]
-    shape = _joint_shape(operands)
+    shape = joint_shape(operands)
     if shape is None:
         return Traffic(size, 1, STRIDED)
     elements, steps = math.prod(shape), _iterated(operands, shape)
@@ -73,15 +73,6 @@ def _casts(name: str, operands: Sequence[Tensor]) -> bool:
     if name in ("copy", "_to_copy"):
         return types[0] != types[-1] and not (types[-1] is DType.FP32 and types[0] in _FROM_FP32)
     return len({each for each in types if each in (DType.FP64, DType.FP32, DType.BF16, DType.FP16)}) > 1
-
-
-def _joint_shape(operands: Sequence[Tensor]) -> tuple[int, ...] | None:
-    """What the operands' shapes broadcast to; None where they do not, as with an operator that halves a dimension."""
-    width = max((len(tensor.shape) for tensor in operands), default=0)
-    aligned = [(1,) * (width - len(tensor.shape)) + tensor.shape for tensor in operands]
-    shape = tuple(map(max, zip(*aligned, strict=True)))
-    fits = all(length in (1, whole) for lengths in aligned for length, whole in zip(lengths, shape, strict=True))
-    return shape if fits else None
 
 
 def _iterated(operands: Sequence[Tensor], shape: tuple[int, ...]) -> list[tuple[int, ...]]:

@@ -59,6 +59,12 @@ def tensors_of(arguments: Sequence[Argument]) -> Iterator[Tensor]:
             yield from tensors_of(argument)
 
 
+def tensor_list(argument: Argument) -> list[Tensor]:
+    """The tensors of a list of tensors; none for anything else."""
+    found = [each for each in argument if isinstance(each, Tensor)] if isinstance(argument, list) else []
+    return found if isinstance(argument, list) and len(found) == len(argument) else []
+
+
 def results_of(operator: Operator) -> list[Tensor]:
     """The tensors that the operator wrote. A recording without results (a profiler's) gives the shape that its inputs broadcast to,
     or the first input where the operator works in place."""
@@ -70,12 +76,17 @@ def results_of(operator: Operator) -> list[Tensor]:
     first = inputs[0]
     if operator.name.endswith("_"):
         return [first]
-    width = max(len(t.shape) for t in inputs)
-    aligned = [(1,) * (width - len(t.shape)) + t.shape for t in inputs]
-    shape = tuple(max(sizes) for sizes in zip(*aligned, strict=True))
-    if any(size not in (1, whole) for sizes in aligned for size, whole in zip(sizes, shape, strict=True)):
-        return [first]
-    return [Tensor(shape, first.dtype, (), -1, first.device)]
+    shape = joint_shape(inputs)
+    return [first if shape is None else Tensor(shape, first.dtype, (), -1, first.device)]
+
+
+def joint_shape(operands: Sequence[Tensor]) -> tuple[int, ...] | None:
+    """What the operands' shapes broadcast to; None where they do not, as with an operator that halves a dimension."""
+    width = max((len(tensor.shape) for tensor in operands), default=0)
+    aligned = [(1,) * (width - len(tensor.shape)) + tensor.shape for tensor in operands]
+    shape = tuple(map(max, zip(*aligned, strict=True)))
+    fits = all(length in (1, whole) for lengths in aligned for length, whole in zip(lengths, shape, strict=True))
+    return shape if fits else None
 
 
 def shown_elements(tensor: Tensor) -> int:

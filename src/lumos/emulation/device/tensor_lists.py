@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Traffic
 from lumos.cost.memory_bound_model import POINTWISE, REDUCTION
-from lumos.emulation.device.launch import Launch, dense, nbytes, shown_elements
-from lumos.emulation.record import Tensor
+from lumos.emulation.device.launch import Launch, dense, nbytes, shown_elements, tensor_list
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.emulation.record import Argument, Operator
+    from lumos.emulation.record import Operator, Tensor
 
 #: Elements of a chunk, chunks of a launch, and tensors of a launch by the number of lists (1 to 5).
 CHUNK, CHUNKS, TENSORS = 65_536, 320, (110, 64, 48, 36, 30)
@@ -30,12 +29,12 @@ def of_lists(name: str, operator: Operator) -> list[Launch] | None:
     """What an operator over lists of this base name launches; None where it is none."""
     if not name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")):
         return None
-    lists = [found for argument in operator.inputs if (found := _tensors(argument))]
+    lists = [found for argument in operator.inputs if (found := tensor_list(argument))]
     # whole tensors, rather than one number each, such as the steps of an optimizer
     depth = [tensors for tensors in lists if len(tensors) == len(lists[0]) and any(shown_elements(tensor) > 1 for tensor in tensors)]
     if not depth:
         return []
-    results = [found for argument in operator.outputs if (found := _tensors(argument))]
+    results = [found for argument in operator.outputs if (found := tensor_list(argument))]
     separate = bool(results) and results[0][0].storage != lists[0][0].storage
     moved = _traffic(name, depth)
     all_dense = all(dense(tensor) for tensors in (*depth, *(results if separate else [])) for tensor in tensors)
@@ -82,10 +81,3 @@ def _traffic(name: str, lists: Sequence[Sequence[Tensor]]) -> list[int]:
     elif name in ("_foreach_zero", "_foreach_fill"):
         read = [0] * len(read)
     return [r + sum(nbytes(tensors[i]) for tensors in written) for i, r in enumerate(read)]
-
-
-def _tensors(argument: Argument) -> list[Tensor]:
-    if not isinstance(argument, list) or not argument:
-        return []
-    found = [entry for entry in argument if isinstance(entry, Tensor)]
-    return found if len(found) == len(argument) else []
