@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumos.emulation.process.journal import OperatorNote
 from lumos.emulation.process.patches import Silent
-from lumos.emulation.record import CallKind, DeviceCall, Exchange
+from lumos.emulation.record import CallKind, DeviceCall, Exchange, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -46,9 +45,9 @@ class Graphs:
 
     def _keep(self, captured: list[CapturedCall]) -> _Parts:
         parts: _Parts = {}
-        together: list[OperatorNote] | None = None
+        together: list[Operator] | None = None
         for place, each in enumerate(captured):
-            if not isinstance(each, OperatorNote):
+            if not isinstance(each, Operator):
                 parts[place], together = each, None
                 continue
             if together is None:

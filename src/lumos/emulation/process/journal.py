@@ -11,10 +11,11 @@ import contextlib
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
+from msgspec.structs import replace
 from torch._C._profiler import _RecordFunctionFast
 
 from lumos.emulation.process.script import line_of_script
-from lumos.emulation.record import Allocation, Argument, Assumption, CallKind, DeviceCall, Exchange
+from lumos.emulation.record import Allocation, Assumption, CallKind, DeviceCall, Exchange, Operator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,21 +34,6 @@ class CudaGraphError(RuntimeError):
     """The script captures as a CUDA graph what none can hold here."""
 
 
-class OperatorNote(NamedTuple):
-    """An operator that reached the device. name: with its namespace. Its results are added when it returns. line: of the script.
-    region: of compiled code. own_kernel: it has one besides what it calls."""
-
-    name: str
-    overload: str
-    inputs: list[Argument]
-    outputs: list[Argument]
-    stream: int
-    tf32: bool
-    line: str
-    region: int
-    own_kernel: bool = False
-
-
 class StepNote(NamedTuple):
     """The end of a step."""
 
@@ -55,10 +41,11 @@ class StepNote(NamedTuple):
 
 
 #: What a graph holds: operators, exchanges, and waits for these by their number, which is -1 for the first thing captured.
-CapturedCall = OperatorNote | Exchange | DeviceCall
+CapturedCall = Operator | Exchange | DeviceCall
 
-#: What is noted; of a call, an exchange or an allocation all but its place, which the rows tell.
-_Entry = OperatorNote | DeviceCall | Exchange | Allocation | StepNote
+#: What is noted: all but its place, which the rows tell. An operator is a leaf here where it has a kernel besides what it calls, and its
+#: results are added when it returns.
+_Entry = Operator | DeviceCall | Exchange | Allocation | StepNote
 
 
 class Journal:
@@ -72,7 +59,8 @@ class Journal:
         self.assumed: dict[tuple[str, str], Assumption] = {}
         self.last = 0
         self.captured: list[CapturedCall] | None = None  # while a CUDA graph is captured: what reached a kernel so far
-        self.graphs: list[list[OperatorNote]] = []  # what each graph launches
+        self.graphs: list[list[Operator]] = []  # what each graph launches
+        self.lines: dict[str, int] = {}  # of the script, with a number for each
 
     @property
     def recording(self) -> bool:
@@ -87,11 +75,11 @@ class Journal:
     @contextlib.contextmanager
     def around(self, entry: _Entry, opened: bool = False) -> Iterator[int]:
         """Note something that takes place within this context. Gives its number: 0 where nothing is recorded, below 0 in a capture."""
-        if self.captured is not None and isinstance(entry, OperatorNote):
+        if self.captured is not None and isinstance(entry, Operator):
             before = len(self.captured)
             yield 0
-            if entry.own_kernel or len(self.captured) == before:  # it called no others
-                self.captured.append(entry)
+            if entry.leaf or len(self.captured) == before:  # it called no others
+                self.captured.append(replace(entry, leaf=True))
             return
         if self.captured is not None and isinstance(entry, Exchange):
             self.captured.append(entry)
@@ -123,6 +111,11 @@ class Journal:
             return 0
         with _RecordFunctionFast(f"{CLOSED}{self.last + 1}"):
             return self._number(entry)
+
+    def line(self) -> int:
+        """The number of the line of the script that runs; -1 where there is none."""
+        text = line_of_script()
+        return self.lines.setdefault(text, len(self.lines)) if text else -1
 
     def exchange(self, number: int) -> Exchange | None:
         """The exchange of a number, None where none is recorded."""

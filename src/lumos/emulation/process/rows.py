@@ -11,7 +11,7 @@ import torch
 from msgspec.structs import replace
 
 from lumos.emulation import record
-from lumos.emulation.process.journal import CLOSED, OPEN, Journal, OperatorNote, StepNote
+from lumos.emulation.process.journal import CLOSED, OPEN, Journal, StepNote
 from lumos.emulation.record import REGION_PREFIX
 from lumos.vocabulary import MODULE_PREFIX
 
@@ -54,26 +54,20 @@ class _Rows:
         self._open: list[int] = []
         self._newest = 0
         self.boundaries: dict[int, list[Boundary]] = {}
-        self._outliving: dict[int, list[Boundary]] = {}  # of each thread: the ends of rows that are still to come
 
-    def add(self, event: Any, until: int | None = None) -> None:
-        """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data. until: the end of a
-        row above it that is not kept.
-
-        A range of the script (record_function) begins by an operator, which the mode takes over: inside a row that ends at once. For torch
-        the range ends with it, and what follows stands beside it; here it goes on to its own end.
-        """
+    def add(self, event: Any) -> None:
+        """Keep a row of the profiler's tree and what is below it, except torch's own work on tensors without data."""
         name = event.name
         if name.startswith(CLOSED):
             self._span(event, _Row(name, event.start_tid, int(name.removeprefix(CLOSED))), _notes_below(event))
         elif name.startswith(OPEN) or name in _DISPATCH:
             for child in event.children:
-                self.add(child, event.end_time_ns)
+                self.add(child)
         else:
             kept = [child for child in event.children if child.name in _DISPATCH]
             entry, closed = self._entry(kept)
             below = _notes_below(event) if closed else event.children
-            self._span(event, _Row(name, event.start_tid, entry, event), below, until is not None and event.end_time_ns > until)
+            self._span(event, _Row(name, event.start_tid, entry, event), below)
 
     def _entry(self, dispatched: list[Any]) -> tuple[int, bool]:
         """The number of the note of a row, and whether what is below it is torch's own work: a row of ours below torch's for the mode."""
@@ -81,11 +75,11 @@ class _Rows:
             for prefix in (CLOSED, OPEN):
                 if child.name.startswith(prefix):
                     number = int(child.name.removeprefix(prefix))
-                    if isinstance(self._journal.entries.get(number), (OperatorNote, record.Exchange)):
+                    if isinstance(self._journal.entries.get(number), (record.Operator, record.Exchange)):
                         return number, prefix == CLOSED
         return 0, False
 
-    def _span(self, event: Any, row: _Row, children: Iterable[Any], outlives: bool = False) -> None:
+    def _span(self, event: Any, row: _Row, children: Iterable[Any]) -> None:
         place = len(self.rows)
         self.rows.append(row)
         self.noted.append(0)
@@ -97,26 +91,12 @@ class _Rows:
         for child in children:
             self.add(child)
         self._open.pop()
-        end = Boundary(event.end_time_ns, place, True)
-        if outlives:
-            self._outliving.setdefault(event.start_tid, []).append(end)
-        else:
-            self._bound(event.start_tid, end)
+        self._bound(event.start_tid, Boundary(event.end_time_ns, place, True))
+        self.noted[place] = self._newest
 
     def _bound(self, thread: int, boundary: Boundary) -> None:
-        """Add a boundary to its thread, after the ends that come before it."""
-        late, mine = self._outliving.get(thread, []), self.boundaries.setdefault(thread, [])
-        while late and late[-1].time <= boundary.time:
-            self._bound(thread, late.pop())
+        mine = self.boundaries.setdefault(thread, [])
         mine.append(boundary._replace(time=max(boundary.time, mine[-1].time)) if mine else boundary)
-        if boundary.is_end:
-            self.noted[boundary.row] = self._newest
-
-    def close(self) -> None:
-        """End what is still open."""
-        for thread, late in self._outliving.items():
-            while late:
-                self._bound(thread, late.pop())
 
 
 def _notes_below(event: Any) -> Iterator[Any]:
@@ -137,8 +117,6 @@ class _Recorded(NamedTuple):
     calls: list[record.DeviceCall]
     exchanges: list[record.Exchange]
     allocations: list[record.Allocation]
-    lines: list[str]
-    graphs: list[list[record.Operator]]
 
 
 def put_together(profile: Any, journal: Journal, storages: Storages) -> _Recorded:
@@ -146,7 +124,6 @@ def put_together(profile: Any, journal: Journal, storages: Storages) -> _Recorde
     rows = _Rows(journal)
     for event in sorted(profile.experimental_event_tree(), key=lambda each: each.start_time_ns):
         rows.add(event)
-    rows.close()
     begins, ends = _positions(rows)
     numbers = {tid: place for place, tid in enumerate(dict.fromkeys(row.thread for row in rows.rows))}
     flat = {each.correlation_id(): each for each in profile.events()}
@@ -165,10 +142,9 @@ def _lists(
     rows: _Rows, begins: list[int], ends: list[int], numbers: dict[int, int], journal: Journal, storages: Storages, flat: Mapping[int, Any]
 ) -> _Recorded:
     """flat: the profiler's rows outside of its tree, by their number there and here."""
-    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [], [], [])
+    found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
     found.allocations.extend(journal.before)
     forward: dict[int, int] = {}
-    lines: dict[str, int] = {}
     exchange_of: dict[int, int] = {}
     steps = [(0, 0)]
     for place, row in enumerate(rows.rows):
@@ -181,8 +157,12 @@ def _lists(
             if row.event.typed[1].scope.name == _ANNOTATION or row.name.startswith((MODULE_PREFIX, REGION_PREFIX)):
                 found.marks.append(record.Mark(row.name, thread, begin, end))
             else:
-                inputs = note.inputs if isinstance(note, OperatorNote) else _Inputs(storages, rows.noted[place])(row.event, flat)
-                found.operators.append(_operator(row, note, inputs, thread, begin, end, (forward, lines), place in rows.parents))
+                known = note if isinstance(note, record.Operator) else record.Operator(
+                    name=row.name, thread=thread, begin=begin, end=end, overload=str(getattr(row.event, "overload_name", "")),
+                    inputs=_Inputs(storages, rows.noted[place])(row.event, flat),
+                )  # fmt: skip
+                leaf, numbers_of = known is note and (note.leaf or place not in rows.parents), _numbered(row, thread, forward)
+                found.operators.append(replace(known, thread=thread, begin=begin, end=end, leaf=leaf, **numbers_of))
         elif isinstance(note, record.DeviceCall):
             exchange = exchange_of.get(note.exchange, -1)
             found.calls.append(replace(note, thread=thread, position=begin, exchange=exchange))
@@ -193,39 +173,20 @@ def _lists(
     found.marks.extend(
         record.Mark(f"ProfilerStep#{number}", 0, before + 1, end) for (_, before), (number, end) in itertools.pairwise(steps)
     )
-    graphs = [[_captured(note, lines) for note in graph] for graph in journal.graphs]
-    operators = sorted(found.operators, key=lambda operator: operator.begin)
-    return found._replace(operators=operators, graphs=graphs, lines=list(lines))
+    return found._replace(operators=sorted(found.operators, key=lambda operator: operator.begin))
 
 
-def _operator(
-    row: _Row, note: Any, inputs: list[record.Argument], thread: int, begin: int, end: int, so_far: tuple[dict[int, int], dict[str, int]],
-    calls_others: bool,
-) -> record.Operator:
-    """so_far: the thread of each number of a forward operator, and the number of each line."""
-    forward, lines = so_far
+def _numbered(row: _Row, thread: int, forward: dict[int, int]) -> dict[str, int]:
+    """autograd's number of an operator, and for one of the backward pass the thread of its forward one, -1 for others. forward: that of
+    each number so far."""
     fields = row.event.typed[1]
-    backward = fields.scope.name == _BACKWARD or row.name.startswith("autograd::engine")
-    if fields.sequence_number >= 0 and not backward:
+    if fields.scope.name == _BACKWARD or row.name.startswith("autograd::engine"):
+        return {"sequence": fields.sequence_number, "forward_thread": forward.get(fields.sequence_number, -1)}
+    if fields.sequence_number >= 0:
         if thread == 0:  # numbers count on each thread: the main thread's are meant, not what the backward pass recomputes
             forward[fields.sequence_number] = thread
         forward.setdefault(fields.sequence_number, thread)
-    known = note if isinstance(note, OperatorNote) else None
-    return record.Operator(
-        name=row.name, thread=thread, begin=begin, end=end, inputs=inputs, outputs=known.outputs if known else [],
-        overload=known.overload if known else str(getattr(row.event, "overload_name", "")), sequence=fields.sequence_number,
-        forward_thread=forward.get(fields.sequence_number, -1) if backward else -1, stream=known.stream if known else 0,
-        tf32=known.tf32 if known else None,
-        leaf=known is not None and (known.own_kernel or not calls_others),
-        line=lines.setdefault(known.line, len(lines)) if known is not None and known.line else -1, region=known.region if known else -1,
-    )  # fmt: skip
-
-
-def _captured(note: OperatorNote, lines: dict[str, int]) -> record.Operator:
-    return record.Operator(
-        name=note.name, thread=0, begin=0, end=0, inputs=note.inputs, outputs=note.outputs, overload=note.overload, tf32=note.tf32,
-        leaf=True, line=lines.setdefault(note.line, len(lines)) if note.line else -1,
-    )  # fmt: skip
+    return {"sequence": fields.sequence_number}
 
 
 def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:

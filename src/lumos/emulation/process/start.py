@@ -25,7 +25,7 @@ from lumos.emulation.process.operators.mode import Emulation
 from lumos.emulation.process.operators.storages import Storages
 from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
-from lumos.emulation.process.ranks import groups, pipelines
+from lumos.emulation.process.ranks import groups, messages
 from lumos.emulation.process.rows import put_together, schemas
 from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, leave, line_of_error, says
 from lumos.emulation.process.settings import MARKS, TOO_FEW_STEPS, WAITS, EmulationSettings, StepEnd
@@ -107,7 +107,7 @@ class _Emulation:
         if torch.distributed.is_available():
             yield self._groups.make_fakes, mode.exchanges
         if settings.world > 1:
-            yield pipelines.leave_messages, settings, journal
+            yield messages.pass_on_shapes, settings, journal
         yield (mode.compiled.take_over,)
         yield watch_modules, journal, owners
         yield groups.start_here, settings
@@ -160,7 +160,8 @@ class _Emulation:
         self._recorded = record.Process(
             rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
             groups=self._groups.made, notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators),
-            owners=list(self._owners.all()), modules=self._owners.marked, room=settings.device.room, **lists._asdict(),
+            owners=list(self._owners.all()), modules=self._owners.marked, room=settings.device.room, lines=list(self._journal.lines),
+            graphs=self._journal.graphs, **lists._asdict(),
         )  # fmt: skip
         if self._graphs.steps or not says(CAPTURES):
             self._leave_record(self._recorded)
@@ -174,7 +175,7 @@ class _Emulation:
         """The script raised an exception: say which of its lines, and what it met."""
         del kind
         self._say(script.script_error(error, line_of_error(trace), self._storages.held()))
-        leave(WAITS if isinstance(error, pipelines.StageWaitsError) else script.status_of(error))
+        leave(WAITS if isinstance(error, messages.StageWaitsError) else script.status_of(error))
 
     def ended_early(self) -> None:
         """The script ended before enough steps."""

@@ -13,18 +13,18 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
-from lumos.emulation.process.journal import OperatorNote
 from lumos.emulation.process.operators import by_device, sparse, stand_ins
 from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
 from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
 from lumos.emulation.process.operators.known import KnownValues, tensors_in
 from lumos.emulation.process.ranks.exchanges import Exchanges
-from lumos.emulation.process.script import line_of_script
 from lumos.emulation.process.versions import allows_tf32
+from lumos.emulation.record import Operator
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -85,7 +85,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if func.namespace == "c10d":
             self.storages.use(tensors_in((args, kwargs)))
             return self.exchanges.run(func, args, kwargs)
-        if (self.kind != "cpu" or func.namespace == "profiler") and stand_ins.can_run_for_real(self, func, args, kwargs):
+        if self.kind != "cpu" and stand_ins.can_run_for_real(self, func, args, kwargs):
             note = self._note(func, args, kwargs)
             with self.journal.around(note, opened=True), torch._C._AutoDispatchBelowAutograd():
                 return self._returned(note, stand_ins.run_for_real(func, args, kwargs))
@@ -159,7 +159,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         device = _device_of(args, self.kind)
         calls = calls_of(func) if device == "cuda" else None
         if calls is not None:
-            note = note._replace(own_kernel=str(func) in OWN_KERNEL_BESIDE)
+            note = replace(note, leaf=str(func) in OWN_KERNEL_BESIDE)
             with self.journal.around(note, opened=True):
                 with self, torch._C._AutoDispatchBelowAutograd():
                     calls(*args, **kwargs)
@@ -247,14 +247,16 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         finally:
             self._inside = before
 
-    def _note(self, func: Any, args: Any, kwargs: Any) -> OperatorNote:
+    def _note(self, func: Any, args: Any, kwargs: Any) -> Operator:
         declared = func._schema.arguments
         given = [args[place] if place < len(args) else kwargs.get(each.name, each.default_value) for place, each in enumerate(declared)]
         overload = "" if func._overloadname == "default" else func._overloadname
-        name = func._schema.name
-        tf32 = allows_tf32("conv" if "conv" in name else "rnn" if "rnn" in name else "matmul")
+        tf32 = allows_tf32(next((each for each in ("conv", "rnn") if each in func._schema.name), "matmul"))
         inputs = [self.storages.as_argument(each) for each in given]
-        return OperatorNote(name, overload, inputs, [], self.streams.current, tf32, line_of_script(), self.compiled.region)
+        return Operator(
+            name=func._schema.name, thread=0, begin=0, end=0, inputs=inputs, overload=overload, stream=self.streams.current, tf32=tf32,
+            line=self.journal.line(), region=self.compiled.region,
+        )  # fmt: skip
 
 
 def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:

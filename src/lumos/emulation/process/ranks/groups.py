@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lumos.emulation.process.patches import TORCH, Silent
-from lumos.emulation.process.ranks.objects import objects
+from lumos.emulation.process.ranks.messages import objects
 from lumos.emulation.record import Group
 
 if TYPE_CHECKING:
