@@ -26,11 +26,12 @@ def step():
 """
 
 
-def run(folder, body, *, cluster="h100", ranks=1, warmup=1, limit_s=120.0):
+def run(folder, body, *, cluster="h100", ranks=1, warmup=1, limit_s=120.0, random_weights=False):
     """The records of a script's processes: HEAD, then `body`."""
     script = folder / "train.py"
     script.write_text(HEAD + textwrap.dedent(body))
-    return records(Launched([sys.executable, str(script)], emulated_device(cluster), ranks, 1, warmup, folder, limit_s))
+    device = emulated_device(cluster)
+    return records(Launched([sys.executable, str(script)], device, ranks, 1, warmup, folder, limit_s, random_weights))
 
 
 def leaves(process):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import textwrap
+
 import pytest
 from tests.emulation.emulated_scripts import run
 
@@ -30,32 +32,24 @@ def check(function, after, peak, backward=True):
 """
 
 
-def test_a_chain_of_fused_operators_keeps_only_what_it_began_with(tmp_path):
-    """Without the compiler three results are kept for the backward pass; with it a single number, and the gradient is made at the end."""
-    chain = "chain = lambda x: x.exp().exp().exp().mean()\n"
-    run(tmp_path, f"{HEAD}{chain}check(chain, 3.0, 5.0)\ncheck(torch.compile(chain), 0.0, 1.0)\n")
-
-
-def test_what_a_multiplication_takes_lies_in_memory_and_stays_for_the_backward_pass(tmp_path):
-    """exp(x) is made for the product and kept. The product is made, taken in by the sum, and gone."""
-    run(tmp_path, f"{HEAD}check(torch.compile(lambda x: (x.exp() @ w).sum()), 1.0, 4.0)\n")
-
-
-def test_what_the_script_gets_and_complex_numbers_lie_in_memory(tmp_path):
-    turned = "lambda x: torch.view_as_real(torch.view_as_complex(x.view(512, 256, 2)) * 2).sum()"
-    checks = f"check(torch.compile({turned}), 0.0, 1.0, backward=False)\n"
-    run(tmp_path, f"{HEAD}{checks}check(torch.compile(lambda x: (x + 1).relu()), 1.0, 1.0, backward=False)\n")
-
-
-def test_what_a_fused_result_is_made_from_stays_as_long_as_that_is_needed(tmp_path):
-    """The product is kept in the place of its exponential, which the backward pass needs. It goes once the gradient of the product lies in
-    memory, of which two others are made."""
-    run(tmp_path, f"{HEAD}check(torch.compile(lambda x: (x @ w).exp().mean()), 1.0, 3.0)\n")
-
-
-def test_gradients_that_compiled_code_makes_lie_in_memory(tmp_path):
-    body = "out = torch.compile(lambda x: x.exp().mean())(x)\nout.backward()\nassert round(held() - begin, 1) == 1.0, held() - begin\n"
-    run(tmp_path, f"{HEAD}{body}for _ in range(2): optimizer.step()\n")
+def test_what_compiled_code_makes_and_uses_up_takes_no_memory(tmp_path):
+    checks = """
+    chain = lambda x: x.exp().exp().exp().mean()
+    check(chain, 3.0, 5.0)  # three results are kept for the backward pass
+    check(torch.compile(chain), 0.0, 1.0)  # a single number is kept, and the gradient is made at the end
+    # exp(x) is made for the product and kept. The product is made, taken in by the sum, and gone.
+    check(torch.compile(lambda x: (x.exp() @ w).sum()), 1.0, 4.0)
+    # Complex numbers lie in memory, and so does what the script gets.
+    turned = lambda x: torch.view_as_real(torch.view_as_complex(x.view(512, 256, 2)) * 2).sum()
+    check(torch.compile(turned), 0.0, 1.0, backward=False)
+    check(torch.compile(lambda x: (x + 1).relu()), 1.0, 1.0, backward=False)
+    # The product is kept in the place of its exponential, which the backward pass needs. It goes once the gradient of the product lies in
+    # memory, of which two others are made.
+    check(torch.compile(lambda x: (x @ w).exp().mean()), 1.0, 3.0)
+    torch.compile(lambda x: x.exp().mean())(x).backward()
+    assert round(held() - begin, 1) == 1.0, "a gradient that compiled code makes"
+    """
+    run(tmp_path, HEAD + textwrap.dedent(checks))
 
 
 def test_a_compiled_module_has_its_own_as_in_torch(tmp_path):

@@ -1,18 +1,17 @@
-"""What libraries beside torch ask for: kernels of Triton, weights of trained models, functions that torch's compiler tells apart."""
+"""What libraries beside torch ask for: kernels of Triton, weights of trained models, names of accelerators."""
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import pytest
-from tests.emulation.emulated_scripts import HEAD, STEPS, run
+from tests.emulation.emulated_scripts import STEPS, run
 
 from lumos.cost.cluster import load_cluster
-from lumos.emulation.accelerators import emulated_device
+from lumos.emulation.accelerators import compute_capability, emulated_device
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.record import MemoryKind, Tensor
-from lumos.emulation.run import Launched, records
+from lumos.errors import UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
@@ -90,10 +89,7 @@ def test_of_a_trained_model_the_configuration_is_enough(tmp_path):
             model(tokens, labels=tokens[:, 0]).loss.backward()
             optimizer.step()
     """
-    script = tmp_path / "train.py"
-    script.write_text(HEAD + textwrap.dedent(body))
-    command = [sys.executable, str(script)]
-    (process,) = records(Launched(command, emulated_device("h100"), 1, 1, 1, tmp_path, 120.0, random_weights=True))
+    (process,) = run(tmp_path, body, random_weights=True)
     assert any(each.kind is MemoryKind.PARAMETER and "embeddings" in each.module for each in process.owners)
     assert "random-weights" in {note.code for note in process.notes}
 
@@ -104,14 +100,20 @@ def test_weights_that_timm_would_download_are_left_out(tmp_path):
         (tmp_path / f"{name}.py").touch()
     load = "def load_pretrained(model, **_): raise OSError('downloads')\ndef build(model): load_pretrained(model)"
     (tmp_path / "timm" / "models" / "_builder.py").write_text(load)
-    script = tmp_path / "train.py"
-    script.write_text(HEAD + STEPS + "from timm.models._builder import build\nbuild(model)\nfor _ in range(3): step()")
-    command = [sys.executable, str(script)]
-    (process,) = records(Launched(command, emulated_device("h100"), 1, 1, 1, tmp_path, 120.0, random_weights=True))
+    body = "from timm.models._builder import build\nbuild(model)\nfor _ in range(3): step()"
+    (process,) = run(tmp_path, STEPS + body, random_weights=True)
     assert "random-weights" in {note.code for note in process.notes}
 
 
 def test_amds_accelerator_is_shown_as_rocm_shows_it(tmp_path):
+    found = emulated_device("mi300x")
+    assert (found.name, found.capability, found.is_amd) == ("AMD Instinct MI300X", (9, 4), True)
+    assert found.memory == pytest.approx(206_141_652_992, rel=1e-4), "as a recording of one says"
+    assert (found.architecture, emulated_device("h100").architecture) == ("gfx942", "sm_90")
+    assert found.workspace == 128 << 20 and not emulated_device("h100").is_amd
+    assert compute_capability("mi300x") is None and compute_capability("h100") == (9, 0)
+    with pytest.raises(UsageError, match="--emulate gaudi2: only NVIDIA's and AMD's"):
+        emulated_device("gaudi2")
     body = """
         properties = torch.cuda.get_device_properties(0)
         assert torch.version.hip and torch.version.cuda is None
@@ -122,14 +124,3 @@ def test_amds_accelerator_is_shown_as_rocm_shows_it(tmp_path):
     (process,) = run(tmp_path, STEPS + textwrap.dedent(body), cluster="mi300x")
     assert {each.tf32 for each in process.operators if each.name == "aten::addmm"} == {False}
     assert "names-of-nvidia" in {note.code for note in process.notes}
-
-
-def test_functions_of_the_device_are_told_apart_by_torchs_compiler(tmp_path):
-    body = """
-        from torch._dynamo.trace_rules import get_torch_obj_rule_map
-        get_torch_obj_rule_map()
-        assert torch.cuda.manual_seed is not torch.cuda.manual_seed_all
-        for _ in range(3): step()
-    """
-    run(tmp_path, STEPS + textwrap.dedent(body))
-

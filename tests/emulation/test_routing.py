@@ -50,21 +50,13 @@ SCRIPT = """
 """
 
 
-@pytest.fixture(scope="module")
-def process(tmp_path_factory):
-    (found,) = run(tmp_path_factory.mktemp("mixture"), SCRIPT)
-    return found
-
-
-def test_each_expert_gets_its_share_of_the_tokens(process):
+def test_each_expert_gets_its_share_of_the_tokens_and_modules_are_marked_by_class_and_number(tmp_path):
+    (process,) = run(tmp_path, SCRIPT)
     rows = [each.inputs[1].shape[0] for each in process.operators if each.leaf and each.name == "aten::addmm"]
     gates, experts = rows.count(64), rows.count(64 * 2 // 8)
     assert (gates, experts) == (3, 3 * 8)
     codes = {note.code for note in process.notes}
     assert "balanced-experts" in codes and "stand-in-selection" not in codes
-
-
-def test_modules_are_marked_by_class_and_number(process):
     names = [mark.name.removeprefix(MODULE_PREFIX) for mark in process.marks if mark.name.startswith(MODULE_PREFIX)]
     assert [name for name in names if "Mixture" in name] == ["Mixture_0", "Mixture_1", "Mixture_2"]
     assert len({name for name in names if "Linear" in name}) == 3 * (1 + 8)

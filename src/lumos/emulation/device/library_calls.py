@@ -1,7 +1,8 @@
 """Operators that a library computes in one call: attention, and recurrent networks.
 
 torch chooses the kernel of attention before it calls, so the name of the operator says which one runs. Flash kernels of torch are
-FlashAttention 2; the memory-efficient ones are as fast as FlashAttention 1.
+FlashAttention 2; the memory-efficient ones are as fast as FlashAttention 1. Sequences of different lengths, one after the other, count as
+equally long.
 
 Of a recurrent network, by cuDNN's standard algorithm (CUDNN_RNN_ALGO_STANDARD, which torch takes on accelerators after Volta: `get_algo` in
 ATen/native/cudnn/RNN.cpp), a layer multiplies the inputs of all moments at once,
@@ -38,12 +39,16 @@ _KERNELS = {"efficient": AttentionKernel.FA1, "cudnn": AttentionKernel.CUDNN}
 
 def fused_attention(name: str, operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
     """What an attention operator of this base name launches; None where it is none or its shapes are not of one."""
-    sizes = attention_of(operator.name, shaped_operator(operator).shapes)
+    ends = next((each for each in operator.inputs if isinstance(each, Tensor) and each.dtype == "int32" and len(each.shape) == 1), None)
+    shapes = shaped_operator(operator).shapes
+    sizes = attention_of(operator.name, shapes if ends is None else tuple((1, *each) if len(each) == 3 else each for each in shapes))
     given = next(iter(tensors_of(operator.inputs)), None)
     dtype = arithmetic(given.dtype, accelerator, operator.tf32) if given is not None else None
     if sizes is None or dtype is None:
         return None
     batch, heads, kv_heads, queries, keys, width, value_width = sizes
+    if ends is not None:  # where each sequence of those that lie one after the other ends
+        batch, queries, keys = (each := max(1, ends.shape[0] - 1)), -(-queries // each), -(-keys // each)
     direction = Direction.BACKWARD if "backward" in name else Direction.FORWARD
     kernel = next((kernel for word, kernel in _KERNELS.items() if word in name), AttentionKernel.FA2)
     work = Attention(

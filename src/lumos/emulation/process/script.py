@@ -79,7 +79,7 @@ _REMEDIES = {
     "NotImplementedError": "it runs on a device only: leave it out while emulating, or declare its shape with torch.library.register_fake",
     "ConnectionRefusedError": "have what it loads on this machine, or leave it out while emulating",
     "EndlessReadsError": "a value is 1 here and a truth value False, so a loop that waits for another never ends: bound its rounds",
-    "NestedTensor": "tensors of several lengths in one (torch.nested) cannot be emulated: pad them to one length",
+    "NestedTensor": "nested tensors are emulated as jagged ones only: make them with layout=torch.jagged, or pad them to one length",
     "CudaGraphError": "read values and wait outside of the capture, or leave it out while emulating",
     "SeveralDevicesError": "use DistributedDataParallel, with a process for each device, or emulate one device with --ranks 1",
     "ModuleNotFoundError": "install it in the environment of the script",
@@ -89,7 +89,7 @@ _REMEDIES = {
 }
 #: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.
 _WORDS = {
-    "shape_env must not be None": "NestedTensor",
+    "_nested_tensor_": "NestedTensor",
     **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "environment variable RANK expected"), "Launcher"),
     "no fake impl": "UnsupportedOperatorException", "CUDA driver version is insufficient": "NotImplementedError",
     "makes no connection": "ConnectionRefusedError", "No module named": "ModuleNotFoundError",

@@ -40,6 +40,11 @@ def parameters(mode: Any) -> None:
 
     FakeTensor.data = property(data.__get__, put)
 
+    def become(one: Any, other: Any) -> None:
+        torch._C._swap_tensor_impl(one, other)
+        one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+        one.__class__, other.__class__ = other.__class__, one.__class__
+
     @TORCH.around(torch.utils, "swap_tensors")
     def swap_tensors(swap: Any, one: Any, other: Any) -> None:
         if not (isinstance(one, FakeTensor) and isinstance(other, FakeTensor)):
@@ -48,14 +53,47 @@ def parameters(mode: Any) -> None:
         elif one.is_meta == other.is_meta:
             one.data = other
         else:  # which torch's own function refuses, since the mode has weak references to both
-            torch._C._swap_tensor_impl(one, other)
-            one.__dict__, other.__dict__ = other.__dict__, one.__dict__
+            become(one, other)
 
     @TORCH.around(torch.nn.Parameter, "__new__")
     def parameter(make: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
         made = make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
         mode.storages.owners.parameter(made)
         return made
+
+    _lazy(mode, become)
+
+
+def _lazy(mode: Any, become: Callable[[Any, Any], None]) -> None:
+    """Parameters and buffers of lazy modules are nowhere until they have a shape, and know where and in which type they are to be made.
+    become: lets one tensor be another."""
+    kinds = torch.nn.parameter.UninitializedParameter, torch.nn.parameter.UninitializedBuffer
+
+    def make(new: Any, cls: Any, *given: Any, device: Any = None, dtype: Any = None, **named: Any) -> Any:
+        made = new(cls, *given, device="cpu", dtype=dtype, **named)
+        made.to_be = torch.empty(0, device=device, dtype=dtype)
+        return made
+
+    for kind in kinds:
+        TORCH.around(kind, "__new__")(make)
+
+    @TORCH.around(torch.nn.Module, "_apply")
+    def convert(apply: Any, module: Any, function: Any, *given: Any, **named: Any) -> Any:
+        every = ((held, *item) for held in (module._parameters, module._buffers) for item in held.items())
+        lazy = [found for found in every if isinstance(found[2], kinds)]
+        for held, key, each in lazy:
+            held[key], each.to_be = None, function(each.to_be)
+        apply(module, function, *given, **named)
+        for held, key, each in lazy:
+            held[key] = each
+        return module
+
+    @TORCH.around(torch.nn.parameter.UninitializedTensorMixin, "materialize")
+    def materialize(_: Any, tensor: Any, shape: Any, device: Any = None, dtype: Any = None) -> None:
+        made = tensor.to_be.new_empty(shape, device=device, dtype=dtype)
+        become(tensor, torch.nn.Parameter(made, tensor.requires_grad) if isinstance(tensor, torch.nn.Parameter) else made)
+        if isinstance(tensor, torch.nn.Parameter):
+            mode.storages.owners.parameter(tensor)
 
 
 def values(mode: Any) -> None:

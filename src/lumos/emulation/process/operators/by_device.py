@@ -32,6 +32,11 @@ def call_device_kernels(library: Any, mode: Any) -> None:
     for kind in _MODES:
         library.impl(f"{kind}.input", partial(_network, kind), "AutogradCUDA")
         library.impl(f"{kind}.data", partial(_packed, kind), "AutogradCUDA")
+    for name, can in (  # which nested tensors ask
+        ("flash", lambda asked, _: _is_for_flash(asked.query, asked.key, asked.value, asked.attn_mask)),
+        ("mem_efficient", lambda asked, _: _is_for_efficient(asked.query, asked.key, asked.value)), ("cudnn", lambda *_: False),
+    ):
+        TORCH.put(torch._C, f"_can_use_{name}_attention", can)
 
     @TORCH.around(torch, "ctc_loss")
     def ctc_loss(loss: Any, scores: Any, targets: Any, moments: Any, letters: Any, *rest: Any, **named: Any) -> Any:
@@ -45,6 +50,16 @@ def call_device_kernels(library: Any, mode: Any) -> None:
         return loss(scores, targets, moments, letters, *rest, **named)
 
 
+#: Attention of sequences that lie one after the other, and the place of the argument that says where each ends.
+_PACKED = {torch.ops.aten._flash_attention_forward.default: 3, torch.ops.aten._efficient_attention_forward.default: 4}
+
+
+def note_packed(func: Any, args: Any, journal: Any) -> None:
+    """Note that lengths do not count, where an operator works on such sequences."""
+    if func in _PACKED and args[_PACKED[func]] is not None:
+        journal.assume("equal-lengths", "attention of sequences of different lengths takes the time of as many equally long ones")
+
+
 def chooses(func: Any, device: str) -> bool:
     """Whether this is the operator that chooses the kernel of attention, on a device that has the choice."""
     return func is _ATTENTION and device == "cuda"
@@ -55,9 +70,8 @@ def device_attention(
     scale: float | None = None, enable_gqa: bool = False,
 ) -> Any:  # fmt: skip
     """Attention of [batch, heads, tokens, size] tensors on the kernel that torch would choose."""
-    size, whole, aten = query.shape[-1], query.dim() == 4, torch.ops.aten
-    fits = size <= _LARGEST_HEAD and size == key.shape[-1] == value.shape[-1]
-    if torch.backends.cuda.flash_sdp_enabled() and attn_mask is None and whole and query.dtype in _HALF and fits:
+    size, aten = query.shape[-1], torch.ops.aten
+    if _is_for_flash(query, key, value, attn_mask):
         scale = size**-0.5 if scale is None else scale
         missing = -size % _MULTIPLE
         if missing:
@@ -66,13 +80,22 @@ def device_attention(
         return out[..., :size] if missing else out
     if enable_gqa and key.shape[-3] != query.shape[-3]:
         key, value = (each.repeat_interleave(query.shape[-3] // each.shape[-3], -3) for each in (key, value))
-    step = 4 if query.dtype == torch.float32 else _MULTIPLE
-    aligned = size == key.shape[-1] and size % step == value.shape[-1] % step == 0
-    if torch.backends.cuda.mem_efficient_sdp_enabled() and whole and query.dtype in (*_HALF, torch.float32) and aligned:
+    if _is_for_efficient(query, key, value):
         mask = None if attn_mask is None else _added(attn_mask, query).expand(*query.shape[:3], key.shape[2])
         keeps = torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad)
         return aten._scaled_dot_product_efficient_attention(query, key, value, mask, keeps, dropout_p, is_causal, scale=scale)[0]
     return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
+
+
+def _is_for_flash(query: Any, key: Any, value: Any, mask: Any) -> bool:
+    is_alike = query.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1] <= _LARGEST_HEAD
+    return bool(torch.backends.cuda.flash_sdp_enabled() and mask is None and query.dtype in _HALF and is_alike)
+
+
+def _is_for_efficient(query: Any, key: Any, value: Any) -> bool:
+    step, size = 4 if query.dtype == torch.float32 else _MULTIPLE, query.shape[-1]
+    is_aligned = query.dim() == 4 and size == key.shape[-1] and size % step == value.shape[-1] % step == 0
+    return bool(torch.backends.cuda.mem_efficient_sdp_enabled() and query.dtype in (*_HALF, torch.float32) and is_aligned)
 
 
 def _added(mask: Any, query: Any) -> Any:

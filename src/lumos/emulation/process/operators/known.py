@@ -204,10 +204,11 @@ def _says_values(func: Any) -> bool:
 
 
 def address_of(tensor: Any) -> int:
-    """The address of a tensor's storage; -1 for a sparse tensor or one of a subclass, which has no single one."""
+    """The address of a tensor's storage; -1 for a sparse tensor or one of a subclass, which has no single one, and for a parameter whose
+    shape is not known yet."""
     try:
         return int(tensor.untyped_storage()._cdata)
-    except (RuntimeError, NotImplementedError):
+    except (RuntimeError, NotImplementedError, ValueError):
         return -1
 
 

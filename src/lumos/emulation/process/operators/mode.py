@@ -8,6 +8,7 @@ from the device; and notes what reached the device.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -67,7 +68,12 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         self.compiled = Compiled(journal, storages)
         self.known = KnownValues(journal)
         self.exchanges = Exchanges(journal, storages, streams, self.known)
+        self._nested = itertools.count()
         self._largest: dict[tuple[Any, ...], int] = {}  # elements of the largest result, by operator and shapes: a mesh is made often
+
+    def create_symbolic_nested_int(self, **_: Any) -> Any:
+        """What stands for the lengths of a nested tensor's rows, as without the mode: a number of their own, rather than a symbol."""
+        return torch._C._get_nested_int(next(self._nested), 1)
 
     def __deepcopy__(self, _: Any) -> Emulation:
         return self  # a copy of a tensor is in the same mode
@@ -169,9 +175,10 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
             with self.journal.around(note):
                 out = self._result(func, types, args, kwargs)
         stand_ins.note_read(func, args, self.streams)
+        by_device.note_packed(func, args, self.journal)
         return self._returned(note, out)
 
-    def _returned(self, note: OperatorNote, out: Any) -> Any:
+    def _returned(self, note: Operator, out: Any) -> Any:
         """The result of an operator, which is noted."""
         note.outputs.extend(self.storages.as_argument(each) for each in (out if isinstance(out, tuple) else (out,)))
         return out
