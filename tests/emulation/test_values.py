@@ -111,6 +111,8 @@ get_torch_obj_rule_map()
 assert torch.cuda.manual_seed is not torch.cuda.manual_seed_all
 import threading
 from torch.distributed.optim.functional_adam import _FunctionalAdam  # of which torch.jit.script makes its own code
+gated = torch.jit.script(nn.Sequential(nn.Linear(8, 8), nn.Sigmoid(), nn.Tanh())).cuda()
+[gated(torch.ones(2, 8, device="cuda")).sum().backward() for _ in range(3)]  # no kernel is compiled once it has run often enough
 made = []
 thread = threading.Thread(target=lambda: made.extend((torch.empty(2, 4, pin_memory=True), torch.rand(2, 4, device="cuda")) * 99))
 thread.start()

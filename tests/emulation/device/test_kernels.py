@@ -43,8 +43,7 @@ def test_products_are_multiplications_of_their_factors():
     assert works("aten::mm", a, b) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
     assert works("aten::addmm", tensor(128), a, b, 1, 1) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
     assert works("aten::bmm", tensor(8, 64, 256), tensor(8, 256, 128)) == [Gemm(64, 128, 256, DType.BF16, 8, cast=False)]
-    weight = tensor(128, 256)
-    assert works("aten::linear", tensor(2, 32, 256), weight) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
+    assert works("aten::linear", tensor(2, 32, 256), tensor(128, 256)) == [Gemm(64, 128, 256, DType.BF16, cast=False)]
 
 
 def test_an_inner_product_reads_both_vectors():
@@ -78,12 +77,11 @@ def test_narrower_loads_take_no_less_time_and_at_most_as_much_more_as_they_are_n
     assert (second.best / first.best, second.low, second.high / first.high) == (pytest.approx(2), first.low, pytest.approx(4))
 
 
-def test_fp32_products_stay_fp32_and_an_empty_one_launches_nothing():
+def test_products_of_fp32_complex_numbers_and_types_without_a_rate_are_in_fp32_and_an_empty_one_launches_nothing():
     assert works("aten::mm", tensor(4, 4, dtype="float32"), tensor(4, 4, dtype="float32"))[0].dtype is DType.FP32
     assert works("aten::mm", tensor(0, 4), tensor(4, 4)) == []
-
-
-def test_a_type_without_a_rate_of_its_own_is_multiplied_in_fp32():
+    left, right = tensor(8, 64, 256, dtype="complex64"), tensor(8, 256, 128, dtype="complex64")
+    assert works("aten::bmm", left, right) == [Gemm(64, 256, 512, DType.FP32, 8, 4, cast=False)], "both parts of each element"
     v100 = Kernels(load_cluster("v100").accelerator)
     assert works("aten::mm", tensor(4, 4), tensor(4, 4), kernels=v100)[0].dtype is DType.FP32
 

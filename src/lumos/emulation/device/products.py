@@ -55,6 +55,8 @@ ALIGNED_BYTES = 16
 PERMUTED_TILE = 32
 #: The launch for the gradient of a convolution's bias, which a profiler shows as an operator of its own (`aten::sum`).
 BIAS_GRADIENT = "reduce_kernel [bias gradient]"
+#: Types of complex numbers, and of both their parts.
+_PARTS = {"complex64": "float32", "complex128": "float64"}
 #: The compute capability of Hopper.
 _HOPPER = (9, 0)
 
@@ -87,7 +89,8 @@ def _product(operator: Operator, accelerator: Accelerator) -> list[Launch] | Non
     o = shaped_operator(operator)
     found, grouped = factors(o), grouped_product(o)
     a, b = (operator.inputs[place] for place in (found.first, found.second)) if found is not None else (None, None)
-    dtype = arithmetic(a.dtype, accelerator, operator.tf32) if isinstance(a, Tensor) else None
+    parts = _PARTS.get(a.dtype) if isinstance(a, Tensor) else None
+    dtype = arithmetic(parts or a.dtype, accelerator, operator.tf32) if isinstance(a, Tensor) else None
     if found is None or dtype is None or not isinstance(a, Tensor) or not isinstance(b, Tensor):
         return None
     if grouped is not None:
@@ -95,6 +98,8 @@ def _product(operator: Operator, accelerator: Accelerator) -> list[Launch] | Non
     rows, columns, inner, batch = found.whole
     if not rows * columns * inner * batch:
         return []
+    if parts:  # a real product of the same size in memory, with twice the operations for each element: [m, 2 k] x [2 k, 2 n]
+        columns, inner = 2 * columns, 2 * inner
     out = max(2, dtype.bytes)
     result = Tensor((rows, columns), dtype, (columns, 1), -1, a.device)
     narrower = ALIGNED_BYTES // min(map(_aligned_bytes, (a, b, result))) if dtype.bytes == 2 and min(rows, columns, inner) > 1 else 1

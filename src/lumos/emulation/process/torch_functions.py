@@ -137,6 +137,7 @@ def values(mode: Any) -> None:
 
     for name in ("tensor", "as_tensor", "isfinite"):  # as torch.jit.script knows them, which torch's own optimizers come through
         torch.jit._builtins._register_builtin(getattr(torch, name), f"aten::{name}")
+    torch._C._jit_set_texpr_fuser_enabled(False)  # which would compile kernels of TorchScript for the device
     torch.backends.mha.set_fastpath_enabled(False)  # which packs padded sequences by the values of their mask
     # transformers makes masks that need no value where it meets tensors without data; a real run reads the values.
     when_loaded("transformers.utils.import_utils", lambda loaded: setattr(loaded, "is_fake_tensor", lambda _: False))
