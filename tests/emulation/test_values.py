@@ -100,6 +100,7 @@ two = torch.cuda.FloatTensor([1.0, 2.0])
 assert isinstance(two, torch.cuda.FloatTensor) and not isinstance(two, torch.cuda.HalfTensor) and two.is_cuda
 assert two.type() == "torch.cuda.FloatTensor" and two.type(torch.cuda.HalfTensor).dtype == torch.float16
 assert torch.cuda.LongTensor(3, 4).shape == (3, 4)
+assert two[1:].untyped_storage().data_ptr() == two.untyped_storage().data_ptr() > 0, "where it lies"
 torch.set_default_tensor_type("torch.cuda.HalfTensor")
 assert torch.ones(2).is_cuda and torch.ones(2).dtype == torch.float16
 torch.set_default_tensor_type("torch.FloatTensor")
@@ -126,8 +127,7 @@ assert kept.shape == generator.get_state().shape == generator.clone_state().get_
 generator.set_state(kept)
 assert torch.Generator().get_state().shape[0] > 16 and generator.clone_state().device.type == "cuda"
 assert pickle.loads(pickle.dumps(torch.arange(4))).tolist() == [0, 1, 2, 3]
-held = io.BytesIO()
-torch.save(torch.arange(3), held)
+torch.save(torch.arange(3), held := io.BytesIO())
 held.seek(0)
 assert torch.load(held).tolist() == [0, 1, 2]
 step()

@@ -137,6 +137,11 @@ class Storages:
                     self._return(old, number)
             return out
 
+        @TORCH.around(torch.UntypedStorage, "data_ptr")
+        def address(find: Any, storage: Any) -> int:
+            """Of memory that is not there too: frameworks ask whether two tensors lie in one, and whether there is any."""
+            return int(storage._cdata if storage.nbytes() else 0) if storage.device.type == "meta" else int(find(storage))
+
         self._library = torch.library.Library("aten", "IMPL", "CUDA")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a build for CUDA says that its own is replaced
