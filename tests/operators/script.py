@@ -30,14 +30,14 @@ class Script:
     parents: list[int] = field(default_factory=list)
     sequence: int = 0
 
-    def call(self, name, *shapes, values=(), node=False, forward=True, sequence=-1):
+    def call(self, name, *shapes, values=(), node=False, forward=True, sequence=-1, strides=()):
         if node:
             self.sequence += 1
             sequence = self.sequence
         inputs = tuple((tuple(shape),) if shape else () for shape in shapes)
         texts = tuple(map(str, (*[""] * (len(shapes) - len(values)), *values))) if len(values) < len(shapes) else tuple(map(str, values))
         parent = self.parents[-1] if self.parents else -1
-        self.calls.append(OperatorCall(name, inputs, frozenset(), texts, parent, sequence, forward))
+        self.calls.append(OperatorCall(name, inputs, frozenset(), texts, parent, sequence, forward, strides))
         return len(self.calls) - 1
 
     def view(self, shape, sizes, name="aten::view"):

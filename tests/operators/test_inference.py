@@ -226,21 +226,17 @@ def test_what_numbers_chose_is_as_long_as_they_are():
 
 
 def test_strides_tell_two_tensors_of_one_shape_apart():
-    """As many latents as positions: the layer that reads data, and the one that reads the latents, which all of the batch share."""
-    script = Script()
-    x = script.call("aten::relu", (2, 6, 8))
-    script.call("aten::expand", (1, 6, 8), (), values=("", [2, -1, -1]))
-    of_data, of_latents = (script.call("aten::gelu", (2, 6, 8)) for _ in range(2))
-    for call, strides in ((x, (48, 8, 1)), (x + 1, (48, 8, 1)), (of_data, (48, 8, 1)), (of_latents, (0, 8, 1))):
-        script.calls[call] = script.calls[call]._replace(strides=(strides,))
+    """As many latents as positions: what reads data, and what reads the latents, which all of the batch share."""
+    script, whole = Script(), ((48, 8, 1),)
+    data = script.call("aten::relu", (2, 6, 8), strides=whole)
+    latents = script.call("aten::expand", (1, 6, 8), (), values=("", [2, -1, -1]), strides=whole)
+    readers = [script.call("aten::gelu", (2, 6, 8), strides=strides) for strides in (whole, ((0, 8, 1),))]
     found = infer(script.calls)
-    data, latents = (found.of[call, 0][0][1] for call in (of_data, of_latents))
-    assert found.symbols.same(data, found.of[x, 0][0][1]) and found.symbols.same(latents, found.of[x + 1, 0][0][1])
-    assert not found.symbols.same(data, latents)
+    positions = [found.symbols.key(found.of[call, 0][0][1]) for call in (data, latents, *readers)]
+    assert positions[0] == positions[2] != positions[1] == positions[3]
 
 
 def test_a_list_is_of_the_tensors_that_nothing_has_taken():
-    """Features beside what numbers chose of two tables: all are of one batch."""
     script = Script()
     dense = script.call("aten::relu", (6, 8))
     tables = [script.call("aten::embedding", (100, 8), (6,)) for _ in range(2)]
@@ -253,13 +249,11 @@ def test_a_list_is_of_the_tensors_that_nothing_has_taken():
 def test_what_values_chose_goes_before_what_was_made_long_ago():
     script = Script()
     script.parents.append(script.call("forward"))
-    old, data = script.call("aten::relu", (12, 4)), script.call("aten::sigmoid", (6, 4))
-    script.call("aten::gelu", (12, 4))
-    script.call("aten::index", (6, 4), ())
-    of_chosen = script.call("aten::tanh", (12, 4))
+    old = script.call("aten::relu", (12, 4))
+    data, _, chosen = (script.call(f"aten::{name}", shape) for name, shape in (("tanh", (6, 4)), ("index", (6, 4)), ("gelu", (12, 4))))
     found = infer(script.calls)
-    assert found.symbols.same(found.of[of_chosen, 0][0][1], found.of[data, 0][0][1])
-    assert not found.symbols.same(found.of[of_chosen, 0][0][1], found.of[old, 0][0][1])
+    widths = [found.symbols.key(found.of[call, 0][0][1]) for call in (data, chosen, old)]
+    assert widths[0] == widths[1] != widths[2]
 
 
 def test_a_program_without_shapes_has_no_axes():

@@ -55,17 +55,10 @@ def test_the_table_does_not_repeat_what_torch_says():
 @pytest.mark.parametrize(
     ("name", "kind"),
     [
-        ("aten::addmm", OperatorKind.MULTIPLICATION),
-        ("aten::_efficient_attention_backward", OperatorKind.ATTENTION),
-        ("aten::cudnn_convolution", OperatorKind.CONVOLUTION),
-        ("aten::lstm", OperatorKind.RECURRENT),
-        ("aten::_softmax", OperatorKind.NORMALISATION),
         ("aten::add_", OperatorKind.POINTWISE),
         ("aten::hypot", OperatorKind.POINTWISE),
         ("aten::max", OperatorKind.REDUCTION),
         ("aten::movedim", OperatorKind.VIEW),
-        ("aten::clone", OperatorKind.COPY),
-        ("aten::embedding", OperatorKind.GATHER),
         ("aten::__and__", OperatorKind.POINTWISE),
         ("mylib::mm_of_mine", None),
     ],
