@@ -132,7 +132,7 @@ def test_a_question_lists_its_candidates_and_base_settles_it(lumos, tmp_path):
 @pytest.mark.parametrize(
     ("words", "status", "why"),
     [
-        (["--after", "python train.py"], 1, "--after needs the command that made the recording"),
+        (["--after", "python3 train.py"], 1, "--after needs the command that made the recording"),
         (["--before", "recorded", "--after", "python3 train.py"], 1, "does not say with which command"),
         (["--before", "python3 train.py"], 2, "give the changed one with --after"),
         (["--before", "python3 train.py", "--after", "python3 train.py", "--base", "seq=8"], 2, "--base: a changed script is"),

@@ -36,10 +36,10 @@ def test_the_stored_command_is_run_only_by_its_name_and_only_whole():
 def test_no_process_starts_where_before_is_missing(monkeypatch):
     monkeypatch.setattr(facade, "Base", None)
     with pytest.raises(LumosError, match="--after needs the command"):
-        lumos.whatif("examples/gpt-2rank-cpu", after="python train.py")
+        lumos.whatif("examples/gpt-2rank-cpu", after="python3 train.py")
     with pytest.raises(UsageError, match="give the changed one with --after"):
-        lumos.whatif("examples/gpt-2rank-cpu", before="python train.py")
+        lumos.whatif("examples/gpt-2rank-cpu", before="python3 train.py")
     with pytest.raises(UsageError, match="tp: a changed script is the whole change"):
-        lumos.whatif("examples/gpt-2rank-cpu", before="python train.py", after="python train.py", tp=2)
+        lumos.whatif("examples/gpt-2rank-cpu", before="python3 train.py", after="python3 train.py", tp=2)
     with pytest.raises(UsageError, match="ranks says how many"):
         lumos.whatif("examples/gpt-2rank-cpu", ranks=2)
