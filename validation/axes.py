@@ -169,7 +169,8 @@ def section(found: Sequence[Score], seeds: Sequence[int], *, odd: bool) -> str:
         ),
         "",
         f"Sizes that the recording does not name: {', '.join(sorted({key for s in found for key in s.unnamed})) or 'none'}. Pairs of which"
-        f" the recording shows several axes for the size: {sum(bool(s.asked) for s in found)} of {len(found)}.",
+        f" the recording shows several axes for the size: {sum(bool(s.asked) for s in found)} of {len(found)}. Rows whose number a script"
+        " works out, as experts of a fixed capacity do, stay here as they were recorded; an answer takes them both ways.",
         "",
     ]
     return "\n".join(lines)
