@@ -67,7 +67,7 @@ def test_each_recorded_step_says_what_the_process_got_of_its_machine(tmp_path: P
     rows = lumos.read(tmp_path).traces[0].metadata["lumos_host"]
     assert [row["step"] for row in rows] == [1, 2]
     for row in rows:
-        assert 0 < row["ran_ns"] <= row["wall_ns"] and row["waited_ns"] <= row["wall_ns"] and row["cores"] >= 1
+        assert row["ran_ns"] > 0 < row["cores"] and max(row["ran_ns"], row["waited_ns"]) <= row["wall_ns"] + 100_000  # clocks read in turn
         assert {"user_ns", "system_ns", "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches"} < set(row)
 
 
