@@ -182,7 +182,7 @@ class _Inference:
             for place, shape in enumerate(call.shapes):
                 like = next((t for t in (*results, *used) if t.shape == shape), None) if shape else None
                 if like is not None:
-                    gradient = _Tensor(shape, like.axes, self._clock, gradient=True, strides=call.lies(place))
+                    gradient = _Tensor(shape, like.axes, self._clock, gradient=True, strides=call.strides_of(place))
                     self.axes[inner, place] = (like.axes,)
                     scope.tensors.append(gradient)
                     self._pool[shape].append(gradient)
@@ -352,7 +352,7 @@ class _Inference:
         tied = {place for pair in pairs for place, _ in pair}
         several = max(map(len, shapes.values())) > 1
         found = {
-            place: self._candidates(shape, place in weights, wholes.get(place, ()), call.lies(place))
+            place: self._candidates(shape, place in weights, wholes.get(place, ()), call.strides_of(place))
             for place, shape in shapes.items()
             if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
         }
@@ -362,7 +362,7 @@ class _Inference:
                 out[place] = self._new(number, place, place in weights or (place in tied and place not in found))
         for place, tensor in out.items():
             tensor.used = True
-            tensor.strides = call.lies(place) or tensor.strides
+            tensor.strides = call.strides_of(place) or tensor.strides
         for place, whole in wholes.items():
             out[place].whole = whole
         for (i, a), (j, b) in pairs:
@@ -415,15 +415,15 @@ class _Inference:
         for source, clock in reversed(self._selected):
             if self._clock - clock > _SOON:
                 return
-            for leading in range(1, len(source.shape) + 1):
-                if shape and shape[1:] == source.shape[leading:]:
-                    by = [t for t in self._pool[shape[:1]] if clock - t.made <= _JUST_NOW] if len(shape) > 1 else []
-                    lead = by[-1].axes[0] if by else self.symbols.share(self.symbols.product(*source.axes[:leading]), shape[0])
-                    found = self._like(source, shape, (lead, *source.axes[leading:]))
-                    for tensors in (self._pool[shape], *(scope.tensors for scope in self._scopes[-1:])):
-                        tensors.append(found)
-                    self._selected.remove((source, clock))
-                    return
+            leading = next((n for n in range(1, len(source.shape) + 1) if shape and shape[1:] == source.shape[n:]), 0)
+            if leading:
+                by = [t for t in self._pool[shape[:1]] if clock - t.made <= _JUST_NOW] if len(shape) > 1 else []
+                lead = by[-1].axes[0] if by else self.symbols.share(self.symbols.product(*source.axes[:leading]), shape[0])
+                found = self._like(source, shape, (lead, *source.axes[leading:]))
+                for tensors in (self._pool[shape], *(scope.tensors for scope in self._scopes[-1:])):
+                    tensors.append(found)
+                self._selected.remove((source, clock))
+                return
 
     def _apart(self, tensors: Iterable[_Tensor]) -> list[list[_Tensor]]:
         """The tensors with the same axes, for each; those with the latest one last."""

@@ -7,6 +7,7 @@ and their width; the table of tokens its vocabulary and the model's width; the w
 from __future__ import annotations
 
 from collections import Counter
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -78,9 +79,8 @@ class _Names:
             found = self._most(attention[letter])
             if found is not None:
                 out[name] = (found,)
-        positions = list(self._positions())
-        if len(positions) == 1 and "seq" in out:
-            out["seq"] = positions[0]
+        if len(self.positions) == 1 and "seq" in out:
+            (out["seq"],) = self.positions
         self.of_heads = {self.symbols.folded(axis).symbols for letter in "hgd" for axis in attention[letter]}
         if tokens is not None:
             self._by_tokens(tokens, out, attention)
@@ -176,9 +176,8 @@ class _Names:
         """See the function of that name."""
         named = self.all()
         out: dict[str, Meanings] = {name: {axes: self._shown_by(axes)} for name, axes in named.items()}
-        positions = self._positions()
-        if len(positions) > 1 or "seq" not in named:
-            out |= {"seq": positions} if positions else {}
+        if len(self.positions) > 1 or "seq" not in named:
+            out |= {"seq": self.positions} if self.positions else {}
         if named.get("micro_batch", ())[:1] == self.batches[:1] and len(self.batches) > 1:
             out["micro_batch"] = {(axis,): self._shown_by((axis,)) for axis in self.batches}
         sizes = dict.fromkeys(map(self.symbols.size, self.inner))
@@ -195,7 +194,8 @@ class _Names:
         )
         return tuple(islice(having, _FIRST_CALLS))
 
-    def _positions(self) -> Meanings:
+    @cached_property
+    def positions(self) -> Meanings:
         """The axes along which a sequence may lie: those of data where there are any, else those of what the model holds."""
         axes: dict[tuple[int, tuple[int, ...]], Axis] = {}
         shown: dict[tuple[int, tuple[int, ...]], list[int]] = {}
