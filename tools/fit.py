@@ -14,11 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
-from tools.fit_memory_bound import MemoryRows, fit_kernels, memory_rows
+import numpy as np
+from tools.fit_memory_bound import KernelRows, fit_kernels, kernel_rows
 
 from lumos.cost.cluster import dtype_of, load_cluster
 from lumos.cost.coefficients import GENERIC, Book, Coefficients, overlay, write_coefficients
-from lumos.cost.fitting.calibrate import MeasuredRow, Table, fit_tables, read_table
+from lumos.cost.fitting.fit import Fitted, MeasuredRows, summarise
+from lumos.cost.fitting.models import across_nodes, fit_network, fit_set, fit_tables, of_rows, sets_of, sustained
+from lumos.cost.fitting.tables import MeasuredRow, Table, read_table
 from lumos.cost.from_trace import accelerator_of
 from lumos.cost.gemm_model import gemm
 from lumos.errors import LumosError
@@ -36,6 +39,8 @@ OTHER_QUESTIONS = (SEARCHED, "DeepGEMM README")
 WITHIN_A_NODE = ("NVIDIA aiconfigurator NCCL database",)
 #: Multi-node rows whose nodes differ from the accelerator's usual ones, by a word of the `interconnect` column.
 FABRICS = {"EFA": "b200-efa", "A3 Mega": "h100-a3mega", "4x HDR": "a100-40gb-4nic"}
+#: Multiplications of an accelerator to which the set of all accelerators together is fitted, about.
+MOST_OF_AN_ACCELERATOR = 800
 
 
 def comparable(table: Table) -> Table:
@@ -65,12 +70,41 @@ TRACES = (
 )
 
 
-def kernels(folder: Path) -> list[MemoryRows]:
+def kernels(folder: Path) -> list[KernelRows]:
     rows = []
     for name in TRACES:
         trace = read(str(folder / f"{name}.json.gz")).traces[0]
-        rows += memory_rows(trace, accelerator_of(trace))
+        rows += kernel_rows(trace, accelerator_of(trace))
     return rows
+
+
+def together(table: Table) -> Book:
+    """Sets over all accelerators: of multiplications by dtype, of attention kernels that were measured on several accelerators, of
+    collectives by kind over the nodes that a switch joins."""
+    own = sets_of(table)
+    if table.kind == "collective":
+        own = {(name, kind): rows for (name, kind), rows in own.items() if load_cluster(name).node.topology == "switch"}
+    sets: dict[str, Coefficients] = {}
+    for variant in sorted({variant for _, variant in own}):
+        of_each = [rows for (_, other), rows in own.items() if other == variant]
+        rows = [r for each in of_each for r in each]
+        if table.kind == "gemm":
+            sets[variant] = fit_apart(rows).coefficients
+        elif table.kind == "collective" or len(of_each) > 1:
+            sets[variant] = fit_set(table.kind, rows).coefficients
+    return {table.kind: {GENERIC: sets}}
+
+
+def fit_apart(rows: list[MeasuredRows]) -> Fitted:
+    """One set of multiplications in a dtype over all accelerators, each of which is held out in turn."""
+    thinned = [r.where(np.arange(len(r.seconds)) % max(1, len(r.seconds) // MOST_OF_AN_ACCELERATOR) == 0) for r in rows]
+    modelled = []
+    for r in rows:
+        others = [other for other in thinned if other.cluster != r.cluster]
+        modelled.append(r.modelled(of_rows("gemm", others)) if others else np.full(len(r.seconds), np.nan))
+    held = np.concatenate(modelled)
+    coefficients = of_rows("gemm", thinned)._replace(sustained=sustained(rows))
+    return Fitted(summarise(coefficients, held, rows, ("m", "n", "k")), held)
 
 
 def levelled(table: Table, book: Book) -> Book:
@@ -98,7 +132,12 @@ def main() -> None:
     if not folder or not traces:
         raise LumosError("tools/fit.py: set LUMOS_MEASURED and LUMOS_TRACES to the folders of the measurements and traces")
     tables = [comparable(read_table(Path(folder) / f"{name}.csv")) for name in FILES]
-    book = overlay(fit_tables(tables, generic=True), fit_kernels(kernels(Path(traces)), generic=True))
+    book = fit_tables(tables)
+    for table in tables:
+        book = overlay(book, together(table))
+    across = [rows for table in tables for rows in across_nodes(table)]
+    book = overlay(book, {"network": {GENERIC: {"network": fit_network(across, book).coefficients}}})
+    book = overlay(book, fit_kernels(kernels(Path(traces))))
     book = overlay(book, levelled(read_table(Path(folder) / "gemm.csv"), book))
     write_coefficients(book, TARGET, HEADING)
     for model, sets in book.items():

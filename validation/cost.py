@@ -17,27 +17,17 @@ from typing import NamedTuple
 
 import numpy as np
 from tools.figures import write_result
-from tools.fit import comparable, kernels
+from tools.fit import comparable, fit_apart, kernels
 from tools.fit_memory_bound import fit_memory_bound
 from validation.goals import marked
 
 from lumos.cost.cluster import load_cluster
-from lumos.cost.coefficients import GENERIC, find, shipped_coefficients
-from lumos.cost.collective_model import MODELLED_KINDS, collective, link_coefficients
+from lumos.cost.coefficients import GENERIC, shipped_coefficients
+from lumos.cost.collective_model import collective
 from lumos.cost.estimate import Float64
-from lumos.cost.fitting.calibrate import (
-    FEWEST_ROWS,
-    MeasuredRow,
-    Table,
-    attention_tables,
-    collective_tables,
-    gemm_tables,
-    measured_on,
-    read_table,
-)
-from lumos.cost.fitting.fit_attention import fit_attention
-from lumos.cost.fitting.fit_collective import fit_links, fit_network
-from lumos.cost.fitting.fit_gemm import fit_gemm, fit_generic
+from lumos.cost.fitting.fit import MeasuredRows, all_sizes
+from lumos.cost.fitting.models import FEWEST_ROWS, across_nodes, fit_network, fit_set, sets_of
+from lumos.cost.fitting.tables import MeasuredRow, Table, measured_on, read_table
 from lumos.cost.gemm_model import gemm
 
 #: Size classes by measured time, seconds.
@@ -94,43 +84,47 @@ def pooled(sets: list[Scored]) -> Scored:
     return Scored("**all**", *(np.concatenate([getattr(s, key) for s in sets]) for key in ("modelled", "measured", "against")), 0)
 
 
+def flops(rows: MeasuredRows) -> Float64:
+    """Operations of every multiplication."""
+    return 2 * rows.sizes["m"] * rows.sizes["n"] * rows.sizes["k"]
+
+
 def gemms(table: Table) -> tuple[list[Scored], list[Scored]]:
     """By accelerator and dtype: (n, k) pairs held out; the accelerator held out altogether."""
     own, left_out = [], []
-    tables = gemm_tables(table)
+    tables = [rows for parts in sets_of(table).values() for rows in parts]
     for rows in tables:
-        fitted, modelled = fit_gemm(rows)
-        own.append(Scored(f"{rows.accelerator.name} {rows.dtype}", modelled, rows.seconds, 2 * rows.m * rows.n * rows.k, fitted.count))
-    for dtype in sorted({t.dtype for t in tables}):
-        _, by_name = fit_generic([t for t in tables if t.dtype == dtype])
-        same = [t for t in tables if t.dtype == dtype]
-        left_out += [Scored(f"{t.accelerator.name} {dtype}", by_name[t.accelerator.name], t.seconds, 2 * t.m * t.n * t.k, 0) for t in same]
+        fitted, modelled = fit_set("gemm", [rows])
+        own.append(Scored(f"{rows.cluster} {rows.variant}", modelled, rows.seconds, flops(rows), fitted.count))
+    for dtype in sorted({t.variant for t in tables}):
+        same = [t for t in tables if t.variant == dtype]
+        parts = np.split(fit_apart(same).modelled, np.cumsum([len(t.seconds) for t in same])[:-1])
+        left_out += [Scored(f"{t.cluster} {dtype}", part, t.seconds, flops(t), 0) for t, part in zip(same, parts, strict=True)]
     return own, left_out
 
 
 def attentions(table: Table) -> list[Scored]:
     out = []
-    for (name, kernel), parts in attention_tables(table).items():
-        fitted, modelled = fit_attention(parts)
-        measured, keys = (np.concatenate(x) for x in zip(*((p.seconds, p.shape.keys) for p in parts), strict=True))
-        out.append(Scored(f"{name} {kernel}", modelled, measured, keys, fitted.count))
+    for (name, kernel), parts in sets_of(table).items():
+        fitted, modelled = fit_set("attention", parts)
+        measured = np.concatenate([p.seconds for p in parts])
+        out.append(Scored(f"{name} {kernel}", modelled, measured, all_sizes(parts, "seq_len"), fitted.count))
     return out
 
 
 def collectives(table: Table) -> tuple[list[Scored], list[Scored]]:
     """Within a node by accelerator and kind; across nodes by cluster."""
-    parts = collective_tables(table)
     inside = []
-    for t in parts:
-        if np.all(t.nodes == 1) and len(t.seconds) >= FEWEST_ROWS:
-            fitted, modelled = fit_links([t])
-            inside.append(Scored(f"{t.cluster.name} {MODELLED_KINDS[t.kind]}", modelled, t.seconds, t.size_bytes, fitted.count))
-    across = [t for t in parts if np.all(t.nodes > 1)]
-    inner = [link_coefficients(find("collective", t.cluster.accelerator, (MODELLED_KINDS[t.kind],))[0].values) for t in across]
-    fitted, modelled_parts = fit_network(across, [t.cluster.name for t in across], inner)
+    for (name, kind), parts in sets_of(table).items():
+        fitted, modelled = fit_set("collective", parts)
+        measured = np.concatenate([p.seconds for p in parts])
+        inside.append(Scored(f"{name} {kind}", modelled, measured, all_sizes(parts, "size_bytes"), fitted.count))
+    across = across_nodes(table)
+    fitted, modelled = fit_network(across, shipped_coefficients())
+    parts_of = np.split(modelled, np.cumsum([len(t.seconds) for t in across])[:-1])
     outside = [
-        Scored(f"{t.cluster.name}, {int(t.nodes.max())} nodes", modelled, t.seconds, t.size_bytes, fitted.count)
-        for t, modelled in zip(across, modelled_parts, strict=True)
+        Scored(f"{t.cluster}, {int(t.sizes['nodes'].max())} nodes", part, t.seconds, t.sizes["size_bytes"], fitted.count)
+        for t, part in zip(across, parts_of, strict=True)
     ]
     return inside, outside
 
@@ -140,12 +134,14 @@ def memory_bound(folder: Path) -> tuple[list[Scored], list[Scored]]:
     that memory bounds; the rest are bound by their launch."""
     tables = kernels(folder)
     out, bound = [], []
-    for name, kernel_class in sorted({(t.accelerator.name, t.kernel_class) for t in tables}):
-        own = [t for t in tables if (t.accelerator.name, t.kernel_class) == (name, kernel_class)]
-        if sum(len(t.seconds) for t in own) >= FEWEST_ROWS:
+    for name, kernel_class in sorted({(t.rows.cluster, t.rows.variant) for t in tables}):
+        own = [t for t in tables if (t.rows.cluster, t.rows.variant) == (name, kernel_class)]
+        rows = [t.rows for t in own]
+        measured = np.concatenate([r.seconds for r in rows])
+        if len(measured) >= FEWEST_ROWS:
             fitted, modelled = fit_memory_bound(own)
-            measured, moved = (np.concatenate(x) for x in zip(*((t.seconds, t.bytes) for t in own), strict=True))
-            streamed = moved / (own[0].accelerator.memory_bytes_per_s or np.inf) >= STREAMED_S
+            moved = all_sizes(rows, "bytes")
+            streamed = moved / (load_cluster(name).accelerator.memory_bytes_per_s or np.inf) >= STREAMED_S
             out.append(Scored(f"{name} {kernel_class}", modelled, measured, moved, fitted.count))
             bound.append(Scored(f"{name} {kernel_class}", np.where(streamed, modelled, np.nan), measured, moved, fitted.count))
     return out, bound

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tools.fit_memory_bound import fit_memory_bound, memory_rows
+from tools.fit_memory_bound import fit_memory_bound, kernel_rows
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import overlay, shipped_coefficients
@@ -145,7 +145,7 @@ def test_memory_bound_coefficients_come_back_from_their_kernels(tmp_path: Path) 
     for i, size in enumerate(np.exp2(np.linspace(10, 28, 40)).astype(int).tolist()):
         time = int(moved(6 * size, h100).time) * 1.2 / 1e3
         events += operator("aten::add", [[size], [size], []], ["c10::BFloat16"] * 2 + ["Scalar"], 10_000.0 * i, time, i + 1)
-    fitted, modelled = fit_memory_bound(memory_rows(trace_of(tmp_path, events), h100))
+    fitted, modelled = fit_memory_bound(kernel_rows(trace_of(tmp_path, events), h100))
     assert fitted.rows == len(modelled) == 40
     assert (fitted.median_error or 0) < 0.05
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import shipped_coefficients
 from lumos.cost.collective_model import collective
-from lumos.cost.fitting.calibrate import attention_tables, collective_tables, gemm_tables, read_table
+from lumos.cost.fitting.tables import measured_rows, read_table
 from lumos.cost.gemm_model import gemm
 
 MEASURED = os.environ.get("LUMOS_MEASURED")
@@ -30,14 +31,15 @@ def test_held_out_errors_of_the_large_sets_meet_their_figures() -> None:
 @pytest.mark.skipif(not MEASURED, reason="LUMOS_MEASURED is not set")
 def test_the_public_functions_reproduce_the_tables() -> None:
     folder = Path(MEASURED or "")
-    for rows in gemm_tables(read_table(folder / "gemm.csv")):
+    for rows in measured_rows(read_table(folder / "gemm.csv")):
         if len(rows.seconds) >= 1000:
-            e = gemm(rows.m, rows.n, rows.k, rows.accelerator, rows.dtype)
+            e = gemm(*(rows.sizes[key] for key in "mnk"), load_cluster(rows.cluster).accelerator, rows.variant)
             measured = rows.seconds * 1e9
             assert np.median(np.abs(e.time / measured - 1)) <= 0.05
             assert 0.7 <= np.mean((e.low <= measured) & (measured <= e.high)) <= 0.9
-    assert len(attention_tables(read_table(folder / "attention.csv"))) >= 8
-    inside = [t for t in collective_tables(read_table(folder / "collectives.csv")) if np.all(t.nodes == 1) and t.cluster.name == "gb200"]
-    for t in inside:
-        e = collective(t.kind, t.ranks, t.size_bytes, t.cluster)
-        assert np.median(np.abs(e.time / (t.seconds * 1e9) - 1)) <= 0.1
+    attention = measured_rows(read_table(folder / "attention.csv"))
+    assert len({(rows.cluster, rows.variant) for rows in attention}) >= 8
+    collectives = measured_rows(read_table(folder / "collectives.csv"))
+    for rows in [r for r in collectives if np.all(r.sizes["nodes"] == 1) and r.cluster == "gb200"]:
+        e = collective(rows.variant, rows.sizes["ranks"], rows.sizes["size_bytes"], load_cluster(rows.cluster))
+        assert np.median(np.abs(e.time / (rows.seconds * 1e9) - 1)) <= 0.1

@@ -131,7 +131,7 @@ def attention(
     s = shape_of(batch, seq_len, heads, head_dim, kv_heads, value_dim, kv_len)
     variants = (AttentionKernel.FLASH, *(accelerator.attention_kernels or KERNELS)) if kernel == AttentionKernel.FLASH else (kernel,)
     fitted, notes = find("attention", accelerator, variants, book)
-    coefficients = AttentionCoefficients(**fitted.values)  # type: ignore[arg-type]
+    coefficients = fitted.read_as(AttentionCoefficients)
     how = QUERY_BLOCKS.get(AttentionKernel(kernel), QueryBlocks())
     seconds, bound, roof = attention_seconds(s, causal, directions, accelerator, dtype_of(dtype), coefficients, clock, how)
     beyond = outside(fitted.seen, batch=s.batch, seq_len=s.keys, heads=s.heads, head_dim=s.head_dim)

@@ -11,7 +11,7 @@ import math
 import tomllib
 from collections.abc import Iterator, Mapping
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 import numpy as np
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 GENERIC = "generic"
+_Form = TypeVar("_Form")
 #: The interval of an extrapolated estimate is this many times as wide, on the logarithmic scale.
 EXTRAPOLATED_SPREAD = 2.0
 
@@ -49,6 +50,15 @@ class Coefficients(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def count(self) -> int:
         """How many numbers were fitted: the values and the two ends of the interval."""
         return sum(len(v) if isinstance(v, list) else 1 for v in self.values.values()) + 2
+
+    def read_as(self, form: type[_Form]) -> _Form:
+        """The values as the named tuple of a model."""
+        return form(**{key: tuple(v) if isinstance(v, list) else v for key, v in self.values.items()})
+
+
+def stored(coefficients: Any) -> dict[str, float | list[float]]:
+    """The named tuple of a model as `Coefficients.values`."""
+    return {key: list(v) if isinstance(v, tuple) else v for key, v in coefficients._asdict().items()}
 
 
 #: Sets by model ("gemm"), then by accelerator or "generic", then by variant (dtype, kernel, …).

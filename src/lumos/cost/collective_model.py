@@ -148,13 +148,13 @@ def collective(
     group = span_group(cluster, count, inside, beside, spanned, known not in PAIRWISE)
     size = np.broadcast_to(size_bytes, shape)
     links, notes = find("collective", cluster.accelerator, (MODELLED_KINDS[known],), book)
-    inner, outer = link_coefficients(links.values), group.nodes > 1
+    inner, outer = links.read_as(LinkCoefficients), group.nodes > 1
     parts = []
     if not np.all(outer):
         parts.append(_of_those(~outer, size, group, link_seconds(known, size, group, inner), links, notes))
     if np.any(outer):
         network, more = find("network", cluster.accelerator, ("network",), book)
-        across = network_seconds(known, size, group, inner, network_coefficients(network.values))
+        across = network_seconds(known, size, group, inner, network.read_as(NetworkCoefficients))
         notes += tuple(d for d in more if d.code != "generic-coefficients")
         parts.append(_of_those(outer, size, group, across, network, notes))
     return reduce(add, parts)
@@ -213,16 +213,6 @@ def span_group(cluster: Cluster, ranks: Float64, per_node: Float64, concurrent: 
     nic = np.minimum(np.minimum(near, total), total / concurrent) / tier
     hop = float(fabric.require("latency_s", cluster.name))
     return GroupLinks(ranks, per_node, nodes, link, node.link_latency_s or 0.0, node.multicast, nic, hop, fabric.reduction)
-
-
-def link_coefficients(values: dict[str, float | list[float]]) -> LinkCoefficients:
-    """Coefficients from their stored form."""
-    return LinkCoefficients(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})  # type: ignore[arg-type]
-
-
-def network_coefficients(values: dict[str, float | list[float]]) -> NetworkCoefficients:
-    """Coefficients from their stored form."""
-    return NetworkCoefficients(**values)  # type: ignore[arg-type]
 
 
 def _sent(kind: CollectiveKind, ranks: Float64) -> Float64:

@@ -14,7 +14,8 @@ import msgspec
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import Book, Coefficients, write_coefficients
-from lumos.cost.fitting.calibrate import fit_tables, read_table
+from lumos.cost.fitting.models import fit_tables
+from lumos.cost.fitting.tables import read_table
 from lumos.cost.from_trace import ClassRatio, accelerator_of, calibrated, class_ratios
 from lumos.errors import UsageError
 from lumos.result import Shown, plain
@@ -75,7 +76,7 @@ class Calibration(Shown):
 def calibrate(source: Source, *, output: str | os.PathLike[str] | None = None, on: str | None = None) -> Calibration:
     """Fit the cost models to CSV tables of measured times (gemm, attention or collective), or to the traces of a job.
 
-    source: tables, or what `lumos.read` takes or returns; `lumos.cost.fitting.calibrate` lists the columns of tables. output: file to
+    source: tables, or what `lumos.read` takes or returns; `lumos.cost.fitting.tables` lists the columns of tables. output: file to
     write the coefficients to. on: the cluster with the device of a trace, where the trace's header does not name a known one.
     Raises UsageError for tables and traces together, LumosError where a table cannot be used or the device of a trace is not known.
     """

@@ -95,7 +95,7 @@ class GemmCoefficients(NamedTuple):
     cast_us: float
     cast_overhead: float
     tile_overhead: tuple[float, ...]
-    sustained: float = 1.0  # share of the peak that long multiplications reach (`lumos.cost.fitting.fit_gemm`)
+    sustained: float = 1.0  # share of the peak that long multiplications reach (`lumos.cost.fitting.models`)
 
 
 #: Textbook values: the fit starts from them and is pulled towards them where there are few data.
@@ -230,7 +230,7 @@ def work_of(
 def _estimate(shapes: _Shapes, accelerator: Accelerator, dtype: str, work: GemmWork, book: Book | None) -> Estimate:
     name = dtype_of(dtype)
     fitted, notes = find("gemm", accelerator, (name, DType.FP8 if name.bytes == 1 else DType.BF16), book)
-    coefficients = from_values(fitted.values)
+    coefficients = fitted.read_as(GemmCoefficients)
     if name in SCALAR:
         work = work._replace(scalar=True, least_s_per_flop=INSTRUCTIONS_PER_FLOP / (work.cores * ISSUED_PER_CLOCK * work.clock_hz))
     elif work.in_step:
@@ -249,11 +249,6 @@ def _estimate(shapes: _Shapes, accelerator: Accelerator, dtype: str, work: GemmW
 def _sustained_rate(accelerator: Accelerator, dtype: DType, c: GemmCoefficients, work: GemmWork) -> float:
     """FLOP/s that long multiplications reach: as the vendor states, or was measured here or on a relative with another power limit."""
     return accelerator.achievable_flops.get(dtype, min(1.0, c.sustained * work.clock) * work.peak_flops)
-
-
-def from_values(values: dict[str, float | list[float]]) -> GemmCoefficients:
-    """Coefficients from their stored form."""
-    return GemmCoefficients(**{key: tuple(v) if isinstance(v, list) else v for key, v in values.items()})  # type: ignore[arg-type]
 
 
 def gemm_seconds(m: Float64, n: Float64, k: Float64, work: GemmWork, coefficients: GemmCoefficients) -> Float64:

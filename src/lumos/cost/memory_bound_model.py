@@ -73,7 +73,7 @@ def moved(
     if not all(np.all(each >= 0) for each in (traffic, instructions, in_turn)):
         raise UsageError("memory-bound kernel: sizes must be zero or more")
     fitted, notes = find("memory_bound", accelerator, (kernel_class,), book)
-    c = MemoryCoefficients(**fitted.values)  # type: ignore[arg-type]
+    c = fitted.read_as(MemoryCoefficients)
     if any(note.code == "generic-coefficients" for note in notes):
         c = c._replace(launch_us=c.launch_us * _launch_ratio(accelerator, book))
     seconds, bound, roof = moved_seconds(traffic, accelerator, c, _held_back(instructions, in_turn, accelerator))
@@ -86,7 +86,7 @@ def _launch_ratio(accelerator: Accelerator, book: Book | None) -> float:
     if together is None:
         return 1.0
     own, _ = find("memory_bound", accelerator, (POINTWISE,), book)
-    return MemoryCoefficients(**own.values).launch_us / MemoryCoefficients(**together.values).launch_us  # type: ignore[arg-type]
+    return own.read_as(MemoryCoefficients).launch_us / together.read_as(MemoryCoefficients).launch_us
 
 
 def _held_back(instructions: Float64, in_turn: Float64, accelerator: Accelerator) -> Float64:

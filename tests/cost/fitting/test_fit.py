@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
+from tools.fit import together
 
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import Coefficients, overlay, read_coefficients, shipped_coefficients, write_coefficients
 from lumos.cost.collective_model import LINK_PRIOR, link_seconds, span_group
-from lumos.cost.fitting.calibrate import fit_tables, read_table
-from lumos.cost.fitting.fit import fit_positive, folds, held_out, minimise, summarise
+from lumos.cost.fitting.fit import MeasuredRows, fit_positive, folds, held_out, minimise, summarise
+from lumos.cost.fitting.models import fit_tables
+from lumos.cost.fitting.tables import read_table
 from lumos.cost.gemm_model import GEMM_PRIOR, gemm, gemm_seconds, work_of
 from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
@@ -65,23 +68,32 @@ def test_rows_of_a_group_share_a_fold_and_the_dealing_repeats() -> None:
     assert fold.tolist() == folds(groups).tolist()
 
 
+def rows_of(x: np.ndarray, seconds: np.ndarray) -> MeasuredRows:
+    """Rows whose time is in proportion to one size."""
+    return MeasuredRows("h100", "any", {"x": x}, seconds, lambda sizes, c: c.rate * sizes["x"])
+
+
+class Rate(NamedTuple):
+    rate: float
+
+
 def test_held_out_rows_never_train_their_own_model() -> None:
-    groups = ["a", "a", "b", "b", "c", "c"]
-    measured = np.arange(1.0, 7.0)
-
-    def fit(mask: np.ndarray) -> object:
-        trained = {g for g, keep in zip(groups, mask, strict=True) if keep}
-        return lambda other: np.array([float(g in trained) for g, keep in zip(groups, other, strict=True) if keep])
-
-    assert held_out(fit, measured, groups).tolist() == [0.0] * 6  # type: ignore[arg-type]
+    x = np.arange(1.0, 61.0)
+    groups = ["a"] * 20 + ["b"] * 20 + ["c"] * 20
+    seconds = x * np.repeat([1.0, 1.0, 5.0], 20)
+    parts = [rows_of(x[:30], seconds[:30]), rows_of(x[30:], seconds[30:])]
+    modelled = held_out(parts, Rate(1.0), groups)
+    assert modelled[40:] / x[40:] == pytest.approx(1.0, rel=0.02)
+    assert np.isnan(held_out(parts, Rate(1.0), ["a"] * 60)).all()
 
 
 def test_the_interval_holds_four_rows_of_five() -> None:
     rng = np.random.default_rng(0)
     measured = np.exp(rng.normal(0, 0.1, 2000))
-    c = summarise({}, np.ones(2000), measured, {})
+    c = summarise(Rate(1.0), np.ones(2000), [rows_of(measured, measured)], ("x",))
     inside = (measured >= c.interval[0]) & (measured <= c.interval[1])
     assert inside.mean() == pytest.approx(0.8, abs=0.01)
+    assert c.seen == {"x": (measured.min(), measured.max())}
 
 
 def test_calibration_on_a_table_learns_the_device(tmp_path: Path) -> None:
@@ -93,6 +105,18 @@ def test_calibration_on_a_table_learns_the_device(tmp_path: Path) -> None:
     own = gemm(3000, 5000, 2000, a, book=overlay(shipped_coefficients(), book))
     assert own.time / 1e9 == pytest.approx(measured, rel=0.1)
     assert gemm(3000, 5000, 2000, a).time < own.time
+
+
+def test_sets_over_all_accelerators_hold_each_of_them_out(tmp_path: Path) -> None:
+    text = gemm_csv(tmp_path / "one.csv").read_text()
+    other = gemm_csv(tmp_path / "other.csv", slower=1.5).read_text().replace("H100-SXM", "A100-80GB").partition("\n")[2]
+    (tmp_path / "both.csv").write_text(text + "\n" + other)
+    found = together(read_table(tmp_path / "both.csv"))["gemm"]["generic"]["bf16"]
+    assert found.rows == found.held_out_rows == 240
+    assert found.interval[1] / found.interval[0] > 2  # each accelerator as the other one alone has it
+    of_one = together(read_table(tmp_path / "one.csv"))["gemm"]["generic"]["bf16"]
+    assert of_one.held_out_rows == 0
+    assert of_one.median_error is None
 
 
 def test_collective_tables_are_fitted_by_kind(tmp_path: Path) -> None:

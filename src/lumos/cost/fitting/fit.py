@@ -3,17 +3,18 @@
 Coefficients are positive and fitted as logarithms. Residuals are ln(modelled / measured), so that a row twice too slow weighs as
 much as one twice too fast, under a soft-L1 loss, so that outliers have little influence. Each coefficient is pulled weakly
 towards its prior, so that it keeps a physical value where the data do not determine it. Rows are held out by group (all rows of
-an (n, k) pair, or of a size), in folds: every row is predicted once, by coefficients fitted without its group.
+an (n, k) pair, or of a size), in folds: every row is predicted once, by coefficients fitted without its group. A model's coefficients
+are a named tuple of numbers and of tuples of numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from lumos.cost.coefficients import Coefficients
+from lumos.cost.coefficients import Coefficients, stored
 from lumos.cost.estimate import Float64
 from lumos.errors import LumosError
 
@@ -30,6 +31,36 @@ INTERVAL_SHARE = 0.8
 
 #: From positive parameters to the modelled seconds of some rows.
 _Model = Callable[[Float64], Float64]
+#: The coefficients of a model.
+C = TypeVar("C", bound="tuple[float | tuple[float, ...], ...]")
+
+
+class MeasuredRows(NamedTuple):
+    """Measured times of one cluster and variant (a dtype, an attention kernel, a kind of collective).
+
+    sizes: of every row, by name; seconds: of every row; formula: the seconds of such sizes by coefficients of the rows' model.
+    """
+
+    cluster: str
+    variant: str
+    sizes: Mapping[str, Float64]
+    seconds: Float64
+    formula: Callable[[Mapping[str, Float64], Any], Float64]
+
+    def where(self, mask: NDArray[np.bool_]) -> MeasuredRows:
+        """The rows of the mask."""
+        return self._replace(sizes={name: column[mask] for name, column in self.sizes.items()}, seconds=self.seconds[mask])
+
+    def modelled(self, coefficients: object) -> Float64:
+        """Seconds of every row by the coefficients."""
+        return self.formula(self.sizes, coefficients)
+
+
+class Fitted(NamedTuple):
+    """A fitted set, and each row's seconds as modelled while its group was held out (NaN where nothing was left to fit)."""
+
+    coefficients: Coefficients
+    modelled: Float64
 
 
 def minimise(residuals: Callable[[Float64], Float64], start: Float64, steps: int = 40) -> Float64:
@@ -103,33 +134,48 @@ def folds(groups: Sequence[Hashable], count: int = FOLDS, seed: int = 0) -> NDAr
     return np.array([fold[g] for g in groups], np.int64)
 
 
-def held_out(
-    fit: Callable[[NDArray[np.bool_]], Callable[[NDArray[np.bool_]], Float64]], measured: Float64, groups: Sequence[Hashable]
-) -> Float64:
-    """Modelled seconds of every row, by coefficients fitted without the row's group.
+def fitted_to(rows: Sequence[MeasuredRows], prior: C) -> C:
+    """Coefficients shared by all rows."""
+    some = [r for r in rows if len(r.seconds)]
+    models = [lambda values, r=r: r.modelled(_shaped(values, prior)) for r in some]
+    start = np.concatenate([np.atleast_1d(value) for value in prior])
+    return _shaped(fit_positive(models, [r.seconds for r in some], start), prior)
 
-    fit: takes a mask of rows, fits on these, and returns a function that predicts the rows of another mask.
-    """
-    fold = folds(groups)
-    modelled = np.full(len(measured), np.nan)
+
+def _shaped(values: Float64, like: C) -> C:
+    """The values, one after the other, as coefficients."""
+    left = iter(values.tolist())
+    return like._make(tuple(next(left) for _ in value) if isinstance(value, tuple) else next(left) for value in like)  # type: ignore[attr-defined, no-any-return]
+
+
+def held_out(rows: Sequence[MeasuredRows], prior: C, groups: Sequence[Hashable], count: int = FOLDS) -> Float64:
+    """Modelled seconds of every row, by coefficients fitted without the row's group; NaN where there is no other. groups: of all rows."""
+    fold, borders = folds(groups, count), np.cumsum([len(r.seconds) for r in rows])[:-1]
+
+    def split(mask: NDArray[np.bool_]) -> list[MeasuredRows]:
+        return [r.where(part) for r, part in zip(rows, np.split(mask, borders), strict=True)]
+
+    modelled = np.full(len(fold), np.nan)
     for i in range(int(fold.max()) + 1):
-        modelled[fold == i] = fit(fold != i)(fold == i)
+        if np.any(fold != i):
+            others = fitted_to(split(fold != i), prior)
+            modelled[fold == i] = np.concatenate([r.modelled(others) for r in split(fold == i)])
     return modelled
 
 
-def summarise(
-    values: dict[str, float | list[float]], modelled: Float64, measured: Float64, seen: dict[str, tuple[float, float]]
-) -> Coefficients:
-    """A fitted set with its errors and interval. modelled: of each row while it was held out, NaN where it was not modelled."""
-    known = np.isfinite(modelled)
+def summarise(coefficients: C, modelled: Float64, rows: Sequence[MeasuredRows], seen: Sequence[str]) -> Coefficients:
+    """A fitted set with its errors, its interval and the range of the sizes named in `seen`. modelled: of each row while it was held out,
+    NaN where it was not modelled."""
+    measured, known = np.concatenate([r.seconds for r in rows]), np.isfinite(modelled)
     ratio = measured[known] / modelled[known]
     error = np.abs(modelled[known] / measured[known] - 1)
     tail = (1 - INTERVAL_SHARE) / 2
     low, high = np.quantile(ratio, [tail, 1 - tail]) if len(ratio) else (0.8, 1.25)
+    columns = {name: all_sizes(rows, name) for name in seen}
     return Coefficients(
-        values,
+        stored(coefficients),
         (min(float(low), 1.0), max(float(high), 1.0)),
-        seen,
+        {name: (float(np.min(column)), float(np.max(column))) for name, column in columns.items()},
         rows=len(measured),
         held_out_rows=int(known.sum()),
         median_error=float(np.median(error)) if len(error) else None,
@@ -137,6 +183,6 @@ def summarise(
     )
 
 
-def input_ranges(**inputs: Float64) -> dict[str, tuple[float, float]]:
-    """Smallest and largest value of each input."""
-    return {key: (float(np.min(v)), float(np.max(v))) for key, v in inputs.items()}
+def all_sizes(rows: Sequence[MeasuredRows], name: str) -> Float64:
+    """One of the sizes, of all rows together."""
+    return np.concatenate([r.sizes[name] for r in rows])
