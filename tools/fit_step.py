@@ -14,18 +14,16 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from lumos.blocks.price import Pricer
 from lumos.errors import LumosError
 from lumos.prediction.arrange import arrange
 from lumos.prediction.assemble import assemble
-from lumos.prediction.published import PublishedRun, job_of, published_step
 from lumos.prediction.step_time import time_of
+from lumos.prediction.validate import Pricers, PublishedRun, job_of, published_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.blocks.coefficients import StepCoefficients
-    from lumos.cost.cluster import Cluster
     from lumos.plan.job import PlannedJob
     from lumos.prediction.layout import Layout
 
@@ -75,17 +73,9 @@ def problem(rows: Sequence[PublishedRun]) -> FitProblem:
 
 def predicted(p: FitProblem, coefficients: StepCoefficients) -> _Float64:
     """Predicted seconds of every row."""
-    pricers: dict[bytes, Pricer] = {}
-
-    def pricer(cluster: Cluster) -> Pricer:
-        key = msgspec.json.encode(cluster)
-        if key not in pricers:
-            pricers[key] = Pricer(cluster, coefficients)
-        return pricers[key]
-
-    return np.array(
-        [time_of(assemble(lay, pricer(job.cluster), True), job, coefficients).time_s for job, lay in zip(p.jobs, p.layouts, strict=True)]
-    )
+    pricers = Pricers(coefficients)
+    pairs = zip(p.jobs, p.layouts, strict=True)
+    return np.array([time_of(assemble(lay, pricers.of(job.cluster), True), job, coefficients).time_s for job, lay in pairs])
 
 
 @dataclass(frozen=True, slots=True, eq=False)

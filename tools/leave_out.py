@@ -13,7 +13,7 @@ from lumos.prediction.validate import Scored, score
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from lumos.prediction.published import PublishedRun
+    from lumos.prediction.validate import PublishedRun
 
 #: Rows of a source that are fitted to; of more, every second, third, … is taken. All sources have equal weight.
 MOST_FITTED = 60

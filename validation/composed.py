@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.prediction.published import published_step
+from lumos.prediction.validate import published_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from lumos.prediction.published import PublishedRun
+    from lumos.prediction.validate import PublishedRun
 
 #: A line through fewer steps says little: through two it is exact.
 LEAST = 4

@@ -21,9 +21,8 @@ from validation.runs import achieved, korthikanti, llama_runs
 
 from lumos.errors import LumosError
 from lumos.plan.profiles import EVIDENCE
-from lumos.prediction.published import PublishedRun, job_of, published_step
 from lumos.prediction.step_time import central_time
-from lumos.prediction.validate import Pricers, read_tables
+from lumos.prediction.validate import Pricers, PublishedRun, job_of, published_step, read_tables
 
 #: Rows of a source that are predicted; of more, every second, third, … is taken.
 MOST = 40

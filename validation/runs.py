@@ -32,8 +32,17 @@ from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import evidence, framework_profile
 from lumos.prediction.predict import Prediction, predict_job
-from lumos.prediction.published import PublishedRun
-from lumos.prediction.validate import Scored, figures, memory_figures, parallel_kind, read_tables, score, spearman_within, summary
+from lumos.prediction.validate import (
+    PublishedRun,
+    Scored,
+    figures,
+    memory_figures,
+    parallel_kind,
+    read_tables,
+    score,
+    spearman_within,
+    summary,
+)
 
 TABLES = (
     "vtrain", "llm_foundry", "internevo", "simumax_b200", "nemo_legacy", "torchtitan", "bloom", "dgxc", "megatron_bridge",

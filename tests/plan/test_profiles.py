@@ -153,18 +153,9 @@ def test_what_selective_recomputation_computes_is_asked_where_it_is_selected():
     assert not asked(recompute="selective", switches={"selective": "alternate"})
 
 
-def test_a_round_of_mlperf_may_compute_in_4_bit_where_the_device_can():
-    def asked(**changes: object) -> bool:
-        settings = Settings(model="llama2-70b", gpus=8, global_batch=8, seq=8192, lora_rank=16, **{"framework": "mlperf-5.1", **changes})
-        return "unknown-fp4" in {u.code for u in job_from(settings).unknowns}
-
-    assert choose("MLPerf submission", 2025, "MLPerf Training v5.1; a note").framework.name == "mlperf-5.1"
-    assert choose("MLPerf submission", 2025, "MLPerf Training v5.0; a note").framework.name == "mlperf"
-    assert choose("NeMo (Megatron Core)", 2025, "MLPerf Training v5.1").framework.name == "mlperf-5.1"
-    assert asked(cluster="b200", precision="fp8")
-    assert not asked(cluster="b200", precision="bf16")
-    assert not asked(cluster="h200", precision="fp8")  # no 4-bit rate
-    assert not asked(cluster="b200", precision="fp8", framework="mlperf")
+def test_megatron_deepspeed_adds_gradients_up_in_32_bit_where_it_computes_in_bf16():
+    by = {p: choose("Megatron-DeepSpeed", 2022, "", Told(precision=p)).framework for p in (Precision.BF16, Precision.FP16)}
+    assert [(f.name, f.gradient_bytes, f.reduce_bytes) for f in by.values()] == [("megatron-deepspeed", 4, 4), ("megatron-deepspeed", 2, 2)]
 
 
 def test_llama_3_reduces_sharded_gradients_by_group_and_asks():

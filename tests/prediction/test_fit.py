@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
-from tests.prediction.test_published import row
+from tests.prediction.test_rows_of_runs import row
 from tools.fit_step import FITTED_COEFFICIENTS, fit, linearise, predicted, problem
 
 from lumos.blocks.coefficients import StepCoefficients, shipped_step_coefficients

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.prediction.test_published import row
+from tests.prediction.test_rows_of_runs import row
 from tests.prediction.test_validate import write
 
 import lumos

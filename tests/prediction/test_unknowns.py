@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
-from tests.prediction.test_published import row
+from tests.prediction.test_rows_of_runs import row
 from tools.leave_out import LeaveOut, score_left_out, thinned
 
 import lumos
 from lumos.plan.profiles import choose, is_profiled, other_years, profile_questions
-from lumos.prediction.published import job_of
 from lumos.prediction.step_time import PredictedStep
 from lumos.prediction.unknowns import Open, covering, questions
+from lumos.prediction.validate import job_of
 
 JOB = {"model": "llama3-8b", "cluster": "h100", "gpus": 16, "global_batch": 32, "seq": 4096, "tp": 4}
 

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 
 import pytest
-from tests.prediction.test_published import ROW, row
+from tests.prediction.test_rows_of_runs import ROW, row
 
 from lumos.errors import LumosError
 from lumos.prediction.step_time import PredictedStep
@@ -34,7 +34,7 @@ def test_rows_are_scored_or_skipped_with_a_reason(tmp_path):
 
 
 def scored(measured: float, predicted: float, **changes: str) -> Scored:
-    from lumos.prediction.published import job_of
+    from lumos.prediction.validate import job_of
 
     r = row(**changes)
     return Scored(r["id"], r["source"], r, measured, PredictedStep(predicted, 0.8 * predicted, 1.2 * predicted), job_of(r))

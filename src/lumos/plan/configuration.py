@@ -111,12 +111,22 @@ def job_from(settings: Settings) -> PlannedJob:
     """The job that the settings describe. Raises UsageError if one is missing or unknown, PlanError if they contradict each other."""
     ones = {key: 1 for key in DEGREES if getattr(settings, key) is None and key != "dp"}
     s = msgspec.structs.replace(settings, **ones)
-    assert s.tp is not None and s.pp is not None and s.cp is not None and s.vpp is not None
     check_needed(s)
     assert s.model is not None and s.cluster is not None and s.gpus is not None and s.global_batch is not None and s.seq is not None
     (model, read_notes, window), cluster = read_model(s.model), load_cluster(s.cluster)
     cluster.check_size(s.gpus)
     framework, notes = _framework(s)
+    plan = plan_from(s, framework)
+    check_plan(plan, model)
+    _check_effects(s, plan, model)
+    job = PlannedJob(model, plan, framework, cluster, (*read_notes, *notes, *_empty_stages(plan, model)))
+    return unknown_window(with_unknowns(job, stated(s)), window)
+
+
+def plan_from(s: Settings, framework: Framework) -> Plan:
+    """The plan of settings that state all sizes but dp. What else they leave open is as the framework has it. Raises PlanError if the
+    sizes are not those of the devices."""
+    assert s.tp is not None and s.pp is not None and s.cp is not None and s.vpp is not None and s.gpus is not None
     rest = s.tp * s.pp * s.cp
     if rest < 1 or s.gpus % rest:
         raise PlanError(f"plan: gpus ({s.gpus}) must be a multiple of tp · pp · cp ({s.tp} · {s.pp} · {s.cp} = {rest})")
@@ -132,11 +142,7 @@ def job_from(settings: Settings) -> PlannedJob:
         "schedule": s.schedule or (Schedule.INTERLEAVED if s.vpp > 1 else Schedule.ONE_F_ONE_B),
         "recompute": s.recompute or framework.recompute,
     }
-    plan = Plan(**given)
-    check_plan(plan, model)
-    _check_effects(s, plan, model)
-    job = PlannedJob(model, plan, framework, cluster, (*read_notes, *notes, *_empty_stages(plan, model)))
-    return unknown_window(with_unknowns(job, stated(s)), window)
+    return Plan(**given)
 
 
 def stated(s: Settings) -> set[str]:

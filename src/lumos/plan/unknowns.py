@@ -12,7 +12,7 @@ import msgspec
 
 from lumos.plan.job import PlannedJob, Unknown
 from lumos.plan.profiles import other_years, profile_questions
-from lumos.vocabulary import DType, Precision, Recompute, Schedule
+from lumos.vocabulary import Precision, Recompute, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -156,8 +156,6 @@ def _asks(code: str, job: PlannedJob) -> bool:
         return job.model.experts is not None
     if code == "unknown-selective":
         return job.plan.recompute is Recompute.SELECTIVE
-    if code == "unknown-fp4":
-        return job.plan.precision is Precision.FP8 and DType.FP4 in job.cluster.accelerator.peak_flops
     return code != "unknown-casts" or job.plan.precision.multiplications.quantised
 
 

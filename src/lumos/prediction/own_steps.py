@@ -72,7 +72,7 @@ def at_level(p: Prediction, level: StepLevel) -> Prediction:
 
 
 def level_of_tables(paths: Sequence[str]) -> StepLevel:
-    """The level of tables of measured steps, with the columns of `lumos.prediction.published`. Raises LumosError where no row can be
+    """The level of tables of measured steps, with the columns of `lumos.prediction.validate`. Raises LumosError where no row can be
     read."""
     return level_of(score(read_tables(paths)), ", ".join(paths))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lumos.errors import LumosError
-from lumos.prediction.published import job_of, published_step
+from lumos.prediction.validate import job_of, published_step
 
 ROW = {
     "id": "a-1", "source": "somewhere", "model": "GPT L24 h1024", "layers": "24", "hidden": "1024", "heads": "16", "seq_len": "1024",
@@ -138,7 +138,7 @@ def test_era_decides_the_kernels():
         ({"gpu": "TPUv4"}, "TPUv4"),
         ({"hidden": "many"}, "hidden = 'many' is not a number"),
         ({"global_batch": "31"}, "global_batch"),
-        ({"dp": "3"}, "devices"),
+        ({"dp": "3"}, "the 8 gpus"),
         ({"precision": "posit8"}, "precision"),
         ({"zero_or_fsdp": "sharded somehow"}, "zero_or_fsdp"),
         ({"recompute": "perhaps"}, "recompute"),
@@ -179,13 +179,16 @@ def test_overlap_off_is_all_of_it():
 
 
 def test_remarks_that_set_switches_are_said():
-    job = job_of(row(notes="BF16 optimizer with fp32 gradient accumulation", year="2022"))
-    assert (job.framework.gradient_bytes, job.framework.reduce_bytes) == (4, 4)
-    assert "noted-switches" in codes(job)
+    job = job_of(row(framework="torchtitan FSDP2", notes="async TP", pp="1", year="2024"))
+    assert job.framework.tp_overlap and "noted-switches" in codes(job)
     assert "noted-switches" not in codes(job_of(row(notes="fp32 norm of gradients printed")))
-    zero_bubble = job_of(row(framework="Megatron-LM", year="2025", notes="zb-h1 schedule", global_batch="64"))
-    assert zero_bubble.plan.schedule == "zero-bubble"
-    assert "noted-schedule" in codes(zero_bubble)
+
+
+def test_a_schedule_has_a_column():
+    assert job_of(row(framework="Megatron-LM", schedule="zero-bubble", global_batch="64")).plan.schedule == "zero-bubble"
+    assert job_of(row(framework="Megatron-LM", schedule="-", notes="not zero-bubble")).plan.schedule == "1f1b"
+    with pytest.raises(LumosError, match="schedule"):
+        job_of(row(schedule="some other"))
 
 
 def test_a_recomputation_of_null_is_one_that_is_not_stated():
