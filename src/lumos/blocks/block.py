@@ -89,10 +89,6 @@ class Times(NamedTuple):
     low: int
     high: int
 
-    def then(self, other: Times) -> Times:
-        """This work followed by the other."""
-        return Times(self.best + other.best, self.low + other.low, self.high + other.high)
-
     def repeated(self, count: int) -> Times:
         """This work `count` times in series."""
         return Times(self.best * count, self.low * count, self.high * count)
@@ -125,22 +121,6 @@ class Collapsed:
     def lead(self) -> int:
         """Host time before the one task, such that it ends when the block would."""
         return self.host_limited - self.device.best
-
-    def then(self, other: Collapsed) -> Collapsed:
-        """This block followed by the other."""
-        host_limited = max(self.host_limited + other.device.best, self.host + other.host_limited)
-        return Collapsed(
-            self.device.then(other.device),
-            host_limited,
-            self.host + other.host,
-            self.compute + other.compute,
-            self.exposed + other.exposed,
-            self.overlapped + other.overlapped,
-        )
-
-
-#: A block without work.
-NO_WORK = Collapsed(Times(0, 0, 0), 0, 0)
 
 
 def collapse(block: Block, times: Sequence[Times]) -> Collapsed:

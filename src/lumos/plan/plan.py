@@ -42,11 +42,10 @@ class Plan:
     tp, pp, vpp, cp, ep, dp: tensor, pipeline, virtual stages per device, context, expert, data parallel sizes; dp counts the
     replicas of the dense layers (ep divides cp · dp, or tp · cp · dp: `folded`). zero: 0 none, 1 optimizer states sharded, 2
     gradients too (`lumos.plan.gradients`), 3 parameters too (FSDP, `gathers_each`). shard: how many devices share one set of shards
-    (0: the whole data-parallel group; fewer is hybrid sharding, with replicas of each set). reshard: zero 3 frees a layer's
-    parameters after its forward pass. recompute_layers: layers of each stage that are recomputed if `recompute` is "full" (-1:
-    all). lora_rank: rank of the only parameters that are trained, the adapters (0: all parameters are trained). forward_only: there
-    is no backward pass. document: mean tokens of the documents that are packed into a sequence, each of which attends only to
-    itself (0: the sequence is one document). first_layers, last_layers: layers of the first and of the last stage of a pipeline (0: as
+    (0: the whole data-parallel group; fewer is hybrid sharding, with replicas of each set). recompute_layers: layers of each stage that
+    are recomputed if `recompute` is "full" (-1: all). lora_rank: rank of the only parameters that are trained, the adapters (0: all
+    parameters are trained). document: mean tokens of the documents that are packed into a sequence, each of which attends only to itself
+    (0: the sequence is one document). first_layers, last_layers: layers of the first and of the last stage of a pipeline (0: as
     many as the others, `layers_of_places`).
     """
 
@@ -61,14 +60,12 @@ class Plan:
     dp: int = 1
     zero: int = 0
     shard: int = 0
-    reshard: bool = True
     sequence_parallel: bool = False
     schedule: Schedule = Schedule.ONE_F_ONE_B
     recompute: Recompute = Recompute.NONE
     recompute_layers: int = -1
     precision: Precision = Precision.BF16
     lora_rank: int = 0
-    forward_only: bool = False
     document: int = 0
     first_layers: int = 0
     last_layers: int = 0

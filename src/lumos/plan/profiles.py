@@ -56,12 +56,17 @@ class _Version(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={
     precision: Precision | None = None
 
 
-class _Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a profile leaves open: the values by each answer other than the profile's own."""
+class Question(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What a profile leaves open. ask: what would settle it, for people; answers: the values by each answer other than the profile's."""
 
     code: str
     ask: str
     answers: dict[str, _Values]
+
+    @property
+    def switches(self) -> dict[str, dict[str, Any]]:
+        """The switches by each answer."""
+        return {answer: {key: v.value for key, v in values.items()} for answer, values in self.answers.items()}
 
 
 class _Schedules(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -80,7 +85,7 @@ class _Profile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     like: str | None = None  # the profile whose values it has where it states none
     schedules: _Schedules | None = None
     version: tuple[_Version, ...] = ()
-    question: tuple[_Question, ...] = ()
+    question: tuple[Question, ...] = ()
 
 
 class _Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"first": "from", "last": "to"}):
@@ -118,12 +123,10 @@ def _file() -> _File:
 
 
 def _framework(profile: _Profile, version: _Values) -> Framework:
-    values: dict[str, Any] = {key: v.value for key, v in (_file().defaults | _values(profile) | version).items()}
-    return Framework(profile.name, **values)
-
-
-def _values(profile: _Profile) -> _Values:
-    return (_values(_profile(profile.like)) if profile.like else {}) | profile.values
+    values: _Values = dict(_file().defaults)
+    for own in (*(each.values for each in reversed(_lineage(profile.name))), version):
+        values |= own
+    return Framework(profile.name, **{key: v.value for key, v in values.items()})  # type: ignore[arg-type]
 
 
 @cache
@@ -145,18 +148,20 @@ def framework_profile(name: str) -> Framework:
     raise UsageError(f"framework {name!r} is not known{nearest(name, known)}; valid: {', '.join(known)}")
 
 
-@cache
 def framework_schedules(name: str) -> tuple[Schedule, ...]:
     """The pipeline schedules that a search lists for the profile of that name: those that the framework has.
 
     Where that is not known, all but GPipe, which holds the activations of every microbatch and is never faster than 1F1B.
     """
+    known = next((each.schedules for each in _lineage(name) if each.schedules is not None), None)
+    return tuple(schedule for schedule in Schedule if schedule is not Schedule.GPIPE) if known is None else known.value
+
+
+@cache
+def _lineage(name: str) -> tuple[_Profile, ...]:
+    """The profile of that name, then the one whose values it has where it states none, and so on; none for a profile made elsewhere."""
     each = next((each for each in _file().profile if each.name == name), None)
-    while each is not None and each.schedules is None and each.like is not None:
-        each = _profile(each.like)
-    if each is None or each.schedules is None:
-        return tuple(schedule for schedule in Schedule if schedule is not Schedule.GPIPE)
-    return each.schedules.value
+    return () if each is None else (each, *(_lineage(each.like) if each.like else ()))
 
 
 class RunEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -174,24 +179,9 @@ def evidence() -> Mapping[str, Mapping[str, RunEvidence]]:
     return msgspec.json.decode(EVIDENCE.read_bytes(), type=dict[str, dict[str, RunEvidence]])
 
 
-class Question(NamedTuple):
-    """What a profile leaves open. ask: what would settle it, for people; answers: the switches by each answer other than the profile's."""
-
-    code: str
-    ask: str
-    answers: Mapping[str, Mapping[str, Any]]
-
-
-@cache
 def profile_questions(name: str) -> tuple[Question, ...]:
     """What the profile of that name leaves open; a profile made elsewhere leaves nothing open."""
-    each = next((each for each in _file().profile if each.name == name), None)
-    if each is None:
-        return ()
-    return tuple(
-        Question(q.code, q.ask, {answer: {key: v.value for key, v in values.items()} for answer, values in q.answers.items()})
-        for q in (*(_profile(each.like).question if each.like else ()), *each.question)
-    )
+    return tuple(question for each in reversed(_lineage(name)) for question in each.question)
 
 
 # ---------------------------------------------------------------- choosing
@@ -237,7 +227,7 @@ def choose(framework: str, year: int | None = None, notes: str = "", told: Told 
 
 def unprofiled(year: int | None = None, told: Told = Told()) -> Chosen:
     """The profile of a framework of which nothing is known but perhaps its year, and what is stated of the plan."""
-    return _of_version(_profile(_file().unknown), year or _RECENT, None, told)
+    return _of_version(_file().unknown, year or _RECENT, None, told)
 
 
 def other_years(framework: str, notes: str = "") -> dict[str, Framework]:
@@ -259,7 +249,7 @@ def _matching(framework: str, year: int, notes: str, told: Told = Told()) -> Cho
             and any(_matches(text, words) for words in choice.words)
             and _matches(hints, choice.notes)
         ):
-            return _of_version(_profile(choice.profile), year, release_of(f"{framework} {notes}"), told)
+            return _of_version(choice.profile, year, release_of(f"{framework} {notes}"), told)
     return None
 
 
@@ -275,17 +265,14 @@ def year_of(text: str) -> int | None:
     return 2000 + int(found.group(1) or found.group(2)) if found else None
 
 
-def _of_version(chosen: _Profile, year: int, release: str | None, told: Told = Told()) -> Chosen:
+def _of_version(name: str, year: int, release: str | None, told: Told = Told()) -> Chosen:
+    chosen = _lineage(name)[0]
     for version in chosen.version:
         since = version.release is None or (release is not None and release >= version.release)
         planned = version.zero in (None, told.zero) and version.precision in (None, told.precision)
         if since and planned and _within(year, version.first, version.last):
             return Chosen(_framework(chosen, version.values), version.why)
     return Chosen(framework_profile(chosen.name), chosen.why)
-
-
-def _profile(name: str) -> _Profile:
-    return next(each for each in _file().profile if each.name == name)
 
 
 def _within(year: int, first: int | None, last: int | None) -> bool:

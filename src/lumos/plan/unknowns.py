@@ -37,20 +37,24 @@ LIMITED, LIMITED_OTHERWISE = 0.7, (0.85, 0.55)
 
 def with_unknowns(job: PlannedJob, stated: Collection[str] = ()) -> PlannedJob:
     """The job with what it leaves open. stated: switches that were given, which are no longer open; "release" where that is known."""
-    found = [
-        Unknown(q.code, q.ask, _jobs(job, q.answers, stated), of_framework=True)
+    of_framework = [
+        Unknown(q.code, q.ask, _jobs(job, q.switches, stated), of_framework=True)
         for q in profile_questions(job.framework.name)
         if _asks(q.code, job) and not (q.code == "unknown-release" and "release" in stated)
     ]
-    return replace(job, unknowns=(*job.unknowns, *(u for u in (*found, *_of_experts(job, stated), *_of_network(job)) if u.answers)))
+    return _open(job, *of_framework, *_of_experts(job, stated), *_of_network(job))
+
+
+def _open(job: PlannedJob, *facts: Unknown) -> PlannedJob:
+    """The job with these facts as open, but for those without any other answer."""
+    found = tuple(fact for fact in facts if fact.answers)
+    return replace(job, unknowns=(*job.unknowns, *found)) if found else job
 
 
 def unknown_year(job: PlannedJob, framework: str, notes: str) -> PlannedJob:
     """The job of a framework whose year is not stated, with the profiles of other years as open."""
     answers = {year: replace(job, framework=other) for year, other in other_years(framework, notes).items()}
-    if not answers:
-        return job
-    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-year", f"of which year is {framework}? (column year)", answers)))
+    return _open(job, Unknown("unknown-year", f"of which year is {framework}? (column year)", answers))
 
 
 def unknown_window(job: PlannedJob, window: TokenWindow | None) -> PlannedJob:
@@ -63,7 +67,7 @@ def unknown_window(job: PlannedJob, window: TokenWindow | None) -> PlannedJob:
     count = "some" if window.layers is None else f"{window.layers} of {job.model.layers}"
     question = f"{count} layers see {window.tokens} tokens only; attention is priced over all {plan.seq_len}."
     answers = {"every layer in its window": replace(job, plan=replace(plan, document=length))}
-    return replace(job, unknowns=(*job.unknowns, Unknown("unpriced-window", question, answers)))
+    return _open(job, Unknown("unpriced-window", question, answers))
 
 
 def _of_network(job: PlannedJob) -> list[Unknown]:
@@ -93,7 +97,7 @@ def unknown_power(job: PlannedJob) -> PlannedJob:
         limited = msgspec.structs.replace(accelerator, power_w=float(watts))
         answers[f"{watts} W"] = replace(job, cluster=msgspec.structs.replace(job.cluster, accelerator=limited))
     question = "to what is the power of a device limited? (accelerator.power_w in a cluster's file)"
-    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-power", question, answers)))
+    return _open(job, Unknown("unknown-power", question, answers))
 
 
 def unknown_packing(job: PlannedJob) -> PlannedJob:
@@ -103,7 +107,7 @@ def unknown_packing(job: PlannedJob) -> PlannedJob:
         return job
     answers = {"short documents": replace(job, plan=replace(plan, document=plan.seq_len // PACKED))}
     question = "how long are the documents that are packed into a sequence? (--document)"
-    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-packing", question, answers)))
+    return _open(job, Unknown("unknown-packing", question, answers))
 
 
 def unknown_model(job: PlannedJob, others: Sequence[Model]) -> PlannedJob:
@@ -112,10 +116,8 @@ def unknown_model(job: PlannedJob, others: Sequence[Model]) -> PlannedJob:
     for model in others:
         gate, head = "gated" if model.gated else "ungated", "tied" if model.tied else "untied"
         answers[f"{gate}, {head}, vocabulary {model.vocab}"] = replace(job, model=model)
-    if not answers:
-        return job
     question = "is the MLP gated, the head the embedding, and how large is the vocabulary? (columns ffn, vocab; a known model)"
-    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-model", question, answers)))
+    return _open(job, Unknown("unknown-model", question, answers))
 
 
 def unknown_virtual_stages(job: PlannedJob) -> PlannedJob:
@@ -127,7 +129,7 @@ def unknown_virtual_stages(job: PlannedJob) -> PlannedJob:
     schedule = Schedule.INTERLEAVED if other > 1 else Schedule.ONE_F_ONE_B
     answers = {f"vpp {other}": replace(job, plan=replace(plan, vpp=other, schedule=schedule))}
     question = "how many virtual stages does a device hold? (--vpp, column vpp)"
-    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-virtual-stages", question, answers)))
+    return _open(job, Unknown("unknown-virtual-stages", question, answers))
 
 
 def unknown_recomputation(job: PlannedJob) -> PlannedJob:
@@ -137,7 +139,7 @@ def unknown_recomputation(job: PlannedJob) -> PlannedJob:
     kinds = (Recompute.SELECTIVE, Recompute.FULL) if job.framework.repeats_selectively else (Recompute.FULL,)
     answers = {kind.value: replace(job, plan=replace(job.plan, recompute=kind)) for kind in kinds}
     question = "what is recomputed? Without any recomputation the job would not fit (--recompute, column recompute)"
-    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-recomputation", question, answers)))
+    return _open(job, Unknown("unknown-recomputation", question, answers))
 
 
 def unknown_precision(job: PlannedJob) -> PlannedJob:
@@ -146,7 +148,7 @@ def unknown_precision(job: PlannedJob) -> PlannedJob:
     others = [p for p in offered if p is not job.plan.precision]
     answers = {p.value: replace(job, plan=replace(job.plan, precision=p)) for p in others}
     question = "in which precision does the job compute? (--precision, column precision)"
-    return replace(job, unknowns=(*job.unknowns, Unknown("unknown-precision", question, answers))) if answers else job
+    return _open(job, Unknown("unknown-precision", question, answers))
 
 
 def _asks(code: str, job: PlannedJob) -> bool:

@@ -90,8 +90,6 @@ class Stage:
 
     def _finish(self) -> None:
         plan, framework = self.share.plan, self.share.framework
-        if plan.forward_only:
-            return
         held = self._trained_parameters()
         data = plan.dp * plan.cp
         if data > 1 and not (plan.gathers_each or self.exchanges.reduces_often or framework.dp_overlap):
@@ -110,7 +108,7 @@ class Stage:
     def _pass(self, action: Action, final: bool) -> None:
         if action.step is Pass.FORWARD:
             self._forward(action)
-        elif not self.share.plan.forward_only:
+        else:
             self._backward(action, final)
 
     def _forward(self, action: Action) -> None:

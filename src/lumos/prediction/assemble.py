@@ -8,7 +8,7 @@ for. The two sides of a transfer form a rendezvous.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -51,34 +51,38 @@ class Assembled:
     inside: Int64  # [n, 2]: exposed and overlapped communication inside the task of a whole block, ns; 0 in fine form
 
 
-@dataclass(slots=True)
-class _Template:
-    """A block as tasks, with one entry of each list per task. launched_by: index of its launch in the template."""
+class _Task(NamedTuple):
+    """A task of a block. lane: of its stream, or `HOST`. launch: the index of its launch in the block. inside: as `Assembled.inside`."""
 
-    lane: list[int]
-    kind: list[int]
-    name: list[str]
-    times: list[Times]
-    launched_by: list[int]
-    edges: list[tuple[int, int]]  # (task, predecessor), DATA
+    lane: int
+    kind: Kind
+    name: str
+    times: Times
+    launch: int = ABSENT
+    work: Work | None = None
+    inside: tuple[int, int] = (0, 0)
+
+
+class _Template(NamedTuple):
+    """A block as tasks, the first of which is the host's. edges: (task, predecessor), DATA. first_tasks wait for the blocks before; the
+    block has ended with its last_tasks."""
+
+    tasks: list[_Task]
+    edges: list[tuple[int, int]]
     first_tasks: list[int]
     last_tasks: list[int]
-    first_host: int
-    work: list[Work | None]
-    inside: list[tuple[int, int]]
 
 
 def assemble(layout: Layout, pricer: Pricer, coarse: bool = False) -> Assembled:
     """The graph of the layout's distinct ranks, with prices from `pricer`."""
     layout = _with_step_factor(layout, pricer.coefficients.step)
     prices = _prices(layout, pricer)
-    stages = [_instances(items, coarse) for items in layout.stages]
+    stages = layout.stages if coarse else [_repeated(items) for items in layout.stages]
+    keys = {(item.block, item.repeat) for stage in stages for item in stage}
     if coarse:
-        keys = {(inst.block, inst.repeat) for stage in stages for inst in stage}
         collapsed = {b: collapse(layout.blocks[b], prices[b]) for b in {key[0] for key in keys}}
         templates = {key: _coarse(layout.blocks[key[0]], collapsed[key[0]], key[1]) for key in keys}
     else:
-        keys = {(inst.block, 1) for stage in stages for inst in stage}
         templates = {key: _fine(layout.blocks[key[0]], prices[key[0]]) for key in keys}
     return _graph_of(stages, templates, pricer)
 
@@ -95,76 +99,50 @@ def _prices(layout: Layout, pricer: Pricer) -> list[list[Times]]:
     return [[next(prices).times for _ in block.ops] for block in layout.blocks]
 
 
-@dataclass(slots=True)
-class _Instance:
-    """One run of a template. waits: instances of the same stage."""
-
-    block: int
-    repeat: int
-    waits: tuple[int, ...]
-    host_waits: bool
-    transfer: str
-
-
-def _instances(items: Sequence[Item], coarse: bool) -> list[_Instance]:
-    """Items as instances. In fine form an item that repeats becomes several, one after the other."""
-    if coarse:
-        return [_Instance(i.block, i.repeat, i.waits, i.host_waits, i.transfer) for i in items]
-    out: list[_Instance] = []
-    last: list[int] = []  # the last instance of each item
+def _repeated(items: Sequence[Item]) -> list[Item]:
+    """Items that repeat as several, one after the other."""
+    out: list[Item] = []
+    last: list[int] = []  # the last new item of each old one
     for item in items:
         waits = tuple(last[w] for w in item.waits)
         for run in range(item.repeat):
-            out.append(_Instance(item.block, 1, waits if run == 0 else (len(out) - 1,), item.host_waits and run == 0, item.transfer))
+            first = {"waits": waits} if run == 0 else {"waits": (len(out) - 1,), "host_waits": False}
+            out.append(replace(item, repeat=1, **first))
         last.append(len(out) - 1)
     return out
 
 
 def _fine(block: Block, times: Sequence[Times]) -> _Template:
-    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
+    t = _Template([], [], [], [])
     if block.before or not block.ops:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
+        t.tasks.append(_Task(HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before)))
     place: list[int] = []
     for op, time in zip(block.ops, times, strict=True):
-        launch = _add(t, HOST, Kind.LAUNCH, f"launch {op.name}", _host(op.host))
-        communicates = isinstance(op.work, Collective)
-        kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
-        task = _add(t, int(op.lane), kind, op.name, time, launch, op.work)
+        t.tasks.append(_Task(HOST, Kind.LAUNCH, f"launch {op.name}", _host(op.host)))
+        kind, task = Kind.COLLECTIVE if isinstance(op.work, Collective) else Kind.KERNEL, len(t.tasks)
+        t.tasks.append(_Task(int(op.lane), kind, op.name, time, task - 1, op.work))
         place.append(task)
-        for a in op.after:
-            if block.ops[a].lane is not op.lane:
-                t.edges.append((task, place[a]))
+        t.edges.extend((task, place[a]) for a in op.after if block.ops[a].lane is not op.lane)
         if not op.after:
             t.first_tasks.append(task)
     t.last_tasks.extend(place[e] for e in block.last_ops)
-    if not t.last_tasks:
-        t.first_tasks.append(0)
-        t.last_tasks.append(0)
-    return t
+    return t if t.last_tasks else t._replace(first_tasks=[0], last_tasks=[0])
 
 
 def _coarse(block: Block, c: Collapsed, repeat: int) -> _Template:
-    t = _Template([], [], [], [], [], [], [], [], 0, [], [])
     if not block.ops:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))
-        t.first_tasks.append(0)
-        t.last_tasks.append(0)
-        return t
+        return _Template([_Task(HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before))], [], [0], [0])
     c = in_sequence(c, repeat)
     lanes = {op.lane for op in block.ops}
     lane = next(iter(lanes)) if len(lanes) == 1 else RankStream.COMPUTE
-    launch = _add(t, HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))
-    work = block.ops[0].work
-    communicates = lane is not RankStream.COMPUTE
-    kind = Kind.COLLECTIVE if communicates else Kind.KERNEL
-    task = _add(t, int(lane), kind, block.name, c.device, launch, work if communicates else None)
-    if not communicates:
-        t.inside[task] = c.exposed, c.overlapped
+    tasks = [_Task(HOST, Kind.LAUNCH, f"launch {block.name}", _host(c.lead))]
+    if lane is RankStream.COMPUTE:
+        tasks.append(_Task(int(lane), Kind.KERNEL, block.name, c.device, 0, None, (c.exposed, c.overlapped)))
+    else:
+        tasks.append(_Task(int(lane), Kind.COLLECTIVE, block.name, c.device, 0, block.ops[0].work))
     if c.host > c.lead:
-        _add(t, HOST, Kind.OPERATOR, f"{block.name}: host", _host(c.host - c.lead))
-    t.first_tasks.append(task)
-    t.last_tasks.append(task)
-    return t
+        tasks.append(_Task(HOST, Kind.OPERATOR, f"{block.name}: host", _host(c.host - c.lead)))
+    return _Template(tasks, [], [1], [1])
 
 
 def _host(ns: int) -> Times:
@@ -178,23 +156,10 @@ def in_sequence(c: Collapsed, count: int) -> Collapsed:
     return Collapsed(c.device.repeated(count), host_limited, c.host * count, c.compute * count, c.exposed * count, c.overlapped * count)
 
 
-def _add(t: _Template, lane: int, kind: Kind, name: str, times: Times, launch: int = ABSENT, work: Work | None = None) -> int:
-    t.lane.append(lane)
-    t.kind.append(int(kind))
-    t.name.append(name)
-    t.times.append(times)
-    t.launched_by.append(launch)
-    t.work.append(work)
-    t.inside.append((0, 0))
-    return len(t.lane) - 1
-
-
-def _graph_of(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
-    keys = list(templates)
-    number = {key: i for i, key in enumerate(keys)}
-    pool = _Pool([templates[key] for key in keys])
-    flat = [number[inst.block, inst.repeat] for stage in stages for inst in stage]
-    which = np.array(flat, np.int64)
+def _graph_of(stages: Sequence[Sequence[Item]], templates: dict[tuple[int, int], _Template], pricer: Pricer) -> Assembled:
+    number = {key: i for i, key in enumerate(templates)}
+    pool = _Pool(list(templates.values()))
+    which = np.array([number[item.block, item.repeat] for stage in stages for item in stage], np.int64)
     size = pool.size[which]
     offset = offsets(size)
     total = int(offset[-1])
@@ -239,18 +204,19 @@ def _graph_of(stages: list[list[_Instance]], templates: dict[tuple[int, int], _T
 class _Pool:
     """The tasks of all templates, as columns."""
 
-    def __init__(self, templates: list[_Template]) -> None:
-        self.size = np.array([len(t.lane) for t in templates], np.int64)
+    def __init__(self, templates: Sequence[_Template]) -> None:
+        tasks = [task for t in templates for task in t.tasks]
+        self.size = np.array([len(t.tasks) for t in templates], np.int64)
         self.start = offsets(self.size)[:-1]
-        self.lane = np.array([x for t in templates for x in t.lane], np.int64)
-        self.kind = np.array([x for t in templates for x in t.kind], np.uint8)
-        self.times = np.array([x for t in templates for x in t.times], np.int64).reshape(-1, 3)
-        self.launched_by = np.array([x for t in templates for x in t.launched_by], np.int64)
+        self.lane = np.array([task.lane for task in tasks], np.int64)
+        self.kind = np.array([task.kind for task in tasks], np.uint8)
+        self.times = np.array([task.times for task in tasks], np.int64).reshape(-1, 3)
+        self.launched_by = np.array([task.launch for task in tasks], np.int64)
         names: dict[str, int] = {}
-        self.name = np.array([names.setdefault(x, len(names)) for t in templates for x in t.name], np.int32)
+        self.name = np.array([names.setdefault(task.name, len(names)) for task in tasks], np.int32)
         self.names = tuple(names)
-        self.inside = np.array([x for t in templates for x in t.inside], np.int64).reshape(-1, 2)
-        self.work = [x for t in templates for x in t.work]
+        self.inside = np.array([task.inside for task in tasks], np.int64).reshape(-1, 2)
+        self.work = [task.work for task in tasks]
         self.edge_count = np.array([len(t.edges) for t in templates], np.int64)
         self.edge_start = offsets(self.edge_count)[:-1]
         self.edges = np.array([e for t in templates for e in t.edges], np.int64).reshape(-1, 2)
@@ -268,35 +234,30 @@ def _inner_edges(edges: Edges, pool: _Pool, which: Int64, offset: Int64, source:
     edges.add(at + rows[:, 1], at + rows[:, 0], Dependency.DATA)
 
 
-def _outer_edges(edges: Edges, stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> None:
+def _outer_edges(edges: Edges, stages: Sequence[Sequence[Item]], templates: dict[tuple[int, int], _Template], offset: Int64) -> None:
     """Add the edges between instances: from the last tasks of the one to the first tasks of the one that waits for it.
 
     Tasks of one lane need no edge, since a stream keeps its order.
     """
-    after: list[int] = []
-    before: list[int] = []
-    host_after: list[int] = []
-    host_before: list[int] = []
+    data: list[tuple[int, int]] = []
+    host: list[tuple[int, int]] = []
     begins = offset.tolist()
     base = 0
     for stage in stages:
-        used = [templates[inst.block, inst.repeat] for inst in stage]
-        for i, inst in enumerate(stage):
-            t = used[i]
-            here = begins[base + i]
-            for w in inst.waits:
+        used = [templates[item.block, item.repeat] for item in stage]
+        for i, item in enumerate(stage):
+            t, here = used[i], begins[base + i]
+            for w in item.waits:
                 other, there = used[w], begins[base + w]
                 for end in other.last_tasks:
-                    for head in t.first_tasks:
-                        if t.lane[head] != other.lane[end]:
-                            after.append(here + head)
-                            before.append(there + end)
-                    if inst.host_waits and other.lane[end] != HOST:
-                        host_after.append(here + t.first_host)
-                        host_before.append(there + end)
+                    lane = other.tasks[end].lane
+                    data.extend((there + end, here + head) for head in t.first_tasks if t.tasks[head].lane != lane)
+                    if item.host_waits and lane != HOST:
+                        host.append((there + end, here))
         base += len(stage)
-    edges.add(np.array(before, np.int64), np.array(after, np.int64), Dependency.DATA)
-    edges.add(np.array(host_before, np.int64), np.array(host_after, np.int64), Dependency.SYNC)
+    for pairs, kind in ((data, Dependency.DATA), (host, Dependency.SYNC)):
+        before, after = np.array(pairs, np.int64).reshape(-1, 2).T
+        edges.add(before, after, kind)
 
 
 def _processors(stage: Int64, lane: Int64, per_node: int) -> tuple[Int32, tuple[Processor, ...]]:
@@ -313,14 +274,14 @@ def _processors(stage: Int64, lane: Int64, per_node: int) -> tuple[Int32, tuple[
     return processor.astype(np.int32), tuple(out)
 
 
-def _rendezvous(stages: list[list[_Instance]], templates: dict[tuple[int, int], _Template], offset: Int64) -> Lists:
+def _rendezvous(stages: Sequence[Sequence[Item]], templates: dict[tuple[int, int], _Template], offset: Int64) -> Lists:
     sets: dict[str, list[int]] = {}
     base = 0
     for stage in stages:
-        for i, inst in enumerate(stage):
-            if inst.transfer:
-                t = templates[inst.block, inst.repeat]
-                sets.setdefault(inst.transfer, []).append(int(offset[base + i]) + t.last_tasks[0])
+        for i, item in enumerate(stage):
+            if item.transfer:
+                t = templates[item.block, item.repeat]
+                sets.setdefault(item.transfer, []).append(int(offset[base + i]) + t.last_tasks[0])
         base += len(stage)
     return end_to_end([s for s in sets.values() if len(s) > 1])
 

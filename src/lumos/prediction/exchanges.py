@@ -89,11 +89,11 @@ class StageExchanges:
             before = [before[1], chain.then(slowed, Phase.FORWARD, action, layer=layer)]
 
     def sharded_backward(self, block: Block, run: LayerRun, action: Action) -> None:
-        """A backward pass whose parameters are gathered again, unless they were kept, and whose gradients are reduced layer by layer."""
+        """A backward pass whose parameters are gathered again, and whose gradients are reduced layer by layer."""
         plan, chain = self.share.plan, self.chain
         gather = self._gather(run.mixture, RankStream.DATA)
         reduce = self._reduction(run.mixture, 1)
-        again = plan.reshard and plan.shards > 1
+        again = plan.shards > 1
         slowed = self._slowed(block, *([gather] if again else []), reduce)
         before = [chain.tail, chain.tail]
         ready = chain.beside(gather, (before[0],), Phase.SYNC, action, run.layers[-1]) if again else -1

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lumos.blocks import outer_layers
-from lumos.blocks.block import NO_WORK, Block, Builder, collapse
+from lumos.blocks.block import Block, Builder, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.memory import layer_activations, logits_bytes, weight_gradients
 from lumos.blocks.parameters import bucket_layers, bucket_parameters, layer_parameters, stage_parameters
@@ -152,8 +152,7 @@ class Prices:
         out = []
         for block in blocks:
             if block not in memo:
-                times = [known[op.work].times for op in block.ops]
-                c = collapse(block, times) if block.ops else NO_WORK
+                c = collapse(block, [known[op.work].times for op in block.ops])
                 memo[block] = _Lengths(float(c.device.best), float(c.host), float(c.lead))
             out.append(memo[block])
         return out
