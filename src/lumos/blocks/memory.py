@@ -14,16 +14,21 @@ against what a process can have beside its context (`Accelerator.usable_bytes`).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.blocks.parameters import bucket_parameters, owned_parameters, stage_parameters
+import numpy as np
+
+from lumos.blocks.parameters import Count, bucket_parameters, owned_parameters, stage_parameters
 from lumos.blocks.share import Share
-from lumos.plan.gradients import BUCKETS, whole_parts
+from lumos.plan.gradients import BUCKETS
 from lumos.plan.plan import layers_of_chunks
 from lumos.plan.schedules import Pass, schedule
-from lumos.vocabulary import AttentionKernel, DType, Loss, Recompute, Selective
+from lumos.vocabulary import AttentionKernel, DType, GradientReduction, Loss, Recompute, Selective
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.model import Model
     from lumos.plan.framework import Framework
     from lumos.plan.job import PlannedJob
 
@@ -73,24 +78,46 @@ def stage_memory(job: PlannedJob, stage: int) -> Memory:
     chunks = layers_of_chunks(plan, job.model)
     held = stage_parameters(share, stage, chunks)
     owned = owned_parameters(share, held)
-    width = share.activation_bytes
-    layer = max((p.total for p in (job.model.layer_parameters(job.model.is_mixture(i)) for i in range(job.model.layers))), default=0)
-    if plan.zero == 3:  # the parameters of two layers are whole at a time
-        parameters = owned * FP32_BYTES + 2 * width * (layer // plan.tp)
-        gradients = owned * FP32_BYTES + width * (layer // plan.tp)
-        optimizer = owned * _MOMENTS
-        if not plan.gathers_each:  # a pipeline stage keeps its parameters whole, and its gradients until the last microbatch
-            parameters, gradients = owned * FP32_BYTES + held.total * width, held.total * framework.gradient_bytes
-    else:
-        parameters = held.total * width
-        parts, others = whole_parts(plan, framework), held.total - owned
-        whole = -(-others // parts) if parts else min(others, BUCKETS * bucket_parameters(share))
-        gradients = (owned + whole) * framework.gradient_bytes + held.total * apart_bytes(framework, width)
-        optimizer = owned * adam_bytes(width)
+    sizes = (plan.zero, plan.pp, plan.vpp, plan.microbatches, held.total, owned, largest_layer(job.model) // plan.tp)
+    parameters, gradients, optimizer = map(int, held_bytes(framework, share.activation_bytes, *sizes, BUCKETS * bucket_parameters(share)))
     activations = activation_bytes(share, stage, chunks)
     peak = parameters + gradients + optimizer + activations + (0 if plan.lora_rank else weight_gradients(share, stage))
     capacity = job.cluster.accelerator.usable_bytes
     return Memory(parameters, gradients, optimizer, activations, peak, capacity is None or peak <= capacity, stage)
+
+
+def largest_layer(model: Model) -> int:
+    """Parameters of the largest layer, on all ranks together."""
+    return max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
+
+
+class HeldBytes(NamedTuple):
+    """Bytes that a rank holds throughout the step, of one plan or of each in a column."""
+
+    parameters: NDArray[np.int64]
+    gradients: NDArray[np.int64]
+    optimizer: NDArray[np.int64]
+
+
+def held_bytes(
+    framework: Framework, width: int, zero: Count, pp: Count, vpp: Count, microbatches: Count, held: Count, owned: Count, layer: Count,
+    buckets: Count,
+) -> HeldBytes:
+    """What a rank holds of one plan, or of each in a column. width: bytes of a parameter. held, owned: parameters on the rank, and of those
+    it keeps optimizer states for. layer: of the largest layer, on one rank. buckets: gradients that are reduced at a time."""
+    often, others = framework.grad_reduce, held - owned
+    sharded, piped = zero == 3, (zero == 3) & (pp > 1)  # a stage keeps its parameters whole, and its gradients until the last microbatch
+    shown = np.where(piped, held, 2 * layer)  # else the parameters of two layers are whole at a time
+    apart = (often is GradientReduction.GROUP) | (vpp == 1) | (microbatches <= pp)
+    one_by_one = (pp == 1) | (often is GradientReduction.MICROBATCH)
+    whole = np.where(one_by_one, np.minimum(others, buckets), -(-others // np.where(apart, vpp, 1)))
+    beside = np.where(piped, 0, apart_bytes(framework, width))
+    added_up = np.where(zero == 2, owned + whole, held) * framework.gradient_bytes + held * beside
+    return HeldBytes(
+        np.where(sharded, owned * FP32_BYTES + width * shown, held * width),
+        np.where(sharded & np.asarray(pp == 1), owned * FP32_BYTES + width * layer, added_up),
+        owned * np.where(sharded, adam_bytes(FP32_BYTES), adam_bytes(width)),
+    )
 
 
 def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int:

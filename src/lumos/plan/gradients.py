@@ -37,24 +37,8 @@ def gradient_reduction(plan: Plan, framework: Framework) -> GradientReduction:
         return GradientReduction.STEP
     if plan.pp == 1:
         return GradientReduction.MICROBATCH
-    if framework.grad_reduce is GradientReduction.GROUP and plan.microbatches <= group_size(plan):
-        return GradientReduction.STEP
-    return framework.grad_reduce
-
-
-def group_size(plan: Plan) -> int:
-    """How many microbatches a virtual stage runs one after the other."""
-    return plan.pp if plan.vpp > 1 else plan.microbatches
-
-
-def whole_parts(plan: Plan, framework: Framework) -> int:
-    """Into how many parts a rank's gradients fall of which one is whole at a time. 1: all of them are; 0: only `BUCKETS` buckets."""
-    if not plan.shards_gradients:
-        return 1
-    if plan.pp == 1 or framework.grad_reduce is GradientReduction.MICROBATCH:
-        return 0
-    apart = framework.grad_reduce is GradientReduction.GROUP or plan.microbatches <= group_size(plan)
-    return plan.vpp if apart else 1
+    one_group = plan.vpp == 1 or plan.microbatches <= plan.pp  # that a virtual stage runs one after the other
+    return GradientReduction.STEP if framework.grad_reduce is GradientReduction.GROUP and one_group else framework.grad_reduce
 
 
 def reducing_passes(actions: Sequence[Action], reduction: GradientReduction) -> frozenset[int]:

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos import _pipeline
-from lumos.blocks.memory import FP32_BYTES, adam_bytes, apart_bytes
+from lumos.blocks.memory import held_bytes, largest_layer
 from lumos.blocks.parameters import RankParameters, held_parameters, sharded_parameters
 from lumos.plan.plan import outer_parts
 from lumos.searching.prices import memory_columns
 from lumos.searching.space import RECOMPUTES, Ints, Plans
 from lumos.searching.structure import PipelineStructure, chunk_layers, structures
-from lumos.vocabulary import GradientReduction, Recompute, Schedule
+from lumos.vocabulary import Recompute, Schedule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,35 +56,13 @@ def _parameters(plans: Plans, structure: PipelineStructure, stage: int, dense: I
 
 def _static(plans: Plans, structure: PipelineStructure, stage: int, dense: Ints, mixture: Ints, buckets: Ints) -> Ints:
     """Bytes of the parameters, gradients and optimizer states of one rank of a stage, by plan. buckets: of `memory_columns`."""
-    problem = plans.problem
-    model, width = problem.model, problem.precision.activation_bytes
     held = _parameters(plans, structure, stage, dense, mixture)
-    zero, data = plans["zero"], plans["dp"] * plans["cp"]
+    data = plans["dp"] * plans["cp"]
     copies = np.maximum(1, np.minimum(data // plans["ep"], data))
-    owned = np.where(zero == 0, held.total, sharded_parameters(held, data, copies))
-    largest = max(model.layer_parameters(kind).total for kind in {model.is_mixture(i) for i in range(model.layers)})
-    whole = largest // plans["tp"]
-    piped = (zero == 3) & (plans["pp"] > 1)  # a stage keeps its parameters whole, and its gradients until the last microbatch
-    shown = np.where(piped, held.total, 2 * whole)
-    parameters = np.where(zero == 3, owned * FP32_BYTES + width * shown, held.total * width)
-    kept = np.where(zero == 2, owned + _whole_gradients(plans, held.total - owned, buckets), held.total)
-    added_up = kept * problem.framework.gradient_bytes + held.total * np.where(piped, 0, apart_bytes(problem.framework, width))
-    gradients = np.where((zero == 3) & ~piped, owned * FP32_BYTES + width * whole, added_up)
-    optimizer = owned * np.where(zero == 3, adam_bytes(FP32_BYTES), adam_bytes(width))
-    return np.asarray(parameters + gradients + optimizer)
-
-
-def _whole_gradients(plans: Plans, of_others: Ints, buckets: Ints) -> Ints:
-    """Of the gradients that a rank does not keep, as many as are whole at a time while it shards gradients (ZeRO 2), by plan.
-
-    of_others: the number of those gradients. buckets: that of the buckets that are reduced at a time. As `lumos.plan.gradients.whole_parts`
-    counts them.
-    """
-    often = plans.problem.framework.grad_reduce
-    vpp, pp = plans["vpp"], plans["pp"]
-    apart = (often is GradientReduction.GROUP) | (vpp == 1) | (plans.microbatches <= pp)
-    whole = -(-of_others // np.where(apart, vpp, 1))
-    return np.where((pp == 1) | (often is GradientReduction.MICROBATCH), np.minimum(of_others, buckets), whole)
+    owned = np.where(plans["zero"] == 0, held.total, sharded_parameters(held, data, copies))
+    problem, layer = plans.problem, largest_layer(plans.problem.model) // plans["tp"]
+    sizes = (plans["zero"], plans["pp"], plans["vpp"], plans.microbatches, held.total, owned, layer, buckets)
+    return np.asarray(sum(held_bytes(problem.framework, problem.precision.activation_bytes, *sizes)))
 
 
 def _activations(
