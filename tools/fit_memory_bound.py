@@ -10,7 +10,7 @@ import numpy as np
 from lumos.cost.coefficients import GENERIC
 from lumos.cost.fitting.fit import Fitted, MeasuredRows, fitted_to, held_out, summarise
 from lumos.cost.fitting.models import FEWEST_ROWS
-from lumos.cost.memory_bound_model import MEMORY_PRIOR, moved_seconds
+from lumos.cost.memory_bound_model import MemoryCoefficients, moved_seconds
 from lumos.cost.operators import operator_times
 from lumos.cost.traffic import traffic
 from lumos.trace.table import Category, Trace
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from lumos.cost.coefficients import Book, Coefficients
     from lumos.cost.estimate import Float64
 
+#: Where the fit starts, and what it is pulled towards where there are few data.
+MEMORY_PRIOR = MemoryCoefficients(2.0, 0.15, 2.5, 0.5)
 #: A row whose time is not known to within this share of itself is fitted, but does not count for the error.
 _COARSEST = 0.2
 

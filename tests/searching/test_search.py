@@ -115,7 +115,9 @@ def test_an_unknown_key_names_the_nearest():
 
 def test_sweeps_double_or_list():
     assert sweep_of("gpus=256..2048") == ("gpus", (256, 512, 1024, 2048))
-    assert sweep_of("seq=4096,6144") == ("seq", (4096, 6144))
+    assert sweep_of("seq=4096,6144") == sweep_of({"seq": (4096, 6144)}) == ("seq", (4096, 6144))
+    with pytest.raises(UsageError, match="one size with its values, not 2"):
+        sweep_of({"seq": (4096,), "gpus": (8,)})
     for wrong in ("gpus", "tp=1..4", "gpus=4..2", "seq=x"):
         with pytest.raises(UsageError):
             sweep_of(wrong)

@@ -136,7 +136,6 @@ class Node(_Table, frozen=True):
     nics: int | None = None
     nic_bytes_per_s: float | None = None  # per NIC
     host_cores: int | None = None
-    host_memory_bytes_per_s: float | None = None
     tray: int | None = None  # devices of one host, where the links join several hosts (a rack)
 
     def nic_total(self, cluster: str = "") -> float:

@@ -50,8 +50,6 @@ class MemoryCoefficients(NamedTuple):
     cache_share: float
 
 
-MEMORY_PRIOR = MemoryCoefficients(2.0, 0.15, 2.5, 0.5)
-
 #: Classes with coefficients of their own: one pass over contiguous tensors; one with broadcast or permuted operands; one that
 #: reduces many elements to few; one that reduces and then passes over the tensor again.
 POINTWISE, STRIDED, REDUCTION, NORMALISATION = TRAFFIC_CLASSES = ("pointwise", "strided", "reduction", "normalisation")

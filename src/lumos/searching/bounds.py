@@ -18,12 +18,12 @@ import numpy as np
 
 from lumos.plan.plan import outer_parts
 from lumos.searching.prices import SPLIT, Columns, Floats
-from lumos.searching.space import SCHEDULES, Plans
-from lumos.searching.structure import chunk_layers, shapes
+from lumos.searching.structure import chunk_layers, structures
 from lumos.vocabulary import Schedule
 
 if TYPE_CHECKING:
     from lumos.blocks.coefficients import StepCoefficients
+    from lumos.searching.space import Plans
 
 #: Schedules in which a stage waits for the pipeline to fill and to drain.
 FILLS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
@@ -32,8 +32,8 @@ FILLS = (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.INTERLEAVED)
 def lower_bounds(plans: Plans, columns: Columns, coefficients: StepCoefficients) -> Floats:
     """The least time that the step of each plan can take, float64[n], seconds."""
     out = np.zeros(len(plans))
-    for schedule, rows in shapes(plans):
-        out[rows] = _bound(SCHEDULES[schedule], plans.take(rows), columns.take(rows))
+    for structure, rows in structures(plans):
+        out[rows] = _bound(structure.name, plans.take(rows), columns.take(rows))
     begin = 1000 * plans.problem.framework.step_us * coefficients.step
     return np.asarray((out + begin) * 1e-9)
 

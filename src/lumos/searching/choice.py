@@ -70,8 +70,8 @@ def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, setting
 def _search(s: Settings) -> Found:
     """The plans of settings without sizes. Raises LumosError where none fits."""
     problem = switched(problem_of(s.model, s.cluster, s.gpus, s.global_batch, s.seq, s.precision, s.framework), s.switches)
-    given = {key: getattr(s, key) for key in ("recompute", "schedule", "sequence_parallel") if getattr(s, key) is not None}
-    space = space_of({**given, **({} if s.zero is None else {"zero": str(s.zero)})})
+    given = {key: getattr(s, key) for key in ("recompute", "schedule", "sequence_parallel", "zero")}
+    space = space_of({key: value for key, value in given.items() if value is not None})
     found = search_problem(problem, space, refine=_REFINED)
     if not found.best:
         least = "" if found.least_bytes is None else f"; the one that needs least takes {found.least_bytes / 1e9:.1f} GB"

@@ -26,10 +26,11 @@ _ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """A condition on a result."""
+    """A condition on a result. keys: the dotted keys that it reads."""
 
     text: str
     tree: ast.expr
+    keys: frozenset[str]
 
     def __call__(self, result: Mapping[str, Any]) -> bool:
         """Whether the condition holds. Raises UsageError for an unknown key, or values that cannot be compared."""
@@ -38,13 +39,6 @@ class Constraint:
         except (TypeError, ZeroDivisionError) as error:
             raise UsageError(f"--require {self.text!r}: {error}") from error
 
-    @property
-    def keys(self) -> set[str]:
-        """The dotted keys that the condition reads."""
-        dotted: set[str] = set()
-        _collect(self.tree, dotted)
-        return dotted
-
 
 def parse_constraint(text: str) -> Constraint:
     """Parse the expression of a condition. Raises UsageError where it is not one."""
@@ -52,12 +46,11 @@ def parse_constraint(text: str) -> Constraint:
         tree = ast.parse(text, mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise UsageError(f"--require {text!r} is not an expression; give one like 'memory.peak_bytes < 70e9'") from error
-    _check(tree, text)
-    return Constraint(text, tree)
+    return Constraint(text, tree, frozenset(_keys(tree, text)))
 
 
-def _check(node: ast.expr, text: str) -> None:
-    """Raise UsageError for anything but comparisons of keys and constants."""
+def _keys(node: ast.expr, text: str) -> set[str]:
+    """The keys of an expression. Raises UsageError for anything but comparisons of keys and constants."""
     match node:
         case ast.BoolOp(values=parts) | ast.List(elts=parts) | ast.Tuple(elts=parts):
             inner = parts
@@ -70,12 +63,10 @@ def _check(node: ast.expr, text: str) -> None:
         case ast.Constant(value=bool() | int() | float() | str()):
             inner = []
         case ast.Name() | ast.Attribute():
-            _key(node, text)
-            inner = []
+            return {_key(node, text)}
         case _:
             raise UsageError(f"--require {text!r}: {ast.unparse(node)!r} is not allowed; compare result keys with numbers or strings")
-    for part in inner:
-        _check(part, text)
+    return {key for part in inner for key in _keys(part, text)}
 
 
 def _key(node: ast.expr, text: str) -> str:
@@ -84,14 +75,6 @@ def _key(node: ast.expr, text: str) -> str:
     if isinstance(node, ast.Attribute):
         return f"{_key(node.value, text)}.{node.attr}"
     raise UsageError(f"--require {text!r}: {ast.unparse(node)!r} is not a key")
-
-
-def _collect(node: ast.AST, dotted: set[str]) -> None:
-    if isinstance(node, (ast.Name, ast.Attribute)):
-        dotted.add(_key(node, ""))
-        return
-    for child in ast.iter_child_nodes(node):
-        _collect(child, dotted)
 
 
 def _value(node: ast.expr, result: Mapping[str, Any], text: str) -> Any:

@@ -68,7 +68,7 @@ def search(
         check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
     conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
     given = cast("dict[str, object]", dict(words))
-    space = space_of({key: _text(given[key]) for key in SpaceWords.__optional_keys__ & given.keys()})
+    space = space_of({key: given[key] for key in SpaceWords.__optional_keys__ & given.keys()})
     problem = _problem(job, words)
     if words.get("proved", False):
         space = proved_only(space, problem.schedules)
@@ -78,7 +78,7 @@ def search(
     tokens, price = (as_number(words[word], word) if word in words else None for word in ("tokens", "price"))
     if (tokens is not None and tokens <= 0) or (price is not None and price < 0):
         raise UsageError(f"tokens ({tokens}) must be above 0, and price ({price}) at least 0")
-    key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep if isinstance(sweep, str) else _sweep_text(sweep))
+    key, values = ("gpus", (problem.gpus,)) if sweep is None else sweep_of(sweep)
 
     with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
 
@@ -129,19 +129,6 @@ def _problem(job: Source | None, words: SearchWords) -> Problem:
 
 def _listed(value: object) -> Sequence[str]:
     return (str(value),) if isinstance(value, (str, int)) else tuple(map(str, cast("Iterable[object]", value)))
-
-
-def _text(value: object) -> object:
-    """Values as they are written on the command line: separated by commas, or the first and the last of a range."""
-    if isinstance(value, range) and value and value.step == 1:
-        return f"{value[0]}..{value[-1]}"
-    return value if isinstance(value, bool) else ",".join(_listed(value))
-
-
-def _sweep_text(sweep: Mapping[str, Sequence[int]]) -> str:
-    if len(sweep) != 1:
-        raise UsageError(f"search: sweep takes one size with its values, not {len(sweep)}")
-    return "".join(f"{key}={','.join(map(str, values))}" for key, values in sweep.items())
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

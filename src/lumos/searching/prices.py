@@ -7,7 +7,7 @@ are those of collapsed blocks, in ns.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,23 +20,20 @@ from lumos.blocks.parameters import bucket_layers, bucket_parameters, layer_para
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, Contention, RankStream, Work
 from lumos.plan.gradients import BUCKETS
-from lumos.plan.plan import Plan, layer_count, layers_of_chunks
+from lumos.plan.plan import layer_count, layers_of_chunks
 from lumos.searching.space import SCHEDULES, Plans
 from lumos.vocabulary import Recompute, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from lumos.blocks.price import Pricer
 
 Floats = NDArray[np.float64]
 _Ints = NDArray[np.int64]
 
-DENSE, MIXTURE = 0, 1
 #: Schedules that split backward passes.
 SPLIT = (Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)
-#: The kinds of stages that may differ: the first, those in the middle, the last.
-FIRST, MIDDLE, LAST = 0, 1, 2
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -105,44 +102,34 @@ class Prices:
         both_ways = (dualpipe & (plans.problem.model.experts is not None)).astype(
             np.int64
         )  # exchanges of experts run at the same time as compute
-        layer = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
-        outer = _keys(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
+        layer = _representatives(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"), many, both_ways)
+        outer = _representatives(plans, ("tp", "cp", "micro_batch", "sequence_parallel"), many)
         parts = plans["pp"] * plans["vpp"]
-        exchange = _keys(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
-        end_of_step = _keys(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
-        transfer = _keys(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
+        exchange = _representatives(plans, ("tp", "cp", "ep", "dp"), sharded, parts)
+        end_of_step = _representatives(plans, ("tp", "cp", "ep", "dp", "pp", "vpp", "schedule"), sharded)
+        transfer = _representatives(plans, ("tp", "cp", "pp", "micro_batch", "sequence_parallel"))
         by_name: dict[str, Floats] = {}
         split = bool(np.any(np.isin(plans["schedule"], [SCHEDULES.index(name) for name in SPLIT])))
-        by_name |= self._spread(plans, layer, lambda s: _layer_blocks(s, split), _layer_values)
-        by_name |= self._spread(plans, outer, _outer_blocks, _outer_values)
-        by_name |= self._spread(plans, transfer, _transfer_blocks, _transfer_values)
-        by_name |= self._spread(plans, exchange, _exchange_blocks, _exchange_values)
-        by_name |= self._spread(plans, end_of_step, _tail_blocks, _tail_values)
+        by_name |= self._spread(layer, lambda s: _layer_blocks(s, split), _layer_values)
+        by_name |= self._spread(outer, _outer_blocks, _outer_values)
+        by_name |= self._spread(transfer, _transfer_blocks, _transfer_values)
+        by_name |= self._spread(exchange, _exchange_blocks, _exchange_values)
+        by_name |= self._spread(end_of_step, _tail_blocks, _tail_values)
         most = self._pricer.coefficients.contention * np.hstack([by_name["backward"], by_name["forward"]])
         by_name["slowdown"] = np.minimum(by_name["slowdown"], most)
         return Columns(**by_name)
 
     def _spread(
         self,
-        plans: Plans,
-        keys: tuple[_Ints, _Ints],
+        representatives: _Representatives,
         build: Callable[[Share], list[Block]],
         values: Callable[[Share, list[_Lengths]], dict[str, float | Sequence[float]]],
     ) -> dict[str, Floats]:
-        """Columns of all plans from the blocks of their representatives. keys: of `_keys`."""
-        rows, inverse = keys
-        problem = plans.problem
-        node = problem.cluster.node.devices
-        shares = [Share(problem.model, plans.plan(row), problem.framework, node) for row in rows.tolist()]
-        built = [build(share) for share in shares]
-        times = self._times([block for blocks in built for block in blocks])
-        table: dict[str, list[float | Sequence[float]]] = {}
-        at = 0
-        for share, blocks in zip(shares, built, strict=True):
-            for name, value in values(share, times[at : at + len(blocks)]).items():
-                table.setdefault(name, []).append(value)
-            at += len(blocks)
-        return {name: np.array(column, float)[inverse] for name, column in table.items()}
+        """Columns of all plans from the blocks of their representatives."""
+        built = [build(share) for share in representatives.shares]
+        times = iter(self._times([block for blocks in built for block in blocks]))
+        of_each = [values(share, [next(times) for _ in blocks]) for share, blocks in zip(representatives.shares, built, strict=True)]
+        return {name: column.astype(float) for name, column in representatives.columns(of_each).items()}
 
     def _times(self, blocks: Sequence[Block]) -> list[_Lengths]:
         """The times of every block; equal blocks are priced once."""
@@ -158,15 +145,28 @@ class Prices:
         return out
 
 
-def _keys(plans: Plans, names: tuple[str, ...], *more: _Ints) -> tuple[_Ints, _Ints]:
-    """The representatives of the plans with equal values in the named columns, as rows, and for every plan the index of its own."""
+class _Representatives(NamedTuple):
+    """One plan of all those with equal sizes, for each such set. inverse: for every plan the index of its own."""
+
+    shares: list[Share]
+    inverse: _Ints
+
+    def columns(self, values: Sequence[Mapping[str, float | Sequence[float]]]) -> dict[str, NDArray[Any]]:
+        """Columns of all plans from the values of their representatives."""
+        names = values[0] if values else ()
+        return {name: np.array([each[name] for each in values])[self.inverse] for name in names}
+
+
+def _representatives(plans: Plans, names: tuple[str, ...], *more: _Ints) -> _Representatives:
+    """Those of the plans with equal values in the named columns and in `more`."""
     table = np.stack([*(plans[name] for name in names), *more], axis=1)
     combination = np.zeros(len(table), np.int64)
     for column in table.T:
         _, value_index = np.unique(column, return_inverse=True)
         combination = combination * (int(value_index.max(initial=0)) + 1) + value_index
     _, rows, inverse = np.unique(combination, return_index=True, return_inverse=True)
-    return rows, inverse
+    problem, node = plans.problem, plans.problem.cluster.node.devices
+    return _Representatives([Share(problem.model, plans.plan(row), problem.framework, node) for row in rows.tolist()], inverse)
 
 
 # ---------------------------------------------------------------- layers
@@ -274,17 +274,11 @@ def _exchange_values(share: Share, v: list[_Lengths]) -> dict[str, float | Seque
 # ---------------------------------------------------------------- the end of the step
 
 
-def stage_of(kind: int, plan: Plan) -> int:
-    """The stage that represents the first, the middle ones or the last."""
-    return (0, min(1, plan.pp - 1), plan.pp - 1)[kind]
-
-
 def _tail_blocks(share: Share) -> list[Block]:
     f, plan, model = share.framework, share.plan, share.model
     chunks = layers_of_chunks(plan, model)
     blocks = []
-    for kind in (FIRST, MIDDLE, LAST):
-        stage = stage_of(kind, plan)
+    for stage in (0, min(1, plan.pp - 1), plan.pp - 1):  # the first, one for those in the middle, the last
         held = stage_parameters(share, stage, chunks)
         blocks.append(outer_layers.optimizer(share, held, layer_count(chunks[stage])))
         width = f.reduce_bytes
@@ -313,18 +307,17 @@ def memory_columns(plans: Plans) -> dict[str, _Ints]:
     """Bytes of one microbatch, by plan. `layer`: activations of a layer, by (dense, mixture). `input`: the part of them that full
     recomputation saves. `logits`. `weights`: weight gradients that are being exchanged, by (not the last stage, the last). `buckets`: the
     number of gradients in the buckets that are reduced at a time."""
-    rows, inverse = _keys(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"))
-    problem = plans.problem
-    node = problem.cluster.node.devices
-    table: dict[str, list[object]] = {"layer": [], "input": [], "logits": [], "weights": []}
-    for row in rows.tolist():
-        plan = plans.plan(row)
-        share = Share(problem.model, plan, problem.framework, node)
-        table["layer"].append([layer_activations(share, mixture) for mixture in _kinds(share)])
-        table["input"].append(share.activation_bytes * share.residual_tokens * problem.model.hidden)
-        table["logits"].append(logits_bytes(share))
-        table["weights"].append([weight_gradients(share, -1), weight_gradients(share, plan.pp - 1)])
-    columns = {name: np.array(column, np.int64)[inverse] for name, column in table.items()}
-    rows, inverse = _keys(plans, ("tp", "ep"), plans["pp"] * plans["vpp"])
-    shares = [Share(problem.model, plans.plan(row), problem.framework, node) for row in rows.tolist()]
-    return columns | {"buckets": np.array([BUCKETS * bucket_parameters(share) for share in shares], np.int64)[inverse]}
+    layers = _representatives(plans, ("tp", "cp", "ep", "micro_batch", "sequence_parallel", "recompute"))
+    parts = _representatives(plans, ("tp", "ep"), plans["pp"] * plans["vpp"])
+    columns = layers.columns(
+        [
+            {
+                "layer": [layer_activations(s, mixture) for mixture in _kinds(s)],
+                "input": s.activation_bytes * s.residual_tokens * s.model.hidden,
+                "logits": logits_bytes(s),
+                "weights": [weight_gradients(s, -1), weight_gradients(s, s.plan.pp - 1)],
+            }
+            for s in layers.shares
+        ]
+    )
+    return columns | parts.columns([{"buckets": BUCKETS * bucket_parameters(s)} for s in parts.shares])

@@ -237,12 +237,8 @@ def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]
     early = [c for c in require if c.keys <= {*PLAN_COLUMNS, "memory.peak_bytes"}]
     if not early:
         return rows
-    return np.array([row for row in rows.tolist() if all(c(early_keys(plans, row, int(peak[row]))) for c in early)], np.int64)
-
-
-def early_keys(plans: Plans, row: int, peak: int) -> dict[str, Any]:
-    """The keys of a plan that are known before it is timed."""
-    return {**plan_keys(plans.plan(row)), "memory": {"peak_bytes": peak}}
+    known = ((row, {**plan_keys(plans.plan(row)), "memory": {"peak_bytes": int(peak[row])}}) for row in rows.tolist())
+    return np.array([row for row, keys in known if all(c(keys) for c in early)], np.int64)
 
 
 class _Full:

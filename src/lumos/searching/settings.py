@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -59,38 +60,47 @@ def switched(problem: Problem, switches: Mapping[str, str]) -> Problem:
     return replace(problem, framework=with_switches(problem.framework, switches), stated=(*problem.stated, *switches))
 
 
-def sweep_of(text: str) -> tuple[str, tuple[int, ...]]:
-    """Parse KEY=A..B (doubling) or KEY=A,B,C into the key and its values. Raises UsageError where it is malformed."""
-    key, sign, values = text.partition("=")
+def sweep_of(sweep: str | Mapping[str, Sequence[int]]) -> tuple[str, tuple[int, ...]]:
+    """The key and the values of {KEY: values}, KEY=A..B (doubling) or KEY=A,B,C. Raises UsageError where it is malformed."""
+    if not isinstance(sweep, str):
+        if len(sweep) != 1:
+            raise UsageError(f"search: sweep takes one size with its values, not {len(sweep)}")
+        ((key, listed),) = sweep.items()
+        return _swept(key, sweep), tuple(_size(key, value) for value in listed)
+    key, sign, values = sweep.partition("=")
     key = key.strip().replace("-", "_")
     if not sign:
-        raise UsageError(f"--sweep {text!r} is not KEY=FROM..TO or KEY=V,V")
-    if key not in SWEPT:
-        raise UsageError(f"--sweep {text!r}: {key!r} cannot be swept; valid: {', '.join(SWEPT)}")
+        raise UsageError(f"--sweep {sweep!r} is not KEY=FROM..TO or KEY=V,V")
     first, dots, last = values.partition("..")
     if not dots:
-        return key, tuple(_size(key, word) for word in values.split(","))
-    low, high = _size(key, first), _size(key, last)
+        return _swept(key, sweep), tuple(_size(key, word) for word in values.split(","))
+    low, high = _size(_swept(key, sweep), first), _size(key, last)
     if low > high:
-        raise UsageError(f"--sweep {text!r}: {low} is more than {high}")
+        raise UsageError(f"--sweep {sweep!r}: {low} is more than {high}")
     return key, tuple(low * 2**i for i in range((high // low).bit_length()))
 
 
+def _swept(key: str, sweep: object) -> str:
+    if key not in SWEPT:
+        raise UsageError(f"--sweep {sweep!r}: {key!r} cannot be swept; valid: {', '.join(SWEPT)}")
+    return key
+
+
 def space_of(options: Mapping[str, object]) -> Space:
-    """The space of comma-separated values or ranges FROM..TO. A choice without an option may take any value."""
-    values: dict[str, tuple[object, ...] | range] = {}
-    for key in _SIZES:
-        text = options.get(key)
-        if isinstance(text, str):
-            values[key] = _sizes(key, text)
-    for key in ("recompute", "schedule"):
-        text = options.get(key)
-        if isinstance(text, str):
-            values[key] = tuple(word.strip() for word in text.split(","))
+    """The space of values: one, several, a range, or text as the command line has it (separated by commas, FROM..TO). A choice without
+    an option may take any value."""
+    values: dict[str, tuple[object, ...] | range] = {key: _sizes(key, options[key]) for key in _SIZES if key in options}
+    values |= {key: tuple(word.strip() for word in _words(options[key])) for key in ("recompute", "schedule") if key in options}
     sequence = options.get("sequence_parallel")
     if isinstance(sequence, bool):
         values["sequence_parallel"] = (sequence,)
     return Space(**values)  # type: ignore[arg-type]
+
+
+def _words(value: object) -> Sequence[str]:
+    if isinstance(value, str):
+        return value.split(",")
+    return [str(each) for each in value] if isinstance(value, Iterable) else [str(value)]
 
 
 def proved_only(space: Space, schedules: Sequence[Schedule]) -> Space:
@@ -103,17 +113,18 @@ def proved_only(space: Space, schedules: Sequence[Schedule]) -> Space:
     return replace(space, schedule=proved)
 
 
-def _sizes(key: str, text: str) -> tuple[int, ...] | range:
-    low, dots, high = text.partition("..")
+def _sizes(key: str, value: object) -> tuple[int, ...] | range:
+    text = f"{value[0]}..{value[-1]}" if isinstance(value, range) and value and value.step == 1 else value
+    low, dots, high = text.partition("..") if isinstance(text, str) else ("", "", "")
     if not dots:
-        return tuple(_size(key, word) for word in text.split(","))
+        return tuple(_size(key, word) for word in _words(value))
     values = range(_size(key, low), _size(key, high) + 1)
     if not values:
         raise UsageError(f"--{key.replace('_', '-')} {text}: {low} is more than {high}")
     return values
 
 
-def _size(key: str, word: str) -> int:
+def _size(key: str, word: int | str) -> int:
     try:
         value = int(word)
     except ValueError:

@@ -68,15 +68,6 @@ def structures(plans: Plans) -> Iterator[tuple[PipelineStructure, Ints]]:
         yield structure, np.array(rows, np.int64)
 
 
-def shapes(plans: Plans) -> Iterator[tuple[int, Ints]]:
-    """Every combination of schedule, stages and virtual stages: the schedule, and the rows of its plans."""
-    names, stages, chunks = plans["schedule"], plans["pp"], plans["vpp"]
-    code = (names * 100_000 + stages) * 1000 + chunks
-    for value in np.unique(code).tolist():
-        rows = np.flatnonzero(code == value)
-        yield int(names[rows[0]]), rows
-
-
 def chunk_layers(plans: Plans, row: int) -> tuple[Ints, Ints]:
     """Dense and mixture layers of every chunk: int[stages, chunks] each."""
     model = plans.problem.model

@@ -17,6 +17,7 @@ from lumos.blocks.block import Block, collapse
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.share import Share
 from lumos.blocks.work import Collective, RankStream
+from lumos.intervals import Union, either, union, within
 from lumos.prediction.predict import Prediction, work_class
 from lumos.vocabulary import Recompute
 
@@ -108,50 +109,22 @@ def _repeated_ops(block: Block, p: Prediction) -> int:
 
 def _between(p: Prediction) -> Counter[str]:
     """Idle time of the compute streams by part, summed over the stages, ns."""
-    timeline, graph = p.timeline, p.timeline.graph
-    begin, end = int(timeline.start.min()), int(timeline.end.max())
-    streams = {(q.rank, q.stream - 1): i for i, q in enumerate(graph.processors) if q.is_stream}
+    begin, end = int(p.timeline.start.min()), int(p.timeline.end.max())
+    streams = {(q.rank, q.stream - 1): i for i, q in enumerate(p.timeline.graph.processors) if q.is_stream}
     out = Counter[str]()
     for stage in range(len(p.layout.stages)):
-        spans = _spans(p, streams.get((stage, int(RankStream.COMPUTE))))
-        if not len(spans):
-            out[FILL] += end - begin
-            continue
-        idle = _gaps(spans, begin, end)
-        data = [_spans(p, streams.get((stage, int(lane)))) for lane in (RankStream.DATA, RankStream.GATHER)]
-        communicating = np.concatenate(data)
-        out[DATA] += sum(_overlap(gap, communicating) for gap in idle)
-        for gap in idle:
-            outer = gap[0] == begin or gap[1] == end or gap[1] == spans[0, 0]
-            out[FILL if outer else WAITING] += gap[1] - gap[0] - _overlap(gap, communicating)
+        busy = _busy(p, streams.get((stage, int(RankStream.COMPUTE))))
+        communicating = either(*(_busy(p, streams.get((stage, int(lane)))) for lane in (RankStream.DATA, RankStream.GATHER)))
+        idle_from, idle_until = np.append(begin, busy.end), np.append(busy.start, end)
+        data = within(communicating, idle_from, idle_until)
+        first, *others = (idle_until - idle_from - data).tolist()
+        out[DATA] += int(data.sum())
+        out[FILL] += first + sum(others[-1:])
+        out[WAITING] += sum(others[:-1])
     return out
 
 
-def _spans(p: Prediction, processor: int | None) -> np.ndarray:
-    """Start and end of the tasks of a processor, in order: int64[n, 2]."""
-    if processor is None:
-        return np.zeros((0, 2), np.int64)
-    t = p.timeline
-    which = np.flatnonzero(t.graph.processor == processor)
-    spans = np.stack([t.start[which], t.end[which]], axis=1)
-    return np.asarray(spans[np.argsort(spans[:, 0], kind="stable")])
-
-
-def _gaps(spans: np.ndarray, begin: int, end: int) -> list[tuple[int, int]]:
-    starts = [*spans[:, 0].tolist(), end]
-    ends = [begin, *np.maximum.accumulate(spans[:, 1]).tolist()]
-    return [(a, b) for a, b in zip(ends, starts, strict=True) if b > a]
-
-
-def _overlap(gap: tuple[int, int], spans: np.ndarray) -> int:
-    """How much of the gap the spans cover, ns. Time that several spans cover is counted once."""
-    if not len(spans):
-        return 0
-    inside = spans[(spans[:, 1] > gap[0]) & (spans[:, 0] < gap[1])]
-    covered, edge = 0, gap[0]
-    for start, stop in sorted(map(tuple, inside.tolist())):
-        low, high = max(start, edge), min(stop, gap[1])
-        if high > low:
-            covered += high - low
-            edge = high
-    return covered
+def _busy(p: Prediction, processor: int | None) -> Union:
+    """When a processor runs tasks."""
+    which = p.timeline.graph.processor == (-1 if processor is None else processor)
+    return union(p.timeline.start[which], p.timeline.end[which])
