@@ -32,6 +32,7 @@ from lumos.vocabulary import Precision
         ("PyTorch FSDP", 2024, "fsdp2"),
         ("torchtitan compiled", None, "fsdp2-compiled"),
         ("NeMo 22.09", None, "megatron-2021"),
+        ("NeMo AutoModel", 2025, "fsdp2"),
         ("Megatron-LM of 2021", None, "megatron-2021"),
     ],
 )
@@ -85,11 +86,6 @@ def test_a_release_overlaps_the_exchanges_of_experts_in_8_bit_only():
     assert of(Precision.FP8) == replace(of(Precision.FP4), ep_overlap=True)
     assert not of(None).ep_overlap
     assert not choose("Megatron Bridge", 2025, "26.04 NeMo Container", Told(precision=Precision.FP8)).framework.ep_overlap
-
-
-def test_gradients_are_reduced_in_16_bit_by_nemo_and_in_32_by_what_only_borrows_its_kernels():
-    assert {framework_profile(name).reduce_bytes for name in ("nemo", "megatron-bridge")} == {2}
-    assert {framework_profile(name).reduce_bytes for name in ("megatron-core", "hai-llm")} == {4}
 
 
 def test_remarks_name_a_framework_that_the_column_does_not():
