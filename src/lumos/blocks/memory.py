@@ -148,62 +148,41 @@ def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int
 
 def layer_activations(share: Share, mixture: bool) -> int:
     """Bytes that the backward pass of one layer needs from the forward pass of one microbatch."""
-    if share.plan.recompute is Recompute.SELECTIVE and share.framework.selective is Selective.LIGHT:
-        return _light_activations(share, mixture)
-    model, plan, width = share.model, share.plan, share.activation_bytes
+    model, plan, width, framework = share.model, share.plan, share.activation_bytes, share.framework
+    selective = framework.selective if plan.recompute is Recompute.SELECTIVE else None
+    light = selective is Selective.LIGHT  # norms, up-projections of latent attention and activations are computed again
+    in_8_bit = light and framework.fp8_kept
     tokens, residual_tokens, hidden = share.tokens, share.residual_tokens, model.hidden
-    mask = 1 if share.framework.dropout else 0
+    mask = 1 if framework.dropout else 0
     residual = 2 * residual_tokens * hidden * (width + mask)  # inputs of the two norms, dropout masks
-    kept = tokens if share.framework.dtensor else residual_tokens  # others than DTensor gather their slices of the sequence again
-    inputs = 2 * kept * hidden * width  # outputs of the two norms
+    kept = tokens if framework.dtensor else residual_tokens  # others than DTensor gather their slices of the sequence again
+    inputs = 0 if light else 2 * kept * hidden * width  # outputs of the two norms
     if model.latent is not None:
         m = model.latent
-        qkv = (
-            residual_tokens * (m.query_rank + m.kv_rank + m.rope) * 2 * width
-            + tokens * share.heads * (2 * (m.nope + m.rope) + m.value) * width
-        )
+        up = 0 if light else tokens * share.heads * (2 * (m.nope + m.rope) + m.value) * width
+        qkv = residual_tokens * (m.query_rank + m.kv_rank + m.rope) * 2 * width + up
         core = tokens * share.heads * m.value * width
     else:
         qkv = tokens * (share.heads + 2 * share.kv_heads) * model.head_dim * width
         core = tokens * share.heads * model.head_dim * width
     scores = 0
-    if share.framework.attention is AttentionKernel.UNFUSED:
-        scores = plan.micro_batch * share.heads * plan.seq_len**2 * (2 * width + 1) if plan.recompute is not Recompute.SELECTIVE else 0
+    if framework.attention is AttentionKernel.UNFUSED:
+        scores = 0 if selective else plan.micro_batch * share.heads * plan.seq_len**2 * (2 * width + 1)
     else:
         core += FP32_BYTES * tokens * share.heads  # log-sum-exp
+    widths = (2 if model.gated else 1) + (0 if light else 1)  # before an activation, and after it
+    stored = 1 if in_8_bit and share.dtype.quantised else width  # bytes of what a multiplication needs
     if mixture and model.experts is not None:
         e = model.experts
         rows = residual_tokens * e.per_token
-        mlp = rows * (hidden * 2 + e.ffn * (3 if model.gated else 2)) * width + residual_tokens * e.count * FP32_BYTES * 2
-        mlp += tokens * (e.shared_ffn // plan.tp) * (3 if model.gated else 2) * width
+        results = 0 if in_8_bit else rows * hidden * width
+        mlp = rows * (hidden + e.ffn * widths) * stored + results + residual_tokens * e.count * FP32_BYTES * 2
+        mlp += tokens * (e.shared_ffn // plan.tp) * widths * stored
     else:
-        mlp = tokens * share.ffn * (3 if model.gated else 2) * width
-    if plan.recompute is Recompute.SELECTIVE and share.framework.selective is Selective.ALTERNATE:
-        # attention and every second multiplication are kept; what lies between is computed again
-        return residual // 2 + qkv + core + mlp // (3 if model.gated else 2)
+        mlp = tokens * share.ffn * widths * stored
+    if selective is Selective.ALTERNATE:  # attention and every second multiplication are kept; what lies between is computed again
+        return residual // 2 + qkv + core + mlp // widths
     return residual + inputs + qkv + core + scores + mlp
-
-
-def _light_activations(share: Share, mixture: bool) -> int:
-    """The same where norms, up-projections of latent attention and activations are computed again (`Selective.LIGHT`)."""
-    model, width, m, e = share.model, share.activation_bytes, share.model.latent, share.model.experts
-    kept = 1 if share.framework.fp8_kept and share.dtype.quantised else width  # of a multiplication's input
-    tokens, residual_tokens, hidden = share.tokens, share.residual_tokens, model.hidden
-    residual = 2 * residual_tokens * hidden * width  # inputs of the two norms, whose outputs are computed again
-    if m is not None:
-        attention = residual_tokens * (m.query_rank + m.kv_rank + m.rope) * 2 * width + tokens * share.heads * m.value * width
-    else:
-        attention = tokens * (2 * share.heads + 2 * share.kv_heads) * model.head_dim * width
-    attention += FP32_BYTES * tokens * share.heads  # log-sum-exp
-    wide = 2 if model.gated else 1  # widths before an activation
-    if mixture and e is not None:
-        rows = residual_tokens * e.per_token
-        results = 0 if share.framework.fp8_kept else rows * hidden * width
-        mlp = rows * (hidden + e.ffn * wide) * kept + results + residual_tokens * e.count * FP32_BYTES * 2
-        mlp += tokens * (e.shared_ffn // share.plan.tp) * wide * kept
-    else:
-        mlp = tokens * share.ffn * wide * kept
-    return residual + attention + mlp
 
 
 def weight_gradients(share: Share, stage: int) -> int:

@@ -48,6 +48,7 @@ class Assembled:
     high: Int64
     work: tuple[Work | None, ...]  # of each entry of the pool (None: host work, or a whole block)
     entry: Int64  # of each task: its entry in the pool
+    items: tuple[Item, ...]  # of each task: the item that it is part of
     inside: Int64  # [n, 2]: exposed and overlapped communication inside the task of a whole block, ns; 0 in fine form
 
 
@@ -196,9 +197,9 @@ def _graph_of(stages: Sequence[Sequence[Item]], templates: dict[tuple[int, int],
         collectives=_collectives(pool, source, stage_of, rendezvous),
         diagnostics=tuple(pricer.diagnostics),
     )
-    return Assembled(
-        graph, np.ascontiguousarray(times[:, 1]), np.ascontiguousarray(times[:, 2]), tuple(pool.work), source, pool.inside[source]
-    )
+    items = tuple(item for stage in stages for item in stage for _ in templates[item.block, item.repeat].tasks)
+    low, high = (np.ascontiguousarray(times[:, column]) for column in (1, 2))
+    return Assembled(graph, low, high, tuple(pool.work), source, items, pool.inside[source])
 
 
 class _Pool:

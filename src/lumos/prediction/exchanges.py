@@ -6,11 +6,11 @@ that a pass completes are reduced while the layers after it run. What runs at th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lumos.blocks import outer_layers
-from lumos.blocks.block import Block, Builder, Op
+from lumos.blocks.block import Block, Op
 from lumos.blocks.parameters import RankParameters, bucket_layers, layer_parameters
 from lumos.blocks.work import Collective, Contention, RankStream
 from lumos.plan.gradients import BUCKETS, gradient_reduction
@@ -175,13 +175,8 @@ def _with_contention(block: Block, exchanges: tuple[Block, ...]) -> Block:
     lost = [Contention(op.work, beside=beside) for other in exchanges for op in other.ops if isinstance(op.work, Collective)]
     if not lost:
         return block
-    b = Builder(block.name, CONTENTION_LAUNCH)
+    ops, waits = [*block.ops], block.last_ops
     for work in lost:
-        b.add("contention", work)
-    ops = (*block.ops, *_renumbered(b.build(), len(block.ops), block.last_ops))
-    return Block(block.name, ops, (len(ops) - 1,), block.before)
-
-
-def _renumbered(block: Block, base: int, waits: tuple[int, ...] = ()) -> tuple[Op, ...]:
-    """The block's ops, renumbered to follow `base` others. Those that wait for no op wait for `waits`."""
-    return tuple(replace(op, after=tuple(a + base for a in op.after) if op.after else waits) for op in block.ops)
+        ops.append(Op("contention", RankStream.COMPUTE, work, CONTENTION_LAUNCH, waits))
+        waits = (len(ops) - 1,)
+    return Block(block.name, tuple(ops), waits, block.before)

@@ -29,7 +29,7 @@ from lumos.vocabulary import Basis, GradientReduction, Schedule
 if TYPE_CHECKING:
 
     from lumos.plan.job import PlannedJob
-    from lumos.prediction.layout import Layout
+    from lumos.prediction.layout import Item, Layout
     from lumos.simulation.timeline import Timeline
 
 #: A step with more tasks is simulated in coarse form, which gives nearly the same answer much sooner.
@@ -57,6 +57,7 @@ class Prediction(Shown):
     diagnostics: tuple[Diagnostic, ...]
     unknowns: tuple[Open, ...]  # what the configuration leaves open, the most consequential first
     works: tuple[Work | None, ...]  # the work of each task; None for host work
+    items: tuple[Item, ...]  # of each task: the item of the layout, or one of its repetitions, that it is part of
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos predict --json`."""
@@ -151,6 +152,7 @@ def predict_job(job: PlannedJob, pricer: Pricer | None = None, coarse: bool | No
         diagnostics=tuple(dict.fromkeys(notes)),
         unknowns=tuple(unknowns),
         works=tuple(assembled.work[i] for i in assembled.entry.tolist()),
+        items=assembled.items,
     )
 
 
