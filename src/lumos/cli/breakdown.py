@@ -39,6 +39,7 @@ def command(
     from lumos.analyze.tables import tabulate
     from lumos.analyze.trust import trust
     from lumos.graph.build import build
+    from lumos.reports.text.breakdown import Breakdown, print_breakdown
     from lumos.simulation import measured, simulate
 
     job = read_job(*paths, **how)
@@ -47,34 +48,22 @@ def command(
     everything = members(graph)
     membership = everything if step is None else everything.only(step)
     times = step_times(timeline, membership)
-    headline, findings = times.headline, (*graph.diagnostics, *times.findings())
     steps = tuple(each for each in breakdown(timeline, membership, job) if step is None or each.counts)
-    parts = mean_parts(steps)
-    rows = tabulate(timeline, membership, by, job)
-    achieved = achieved_flops(timeline, membership, job)
-    spread = variability(timeline, membership)
-    grounds = trust(graph, None if of == "measured" else timeline, everything)
+    answer = Breakdown(
+        *times.headline,
+        mean_parts(steps),
+        len(graph.ranks),
+        of,
+        steps,
+        by,
+        tabulate(timeline, membership, by, job),
+        queue_lengths(timeline, membership),
+        achieved_flops(timeline, membership, job),
+        variability(timeline, membership),
+        trust(graph, None if of == "measured" else timeline, everything),
+        (*graph.diagnostics, *times.findings()),
+    )
     if json:
-        answer = {
-            "step_time_ns": headline.step_time_ns,
-            "latency_ns": headline.latency_ns,
-            "basis": headline.basis,
-            "median_ns": headline.median_ns,
-            "steps_counted": headline.steps,
-            "parts": parts,
-            "ranks": len(graph.ranks),
-            "of": of,
-            "steps": steps,
-            "by": by,
-            "rows": rows,
-            "queue": queue_lengths(timeline, membership),
-            "achieved_flops": achieved,
-            "variability": spread,
-            "trust": grounds,
-            "diagnostics": findings,
-        }
         write_json(answer)
-        return
-    from lumos.reports.text.breakdown import print_breakdown
-
-    print_breakdown(console(), of, headline, parts, steps, by, rows, achieved, spread, grounds, findings)
+    else:
+        print_breakdown(console(), answer)

@@ -39,11 +39,11 @@ def command(
 
     if found.classes:
         columns = ("model", "class", "operators", "shapes", "time ms", "measured / modelled", "80 % within")
-        table(console(), columns, [_of_class(each) for each in found.classes], left=(0, 1), most=len(found.classes))
+        table(console(), columns, [_of_class(each) for each in found.classes], most=len(found.classes))
     else:
         columns = ("model", "accelerator", "set", "rows", "numbers", "median error", "p90 error")
         rows = [_of_set(each) for each in found.sets]
-        table(console(), columns, rows, left=(0, 1, 2), most=len(rows))
+        table(console(), columns, rows, most=len(rows))
     for note in found.diagnostics:
         console().print(f"note: {note.message}", markup=False)
 

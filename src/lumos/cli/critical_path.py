@@ -69,9 +69,9 @@ def command(
         }
         write_json(answer)
         return
-    from lumos.reports.text.critical_path import print_critical_paths
+    from lumos.reports.text.critical_path import Shown, print_critical_paths
 
-    print_critical_paths(console(), of, graph, headline, chosen, class_slack, grounds, findings)
+    print_critical_paths(console(), Shown(of, graph, headline, chosen, class_slack, grounds, findings))
 
 
 def _plain(path: CriticalPath, graph: Graph) -> dict[str, Any]:

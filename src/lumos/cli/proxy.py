@@ -120,7 +120,7 @@ def _print_run(result: dict[str, Any]) -> None:
         for row in result["not_real"]
     ]
     if rows:
-        table(out, ("not run for real", "outcome", "count", "why"), rows, left=(0, 1, 3), whole=True)
+        table(out, ("not run for real", "outcome", "count", "why"), rows, whole=True)
 
 
 def _print_usage(result: dict[str, Any]) -> None:

@@ -89,7 +89,7 @@ def test_rows_are_lists_where_the_console_is_too_narrow_for_a_table():
         ("0", "ProfilerStep#10 *", "213.3 ms", "72.2 %", ""),
         ("1", "a name that is longer than the whole console", "9 ms", "1 %", "2 %"),
     ]
-    table(Console(file=out, width=40), columns, rows, left=(1,))
+    table(Console(file=out, width=40), columns, rows)
     assert out.getvalue().splitlines() == [
         "  rank 0  step ProfilerStep#10 *",
         "    time 213.3 ms  compute 72.2 %",
@@ -103,7 +103,7 @@ def test_rows_are_lists_where_the_console_is_too_narrow_for_a_table():
 def test_no_width_cuts_a_number(width):
     out = io.StringIO()
     numbers = ["1,234,567.8 ms", "98.76 %", "12,345", "1.234e+05"]
-    table(Console(file=out, width=width), ("rank", "name", "a", "b", "c", "d"), [("7", "some name of a kernel", *numbers)], left=(1,))
+    table(Console(file=out, width=width), ("rank", "name", "a", "b", "c", "d"), [("7", "some name of a kernel", *numbers)])
     assert all(number in out.getvalue() for number in numbers)
     assert max(map(len, out.getvalue().splitlines())) <= width
 
@@ -114,7 +114,7 @@ def test_a_name_that_is_cut_fits_with_the_mark_that_the_terminal_can_show(width,
     out = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
     out.mode = "w"  # a console asks for it
     console = Console(file=out, width=width, highlight=False)
-    table(console, ("name", "time"), [("autograd::engine::evaluate_function: " + "AddmmBackward0" * 5, "1.51 ms")] * 2, left={0})
+    table(console, ("name", "time"), [("autograd::engine::evaluate_function: " + "AddmmBackward0" * 5, "1.51 ms")] * 2)
     out.flush()
     lines = out.buffer.getvalue().decode(encoding, "replace").splitlines()
     assert max(map(len, lines)) <= width

@@ -207,7 +207,7 @@ def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> 
 
 def report_headline(recording: ReportedJob) -> str:
     """One sentence: the time of the job's step, the error of its replay, and what bounds it."""
-    result, step = recording.result, recording.times.headline
+    result = recording.result
     error = relative(result.replayed_step_time_ns, result.step_time_ns)
     replayed = "nothing to compare" if error is None else f"the replay is {percent(error, signed=True)} off"
     if not any(s.scored for s in result.steps):
@@ -217,7 +217,7 @@ def report_headline(recording: ReportedJob) -> str:
     share = {group: sum(path.by_group.get(group, 0) for path in paths) for path in paths for group in path.by_group}
     largest, total = max(share, key=lambda group: share[group], default=None), sum(path.duration_ns for path in paths)
     bound = f"; bound by {largest} ({percent(share[largest] / total, decimals=0)} of the critical path)" if largest else ""
-    return f"{a_step(step.step_time_ns, step.latency_ns, step.basis)} {ranks}; {replayed}{bound}."
+    return f"{a_step(recording.times.headline)} {ranks}; {replayed}{bound}."
 
 
 def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:

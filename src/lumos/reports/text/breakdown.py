@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
 from lumos.reports.text.format import (
@@ -10,13 +10,13 @@ from lumos.reports.text.format import (
     a_step,
     heading,
     kernel_name,
-    listing,
     marked,
+    marks,
     percent,
     print_diagnostics,
-    print_marks,
     print_trust,
     sentence,
+    shares,
     table,
 )
 from lumos.reports.text.replay import who
@@ -28,14 +28,13 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.analyze.breakdown import StepBreakdown, Variability
+    from lumos.analyze.device_load import QueueLength
     from lumos.analyze.flops import Achieved
-    from lumos.analyze.loop.steps import JobTime
     from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
+    from lumos.vocabulary import Basis
 
 _IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
-
-
 #: The named parts of a step, in words.
 PARTS = {
     "compute_ns": "compute",
@@ -51,84 +50,72 @@ PARTS = {
 }
 
 
-def print_breakdown(
-    console: Console,
-    run: str,
-    headline: JobTime,
-    parts: Mapping[str, float],
-    steps: Sequence[StepBreakdown],
-    by: str,
-    rows: Sequence[TableRow],
-    achieved: Sequence[Achieved],
-    spread: Sequence[Variability],
-    trust: Trust,
-    diagnostics: Sequence[Diagnostic],
-) -> None:
-    """Print the whole answer. run: "measured" or "replayed". parts: of the step, ns, the mean over the ranks and the
-    steps that count."""
-    sentence(console, breakdown_headline(run, headline, parts, steps))
-    print_trust(console, trust)
-    for v in spread:
+class Breakdown(NamedTuple):
+    """What is shown; field names are those of `lumos breakdown --json`. of: "measured" or "replayed". parts: of the step, ns, the mean over
+    the ranks and the steps that count."""
+
+    step_time_ns: int
+    latency_ns: int
+    basis: Basis
+    median_ns: int
+    steps_counted: int
+    parts: Mapping[str, float]
+    ranks: int
+    of: str
+    steps: Sequence[StepBreakdown]
+    by: str
+    rows: Sequence[TableRow]
+    queue: Sequence[QueueLength]
+    achieved_flops: Sequence[Achieved]
+    variability: Sequence[Variability]
+    trust: Trust
+    diagnostics: Sequence[Diagnostic]
+
+
+def print_breakdown(console: Console, found: Breakdown) -> None:
+    """Print the whole answer."""
+    steps = found.steps
+    sentence(console, breakdown_headline(found))
+    print_trust(console, found.trust)
+    for v in found.variability:
         if v.variation is not None:
             console.print(
                 f"rank {v.rank}: {count(v.steps, 'step')} of {duration(v.min_ns)} to {duration(v.max_ns)}, "
                 f"standard deviation {percent(v.variation, decimals=1)} of the mean"
             )
-    _print_parts(console, headline, parts, len({s.rank for s in steps}))
-    _print_steps(console, headline, steps)
-    _print_idle(console, [s for s in steps if s.counts])
-    heading(console, f"By {by}")
-    _print_rows(console, rows, by)
-    if achieved and by in ("kernel", "operator"):
-        _print_achieved(console, achieved)
-    print_diagnostics(console, diagnostics)
-
-
-def breakdown_headline(run: str, headline: JobTime, parts: Mapping[str, float], steps: Sequence[StepBreakdown]) -> str:
-    """How long the job takes for a step, and the largest part of that, in a sentence."""
-    largest = max(PARTS, key=lambda key: parts[key])
-    most = f"; {percent(parts[largest] / headline.step_time_ns, decimals=0)} is {PARTS[largest]}" if headline.step_time_ns else ""
-    return f"{who(steps)}, {a_step(headline.step_time_ns, headline.latency_ns, headline.basis)} as {run}{most}"
-
-
-def _print_parts(console: Console, headline: JobTime, parts: Mapping[str, float], ranks: int) -> None:
-    over = [f"{headline.steps} steps"] * (headline.steps > 1) + ["ranks"] * (ranks > 1)
+    over = [f"{found.steps_counted} steps"] * (found.steps_counted > 1) + ["ranks"] * (len({s.rank for s in steps}) > 1)
     mean = f" (mean over {' and '.join(over)})" if over else ""
-    heading(console, f"Where the step goes{mean}")
-    ordered = sorted((key for key in PARTS if parts[key]), key=lambda key: -parts[key])
-    rows = [(PARTS[key], duration(parts[key]), percent(parts[key] / headline.step_time_ns, decimals=1)) for key in ordered]
-    table(console, ("", "time", "of the step"), rows)
+    largest = sorted((key for key in PARTS if found.parts[key]), key=lambda key: -found.parts[key])
+    shares(console, f"Where the step goes{mean}", {PARTS[key]: found.parts[key] for key in largest}, found.step_time_ns)
+    columns: Mapping[str, ShownField] = {"rank": "rank", "step": marked(found.basis), "time": "duration_ns", **_FOUR}
+    ran = "devices" if any(s.idle for s in steps) else "threads"
+    table(console, columns, steps, *marks(steps, found.basis), title=f"Steps: {ran} run")
+    idle = [(s.idle, s.duration_ns) for s in steps if s.counts and s.idle is not None]
+    if total := sum(length for _, length in idle):
+        causes = {label: sum(getattr(i, key) for i, _ in idle) / len(idle) for key, label in _IDLE.items()}
+        shares(console, "Idle devices, by cause (mean over steps)", causes, total / len(idle))
+    _print_rows(console, found.rows, found.by)
+    if found.by in ("kernel", "operator"):
+        table(console, _ACHIEVED, found.achieved_flops, title="Achieved by products and attention")
+    print_diagnostics(console, found.diagnostics)
 
 
-def _print_steps(console: Console, headline: JobTime, steps: Sequence[StepBreakdown]) -> None:
-    heading(console, "Steps: devices run" if any(s.idle for s in steps) else "Steps: threads run")
-    step: Mapping[str, ShownField] = {"step": lambda s: marked(s.name, s.basis is not headline.basis, not s.counts)}
-    listing(console, steps, {"rank": "rank", **step, "time": "duration_ns", **_FOUR})
-    print_marks(console, any(s.basis is not headline.basis for s in steps), any(s.basis is headline.basis and not s.counts for s in steps))
-
-
-def _print_idle(console: Console, steps: Sequence[StepBreakdown]) -> None:
-    idle = [s.idle for s in steps if s.idle is not None]
-    total = sum(s.duration_ns for s in steps if s.idle is not None)
-    if not idle or not total:
-        return
-    heading(console, "Idle devices, by cause (mean over steps)")
-    rows = []
-    for key, label in _IDLE.items():
-        time = sum(getattr(i, key) for i in idle)
-        rows.append((label, duration(time / len(idle)), percent(time / total, decimals=1)))
-    table(console, ("", "time", "of the step"), rows)
+def breakdown_headline(found: Breakdown) -> str:
+    """How long the job takes for a step, and the largest part of that, in a sentence."""
+    largest = max(PARTS, key=lambda key: found.parts[key])
+    share = f"; {percent(found.parts[largest] / found.step_time_ns, decimals=0)} is {PARTS[largest]}" if found.step_time_ns else ""
+    return f"{who(found.steps)}, {a_step(found)} as {found.of}{share}"
 
 
 def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:
     if not rows:
         no_device = "no device work in the steps, so no streams; --by kernel or operator shows the CPU's"
+        heading(console, f"By {by}")
         console.print(f"  nothing to show: {no_device if by == 'stream' else 'no work in the steps'}")
         return
     on_cpu = isinstance(rows[0], OperatorRow) and not any(isinstance(row, OperatorRow) and row.device_tasks for row in rows)
-    listing(console, rows, _OF_CPUS if on_cpu else _COLUMNS[type(rows[0])])
-    if isinstance(rows[0], StreamRow):
-        console.print("  idle because of the host, the gap between kernels, or a wait for other work")
+    notes = ["idle because of the host, the gap between kernels, or a wait for other work"] * isinstance(rows[0], StreamRow)
+    table(console, _OF_CPUS if on_cpu else _COLUMNS[type(rows[0])], rows, *notes, title=f"By {by}")
 
 
 def _part(index: int) -> ShownField:
@@ -150,9 +137,6 @@ _COLUMNS: Mapping[type[TableRow], Mapping[str, ShownField]] = {
     RankRow: {"rank": "rank", "steps": "steps", "time": "duration_ns", **_FOUR},
 }  # fmt: skip
 _OF_CPUS: Mapping[str, ShownField] = {"operator": "name", "own CPU": "cpu_ns", "share": "cpu_share"}
-
-
-def _print_achieved(console: Console, achieved: Sequence[Achieved]) -> None:
-    heading(console, "Achieved by products and attention")
-    rate: Mapping[str, ShownField] = {"TFLOP/s": lambda row: f"{row.flops_per_s / 1e12:.3g}", "shapes": "shapes"}
-    listing(console, achieved, {"operator": "operator", "calls": "calls", "time": "time_ns", **rate})
+_ACHIEVED: Mapping[str, ShownField] = {
+    "operator": "operator", "calls": "calls", "time": "time_ns", "TFLOP/s": lambda row: f"{row.flops_per_s / 1e12:.3g}", "shapes": "shapes",
+}  # fmt: skip

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from lumos.reports.text.format import ShownField, heading, listing, paragraph, sentence, table
+from lumos.reports.text.format import ShownField, heading, paragraph, sentence, table
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from rich.console import Console
 
@@ -23,14 +23,10 @@ UNITS = {"_bytes_per_s": "B/s", "_bytes": "B", "_hz": "Hz", "_s": "s"}
 
 def print_clusters(console: Console, clusters: Sequence[Cluster]) -> None:
     """Print the list."""
-    table(
-        console,
-        ("name", "memory", "peak TFLOP/s", "per node", "description"),
-        [(c.name, _memory(c), _peak(c), f"{c.node.devices}", c.description) for c in clusters],
-        left=(0, 4),
-        most=len(clusters),
-    )
-    console.print("  peak: dense; –: not published; lumos clusters NAME shows one")
+    columns: Mapping[str, ShownField] = {
+        "name": "name", "memory": _memory, "peak TFLOP/s": _peak, "per node": "node.devices", "description": "description",
+    }  # fmt: skip
+    table(console, columns, clusters, "peak: dense; –: not published; lumos clusters NAME shows one", most=len(clusters))
 
 
 def print_cluster(console: Console, cluster: Cluster) -> None:
@@ -40,13 +36,12 @@ def print_cluster(console: Console, cluster: Cluster) -> None:
     stated = {key: value for key, value in msgspec.structs.asdict(cluster.operation).items() if value is not None}
     published = {name: msgspec.structs.asdict(getattr(cluster, name)) for name in ("accelerator", "node", "fabric")}
     for section, values in (published | ({"operation": stated} if stated else {})).items():
-        heading(console, section)
         rows = []
         for key, value in values.items():
             source = cluster.source.get(f"{section}.{key}")
             mark = f"[{sources.setdefault(source, len(sources) + 1)}]" if source else ""
             rows += [(name, shown, mark) for name, shown in _entries(key, value)]
-        table(console, ("", "value", "source"), rows, left=(0, 2))
+        table(console, ("", "value", "source"), rows, title=section)
     if sources:
         heading(console, "sources")
     for source, number in sources.items():
@@ -99,23 +94,17 @@ def print_models(console: Console, models: Sequence[Model]) -> None:
     """Print the list with the sizes in which models differ most; `print_model` shows the others."""
     sizes: dict[str, ShownField] = {"layers": "layers", "hidden": "hidden", "heads": "heads", "kv heads": "kv_heads"}
     counts: dict[str, ShownField] = {"parameters": lambda m: _billions(m.parameters), "active": lambda m: _billions(m.active_parameters)}
-    listing(console, models, {"model": "name", **counts, **sizes}, most=len(models))
-    console.print("  active: of a token; lumos models NAME shows one with all its sizes")
+    note = "active: of a token; lumos models NAME shows one with all its sizes"
+    table(console, {"model": "name", **counts, **sizes}, models, note, most=len(models))
 
 
 def print_model(console: Console, model: Model) -> None:
     """Print one model with its sizes."""
     sentence(console, f"{model.name}: {model.parameters:,} parameters, {model.active_parameters:,} of them active")
     experts = model.experts
-    rows = [
-        ("layers", f"{model.layers:,}"),
-        ("hidden", f"{model.hidden:,}"),
-        ("heads", f"{model.heads:,}"),
-        ("kv heads", f"{model.kv_heads:,}"),
-        ("ffn", f"{model.ffn:,}" if model.ffn else "–"),
-        ("vocabulary", f"{model.vocab:,}"),
-        ("experts", f"{experts.per_token} of {experts.count}, each of ffn {experts.ffn:,}" if experts else "none"),
-    ]
+    sizes = {name.replace("_", " "): getattr(model, name) for name in ("layers", "hidden", "heads", "kv_heads", "ffn")}
+    of_each = f"{experts.per_token} of {experts.count}, each of ffn {experts.ffn:,}" if experts else "none"
+    rows = [*((name, size or "–") for name, size in sizes.items()), ("vocabulary", model.vocab), ("experts", of_each)]
     table(console, ("", "size"), rows)
 
 

@@ -6,9 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rich.text import Text
-
-from lumos.reports.text.format import MOST_ROWS, a_step, heading, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.reports.text.format import MOST_ROWS, ShownField, a_step, paragraph, percent, print_diagnostics, sentence, table
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -30,7 +28,7 @@ def print_exported(console: Console, result: Exported) -> None:
         f"{result.folder}: {count(result.ranks, 'rank')}, {count(result.nodes, 'node')}, {result.communication:,} of them communication"
         f" in {count(result.groups, 'group')}"
     )
-    console.print(Text(text, style="bold"))
+    sentence(console, text)
     others = [name for name in result.files if not name.endswith(".et")]
     paragraph(console, f"job.0.et … job.{result.ranks - 1}.et, {', '.join(others)}" if result.ranks > 1 else ", ".join(result.files))
     if result.compute:
@@ -45,16 +43,14 @@ def print_exported(console: Console, result: Exported) -> None:
 def print_checked(console: Console, result: Checked) -> None:
     """Print the verdict, and every violation."""
     verdict = "ok" if result.ok else f"{len(result.violations)} times a rule is broken"
-    console.print(Text(f"{count(result.ranks, 'rank')}, {count(result.nodes, 'node')}: {verdict}", style="bold"))
+    sentence(console, f"{count(result.ranks, 'rank')}, {count(result.nodes, 'node')}: {verdict}")
     for warning in result.warnings[:MOST_ROWS]:
         paragraph(console, "warning: ", warning)
     if len(result.warnings) > MOST_ROWS:
         console.print(f"  … and {len(result.warnings) - MOST_ROWS:,} more; --json lists all")
     if result.ok:
         return
-    heading(console, "Rules broken")
-    rules = Counter(v.rule for v in result.violations)
-    table(console, ("rule", "times"), [(rule, f"{times}") for rule, times in rules.most_common()])
+    table(console, ("rule", "times"), Counter(v.rule for v in result.violations).most_common(), title="Rules broken")
     for v in result.violations[:MOST_ROWS]:
         where = v.file if v.node is None else f"{v.file} node {v.node}"
         paragraph(console, "• ", (where, "yellow"), f": {v.rule}: {v.message}")
@@ -67,12 +63,12 @@ def print_linked(console: Console, linked: LinkedJob) -> None:
     figures = linked.to_dict()
     rate = percent(figures["link_rate"], decimals=1)
     text = f"{figures['linked']:,} of {figures['shared']:,} kernels linked whose operator is in both files: {rate}"
-    console.print(Text(text, style="bold"))
+    sentence(console, text)
     paragraph(console, f"{figures['kernels']:,} kernels in all; {figures['operators']:,} operators matched")
-    table(console, ("how", "kernels"), [(how, f"{n:,}") for how, n in figures["by_method"].items()])
+    table(console, ("how", "kernels"), list(figures["by_method"].items()))
     rows = [
         (
-            f"{rank['rank']}",
+            rank["rank"],
             Path(rank["execution_trace"]).name,
             Path(rank["profiler_file"]).name,
             f"{rank['linked']:,} of {rank['shared']:,}",
@@ -80,15 +76,13 @@ def print_linked(console: Console, linked: LinkedJob) -> None:
         )
         for rank in figures["ranks"]
     ]
-    table(console, ("rank", "execution trace", "profiler file", "linked", "of one run by"), rows)
+    table(console, ("rank", "execution trace", "profiler file", "linked", "of one run by"), rows, whole=True)
     print_diagnostics(console, linked.diagnostics)
 
 
 def print_imported(console: Console, result: Imported) -> None:
     """Print the simulated step of an imported set."""
-    time = result.time
-    step = a_step(time.step_time_ns, time.latency_ns, time.basis)
-    sentence(console, f"{count(len(result.graph.ranks), 'rank')}, {count(len(result.graph), 'task')}: {step}, simulated")
+    sentence(console, f"{count(len(result.graph.ranks), 'rank')}, {count(len(result.graph), 'task')}: {a_step(result.time)}, simulated")
     print_diagnostics(console, result.graph.diagnostics)
 
 
@@ -96,23 +90,21 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
     """Print what was synthesised, and how close it is to its sample."""
     found = result.exported
     text = f"{found.folder}: {count(found.ranks, 'rank')}, {count(found.nodes, 'node')} from {result.symbols:,} symbols"
-    console.print(Text(text, style="bold"))
+    sentence(console, text)
     if result.facts is not None:
         paragraph(console, ", ".join(f"{key} {value}" for key, value in result.facts.items()))
     sources = ", ".join(duration(ns) for ns in result.source_step_time_ns)
     paragraph(console, f"{duration(result.step_time_ns)} a step, simulated" + (f" (source: {sources})" if sources else ""))
-    if result.likeness is not None:
-        heading(console, "Distance of the distributions from its source (Kolmogorov–Smirnov)")
-        table(console, ("of", "distance"), [(name, f"{value:.3f}") for name, value in result.likeness.items()])
+    likeness = [(name, f"{value:.3f}") for name, value in (result.likeness or {}).items()]
+    table(console, ("of", "distance"), likeness, title="Distance of the distributions from its source (Kolmogorov–Smirnov)")
     told = result.disclosure
     if told is not None:
-        heading(console, "What it reveals of the set that gave its structure")
         rows = [
             ("told among those learned from", percent(told.told, decimals=0), percent(told.chance, decimals=0)),
             ("the same by one who knows its facts alone", percent(told.by_facts, decimals=0), percent(told.chance, decimals=0)),
             ("structure (runs of 16 nodes)", percent(told.structure, decimals=1), "–"),
         ]
-        table(console, ("", "this set", "by chance"), rows)
+        table(console, ("", "this set", "by chance"), rows, title="What it reveals of the set that gave its structure")
     if result.held_out is not None and result.held_out_within_5_percent is not None:
         _print_held_out(console, result, result.held_out, result.held_out_within_5_percent)
     print_diagnostics(console, found.diagnostics)
@@ -122,24 +114,21 @@ def _print_held_out(console: Console, result: Synthetic, exact: Mapping[str, flo
     """The set that was held out: its step, and the distances from it."""
     step = result.held_out_step_time_ns or 0
     change = f" ({percent(result.step_time_ns / step - 1, signed=True)})" if step else ""
-    heading(console, f"Against the set held out, whose step takes {duration(step)}{change}")
-    table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact])
+    distances = [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact]
+    title = f"Against the set held out, whose step takes {duration(step)}{change}"
+    table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), distances, title=title)
 
 
 def print_stat(console: Console, result: Stat) -> None:
     """Print what a set contains."""
     text = f"{count(result.ranks, 'rank')}, {count(result.total, 'node')}, {count(result.groups, 'group')}"
-    console.print(Text(text, style="bold"))
+    sentence(console, text)
     paragraph(
         console,
         f"{result.dependencies:.2f} dependencies a node, {result.widest} at most; {percent(result.symmetry, decimals=0)} of the ranks run"
         " the operators of the first, in its order",
     )
-    heading(console, "Nodes")
-    table(console, ("type", "nodes"), [(kind, f"{n:,}") for kind, n in result.nodes.items()])
-    if result.communication:
-        heading(console, "Communication")
-        rows = [(c.kind, f"{c.nodes:,}", size(c.size_bytes), duration(c.time_ns), f"{c.ranks}") for c in result.communication]
-        table(console, ("kind", "nodes", "bytes", "time", "ranks"), rows)
-    heading(console, "Operators")
-    table(console, ("name", "nodes", "time"), [(o.name, f"{o.nodes:,}", duration(o.time_ns)) for o in result.operators])
+    table(console, ("type", "nodes"), list(result.nodes.items()), title="Nodes")
+    columns: Mapping[str, ShownField] = {"kind": "kind", "nodes": "nodes", "bytes": "size_bytes", "time": "time_ns", "ranks": "ranks"}
+    table(console, columns, result.communication, title="Communication")
+    table(console, {"name": "name", "nodes": "nodes", "time": "time_ns"}, result.operators, title="Operators")

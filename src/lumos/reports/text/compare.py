@@ -5,13 +5,24 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.analyze.regression import Verdict
-from lumos.reports.text.format import a_step, heading, kernel_name, paragraph, percent, print_diagnostics, print_trust, sentence, table
+from lumos.reports.text.format import (
+    ShownField,
+    a_step,
+    heading,
+    kernel_name,
+    paragraph,
+    percent,
+    print_diagnostics,
+    print_trust,
+    sentence,
+    table,
+)
 from lumos.reports.text.replay import PARTS_OF_STEP
 from lumos.units import count, duration
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -21,6 +32,8 @@ if TYPE_CHECKING:
 #: The most rows of each table.
 MOST_COSTLY = 12
 
+#: The words for rows that are in only one of the two runs.
+_STATUS = {"appeared": "new", "vanished": "gone"}
 _PLURAL = {Basis.PERIOD: "periods", Basis.LATENCY: "latencies"}
 
 
@@ -33,8 +46,7 @@ def print_comparison(console: Console, paths: tuple[str, str], result: Compariso
         paragraph(console, f"{letter}: {path}, {_who(side)}")
         print_trust(console, side.trust, f" in {letter}")
     _print_parts(console, result)
-    if result.operators:
-        _print_operators(console, result.operators)
+    _print_operators(console, result.operators)
     _print_changes(console, "Kernels and copies", result.kernels)
     _print_changes(console, "Collectives, waiting included", result.collectives)
     console.print()
@@ -78,76 +90,60 @@ def _who(side: Side) -> str:
     ranks = count(side.ranks, "rank")
     steps = side.steps[0] if len(side.steps) == 1 else count(len(side.steps), "step")
     varies = "" if side.variation is None else f", which vary by {percent(side.variation, decimals=1)}"
-    return f"{ranks}, {steps}{varies}: {a_step(side.step_time_ns, side.latency_ns, side.basis)}"
+    return f"{ranks}, {steps}{varies}: {a_step(side)}"
 
 
 def _print_parts(console: Console, result: Comparison) -> None:
     a, b = result.a, result.b
-    heading(console, "Where the time of the step goes" + (" (mean over the ranks)" if max(a.ranks, b.ranks) > 1 else ""))
     rows = [
         (label, duration(a.breakdown[key]), duration(b.breakdown[key]), signed(b.breakdown[key] - a.breakdown[key]))
         for key, label in PARTS_OF_STEP.items()
     ]
     rows.append(("step", duration(a.step_time_ns), duration(b.step_time_ns), signed(result.change_ns)))
-    table(console, ("", "A", "B", "difference"), rows)
-    if a.other_steps_ns or b.other_steps_ns:
-        times = f"A {duration(a.other_steps_ns)}, B {duration(b.other_steps_ns)}"
-        paragraph(console, f"of a step's time, devices ran nothing but work of other steps: {times}")
+    times = f"of a step's time, devices ran nothing but work of other steps: A {duration(a.other_steps_ns)}, B {duration(b.other_steps_ns)}"
+    notes = [times] if a.other_steps_ns or b.other_steps_ns else []
+    mean = " (mean over the ranks)" if max(a.ranks, b.ranks) > 1 else ""
+    table(console, ("", "A", "B", "difference"), rows, *notes, title=f"Where the time of the step goes{mean}")
 
 
 def _print_operators(console: Console, rows: Sequence[Change]) -> None:
-    heading(console, "Operators: the device work that they launch, and their own CPU time")
-    cells = [
-        (
-            row.name,
-            *(_number(amount) for amount in (row.before, row.after)),
-            signed(_part(row.after, "time_ns") - _part(row.before, "time_ns")),
-            signed(_part(row.after, "cpu_ns") - _part(row.before, "cpu_ns")),
-            _status(row),
-        )
-        for row in _costly(rows)
-    ]
-    _print_rows(console, ("operator", "calls A", "calls B", "device", "CPU", ""), cells, rows)
+    columns: Mapping[str, ShownField] = {
+        "operator": "name",
+        "calls A": lambda row: _number(row.before),
+        "calls B": lambda row: _number(row.after),
+        "device": lambda row: signed(_part(row.after, "time_ns") - _part(row.before, "time_ns")),
+        "CPU": lambda row: signed(_part(row.after, "cpu_ns") - _part(row.before, "cpu_ns")),
+    }
+    _print_rows(console, "Operators: the device work that they launch, and their own CPU time", columns, rows)
 
 
 def _print_changes(console: Console, title: str, rows: Sequence[Change]) -> None:
+    columns: Mapping[str, ShownField] = {
+        "name": lambda row: kernel_name(row.name),
+        "in A": lambda row: _number(row.before),
+        "in B": lambda row: _number(row.after),
+        "time A": lambda row: duration(_part(row.before, "time_ns") or None),
+        "time B": lambda row: duration(_part(row.after, "time_ns") or None),
+        "cost": lambda row: signed(row.cost_ns),
+    }
+    _print_rows(console, title, columns, rows)
+
+
+def _print_rows(console: Console, title: str, columns: Mapping[str, ShownField], rows: Sequence[Change]) -> None:
+    """The rows that cost most, with a word for those that are in only one of the two runs, and what the others cost together."""
     if not rows:
         return
-    heading(console, title)
-    cells = [
-        (
-            kernel_name(row.name),
-            *(_number(amount) for amount in (row.before, row.after)),
-            duration(_part(row.before, "time_ns") or None),
-            duration(_part(row.after, "time_ns") or None),
-            signed(row.cost_ns),
-            _status(row),
-        )
-        for row in _costly(rows)
-    ]
-    _print_rows(console, ("name", "in A", "in B", "time A", "time B", "cost", ""), cells, rows)
-
-
-def _print_rows(console: Console, columns: Sequence[str], cells: Sequence[Sequence[str]], rows: Sequence[Change]) -> None:
-    if cells and not any(cell[-1] for cell in cells):
-        columns, cells = columns[:-1], [cell[:-1] for cell in cells]
-    if cells:
-        table(console, columns, cells, left=(0, *(i for i, name in enumerate(columns) if not name)))
-    rest = [row for row in rows if row.status != "same"][len(cells) :]
+    changed = [row for row in rows if row.status != "same"]
+    shown, rest = changed[:MOST_COSTLY], changed[MOST_COSTLY:]
+    if any(row.status in _STATUS for row in shown):
+        columns = {**columns, "": lambda row: _STATUS.get(row.status, "")}
     statuses = [f"{number} {status}" for status in ("appeared", "vanished", "changed") if (number := sum(r.status == status for r in rest))]
-    if statuses:
-        console.print(f"  and {', '.join(statuses)}, {signed(sum(row.cost_ns for row in rest))} all together")
-    elif not cells:
+    more = [f"and {', '.join(statuses)}, {signed(sum(row.cost_ns for row in rest))} all together"] if rest else []
+    if shown:
+        table(console, columns, shown, *more, title=title)
+    else:
+        heading(console, title)
         console.print("  nothing changed")
-
-
-def _costly(rows: Sequence[Change]) -> list[Change]:
-    return [row for row in rows if row.status != "same"][:MOST_COSTLY]
-
-
-def _status(row: Change) -> str:
-    """A word for rows that are in only one of the two runs."""
-    return {"appeared": "new", "vanished": "gone"}.get(row.status, "")
 
 
 def _number(amount: Amount | None) -> str:

@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath
 from lumos.reports.text.format import (
     MOST_ROWS,
+    ShownField,
     a_step,
-    heading,
     kernel_name,
     marked,
+    marks,
     paragraph,
     percent,
     print_diagnostics,
-    print_marks,
     print_trust,
     sentence,
+    shares,
     table,
 )
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -36,175 +38,172 @@ if TYPE_CHECKING:
 _LONGEST = 10
 #: Classes with less than this share of the steps are summed up as "the rest".
 _LEAST = 0.001
+#: The groups of work in the titles of columns.
+_SHORT = {"CPU work": "CPU", "communication": "comm.", "launches and gaps": "gaps"}
 
 
-def print_critical_paths(
-    console: Console,
-    run: str,
-    graph: Graph,
-    headline: JobTime,
-    paths: Sequence[CriticalPath],
-    slack: Mapping[str, ClassSlack],
-    trust: Trust,
-    diagnostics: Sequence[Diagnostic],
-) -> None:
-    """Print the whole answer. run: "measured" or "replayed". paths: of all steps, or of the one that was asked for."""
-    counted = paths if len(paths) == 1 else [path for path in paths if path.counts]
-    sentence(console, path_headline(run, graph, headline, paths))
-    print_trust(console, trust)
-    if len(graph.ranks) > 1:
-        paragraph(console, ranks_sentence(counted))
-    if len(paths) > 1:
-        _print_steps(console, headline, paths)
-    _print_shares(console, counted)
-    if len(graph.ranks) > 1:
-        _print_ranks(console, graph, counted)
-    _print_names(console, graph, counted)
-    if len(counted) == 1:
-        _print_links(console, graph, counted[0])
-    _print_slack(console, slack)
-    print_diagnostics(console, diagnostics)
+class Shown(NamedTuple):
+    """What is shown. run: "measured" or "replayed". paths: of all steps, or of the one that was asked for."""
+
+    run: str
+    graph: Graph
+    headline: JobTime
+    paths: Sequence[CriticalPath]
+    slack: Mapping[str, ClassSlack]
+    trust: Trust
+    diagnostics: Sequence[Diagnostic]
+
+    @property
+    def counted(self) -> Sequence[CriticalPath]:
+        """The paths of which the means are: of the steps that count, or the only one."""
+        return self.paths if len(self.paths) == 1 else [path for path in self.paths if path.counts]
+
+    @property
+    def which(self) -> str:
+        """What the times of the paths are, as tables say it."""
+        return self.counted[0].name if len(self.counted) == 1 else "mean over steps"
 
 
-def _which(paths: Sequence[CriticalPath]) -> str:
-    return paths[0].name if len(paths) == 1 else "mean over steps"
+def print_critical_paths(console: Console, shown: Shown) -> None:
+    """Print the whole answer."""
+    sentence(console, path_headline(shown))
+    print_trust(console, shown.trust)
+    several = len(shown.graph.ranks) > 1
+    if several:
+        paragraph(console, ranks_sentence(shown.counted))
+    if len(shown.paths) > 1:
+        basis, groups = shown.headline.basis, [g for g in PATH_GROUPS if any(path.by_group.get(g) for path in shown.paths)]
+        columns: Mapping[str, ShownField] = {
+            "step": marked(basis), "time": "duration_ns", **{_SHORT.get(group, group): _share_of(group) for group in groups},
+        }  # fmt: skip
+        table(console, columns, shown.paths, *marks(shown.paths, basis), title="Steps: what their critical paths consist of")
+    _print_shares(console, shown)
+    if several:
+        _print_ranks(console, shown)
+    _print_names(console, shown)
+    if len(shown.counted) == 1:
+        _print_links(console, shown.graph, shown.counted[0])
+    _print_slack(console, shown.slack)
+    print_diagnostics(console, shown.diagnostics)
 
 
-def path_headline(run: str, graph: Graph, headline: JobTime, paths: Sequence[CriticalPath]) -> str:
+def path_headline(shown: Shown) -> str:
     """How long the job takes for a step, and what bounds its steps, or the one step that was asked for, in a sentence."""
-    who = f"rank {graph.ranks[0]}" if len(graph.ranks) == 1 else count(len(graph.ranks), "rank")
-    each = f"{a_step(headline.step_time_ns, headline.latency_ns, headline.basis)} as {run}"
-    shown = paths if len(paths) == 1 else [path for path in paths if path.counts]
-    bound, total = "", sum(path.duration_ns for path in shown)
+    ranks, headline, counted, first = shown.graph.ranks, shown.headline, shown.counted, shown.paths[0]
+    who = f"rank {ranks[0]}" if len(ranks) == 1 else count(len(ranks), "rank")
+    step = f"{a_step(headline)} as {shown.run}"
+    bound, total = "", sum(path.duration_ns for path in counted)
     if total:
-        share = {group: sum(path.by_group.get(group, 0) for path in shown) for group in PATH_GROUPS}
-        largest = max(share, key=lambda group: share[group])
-        bound = f"bound by {largest} ({percent(share[largest] / total, decimals=0)})"
-    if len(paths) == 1 and (headline.steps > 1 or not paths[0].counts):
-        of_path = f"{paths[0].name}, {duration(paths[0].duration_ns)} ({paths[0].basis})"
-        return f"{who}: {each}; {of_path}, is {bound}" if bound else f"{who}: {each}; {of_path}"
-    what = paths[0].name if len(paths) == 1 else count(len(paths), "step")
-    return f"{who}: {what}, {each}, {bound}" if bound else f"{who}: {what}, {each}"
+        times = {group: sum(path.by_group.get(group, 0) for path in counted) for group in PATH_GROUPS}
+        largest = max(times, key=lambda group: times[group])
+        bound = f"bound by {largest} ({percent(times[largest] / total, decimals=0)})"
+    if len(shown.paths) == 1 and (headline.steps > 1 or not first.counts):
+        of_path = f"{first.name}, {duration(first.duration_ns)} ({first.basis})"
+        return f"{who}: {step}; {of_path}" + (f", is {bound}" if bound else "")
+    what = first.name if len(shown.paths) == 1 else count(len(shown.paths), "step")
+    return f"{who}: {what}, {step}" + (f", {bound}" if bound else "")
 
 
 def ranks_sentence(paths: Sequence[CriticalPath]) -> str:
     """Which rank the others waited for most."""
-    waited_for = _sums(((share.rank, share.waited_for_ns) for path in paths for share in path.by_rank), len(paths))
-    total = sum(waited_for.values())
+    waited_for = _by_rank(paths, "waited_for_ns")
+    total = waited_for.total() / len(paths)
     if not total:
         return "no rank waited for another in a collective whose ranks were all given"
     rank = max(waited_for, key=lambda r: waited_for[r])
-    share = percent(waited_for[rank] / total, decimals=0)
+    share = percent(waited_for[rank] / waited_for.total(), decimals=0)
     return f"ranks waited {duration(total)} in collectives, all together, of which {share} for rank {rank}"
 
 
-def _sums(pairs: Iterable[tuple[int, int]], number: int) -> dict[int, float]:
-    """The sum of the values of each key, divided by `number` steps."""
-    totals: dict[int, float] = {}
-    for key, value in pairs:
-        totals[key] = totals.get(key, 0) + value / number
-    return totals
+def _by_rank(paths: Sequence[CriticalPath], field: str) -> Counter[int]:
+    """A time of every rank, summed over the paths."""
+    total: Counter[int] = Counter()
+    for share in (share for path in paths for share in path.by_rank):
+        total[share.rank] += getattr(share, field)
+    return total
 
 
-def _print_steps(console: Console, headline: JobTime, paths: Sequence[CriticalPath]) -> None:
-    heading(console, "Steps: what their critical paths consist of")
-    groups = [group for group in PATH_GROUPS if any(path.by_group.get(group) for path in paths)]
-    short = {"CPU work": "CPU", "communication": "comm.", "launches and gaps": "gaps"}
-    rows = [
-        (
-            marked(path.name, path.basis is not headline.basis, not path.counts),
-            duration(path.duration_ns),
-            *(percent(path.by_group.get(g, 0) / max(path.duration_ns, 1), decimals=1) for g in groups),
-        )
-        for path in paths
-    ]
-    table(console, ("step", "time", *(short.get(g, g) for g in groups)), rows)
-    left_out = any(path.basis is headline.basis and not path.counts for path in paths)
-    print_marks(console, any(path.basis is not headline.basis for path in paths), left_out)
+def _share_of(group: str) -> ShownField:
+    """The share that a group of work has of a path."""
+    return lambda path: percent(path.by_group.get(group, 0) / max(path.duration_ns, 1), decimals=1)
 
 
-def _print_shares(console: Console, paths: Sequence[CriticalPath]) -> None:
-    heading(console, f"Along the critical path ({_which(paths)})")
+def _print_shares(console: Console, shown: Shown) -> None:
+    paths = shown.counted
     total = sum(path.duration_ns for path in paths) or 1
-    shares: dict[str, int] = {}
+    by_class: Counter[str] = Counter()
     for path in paths:
-        for label, time in path.by_class.items():
-            shares[label] = shares.get(label, 0) + time
-    shown = {label: time for label, time in shares.items() if time >= _LEAST * total}
-    rest = sum(shares.values()) - sum(shown.values())
-    ordered = [*sorted(shown.items(), key=lambda item: -item[1]), *([("the rest", rest)] if rest else [])]
-    rows = [(label, duration(time / len(paths)), percent(time / total, decimals=1)) for label, time in ordered]
-    table(console, ("", "time", "of the step"), rows)
+        by_class.update(path.by_class)
+    named = {label: time for label, time in by_class.most_common() if time >= _LEAST * total}
+    if rest := by_class.total() - sum(named.values()):
+        named["the rest"] = rest
+    times = {label: time / len(paths) for label, time in named.items()}
+    shares(console, f"Along the critical path ({shown.which})", times, total / len(paths))
 
 
-def _print_ranks(console: Console, graph: Graph, paths: Sequence[CriticalPath]) -> None:
-    heading(console, f"Ranks ({_which(paths)})")
-    shares = [share for path in paths for share in path.by_rank]
-    path_ns, waited, waited_for = (
-        _sums(((s.rank, time) for s, time in zip(shares, times, strict=True)), len(paths))
-        for times in ([s.path_ns for s in shares], [s.waited_ns for s in shares], [s.waited_for_ns for s in shares])
-    )
-    total = sum(path_ns.values()) or 1
-    order = sorted(graph.ranks, key=lambda r: (-waited_for[r], -path_ns[r])) if len(graph.ranks) > MOST_ROWS else graph.ranks
-    rows = [
-        (
-            f"{r}",
-            duration(path_ns[r] or None),
-            percent(path_ns[r] / total, decimals=1),
-            duration(waited[r] or None),
-            duration(waited_for[r] or None),
-        )
-        for r in order
-    ]
-    table(console, ("rank", "on the path", "share", "it waited", "others waited for it"), rows, left=())
-    console.print("  waiting: in collectives, for the rank that came last; summed over ranks")
+def _print_ranks(console: Console, shown: Shown) -> None:
+    path_ns, waited, waited_for = (_by_rank(shown.counted, field) for field in ("path_ns", "waited_ns", "waited_for_ns"))
+    ranks, number = shown.graph.ranks, len(shown.counted)
+    order = sorted(ranks, key=lambda r: (-waited_for[r], -path_ns[r])) if len(ranks) > MOST_ROWS else ranks
+
+    def mean(times: Counter[int]) -> ShownField:
+        return lambda rank: duration(times[rank] / number or None)
+
+    columns: Mapping[str, ShownField] = {
+        "rank": str,
+        "on the path": mean(path_ns),
+        "share": lambda rank: percent(path_ns[rank] / (path_ns.total() or 1), decimals=1),
+        "it waited": mean(waited),
+        "others waited for it": mean(waited_for),
+    }
+    note = "waiting: in collectives, for the rank that came last; summed over ranks"
+    table(console, columns, order, note, title=f"Ranks ({shown.which})")
 
 
-def _print_names(console: Console, graph: Graph, paths: Sequence[CriticalPath]) -> None:
+def _print_names(console: Console, shown: Shown) -> None:
     """Print the names whose tasks take most of the path."""
-    heading(console, f"Most of it, by name ({_which(paths)})")
-    time: dict[str, int] = {}
-    times: dict[str, int] = {}
-    for path in paths:
-        for link in path.links:
-            name = graph.names[graph.name[link.task]]
-            time[name] = time.get(name, 0) + link.end_ns - link.start_ns
-            times[name] = times.get(name, 0) + 1
-    total = sum(path.duration_ns for path in paths) or 1
+    graph, number = shown.graph, len(shown.counted)
+    time: Counter[str] = Counter()
+    links: Counter[str] = Counter()
+    for link in (link for path in shown.counted for link in path.links):
+        name = graph.names[graph.name[link.task]]
+        time[name] += link.end_ns - link.start_ns
+        links[name] += 1
+    total = sum(path.duration_ns for path in shown.counted) or 1
     rows = [
-        (kernel_name(name), f"{times[name] / len(paths):,.4g}", duration(ns / len(paths)), percent(ns / total, decimals=1))
-        for name, ns in sorted(time.items(), key=lambda item: -item[1])[:_LONGEST]
+        (kernel_name(name), f"{links[name] / number:,.4g}", duration(ns / number), percent(ns / total, decimals=1))
+        for name, ns in time.most_common(_LONGEST)
     ]
-    table(console, ("name", "links", "time", "of the step"), rows)
+    table(console, ("name", "links", "time", "of the step"), rows, title=f"Most of it, by name ({shown.which})")
 
 
 def _print_links(console: Console, graph: Graph, path: CriticalPath) -> None:
-    heading(console, "Longest links")
-    links = sorted(path.links, key=lambda link: link.start_ns - link.end_ns)[:_LONGEST]
-    rows = [
-        (
-            duration(link.start_ns - path.start_ns),
-            f"{link.rank}",
-            graph.processors[graph.processor[link.arrival]].name,
-            kernel_name(graph.names[graph.name[link.task]]),
-            duration(link.end_ns - link.start_ns),
-        )
-        for link in links
-    ]
-    table(console, ("at", "rank", "on", "name", "time"), rows, left=(2, 3))
+    columns: Mapping[str, ShownField] = {
+        "at": lambda link: duration(link.start_ns - path.start_ns),
+        "rank": "rank",
+        "on": lambda link: graph.processors[graph.processor[link.arrival]].name,
+        "name": lambda link: kernel_name(graph.names[graph.name[link.task]]),
+        "time": lambda link: duration(link.end_ns - link.start_ns),
+    }
+    longest = sorted(path.links, key=lambda link: link.start_ns - link.end_ns)[:_LONGEST]
+    table(console, columns, longest, title="Longest links")
 
 
 def _print_slack(console: Console, slack: Mapping[str, ClassSlack]) -> None:
-    heading(console, "Slack: how much longer tasks could take before a step ends later")
     rows = [
         (
             label,
-            f"{row.tasks:,}",
+            row.tasks,
             duration(row.time_ns),
             percent(row.critical_ns / row.time_ns if row.time_ns else None, decimals=1),
             "no end" if row.median_ns is None else duration(row.median_ns),
         )
         for label, row in slack.items()
     ]
-    table(console, ("class", "tasks", "time", "without slack", "median slack"), rows)
-    console.print("  of the replayed run, one task at a time; over the steps that count, all ranks")
+    table(
+        console,
+        ("class", "tasks", "time", "without slack", "median slack"),
+        rows,
+        "of the replayed run, one task at a time; over the steps that count, all ranks",
+        title="Slack: how much longer tasks could take before a step ends later",
+    )

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from rich.text import Text
 
-from lumos.reports.text.format import a_step, kernel_name, paragraph, percent, print_trust, sentence
-from lumos.reports.text.stragglers import LONGEST_TASK, MOST_FINDINGS
+from lumos.reports.text.format import paragraph, percent, print_trust, sentence, short_name, step_words
+from lumos.reports.text.stragglers import MOST_FINDINGS
 from lumos.units import count, duration
 from lumos.vocabulary import Grade
 
@@ -35,7 +35,7 @@ def print_diagnosis(console: Console, result: Diagnosis) -> None:
 
 def diagnosis_headline(result: Diagnosis) -> str:
     """The answer in one sentence."""
-    step = a_step(1e9 * result.step_time_s, 1e9 * result.latency_s, result.basis)
+    step = step_words(1e9 * result.step_time_s, 1e9 * result.latency_s, result.basis)
     ranks = count(result.ranks, "rank")
     if not result.findings:
         return f"{ranks}: {step}; nothing found that is worth 2 % of it"
@@ -52,7 +52,7 @@ def _print_finding(console: Console, number: int, found: Finding, step_s: float)
         worth += f", {duration(1e9 * found.worth_after_s)} after the above"
     where = found.where
     at = f"{where.step} at {duration(where.start_ns)}" if where.start_ns >= 0 else f"{duration(-where.start_ns)} before {where.step}"
-    task = f"{at}, {_ranks(where.ranks)}: {_task(where.task)}{where.script and f', in {where.script}'}"
+    task = f"{at}, {_ranks(where.ranks)}: {short_name(where.task)}{where.script and f', in {where.script}'}"
     for word, text in (("worth", worth), ("where", task), ("why", found.evidence), ("fix", found.fix)):
         _print_line(console, word, text)
     _print_command(console, found.command)
@@ -93,9 +93,4 @@ def _ranks(ranks: tuple[int, ...]) -> str:
 
 
 def _shortened(title: str) -> str:
-    return " ".join(_task(word) for word in title.split(" "))
-
-
-def _task(task: str) -> str:
-    name = kernel_name(task)
-    return name if len(name) <= LONGEST_TASK else f"{name[: LONGEST_TASK - 1]}…"
+    return " ".join(short_name(word) for word in title.split(" "))

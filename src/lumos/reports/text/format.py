@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
@@ -15,12 +17,23 @@ from lumos.units import count, decimals, duration
 from lumos.vocabulary import Basis, Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from rich.console import Console
 
+    from lumos.analyze.breakdown import StepBreakdown
+    from lumos.analyze.compare import Side
+    from lumos.analyze.critical_path import CriticalPath
+    from lumos.analyze.loop.steps import JobTime
+    from lumos.analyze.ranks.stragglers import Stragglers
+    from lumos.analyze.replay import ReplayResult, StepReplay
     from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
+    from lumos.reports.text.breakdown import Breakdown
+
+    #: What has the time of a job's step, and a step as tables list it.
+    Stepped: TypeAlias = JobTime | ReplayResult | Side | Stragglers | Breakdown
+    StepRow: TypeAlias = StepBreakdown | StepReplay | CriticalPath
 
 #: The most rows of a table; the rest is only counted.
 MOST_ROWS = 24
@@ -51,23 +64,37 @@ def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) 
     return f"{round(100 * fraction, decimals) + 0.0:{sign}.{decimals}f} %"
 
 
-def a_step(step_time_ns: float, latency_ns: float, basis: Basis) -> str:
+def a_step(of: Stepped) -> str:
     """The time of a job's step and what it is: "95.57 ms a step (period; latency 184.4 ms)" or "20.65 ms a step (latency)"."""
+    return step_words(of.step_time_ns, of.latency_ns, of.basis)
+
+
+def step_words(step_time_ns: float, latency_ns: float, basis: Basis) -> str:
+    """The same of its figures."""
     kind = f"period; latency {duration(latency_ns)}" if basis is Basis.PERIOD else "latency"
     return f"{duration(step_time_ns)} a step ({kind})"
 
 
-def marked(name: str, by_latency: bool, left_out: bool) -> str:
-    """The name of a step, with the mark of one that does not count; `print_marks` explains it."""
-    return f"{name} *" if by_latency else f"{name} †" if left_out else name
+#: What the mark of a step says that does not count.
+_MARKS = {
+    "*": "* latency, as the recording lacks the step before it; it does not count",
+    "†": "† the first step, one in which something happens once, or one outside the longest run; it does not count",
+}
 
 
-def print_marks(console: Console, by_latency: bool, left_out: bool) -> None:
-    """Say what the marks of steps mean, below a table. by_latency, left_out: whether the table has such steps."""
-    if by_latency:
-        paragraph(console, "* latency, as the recording lacks the step before it; it does not count")
-    if left_out:
-        paragraph(console, "† the first step, one in which something happens once, or one outside the longest run; it does not count")
+def _mark(step: StepRow, basis: Basis) -> str:
+    return "*" if step.basis is not basis else "" if step.counts else "†"
+
+
+def marked(basis: Basis) -> Callable[[StepRow], str]:
+    """The column with the name of a step, and the mark of one that does not count, in a job whose step is of that basis."""
+    return lambda step: f"{step.name} {_mark(step, basis)}".rstrip()
+
+
+def marks(steps: Iterable[StepRow], basis: Basis) -> list[str]:
+    """What the marks of these steps mean, as notes below their table."""
+    used = {_mark(step, basis) for step in steps}
+    return [meaning for mark, meaning in _MARKS.items() if mark in used]
 
 
 def heading(console: Console, text: str) -> None:
@@ -76,53 +103,70 @@ def heading(console: Console, text: str) -> None:
     console.print(Text(text, style="bold"))
 
 
-def table(
-    console: Console,
-    columns: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    left: Iterable[int] = (0,),
-    most: int = MOST_ROWS,
-    whole: bool = False,
-) -> None:
-    """Print a table. The columns in `left` are text: left-aligned, and cut where the width of the console ends, or with
-    `whole` continued in the next line. Other columns are right-aligned and never cut: where the console is too narrow for that,
-    the rows are a list, in which each cell follows the name of its column.
-
-    Rows after the first `most` are only counted.
-    """
-    left, shown = set(left), [[visible(cell) for cell in row] for row in rows[:most]]
-    widths = _widths(console.width - INDENT, columns, shown, left)
-    if widths is None:
-        for row in shown:
-            _print_list(console, columns, row, left, whole)
-    else:
-        _print_grid(console, columns, shown, left, whole, widths)
-    if len(rows) > most:
-        console.print(f"  … and {len(rows) - most:,} more; --json lists all")
-
-
-#: With what a number, or a dash in its place, begins.
-_BEGIN_NUMBERS = "0123456789+-–×"
+#: A number with its unit, two of them as a range, or the dash in the place of one.
+_NUMBER = r"[-+×]? ?\d[\d.,]*(e[-+]?\d+)?( ?[^\s\d]\S{0,7})?"
+_NUMERIC = re.compile(rf"{_NUMBER}((–| … | to | of ){_NUMBER})?|–")
 #: A column: the field of a row that it shows, or what gives its text.
 ShownField: TypeAlias = "str | Callable[[Any], str]"
 
 
-def listing(console: Console, rows: Sequence[Any], columns: Mapping[str, ShownField], most: int = MOST_ROWS) -> None:
-    """Print a table with a line for each row. columns: by their titles. How a field is written follows from its name and its type: times
-    by their ending `_ns`, whole numbers with their thousands, other numbers as shares in percent. Columns of other than numbers stand at
-    the left."""
-    cells = [[_shown(row, of) for of in columns.values()] for row in rows]
-    left = [i for i, column in enumerate(zip(*cells, strict=True)) if not all(cell[:1] in _BEGIN_NUMBERS for cell in column)]
-    table(console, tuple(columns), cells, left, most)
+def table(
+    console: Console,
+    columns: Mapping[str, ShownField] | Sequence[str],
+    rows: Sequence[Any],
+    *notes: str,
+    title: str = "",
+    most: int = MOST_ROWS,
+    whole: bool = False,
+) -> None:
+    """Print a table with a line for each row, its title above and its notes below; nothing where there is no row.
+
+    columns: by their titles; where only these are given, rows are their cells. How a field is written follows from its name and its type:
+    times and sizes by their endings, whole numbers with their thousands, other numbers as shares in percent. A column of text is cut where
+    the width of the console ends, or with `whole` continued in the next line. A column mostly of numbers stands at
+    the right and is never cut: where the console is too narrow for that, the rows are a list, in which each cell follows its column's name.
+
+    Rows after the first `most` are only counted.
+    """
+    if not rows:
+        return
+    fields = columns.values() if isinstance(columns, Mapping) else range(len(columns))
+    names = tuple(columns)
+    shown = [[visible(_text(row, of)) for of in fields] for row in rows[:most]]
+    left = {i for i, column in enumerate(zip(*shown, strict=True)) if 2 * len([*filter(_NUMERIC.fullmatch, column)]) < len(column)}
+    if title:
+        heading(console, title)
+    widths = _widths(console.width - INDENT, names, shown, left)
+    if widths is None:
+        for row in shown:
+            _print_list(console, names, row, left, whole)
+    else:
+        _print_grid(console, names, shown, left, whole, widths)
+    if len(rows) > most:
+        console.print(f"  … and {len(rows) - most:,} more; --json lists all")
+    for note in notes:
+        paragraph(console, note)
 
 
-def _shown(row: Any, column: ShownField) -> str:
-    if not isinstance(column, str):
+def shares(console: Console, title: str, times_ns: Mapping[str, float], total_ns: float) -> None:
+    """Print the parts of a time, and the share that each has of the whole."""
+    table(
+        console,
+        ("", "time", "of the step"),
+        [(part, duration(ns), percent(ns / total_ns, decimals=1)) for part, ns in times_ns.items()],
+        title=title,
+    )
+
+
+def _text(row: Any, column: ShownField | int) -> str:
+    if callable(column):
         return column(row)
-    value = attrgetter(column)(row)
-    if isinstance(value, str):
-        return value
-    return duration(value) if column.endswith("_ns") else f"{value:,}" if isinstance(value, int) else percent(value, decimals=1)
+    value = row[column] if isinstance(column, int) else attrgetter(column)(row)
+    if value is None or isinstance(value, str):
+        return "–" if value is None else value
+    if isinstance(column, str) and column.endswith(("_ns", "_bytes")):
+        return duration(value) if column.endswith("_ns") else size(value)
+    return f"{value:,}" if isinstance(value, int) else percent(value, decimals=1)
 
 
 def _print_grid(
@@ -194,6 +238,16 @@ def print_trust(console: Console, found: Trust, whose: str = "", beside: str = "
     more = f"; {count(others, 'more reason')} in --json" if others > 0 else ""
     why = f": {found.why}{more}" if found.why else ""
     paragraph(console, f"trust{whose}: ", (found.grade, _GRADE_STYLES[found.grade]), why + beside)
+
+
+#: The most characters of a task's name in a sentence.
+LONGEST_TASK = 48
+
+
+def short_name(task: str) -> str:
+    """A task's name as sentences have it."""
+    name = kernel_name(task)
+    return name if len(name) <= LONGEST_TASK else f"{name[: LONGEST_TASK - 1]}…"
 
 
 def kernel_name(name: str) -> str:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.reports.text.format import ShownField, heading, listing, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.reports.text.format import ShownField, heading, paragraph, percent, print_diagnostics, sentence, size, table
 from lumos.reports.text.replay import print_interference
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from rich.console import Console
 
@@ -37,20 +38,18 @@ def print_contents(
     _print_files(console, files)
     _print_rows(console, files)
     _print_missing(console, files)
-    if groups:
-        heading(console, "Process groups")
-        rows = [(g.name, _ranks(g.ranks), g.description) for g in groups]
-        table(console, ("group", "ranks", "description"), rows, left=(0, 1, 2))
+    columns: Mapping[str, ShownField] = {"group": "name", "ranks": lambda group: _ranks(group.ranks), "description": "description"}
+    table(console, columns, groups, title="Process groups")
     print_interference(console, interference)
     print_diagnostics(console, diagnostics)
 
 
 def _print_files(console: Console, files: Sequence[Contents]) -> None:
-    heading(console, "Ranks")
-    steps: dict[str, ShownField] = {"steps": lambda f: f"{len(f.steps)}"}
-    counts = {name: name for name in ("threads", "streams", "unlinked")}
-    listing(console, files, {"rank": "rank", "known from": "rank_source", "recorded": "duration_ns", **steps, **counts})
-    console.print("  unlinked: device work whose launch call has no row")
+    columns: Mapping[str, ShownField] = {
+        "rank": "rank", "known from": "rank_source", "recorded": "duration_ns", "steps": lambda f: f"{len(f.steps)}",
+        "threads": "threads", "streams": "streams", "unlinked": "unlinked",
+    }  # fmt: skip
+    table(console, columns, files, "unlinked: device work whose launch call has no row", title="Ranks")
     machines: dict[str, list[int]] = {}
     for f in files:
         if f.devices:
@@ -66,16 +65,13 @@ def _print_files(console: Console, files: Sequence[Contents]) -> None:
 
 
 def _print_rows(console: Console, files: Sequence[Contents]) -> None:
-    heading(console, "Rows")
-    total: dict[str, int] = {}
+    total: Counter[str] = Counter()
     for f in files:
-        for category, number in f.rows.items():
-            total[category] = total.get(category, 0) + number
-    rows = [(category.replace("_", " "), f"{number:,}") for category, number in sorted(total.items(), key=lambda kv: -kv[1])]
-    table(console, ("category", "rows"), rows)
+        total.update(f.rows)
     overhead = sum(f.overhead_ns for f in files)
-    if overhead:
-        console.print(f"  the profiler itself took {duration(overhead)}")
+    notes = [f"the profiler itself took {duration(overhead)}"] if overhead else []
+    rows = [(category.replace("_", " "), number) for category, number in total.most_common()]
+    table(console, ("category", "rows"), rows, *notes, title="Rows")
 
 
 def _print_missing(console: Console, files: Sequence[Contents]) -> None:
@@ -114,9 +110,9 @@ def print_blocks(console: Console, outline: Outline) -> None:
     else:
         paragraph(console, "no layers found: nothing repeats, and no operator holds weights")
     several = len({row.microbatch for row in outline.rows}) > 1
-    rows = []
-    for row in outline.rows:
-        block = f"{row.repeats} × {row.block}" if row.repeats > 1 else row.block
-        phase = f"{row.phase} {row.microbatch}" if several else row.phase
-        rows.append((phase, block, f"{row.tasks:,}", duration(row.cpu_ns), duration(row.device_ns)))
-    table(console, ("phase", "block", "tasks", "CPU each", "device each"), rows, left=(0, 1))
+    columns: Mapping[str, ShownField] = {
+        "phase": lambda row: f"{row.phase} {row.microbatch}" if several else row.phase,
+        "block": lambda row: f"{row.repeats} × {row.block}" if row.repeats > 1 else row.block,
+        "tasks": "tasks", "CPU each": "cpu_ns", "device each": "device_ns",
+    }  # fmt: skip
+    table(console, columns, outline.rows)

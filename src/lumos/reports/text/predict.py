@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, sentence, table
+from lumos.reports.text.format import paragraph, percent, print_diagnostics, sentence, shares, table
 from lumos.reports.text.whatif import PARTS_IN_SECONDS
 from lumos.units import duration
 
@@ -31,18 +31,15 @@ def print_prediction(console: Console, p: Prediction) -> None:
     chosen = [d.message for d in p.diagnostics if d.code == "chosen-plan"]
     for line in (*chosen, *_job(p), *operating_lines(p.operating)):
         paragraph(console, line)
-    heading(console, "Where the step goes (mean over stages)")
-    rows = [
-        (label, duration(p.breakdown[key] * 1e9), percent(p.breakdown[key] / p.time.time_s, decimals=1))
-        for key, label in PARTS_IN_SECONDS.items()
-    ]
-    table(console, ("", "time", "of the step"), rows)
-    heading(console, "Along the critical path")
-    shown = list(p.critical_path.items())[:MOST_KINDS]
-    table(console, ("", "of the step"), [(kind, percent(share, decimals=1)) for kind, share in shown])
+    parts = {label: p.breakdown[key] * 1e9 for key, label in PARTS_IN_SECONDS.items()}
+    shares(console, "Where the step goes (mean over stages)", parts, p.time.time_s * 1e9)
+    path = [(kind, percent(share, decimals=1)) for kind, share in list(p.critical_path.items())[:MOST_KINDS]]
     bounds = ", ".join(f"{bound} {percent(share, decimals=1)}" for bound, share in p.bound_by.items())
-    paragraph(console, f"bound by {bounds}")
-    _print_memory(console, p)
+    table(console, ("", "of the step"), path, f"bound by {bounds}", title="Along the critical path")
+    m = p.memory
+    held = [(name, f"{getattr(m, key) / 1e9:.1f}") for key, name in MEMORY_PARTS.items()]
+    fits = "fits" if m.fits else "does not fit"
+    table(console, ("", "GB"), held, title=f"Memory of stage {m.stage}: {m.peak_bytes / 1e9:.1f} GB, {fits}")
     print_diagnostics(console, [d for d in p.diagnostics if d.code != "chosen-plan"])
 
 
@@ -83,9 +80,3 @@ def operating_lines(o: Operating) -> list[str]:
         of = "with host, network and cooling" if o.whole_power else "the device alone, at its limit"
         costs.append(f"{o.kwh_per_trillion_tokens:,.0f} kWh ({o.power_w:,.0f} W a device: {of})")
     return [*lines, f"a trillion tokens: {', '.join(costs)}"] if costs else lines
-
-
-def _print_memory(console: Console, p: Prediction) -> None:
-    m = p.memory
-    heading(console, f"Memory of stage {m.stage}: {m.peak_bytes / 1e9:.1f} GB, {'fits' if m.fits else 'does not fit'}")
-    table(console, ("", "GB"), [(name, f"{getattr(m, key) / 1e9:.1f}") for key, name in MEMORY_PARTS.items()])

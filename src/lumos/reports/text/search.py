@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.prediction.operating import Campaign, Operating, operating
-from lumos.reports.text.format import heading, paragraph, sentence, table
+from lumos.reports.text.format import ShownField, heading, paragraph, sentence, table
 from lumos.reports.text.predict import operating_lines
 from lumos.searching.sweep import operating_of
 from lumos.units import count
 from lumos.vocabulary import Recompute, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from rich.console import Console
 
@@ -23,12 +23,48 @@ if TYPE_CHECKING:
     from lumos.searching.search import Found
 
 
-#: Columns of a sweep over what the best plans cost to run, for a trillion tokens; shown where the cluster's file says what they take.
-_COSTS: dict[str, Callable[[Operating], str]] = {
+#: Columns of plans, of what the best cost to run for a trillion tokens, where the cluster's file says what they take, and of whole runs.
+_PLANS: Mapping[str, Callable[[Simulated], str]] = {
+    "plan": lambda p: plan_words(p.job.plan),
+    "step s": lambda p: f"{p.time.time_s:.4g}",
+    "tok/s/GPU": lambda p: f"{p.tokens_per_s_per_gpu:,.0f}",
+    "MFU": lambda p: f"{p.model_flops_utilization:.1%}",
+    "peak GB": lambda p: f"{p.memory.peak_bytes / 1e9:.1f}",
+}
+_COSTS: Mapping[str, Callable[[Operating], str]] = {
     "goodput": lambda o: "" if o.goodput is None else f"{o.goodput:.1%}",
     "dollars": lambda o: "" if o.dollars_per_trillion_tokens is None else f"{o.dollars_per_trillion_tokens:,.0f}",
     "kWh": lambda o: "" if not o.whole_power or o.kwh_per_trillion_tokens is None else f"{o.kwh_per_trillion_tokens:,.0f}",
 }
+_RUNS: Mapping[str, Callable[[Campaign], str]] = {
+    "days": lambda run: "" if run.days is None else f"{run.days:,.1f}",
+    "dollars": lambda run: "" if run.dollars is None else f"{run.dollars:,.0f}",
+}
+
+
+class _Line(NamedTuple):
+    """The best plan of a search or another, what it costs to run, and the run of it; None where that is not known. name: what was swept."""
+
+    name: str
+    plan: Simulated | None
+    cost: Operating | None
+    run: Campaign | None
+
+    @classmethod
+    def of(cls, found: Found, value: int | str) -> _Line:
+        """The line of a search for one value of what is swept."""
+        best = found.best[0] if found.best else None
+        name = value if isinstance(value, str) else f"{value:,}"
+        return cls(name, best, operating_of(found) if best else None, found.campaigns[0] if found.campaigns else None)
+
+
+def _of(part: str, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, ShownField]:
+    """The columns that show a part of a line; a dash for what is not known."""
+
+    def shown(text: Callable[[Any], str]) -> ShownField:
+        return lambda line: "–" if getattr(line, part) is None else text(getattr(line, part)) or "–"
+
+    return {name: shown(text) for name, text in columns.items()}
 
 
 def print_found(out: Console, found: Found) -> None:
@@ -55,11 +91,13 @@ def print_found(out: Console, found: Found) -> None:
     )
     for note in p.assumed:
         paragraph(out, note.message)
-    runs: list[tuple[str, ...]] = [_campaign_cells(run) for run in found.campaigns] or [()] * len(found.best)
-    columns = ("plan", "step s", "+ %", "tok/s/GPU", *(("peak GB", "days", "dollars") if found.campaigns else ("MFU", "peak GB")))
-    rows = [_row(q, best) for q in found.best]
-    lines = [(*row[:4], row[5], *run) if run else row for row, run in zip(rows, runs, strict=True)]
-    table(out, columns, lines, whole=True)
+    step = best.time.time_s
+    slower: dict[str, Callable[[Simulated], str]] = {"+ %": lambda p: f"{100 * (p.time.time_s / step - 1):.1f}"}
+    columns = {**dict(list(_PLANS.items())[:2]), **slower, **_PLANS}
+    lines = [_Line("", p, None, found.campaigns[i] if found.campaigns else None) for i, p in enumerate(found.best)]
+    if found.campaigns:
+        del columns["MFU"]
+    table(out, {**_of("plan", columns), **(_of("run", _RUNS) if found.campaigns else {})}, lines, whole=True)
     _print_prices(out, [found])
     for line in operating_lines(operating(p.cluster, p.gpus, best.tokens_per_s_per_gpu)):
         paragraph(out, line)
@@ -121,11 +159,6 @@ def _capacity(found: Found) -> str:
     return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:.1f} GB{reserved}"
 
 
-def _campaign_cells(run: Campaign) -> tuple[str, ...]:
-    """Days and dollars of a training run."""
-    return ("–" if run.days is None else f"{run.days:,.1f}", "–" if run.dollars is None else f"{run.dollars:,.0f}")
-
-
 def _print_prices(out: Console, found: Sequence[Found]) -> None:
     """Say for how many tokens days and dollars are, and by whose prices."""
     runs = {f.problem.cluster.name: f.campaigns[0] for f in found if f.campaigns}
@@ -144,26 +177,17 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int | str, Found]],
     out.print(f"{p.model.name} on {where}: the best plan for every {key}; best of all: {best}")
     for note in p.assumed:
         paragraph(out, note.message)
-    costs = [operating_of(found) if found.best else None for _, found in rows]
-    shown = [name for name, text in _COSTS.items() if any(c is not None and text(c) for c in costs)]
-    lines = []
-    priced = any(found.campaigns for _, found in rows)
-    rated = not shown and not priced
-    for (value, found), cost in zip(rows, costs, strict=True):
-        name = value if isinstance(value, str) else f"{value:,}"
-        runs = _campaign_cells(found.campaigns[0]) if found.campaigns else ("–", "–") if priced else ()
-        if found.best and cost is not None:
-            q = found.best[0]
-            plan, step, _, rate, used, peak = _row(q, q)
-            lines.append((name, plan, step, rate, *([used] if rated else []), peak, *(_COSTS[c](cost) or "–" for c in shown), *runs))
-        else:
-            lines.append((name, "no plan fits", *["–"] * (3 + rated + len(shown)), *runs))
-    run_columns = ("days", "dollars") if priced else ()
-    columns = (key, "plan", "step s", "tok/s/GPU", *(["MFU"] if rated else []), "peak GB", *shown, *run_columns)
-    table(out, columns, lines, left=(1,), whole=True)
+    lines = [_Line.of(found, value) for value, found in rows]
+    priced = any(line.run is not None for line in lines)
+    costs = {name: text for name, text in _COSTS.items() if name not in _RUNS or not priced}
+    shown = {name: text for name, text in costs.items() if any(line.cost is not None and text(line.cost) for line in lines)}
+    columns = {name: text for name, text in _of("plan", _PLANS).items() if name != "MFU" or not (shown or priced)}
+    columns["plan"] = lambda line: "no plan fits" if line.plan is None else plan_words(line.plan.job.plan)
+    runs = {name: text for name, text in _of("run", _RUNS).items() if priced}
+    table(out, {key: "name", **columns, **_of("cost", shown), **runs}, lines, whole=True)
     _print_prices(out, [found for _, found in rows])
     if shown:
-        paragraph(out, "dollars, kWh: for a trillion tokens whose progress is kept")
+        paragraph(out, f"{', '.join(shown)}: for a trillion tokens whose progress is kept")
 
 
 def print_explanation(out: Console, explained: Explained) -> None:
@@ -206,14 +230,6 @@ def _verdict(a: Against) -> list[str]:
         tie = f"; the steps are equal if it costs {100 * a.tie:+.0f} %" if a.tie is not None else ""
         lines.append(f"{a.decides} decides{tie}; measure {a.measure}")
     return lines
-
-
-def _row(p: Simulated, best: Simulated) -> tuple[str, ...]:
-    slower = p.time.time_s / best.time.time_s - 1
-    return (
-        plan_words(p.job.plan), f"{p.time.time_s:.4g}", f"{100 * slower:.1f}", f"{p.tokens_per_s_per_gpu:,.0f}",
-        f"{p.model_flops_utilization:.1%}", f"{p.memory.peak_bytes / 1e9:.1f}",
-    )  # fmt: skip
 
 
 def plan_words(plan: Plan) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lumos.prediction.validate import Scored
-from lumos.reports.text.format import heading, paragraph, percent, sentence, table
+from lumos.reports.text.format import ShownField, heading, paragraph, percent, sentence, table
 from lumos.units import count
 
 if TYPE_CHECKING:
@@ -26,12 +26,10 @@ def print_validation(console: Console, scored: Sequence[Scored], result: Mapping
     sentence(console, validate_headline(len(good), len(scored), result))
     if good:
         for key, title in _GROUPS.items():
-            heading(console, f"By {title}")
             _print_figures(console, title, result[key])
         paragraph(console, "rank: correlation of ranks within a model, size and batch; within: in the 80 % interval")
         _print_memory(console, result["memory"])
-        if worst:
-            _print_worst(console, worst)
+        _print_worst(console, worst)
     skipped = Counter(s.skipped for s in scored if s.skipped is not None)
     if skipped:
         heading(console, "Skipped rows")
@@ -48,13 +46,19 @@ def validate_headline(good: int, rows: int, result: Mapping[str, Any]) -> str:
 
 
 def _print_figures(console: Console, title: str, groups: Mapping[str, Mapping[str, Any]]) -> None:
-    rows = []
-    for name, f in groups.items():
-        if f["scored"]:
-            rank = "–" if f["spearman_within"] is None else f"{f['spearman_within']:.2f}"
-            errors = (_percent(f[k]) for k in ("median_abs_error", "p90_abs_error", "mean_abs_error"))
-            rows.append((str(name), str(f["scored"]), *errors, _percent(f["bias"], True), rank, _percent(f["interval_coverage"])))
-    table(console, (title, "rows", "median", "p90", "mean", "bias", "rank", "within"), rows, most=len(rows))
+    columns: Mapping[str, ShownField] = {
+        title: lambda name: str(name),
+        "rows": lambda name: str(groups[name]["scored"]),
+        **{word: _figure(groups, f"{word}_abs_error") for word in ("median", "p90", "mean")},
+        "bias": lambda name: _percent(groups[name]["bias"], True),
+        "rank": lambda name: "–" if groups[name]["spearman_within"] is None else f"{groups[name]['spearman_within']:.2f}",
+        "within": _figure(groups, "interval_coverage"),
+    }
+    table(console, columns, [name for name, f in groups.items() if f["scored"]], title=f"By {title}", most=len(groups))
+
+
+def _figure(groups: Mapping[str, Mapping[str, Any]], key: str) -> ShownField:
+    return lambda name: _percent(groups[name][key])
 
 
 def _print_memory(console: Console, memory: Mapping[str, Any]) -> None:
@@ -65,7 +69,6 @@ def _print_memory(console: Console, memory: Mapping[str, Any]) -> None:
 
 
 def _print_worst(console: Console, worst: ExplainedRow) -> None:
-    heading(console, "Worst rows")
     rows = []
     for s, path in worst:
         assert s.job is not None and s.predicted is not None
@@ -74,7 +77,7 @@ def _print_worst(console: Console, worst: ExplainedRow) -> None:
         plan = f"{s.job.model.name} on {p.devices} {s.job.cluster.name}: {sizes}"
         parts = ", ".join(f"{name} {share:.0%}" for name, share in list(path.items())[:3])
         rows.append((s.id, f"{plan}; predicted path: {parts}", f"{s.measured_s:.4g}", f"{s.predicted.time_s:.4g}", _percent(s.error, True)))
-    table(console, ("row", "plan and predicted path", "measured s", "predicted s", "error"), rows, left=(0, 1), most=len(rows))
+    table(console, ("row", "plan and predicted path", "measured s", "predicted s", "error"), rows, title="Worst rows", most=len(rows))
 
 
 def _percent(value: float | None, signed: bool = False) -> str:

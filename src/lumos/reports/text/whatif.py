@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, size, table
+from lumos.reports.text.format import paragraph, percent, print_diagnostics, print_trust, sentence, size, table
 from lumos.reports.text.replay import PARTS_OF_STEP
 from lumos.units import duration, quantity, with_unit
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from rich.console import Console
 
     from lumos.analyze.trust import Trust
-    from lumos.changes.answer import Answer, Outcome
+    from lumos.changes.answer import Answer
     from lumos.changes.grid import Cell
     from lumos.scripted.templates import ScriptCell
 
@@ -29,16 +29,28 @@ STEP_WORDS = {
 }
 
 
+#: The columns of what a change does.
+_COLUMNS = ("", "base", "changed", "difference")
+
+
 def print_answer(console: Console, found: Answer) -> None:
     """Print the whole answer."""
+    base, changed, share = found.base, found.outcome, found.share
     sentence(console, whatif_headline(found))
     print_trust(console, found.trust)
     for change in found.changes:
         paragraph(console, f"• {change}")
-    heading(console, "Step")
-    table(console, ("", "base", "changed", "difference"), [_step(found), *_parts(found.base, found.outcome), *_beside(found)])
-    _print_interval(console, found)
-    _print_moved(console, found)
+    before, after = base.breakdown._asdict(), changed.breakdown._asdict()
+    parts = [_row(f"  {label}", before[key], after[key]) for key, label in PARTS_IN_SECONDS.items()]
+    rows = [_row("step", base.step_time_s, changed.step_time_s), *parts, *_beside(found)]
+    interval = f"80 % interval {seconds(changed.step_time_low_s)} to {seconds(changed.step_time_high_s)}"
+    kept = (
+        f"of the changed step's critical path, {percent(share.measured, decimals=0)} keeps measured times,"
+        f" {percent(share.scaled, decimals=0)} scales them, {percent(share.modelled, decimals=0)} is modelled"
+    )
+    table(console, _COLUMNS, rows, interval, kept, title="Step")
+    moved = [_row(c.what, c.base_s, c.changed_s) for c in found.moved] or [("nothing",)]
+    table(console, _COLUMNS if found.moved else ("",), moved, title="What moved on the critical path")
     print_diagnostics(console, found.diagnostics)
 
 
@@ -53,10 +65,6 @@ def whatif_headline(found: Answer) -> str:
 def seconds(value: float) -> str:
     """A time given in seconds."""
     return duration(value * 1e9)
-
-
-def _step(found: Answer) -> tuple[str, ...]:
-    return _row("step", found.base.step_time_s, found.outcome.step_time_s)
 
 
 def _beside(found: Answer) -> Iterator[tuple[str, ...]]:
@@ -76,58 +84,32 @@ def _beside(found: Answer) -> Iterator[tuple[str, ...]]:
         yield f"peak memory{grade}", size(was), "unknown" if now is None else size(now), more
 
 
-def _parts(base: Outcome, changed: Outcome) -> list[tuple[str, ...]]:
-    before, after = base.breakdown._asdict(), changed.breakdown._asdict()
-    return [_row(f"  {label}", before[key], after[key]) for key, label in PARTS_IN_SECONDS.items()]
-
-
 def _row(label: str, base: float, changed: float) -> tuple[str, ...]:
     sign = "+" if changed > base else ""
     return label, seconds(base), seconds(changed), f"{sign}{seconds(changed - base)}"
-
-
-def _print_interval(console: Console, found: Answer) -> None:
-    o, share = found.outcome, found.share
-    paragraph(console, f"80 % interval {seconds(o.step_time_low_s)} to {seconds(o.step_time_high_s)}")
-    paragraph(
-        console,
-        f"of the changed step's critical path, {percent(share.measured, decimals=0)} keeps measured times,"
-        f" {percent(share.scaled, decimals=0)} scales them, {percent(share.modelled, decimals=0)} is modelled",
-    )
-
-
-def _print_moved(console: Console, found: Answer) -> None:
-    heading(console, "What moved on the critical path")
-    if not found.moved:
-        console.print("  nothing")
-        return
-    rows = [_row(c.what, c.base_s, c.changed_s) for c in found.moved]
-    table(console, ("", "base", "changed", "difference"), rows)
 
 
 def print_grid(console: Console, cells: Sequence[Cell], trust: Trust) -> None:
     """Print how far the job can be trusted and every combination, the fastest first; then why some were refused or cannot be."""
     print_trust(console, trust)
     done = sorted((c for c in cells if c.step_time_s is not None), key=lambda c: c.step_time_s or 0.0)
-    if done:
-        keys = tuple(done[0].settings)
-        rows = [(*c.settings.values(), seconds(c.step_time_s or 0.0)) for c in done]
-        table(console, (*keys, "step"), rows, left=range(len(keys)))
-    for cell in cells:
-        if cell.refused or cell.impossible:
-            words = ", ".join(f"{k}={v}" for k, v in cell.settings.items())
-            paragraph(console, (words, "yellow"), f": {cell.refused or cell.impossible}")
+    rows = [(*c.settings.values(), seconds(c.step_time_s or 0.0)) for c in done]
+    table(console, (*cells[0].settings, "step"), rows)
+    _print_refused(console, ((c.settings, c.refused or c.impossible) for c in cells))
 
 
 def print_script_grid(console: Console, cells: Sequence[ScriptCell]) -> None:
     """Print every combination of a changed script, in their order, and why some were refused."""
-    keys = tuple(cells[0].values) if cells else ()
     rows = [(*cell.values.values(), *_script_figures(cell)) for cell in cells if cell.step_time_s is not None]
-    if rows:
-        table(console, (*keys, "step", "80 % interval", "memory", "fits"), rows, left=range(len(keys)))
-    for cell in cells:
-        if cell.refused:
-            paragraph(console, (", ".join(f"{key}={value}" for key, value in cell.values.items()), "yellow"), f": {cell.refused}")
+    table(console, (*cells[0].values, "step", "80 % interval", "memory", "fits"), rows)
+    _print_refused(console, ((c.values, c.refused) for c in cells))
+
+
+def _print_refused(console: Console, cells: Iterable[tuple[dict[str, str], str]]) -> None:
+    """Say of each combination that was refused why."""
+    for values, why in cells:
+        if why:
+            paragraph(console, (", ".join(f"{key}={value}" for key, value in values.items()), "yellow"), f": {why}")
 
 
 def _script_figures(cell: ScriptCell) -> tuple[str, ...]:
