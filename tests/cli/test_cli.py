@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from lumos import chakra, collect, proxy
+from lumos.arguments import declared
 from lumos.cli import VERBS, load
+from lumos.cli import chakra as cli_chakra
+from lumos.cli import proxy as cli_proxy
+from lumos.cli.collect import ProfileWords
 
 
 def test_help_names_every_verb(lumos):
@@ -22,6 +29,21 @@ def test_every_verb_loads_and_explains_itself(lumos, verb):
     for part in getattr(command, "commands", {"": None}):  # a verb that has verbs of its own is run through those
         done = lumos(verb, *filter(None, [part]), "--help")
         assert done.status == 0 and "--json" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "function"),
+    [
+        (cli_proxy.RunWords, proxy.run), (cli_proxy.GenerateWords, proxy.generate), (cli_chakra.ExportWords, chakra.export),
+        (cli_chakra.SampleWords, chakra.synthesize), (cli_chakra.CheckWords, chakra.check), (ProfileWords, collect.run),
+    ],
+)  # fmt: skip
+def test_the_help_of_an_option_states_the_default_of_the_function(words, function):
+    taken = inspect.signature(function).parameters
+    for key, (_, term) in declared(words).items():
+        stated = re.search(r"\[default: ([^]]+)\]", term.text)
+        default = taken[key].default
+        assert stated[1] == (key if default is True else str(default)) if stated else default in (None, (), False)
 
 
 def test_version(lumos):

@@ -11,14 +11,14 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from lumos.cli import calibrate, clusters, cost
+from lumos.cli import cost
 from lumos.cost import coefficients
 from lumos.errors import LumosError, UsageError
 
 app = typer.Typer()
-app.add_typer(cost.app, name="cost")
-app.command("clusters")(clusters.command)
-app.command("calibrate")(calibrate.command)
+app.add_typer(cost.cost, name="cost")
+app.command("clusters")(cost.clusters)
+app.command("calibrate")(cost.calibrate)
 
 
 def run(*words: str) -> str:

@@ -1,8 +1,8 @@
 """The command line: `lumos VERB …`.
 
-Each verb is a module that is imported only when the verb is called, so that `lumos --help` and every verb start fast. A
-verb module defines either a function `command`, whose parameters become arguments and options, or, where it has verbs of
-its own, a `typer.Typer` named `app`. To add a verb, write its module and add a line to VERBS.
+The module of a verb is imported only when the verb is called, so that `lumos --help` and every verb start fast. It defines, by the verb's
+name, either a function, whose parameters become arguments and options, or, where the verb has verbs of its own, a `typer.Typer`. To add a
+verb, write it and add a line to VERBS.
 
 Exit status: 0 where the verb was done, 1 where the input cannot give an answer (LumosError), 2 for wrong usage, 70 where Lumos itself
 failed (`lumos.cli.fault`), 130 where the user interrupted, also where the verb kept and printed what it had.
@@ -26,7 +26,7 @@ from lumos.errors import INTERRUPTED, InterruptedSearchError, LumosError, UsageE
 __all__ = ("VERBS", "load", "main", "new_app")
 
 
-#: The verbs, in the order of the help text, each with what it does. Its module has its name.
+#: The verbs, in the order of the help text, each with what it does. Its module has its name, or is that of HOMES.
 VERBS = {
     "inspect": "What is in the traces, what is missing, and what that costs.",
     "diagnose": "What to fix first, and what it is worth.",
@@ -49,6 +49,13 @@ VERBS = {
     "collect": "Profile a training command.",
     "report": "Write one HTML file that shows a job, offline.",
     "serve": "Explore a job in a browser on this machine, with what-ifs.",
+}
+
+#: The modules that several verbs share.
+HOMES = {
+    **dict.fromkeys(("inspect", "diagnose", "replay", "breakdown", "critical-path", "stragglers", "compare"), "recordings"),
+    **dict.fromkeys(("models", "calibrate", "clusters"), "cost"),
+    "explain": "search", "report": "whatif", "validate": "predict",
 }
 
 #: Objects that are made before Python looks for cycles among them. A verb makes many small values, nearly none of which are in cycles, and
@@ -128,11 +135,12 @@ def _leave_standard_output() -> None:
 
 def load(name: str) -> Any:
     """The command of a verb, from its module."""
-    module = import_module(f"lumos.cli.{name.replace('-', '_')}")
-    app = getattr(module, "app", None)
-    if app is None:
+    found = getattr(import_module(f"lumos.cli.{HOMES.get(name, name)}"), name.replace("-", "_"))
+    if isinstance(found, typer.Typer):
+        app = found
+    else:
         app = new_app()
-        app.command(name)(module.command)
+        app.command(name)(found)
     command = typer.main.get_command(app)
     command.name = name
     return with_fitting_help(command)

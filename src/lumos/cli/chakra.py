@@ -3,74 +3,80 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, TypedDict
 
 import typer
 
+from lumos.arguments import Term
 from lumos.cli import new_app
-from lumos.cli.output import Json, Paths, Repair, console, write_json
-from lumos.cli.progress import progress
+from lumos.cli.options import read_job, takes
+from lumos.cli.output import Json, Paths, Repair, answer
 
-app = new_app(no_args_is_help=True, help="Read, link, export, check, import, synthesise Chakra traces. Each verb takes --json.")
+chakra = new_app(no_args_is_help=True, help="Read, link, export, check, import, synthesise Chakra traces. Each verb takes --json.")
 
-Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The folder of a set: PREFIX.0.et, PREFIX.1.et, …")]
-Output = Annotated[Path, typer.Option("-o", "--output", metavar="DIR", help="Where to write the set.")]
-ExactNs = Annotated[bool, typer.Option("--exact-ns", help="Keep nanoseconds, as operation counts for a simulator's roofline mode.")]
-AstraSim = Annotated[bool, typer.Option("--astra-sim", help="Also write the files that ASTRA-sim needs to run it.")]
-Cluster = Annotated[str | None, typer.Option(metavar="C", help="The cluster that these files describe: a name or a TOML file.")]
+Folder = Annotated[str, typer.Argument(metavar="DIR", help="The folder of a set: PREFIX.0.et, PREFIX.1.et, …")]
+Output = Annotated[str, typer.Option("-o", "--output", metavar="DIR", help="Where to write the set.")]
 
 
-@app.command("export")
-def export_(
-    paths: Paths,
-    output: Output,
-    astra_sim: AstraSim = False,
-    cluster: Cluster = None,
-    exact_ns: ExactNs = False,
-    roofline: Annotated[bool, typer.Option("--roofline", help="Let the simulator price compute by operations and bytes.")] = False,
-    repair: Repair = False,
-    json: Json = False,
-) -> None:
+class SetWords(TypedDict, total=False):
+    """What is written beside a set."""
+
+    astra_sim: Annotated[bool, Term("Also write the files that ASTRA-sim needs to run it.")]
+    cluster: Annotated[str, Term("The cluster that these files describe: a name or a TOML file.", shown="C")]
+
+
+class ExportWords(SetWords, total=False):
+    """How a job is written as a set."""
+
+    exact_ns: Annotated[bool, Term("Keep nanoseconds, as operation counts for a simulator's roofline mode.")]
+    roofline: Annotated[bool, Term("Let the simulator price compute by operations and bytes.")]
+
+
+class CheckWords(TypedDict, total=False):
+    """The files of a simulator beside a set."""
+
+    groups: Annotated[str, Term("The communicators; found in DIR by its content otherwise.", shown="FILE")]
+    network: Annotated[str, Term("The network; found likewise.", shown="FILE")]
+    system: Annotated[str, Term("The system; found likewise.", shown="FILE")]
+    memory: Annotated[str, Term("The remote memory; found likewise.", shown="FILE")]
+
+
+class SampleWords(SetWords, total=False):
+    """How a set is sampled."""
+
+    model: Annotated[str, Term("Sample from a saved model instead.", shown="FILE")]
+    save_model: Annotated[str, Term("Save what was learned as one file.", shown="FILE")]
+    seed: Annotated[int, Term("The same seed gives the same set.  [default: 0]")]
+    ranks: Annotated[int, Term("Ranks of the new set: a multiple of the source's.")]
+    held_out: Annotated[str, Term("A set that was not learned from: compare the distributions with it.", shown="SET")]
+
+
+@chakra.command("export")
+@takes(ExportWords, last=True)
+def export_(paths: Paths, output: Output, repair: Repair = False, json: Json = False, **words: Any) -> None:
     """Write the job's graph as one .et file per rank, and the communicators."""
     from lumos.chakra.facade import export
-    from lumos.trace import read
+    from lumos.reports.text.chakra import print_exported
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, output)
-    job = read(*paths, repair=repair, progress=progress("reading", "bytes"))
-    result = export(job, output, astra_sim=astra_sim, cluster=cluster, roofline=roofline, exact_ns=exact_ns)
-    if json:
-        write_json(result)
-        return
-    from lumos.reports.text.chakra import print_exported
-
-    print_exported(console(), result)
+    answer(export(read_job(*paths, repair=repair), output, **words), json, print_exported)
 
 
-@app.command("check")
-def check_(
-    folder: Folder,
-    groups: Annotated[Path | None, typer.Option(metavar="FILE", help="The communicators; found in DIR by its content otherwise.")] = None,
-    network: Annotated[Path | None, typer.Option(metavar="FILE", help="The network; found likewise.")] = None,
-    system: Annotated[Path | None, typer.Option(metavar="FILE", help="The system; found likewise.")] = None,
-    memory: Annotated[Path | None, typer.Option(metavar="FILE", help="The remote memory; found likewise.")] = None,
-    json: Json = False,
-) -> None:
+@chakra.command("check")
+@takes(CheckWords)
+def check_(folder: Folder, json: Json = False, **words: Any) -> None:
     """Check a set against every rule of ASTRA-sim; the exit status is 1 where a rule is broken."""
     from lumos.chakra.facade import check
+    from lumos.reports.text.chakra import print_checked
 
-    result = check(folder, groups=groups, network=network, system=system, memory=memory)
-    if json:
-        write_json(result)
-    else:
-        from lumos.reports.text.chakra import print_checked
-
-        print_checked(console(), result)
+    result = check(folder, **words)
+    answer(result, json, print_checked)
     if not result.ok:
         raise typer.Exit(1)
 
 
-@app.command("link")
+@chakra.command("link")
 def link_(
     observed: Annotated[Path, typer.Argument(metavar="ET", help="A PyTorch execution trace, or a folder with one for each rank.")],
     profiled: Annotated[Path, typer.Argument(metavar="KINETO", help="The profiler's file of that rank, or a folder of all ranks.")],
@@ -86,23 +92,17 @@ def link_(
     """Join execution traces, which have tensors, with the profiler's files of the same ranks, which have times."""
     from lumos.chakra.facade import link
     from lumos.errors import UsageError
-    from lumos.trace import read
+    from lumos.reports.text.chakra import print_linked
     from lumos.trace.source import keep_inputs
 
     if observed.is_dir() != profiled.is_dir():
         raise UsageError("give two files of one rank, or two folders (they may be one) with those of all ranks")
     keep_inputs([observed, profiled], output)
-    job = read(profiled, repair=repair, progress=progress("reading", "bytes"))
-    found = link(observed, job, output=output, other_window=other_window)
-    if json:
-        write_json(found)
-        return
-    from lumos.reports.text.chakra import print_linked
-
-    print_linked(console(), found)
+    found = link(observed, read_job(str(profiled), repair=repair), output=output, other_window=other_window)
+    answer(found, json, print_linked)
 
 
-@app.command("import")
+@chakra.command("import")
 def import_(
     paths: Paths,
     output: Annotated[
@@ -113,27 +113,18 @@ def import_(
 ) -> None:
     """Read a set that any tool wrote as a job, and simulate it; with -o write it again."""
     from lumos.chakra.facade import import_ as import_set
-    from lumos.trace import read
-
-    found = import_set(read(*paths, progress=progress("reading", "bytes")), output=output, as_json=as_json)
-    if json:
-        write_json(found)
-        return
     from lumos.reports.text.chakra import print_imported
 
-    print_imported(console(), found)
+    answer(import_set(read_job(*paths), output=output, as_json=as_json), json, print_imported)
 
 
-@app.command("synthesize")
+@chakra.command("synthesize")
+@takes(SampleWords, last=True)
 def synthesize_(
     output: Output,
     paths: Annotated[
         list[str] | None, typer.Argument(metavar="[SET]...", help="Sets or jobs to learn from, one for each argument.")
     ] = None,
-    model: Annotated[Path | None, typer.Option(metavar="FILE", help="Sample from a saved model instead.")] = None,
-    save_model: Annotated[Path | None, typer.Option(metavar="FILE", help="Save what was learned as one file.")] = None,
-    seed: Annotated[int, typer.Option(help="The same seed gives the same set.")] = 0,
-    ranks: Annotated[int | None, typer.Option(help="Ranks of the new set: a multiple of the source's.")] = None,
     facts: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=N,N,…", help="What tells sets of a family apart: tp, dp, pp, layers or any other, one for each SET."),
@@ -141,36 +132,17 @@ def synthesize_(
     at: Annotated[
         list[str] | None, typer.Option("--set", metavar="KEY=N", help="That of the new set; drawn from the known ones otherwise.")
     ] = None,
-    held_out: Annotated[
-        Path | None, typer.Option("--held-out", metavar="SET", help="A set that was not learned from: compare the distributions with it.")
-    ] = None,
-    astra_sim: AstraSim = False,
-    cluster: Cluster = None,
     json: Json = False,
+    **words: Any,
 ) -> None:
     """Sample a new set without the names and times of its source, or with other ranks, or of other facts."""
     from lumos.chakra.synthesis.facade import synthesize
-    from lumos.trace import read
-
-    found = synthesize(
-        [read(path, progress=progress("reading", "bytes")) for path in paths or ()],
-        output=output,
-        model=model,
-        save_model=save_model,
-        seed=seed,
-        ranks=ranks,
-        facts=_numbers(facts or [], "--facts"),
-        at={key: numbers[0] for key, numbers in _numbers(at or [], "--set", most=1).items()},
-        held_out=held_out,
-        astra_sim=astra_sim,
-        cluster=cluster,
-    )
-    if json:
-        write_json(found)
-        return
     from lumos.reports.text.chakra import print_synthetic
 
-    print_synthetic(console(), found)
+    told = _numbers(facts or [], "--facts")
+    wanted = {key: numbers[0] for key, numbers in _numbers(at or [], "--set", most=1).items()}
+    found = synthesize([read_job(path) for path in paths or ()], output=output, facts=told, at=wanted, **words)
+    answer(found, json, print_synthetic)
 
 
 def _numbers(texts: list[str], option: str, most: int | None = None) -> dict[str, list[int]]:
@@ -190,16 +162,10 @@ def _numbers(texts: list[str], option: str, most: int | None = None) -> dict[str
     return out
 
 
-@app.command("stat")
+@chakra.command("stat")
 def stat_(paths: Paths, json: Json = False) -> None:
     """Summarise a set, or any job as it would be exported: nodes, operators, communication, dependencies, symmetry."""
     from lumos.chakra.facade import stat
-    from lumos.trace import read
-
-    result = stat(read(*paths, progress=progress("reading", "bytes")))
-    if json:
-        write_json(result)
-        return
     from lumos.reports.text.chakra import print_stat
 
-    print_stat(console(), result)
+    answer(stat(read_job(*paths)), json, print_stat)

@@ -1,4 +1,5 @@
-"""`lumos cost gemm|attention|collective`: what one piece of work takes on an accelerator or cluster."""
+"""What work costs: `lumos cost gemm|attention|collective` on an accelerator or cluster; `lumos calibrate`, which fits the models of it to
+measurements; `lumos models` and `lumos clusters`, which list what is known by name."""
 
 from __future__ import annotations
 
@@ -9,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from lumos.cli import new_app
-from lumos.cli.output import Json, console, write_json
+from lumos.cli.output import Json, Paths, answer, console, plain, write_json
 
 if TYPE_CHECKING:
     from lumos.cost.estimate import Estimate
 
-app = new_app(no_args_is_help=True)
+cost = new_app(no_args_is_help=True)
 
 #: The longest side of an array; no device has memory for a longer one.
 LARGEST = 1 << 40
@@ -43,12 +44,12 @@ Coefficients = Annotated[str | None, typer.Option("--coefficients", metavar="FIL
 Plot = Annotated[str | None, typer.Option("--plot", metavar="FILE.html", help="Also plot the curve around this size.")]
 
 
-@app.callback()
+@cost.callback()
 def _root() -> None:
     """How long one kernel or collective takes: the time with its interval, what bounds it, and the fraction of peak."""
 
 
-@app.command("gemm")
+@cost.command("gemm")
 def gemm(
     on: On,
     m: Annotated[int, _size("--m", help="Rows of A and C.")],
@@ -73,7 +74,7 @@ def gemm(
     _answer(cost, m, json, plot, f"GEMM n={n} k={k} {dtype} on {accelerator.name}", "m")
 
 
-@app.command("attention")
+@cost.command("attention")
 def attention(
     on: On,
     seq: Annotated[int, _size("--seq", help="Tokens of a sequence.")],
@@ -107,7 +108,7 @@ def attention(
     _answer(cost, seq, json, plot, f"attention heads={heads} head_dim={head_dim} {dtype} {direction} on {accelerator.name}", "sequence")
 
 
-@app.command("collective")
+@cost.command("collective")
 def collective(
     kind: Annotated[
         str, typer.Argument(metavar="KIND", help="all-reduce, all-gather, reduce-scatter, all-to-all, broadcast, reduce or send-recv.")
@@ -175,3 +176,64 @@ def _answer(cost: Callable[[Any], Estimate], size: int, json: bool, plot: str | 
     out.print(f"bound by {facts['bound_by']}, {facts['fraction_of_peak']:.1%} of peak, {facts['source']}")
     for diagnostic in estimate.diagnostics:
         out.print(f"note: {diagnostic.message}", markup=False)
+
+
+def calibrate(
+    paths: Paths,
+    output: Annotated[
+        str | None, typer.Option("--output", "-o", metavar="FILE.toml", help="Write the coefficients, for --coefficients.")
+    ] = None,
+    on: Annotated[
+        str | None, typer.Option("--on", metavar="CLUSTER", help="The device of a trace, where its header names none that is known.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Fit the cost models to CSV tables of measured times (gemm, attention or collective), or to the traces of a job.
+
+    A table's columns say its kind: gpu, dtype, m, n, k, time_us; gpu, dtype, direction, causal, batch, seq_len, heads,
+    kv_heads, head_dim, time_us; gpu, n_gpus, n_nodes, collective, size_bytes, time_us. A trace gives, per class of
+    operator, the ratio measured / modelled and its spread.
+    """
+    from lumos.cost.facade import calibrate as calibrated
+    from lumos.reports.text.catalogues import print_calibration
+
+    answer(calibrated(paths, output=output, on=on), json, print_calibration)
+
+
+def models(
+    name: Annotated[
+        str | None, typer.Argument(metavar="[NAME]", help="One model, or the path of a config.json.", show_default=False)
+    ] = None,
+    json: Json = False,
+) -> None:
+    """The models that Lumos knows by name, with their exact parameter counts."""
+    from lumos.model import load_model, model_names
+    from lumos.reports.text.catalogues import print_model, print_models
+
+    found = [load_model(n) for n in ((name,) if name else model_names())]
+    if json:
+        rows = [{**plain(m), "parameters": m.parameters, "active_parameters": m.active_parameters} for m in found]
+        write_json({"models": rows})
+    elif name:
+        print_model(console(), found[0])
+    else:
+        print_models(console(), found)
+
+
+def clusters(
+    name: Annotated[str | None, typer.Argument(help="Show this cluster (a name or a .toml file) with the source of each number.")] = None,
+    json: Json = False,
+) -> None:
+    """List the clusters, or show one with the source of each number."""
+    import msgspec
+
+    from lumos.cost.cluster import cluster_names, load_cluster
+    from lumos.reports.text.catalogues import print_cluster, print_clusters
+
+    found = [load_cluster(n) for n in ([name] if name else cluster_names())]
+    if json:
+        write_json({"clusters": [msgspec.to_builtins(c) for c in found]})
+    elif name:
+        print_cluster(console(), found[0])
+    else:
+        print_clusters(console(), found)

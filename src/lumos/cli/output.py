@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 import sys
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
@@ -15,6 +15,8 @@ from lumos.result import plain as plain
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_Found = TypeVar("_Found")
 
 #: Arguments that several verbs have.
 Paths = Annotated[list[str], typer.Argument(metavar="PATH...", help="Trace files, or a folder with one file per rank.", show_default=False)]
@@ -38,6 +40,14 @@ def write_json(value: Any) -> None:
 
     encoded = msgspec.json.encode(plain(value))
     sys.stdout.buffer.write(msgspec.json.format(encoded, indent=2) + b"\n")
+
+
+def answer(found: _Found, json: bool, text: Callable[[Console, _Found], None]) -> None:
+    """Write the answer of a verb: one JSON object, or what `text` prints."""
+    if json:
+        write_json(found)
+    else:
+        text(console(), found)
 
 
 def console() -> Console:

@@ -1,4 +1,4 @@
-"""`lumos predict`: the step of a configuration, no trace needed."""
+"""`lumos predict`: the step of a configuration, no trace needed; and `lumos validate`: predict published runs, and score."""
 
 from __future__ import annotations
 
@@ -7,12 +7,13 @@ from typing import Annotated, Any
 import typer
 
 from lumos.cli.options import Assigned, takes, with_assigned
-from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
+from lumos.cli.output import Chakra, Clock, Json, Kineto, Perfetto, answer, console
+from lumos.cli.progress import progress
 from lumos.plan.words import JobWords
 
 
 @takes(JobWords)
-def command(
+def predict(
     file: Annotated[
         str | None, typer.Argument(metavar="[FILE.toml]", help="A file of settings; options override them.", show_default=False)
     ] = None,
@@ -43,14 +44,16 @@ def command(
     """
     from lumos.errors import UsageError
     from lumos.output_files import check_outputs, check_places
-    from lumos.searching.choice import predict
+    from lumos.reports.text.format import paragraph
+    from lumos.reports.text.predict import print_prediction
+    from lumos.searching.choice import predict as predicted
 
     if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
         raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
     check_outputs((perfetto, chakra, kineto, plot), (*(() if file is None else (file,)), *(measured or ())))
     check_places(perfetto, plot)
     coarse = False if any((perfetto, chakra, kineto)) else blocks
-    prediction = predict(file, blocks=coarse, measured=measured or (), **with_assigned(words, assigned))
+    prediction = predicted(file, blocks=coarse, measured=measured or (), **with_assigned(words, assigned))
     if plot is not None:
         from lumos.reports.plots.predict import plot_prediction
 
@@ -63,14 +66,38 @@ def command(
         from lumos.reports.export.kineto import write_kineto
 
         write_kineto(kineto, prediction, ranks=ranks, jitter=jitter, clock_offset_ns=round(1000 * clock_offset), seed=seed)
-    if json:
-        write_json(prediction)
-    else:
-        from lumos.reports.text.format import paragraph
-        from lumos.reports.text.predict import print_prediction
-
-        print_prediction(console(), prediction)
-        if plot is not None:
-            paragraph(console(), f"drawn in {plot}")
+    answer(prediction, json, print_prediction)
+    if plot is not None and not json:
+        paragraph(console(), f"drawn in {plot}")
     if not prediction.memory.fits:
         raise typer.Exit(1)
+
+
+def validate(
+    tables: Annotated[list[str], typer.Argument(metavar="FILE.csv...", help="Tables of measured runs.", show_default=False)],
+    plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw measured against predicted.")] = None,
+    worst: Annotated[int, typer.Option(help="Worst rows to explain in text.", min=0)] = 10,
+    json: Json = False,
+) -> None:
+    """Predict every row of tables of measured runs, and score the predictions.
+
+    The exit status is 1 where no row could be scored.
+    """
+    from lumos.errors import LumosError
+    from lumos.output_files import check_outputs, check_places
+    from lumos.prediction.validate import explained
+    from lumos.prediction.validate import validate as validated
+    from lumos.reports.text.validate import print_validation
+
+    check_outputs([plot], tables)
+    check_places(plot)
+    clock = Clock()
+    found = validated(*tables, progress=progress("predicting", "rows"))
+    result = {**found.to_dict(), "seconds_s": clock.lap()}
+    if plot is not None:
+        from lumos.reports.plots.validate import write_plot
+
+        write_plot(plot, found.rows)
+    answer(result, json, lambda out, figures: print_validation(out, found.rows, figures, explained(found.rows, worst)))
+    if not result["scored"]:
+        raise LumosError(f"{', '.join(tables)}: no row could be scored; each says above why it was skipped")

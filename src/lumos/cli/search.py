@@ -1,4 +1,4 @@
-"""`lumos search`: the plans of a model on a cluster, best first."""
+"""`lumos search`: the plans of a model on a cluster, best first; and `lumos explain`: why one beats another."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Annotated, Any
 import typer
 
 from lumos.cli.options import Assigned, read_job, takes, with_assigned
-from lumos.cli.output import Chakra, Json, Kineto, Perfetto, console, write_json
+from lumos.cli.output import Chakra, Json, Kineto, Perfetto, answer, console, write_json
 from lumos.cli.progress import stages
 from lumos.errors import INTERRUPTED
+from lumos.plan.words import JobWords
 from lumos.searching.words import SearchWords, SpaceWords
 
 
 @takes(SearchWords, texts=SpaceWords, shown="V,V|A..B")
-def command(
+def search(
     paths: Annotated[
         list[str] | None,
         typer.Argument(metavar="[PATH...]", help="What lumos predict wrote: its model, plan and cluster.", show_default=False),
@@ -42,7 +43,9 @@ def command(
     from lumos.cost.cluster import load_cluster
     from lumos.errors import UsageError
     from lumos.output_files import check_places
-    from lumos.searching.facade import Swept, search, side_by_side
+    from lumos.reports.text.search import print_found, print_sweep
+    from lumos.searching.facade import Swept, side_by_side
+    from lumos.searching.facade import search as searched
     from lumos.searching.settings import sweep_of
     from lumos.searching.sweep import OBJECTIVES, best_value, check_objective
     from lumos.trace.source import keep_inputs
@@ -67,7 +70,7 @@ def command(
     if key == "cluster":
         rows = side_by_side(clusters, **words)
     else:
-        rows = [Swept(0, search(job, **words))] if sweep is None else search(job, sweep=sweep, **words)
+        rows = [Swept(0, searched(job, **words))] if sweep is None else searched(job, sweep=sweep, **words)
     found = rows[0].found
     if parquet is not None:
         from lumos.reports.export.search_table import write_parquet
@@ -81,18 +84,31 @@ def command(
         from lumos.reports.export.job import export
 
         export(found, **files)
-    if json and key:
-        write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **f.to_dict()} for value, f in rows]})
+    if not key:
+        answer(found, json, print_found)
     elif json:
-        write_json(found)
+        write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **f.to_dict()} for value, f in rows]})
     else:
-        from lumos.reports.text.search import print_found, print_sweep
-
-        if not key:
-            print_found(console(), found)
-        else:
-            print_sweep(console(), key, rows, best_value(rows, objective))
+        print_sweep(console(), key, rows, best_value(rows, objective))
     if not all(f.complete for _, f in rows):
         raise typer.Exit(INTERRUPTED)
     if not any(f.best for _, f in rows):
         raise typer.Exit(1)
+
+
+@takes(JobWords)
+def explain(
+    first: Annotated[str, typer.Argument(metavar="A", help="A plan: a TOML file of settings, or tp=8,pp=4,… (switches too).")],
+    second: Annotated[str, typer.Argument(metavar="B", help="The plan to compare with.")],
+    assigned: Assigned = None,
+    json: Json = False,
+    **words: Any,
+) -> None:
+    """Why one plan beats another: the difference of the two steps, part by part.
+
+    Options hold for both plans; a size that a plan states is its own.
+    """
+    from lumos.reports.text.search import print_explanation
+    from lumos.searching.facade import explain as explained
+
+    answer(explained(first, second, **with_assigned(words, assigned)), json, print_explanation)

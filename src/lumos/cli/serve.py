@@ -15,7 +15,7 @@ from lumos.cli.output import Force, Json, Paths, Repair, write_json
 PORT = 8471
 
 
-def command(
+def serve(
     paths: Paths,
     port: Annotated[int | None, typer.Option(min=0, max=65535, help="Listen on this port (0: any free one).")] = None,
     mcp: Annotated[bool, typer.Option("--mcp", help="Answer an assistant instead: tools about the jobs below the folder PATH.")] = False,

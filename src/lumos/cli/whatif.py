@@ -1,15 +1,17 @@
-"""`lumos whatif`: change the measured job and predict."""
+"""`lumos whatif`: change the measured job and predict; and `lumos report`: one HTML file of it, to look at offline."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from lumos.changes.settings import in_words
 from lumos.changes.words import ChangeWords, SettingWords
-from lumos.cli.options import ReadWords, read_job, reading, takes
-from lumos.cli.output import Chakra, Force, Json, Kineto, Paths, Perfetto, console, write_json
+from lumos.cli.options import Assigned, ReadWords, read_job, reading, takes
+from lumos.cli.output import Chakra, Clock, Force, Json, Kineto, Paths, Perfetto, console, plain, write_json
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,7 +22,7 @@ SET_HELP = f"Change the plan, the model or a size; repeatable. KEY: {in_words()}
 
 @takes(ChangeWords, texts=SettingWords, shown="VALUE")
 @takes(ReadWords, last=True)
-def command(
+def whatif(
     paths: Paths,
     assigned: Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help=SET_HELP)] = None,
     grid: Annotated[
@@ -64,6 +66,7 @@ def command(
     from lumos.errors import QuestionError
     from lumos.graph.build import build
     from lumos.output_files import check_places
+    from lumos.reports.text.whatif import print_grid
     from lumos.trace.source import keep_inputs
 
     changes, asked = Changes.parse(assigned or (), **words), parse_grid(grid or ())
@@ -76,10 +79,8 @@ def command(
         cells = evaluate(job, graph, changes, asked, trust=grounds, force=force)
         if json:
             write_json({"grid": [cell._asdict() for cell in cells], "trust": grounds})
-            return
-        from lumos.reports.text.whatif import print_grid
-
-        print_grid(console(), cells, grounds)
+        else:
+            print_grid(console(), cells, grounds)
         return
     try:
         found = answer_changes(job, graph, changes, force=force)
@@ -87,11 +88,7 @@ def command(
         if json:
             write_json({"question": str(question), "key": question.key, "candidates": [each._asdict() for each in question.candidates]})
         raise
-    if any(files.values()):
-        from lumos.reports.export.job import export
-
-        export(found, **files)
-    _write(found, json)
+    _write(found, files, json)
 
 
 def _by_script(
@@ -106,6 +103,7 @@ def _by_script(
     json: bool,
 ) -> None:
     """The answer for a changed script; the only changes that go with it are of the cluster."""
+    from lumos.reports.text.whatif import print_script_grid
     from lumos.scripted.answer import Asked
     from lumos.scripted.facade import by_script, by_scripts
     from lumos.scripted.templates import parse_values
@@ -122,25 +120,62 @@ def _by_script(
         cells = by_scripts(job, None, *commands, parse_values(grid), asked)
         if json:
             write_json({"grid": [cell._asdict() for cell in cells]})
-            return
-        from lumos.reports.text.whatif import print_script_grid
-
-        print_script_grid(console(), cells)
+        else:
+            print_script_grid(console(), cells)
         return
     found = by_script(job, None, *commands, asked)
+    _write(found, files, json)
+
+
+def _write(found: Answer, files: dict[str, str | None], json: bool) -> None:
+    """Write the changed job where files are named, and the answer."""
+    from lumos.changes.answer import contracted
+    from lumos.reports.text.whatif import print_answer
+
     if any(files.values()):
         from lumos.reports.export.job import export
 
         export(found, **files)
-    _write(found, json)
-
-
-def _write(found: Answer, json: bool) -> None:
     if json:
-        from lumos.changes.answer import contracted
-
         write_json(contracted(found))
-        return
-    from lumos.reports.text.whatif import print_answer
+    else:
+        print_answer(console(), found)
 
-    print_answer(console(), found)
+
+@takes(ChangeWords, texts=SettingWords, shown="VALUE")
+@takes(ReadWords, last=True)
+def report(
+    paths: Paths,
+    output: Annotated[str, typer.Option("--output", "-o", metavar="FILE.html", help="Where to write the report.")],
+    step: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The step that the timeline shows: its name, or the number after its #.")
+    ] = None,
+    assigned: Assigned = None,
+    force: Force = False,
+    json: Json = False,
+    **words: Any,
+) -> None:
+    """Write one HTML file that shows where the job's time goes: steps, timeline, critical path, collectives, stragglers.
+
+    With changes, as for `lumos whatif`, it also shows the changed job next to the recorded one.
+    """
+    from lumos.changes.changes import Changes
+    from lumos.output_files import check_places
+    from lumos.reports.facade import write
+    from lumos.reports.page.document import ReportedJob
+    from lumos.reports.text.format import print_trust, sentence
+    from lumos.trace.source import keep_inputs
+
+    how, changes = reading(words), Changes.parse(assigned or (), **words)
+    keep_inputs(paths, output)
+    check_places(output)
+    clock = Clock()
+    recording = ReportedJob.of(read_job(*paths, **how), force=force)
+    found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
+    if json:
+        write_json({**plain(found), "seconds_s": clock.lap()})
+        return
+    out = console()
+    sentence(out, found.headline)
+    print_trust(out, found.trust)
+    out.print(f"{output}: {found.size_bytes / 1e6:.1f} MB, opens in any browser, offline", markup=False)

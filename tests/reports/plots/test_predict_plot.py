@@ -76,8 +76,8 @@ def test_the_plot_has_the_step_the_memory_with_its_limit_and_the_schedule(tmp_pa
 
 def test_the_command_says_where_the_plot_is(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    from lumos.cli.predict import command
+    from lumos.cli.predict import predict
 
-    command(model="llama3.2-1b", cluster="h100", gpus=1, global_batch=1, seq=128, plot="plot.html")
+    predict(model="llama3.2-1b", cluster="h100", gpus=1, global_batch=1, seq=128, plot="plot.html")
     assert capsys.readouterr().out.rstrip().endswith("drawn in plot.html")
     assert (tmp_path / "plot.html").stat().st_size > 1000

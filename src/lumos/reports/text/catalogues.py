@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.cost.cluster import Cluster
+    from lumos.cost.facade import Calibration
     from lumos.model import Model
 
 #: The SI units of values, by the ending of their key; the first ending that fits counts, so longer ones come first.
@@ -110,3 +111,21 @@ def print_model(console: Console, model: Model) -> None:
 
 def _billions(count: int) -> str:
     return f"{count / 1e9:.2f} B"
+
+
+def print_calibration(console: Console, found: Calibration) -> None:
+    """Print the fitted sets or, of a trace, what its operators take against the models."""
+    of_class: dict[str, ShownField] = {
+        "model": "model", "class": "variant", "operators": "operators", "shapes": "shapes",
+        "time ms": lambda r: f"{r.measured_ns / 1e6:.2f}",
+        "measured / modelled": lambda of: f"{of.ratio:.2f}", "80 % within": lambda of: f"{of.low:.2f} to {of.high:.2f}",
+    }  # fmt: skip
+    of_set: dict[str, ShownField] = {
+        "model": "model", "accelerator": "accelerator", "set": "variant", "rows": "coefficients.rows", "numbers": "coefficients.count",
+        "median error": "coefficients.median_error", "p90 error": "coefficients.p90_error",
+    }  # fmt: skip
+    sets = list(found.sets)
+    table(console, of_class, found.classes, most=len(found.classes))
+    table(console, of_set, [] if found.classes else sets, most=len(sets))
+    for note in found.diagnostics:
+        console.print(f"note: {note.message}", markup=False)

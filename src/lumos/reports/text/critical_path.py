@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath
+from lumos.analyze.critical_path import PATH_GROUPS, CriticalPath, Link
 from lumos.reports.text.format import (
     MOST_ROWS,
     ShownField,
@@ -21,6 +22,7 @@ from lumos.reports.text.format import (
     shares,
     table,
 )
+from lumos.result import plain
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -58,10 +60,25 @@ class Shown(NamedTuple):
         """The paths of which the means are: of the steps that count, or the only one."""
         return self.paths if len(self.paths) == 1 else [path for path in self.paths if path.counts]
 
+    def to_dict(self) -> dict[str, Any]:
+        """The whole, in the types of JSON, with the names of the tasks and processors of the paths' links."""
+        step, about = self.headline, {"ranks": len(self.graph.ranks), "of": self.run}
+        times = {"step_time_ns": step.step_time_ns, "median_ns": step.median_ns, "latency_ns": step.latency_ns, "basis": step.basis}
+        steps = [{**plain(replace(path, links=())), "links": [_plain(link, self.graph) for link in path.links]} for path in self.paths]
+        found = {"steps": steps, "slack_by_class": self.slack, "trust": self.trust, "diagnostics": self.diagnostics}
+        return {**times, **about, **{key: plain(value) for key, value in found.items()}}
+
     @property
     def which(self) -> str:
         """What the times of the paths are, as tables say it."""
         return self.counted[0].name if len(self.counted) == 1 else "mean over steps"
+
+
+def _plain(link: Link, graph: Graph) -> dict[str, Any]:
+    processor = graph.processors[graph.processor[link.task]]
+    where = {"name": graph.names[graph.name[link.task]], "rank": processor.rank, "processor": processor.name, "arrival_rank": link.rank}
+    times = {"class": link.label, "start_ns": link.start_ns, "end_ns": link.end_ns, "delay_ns": link.delay_ns, "idle_ns": link.idle_ns}
+    return {"task": link.task, **where, **times, "cause": None if link.cause is None else link.cause.word}
 
 
 def print_critical_paths(console: Console, shown: Shown) -> None:

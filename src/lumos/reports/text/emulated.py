@@ -1,0 +1,55 @@
+"""Print the answer of `lumos collect --emulate`."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from lumos.units import count, quantity, with_unit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from rich.console import Console
+
+    from lumos.emulation.facade import Emulated
+    from lumos.emulation.peak import Peak
+
+#: Owners of memory that people are shown.
+_OWNERS = 5
+#: Notes of the cost models, one for each class of kernels: too many for people to read one by one.
+OF_PRICES = {"generic-coefficients", "coefficients-of-kin", "extrapolated"}
+
+
+def print_emulated(console: Console, output: str, found: Emulated, *, steps: int, fit: str) -> None:
+    """Print what ran, the memory that it held, and how long it takes. fit: the name of which the largest number was to be found."""
+    alike = ", the others do the same as one of them" if len(found.distinct) < found.ranks else ""
+    console.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}", markup=False)
+    console.print(f"{count(found.operators, 'operator')} in {count(steps, 'step')}")
+    if fit:
+        largest = max(tried.value for tried in found.tried if tried.fits)
+        console.print(f"the largest {fit} that fits is {largest}, which is what was recorded", markup=False)
+    for line in _memory(found.memory) if found.memory else ():
+        console.print(line, markup=False, soft_wrap=True)
+    if found.span_ns is not None:
+        console.print(f"{found.span_ns / 1e9:.3f} s from the first work to the last, simulated")
+    priced = [note for note in found.diagnostics if note.code in OF_PRICES]
+    for note in found.diagnostics:
+        if note not in priced:
+            console.print(f"note: {note.code}: {note.message}", markup=False)
+    if priced:
+        wider = "prices have wider intervals than usual, beyond what was measured on this accelerator; --json lists them"
+        console.print(f"note: {len(priced)} {wider}")
+
+
+def _memory(peaks: Sequence[Peak]) -> Iterator[str]:
+    """The peak of the rank that reserves most: figures, moment, owners."""
+    size = partial(with_unit, measure=quantity("_bytes"))
+    most = max(peaks, key=lambda peak: (peak.reserved_bytes, peak.allocated_bytes))
+    spare = size(most.room_bytes - most.reserved_bytes)
+    when = " in ".join(filter(None, (most.operator, most.module))) or f"before the recorded steps, in these {size(most.steps_bytes)}"
+    room = f", reserved {size(most.reserved_bytes)} of {size(most.room_bytes)}: {spare} to spare" if most.room_bytes else ""
+    yield f"memory: rank {most.rank} has at most {size(most.allocated_bytes)} allocated ({when}){room}"
+    yield f"  {', '.join(f'{kind} {size(held)}' for kind, held in most.by_kind().items())}"
+    for owner in most.held[:_OWNERS]:
+        yield f"  {size(owner.bytes):>9} {owner.kind} {owner.module or 'outside of modules'}"
