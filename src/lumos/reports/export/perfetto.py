@@ -12,28 +12,32 @@ from a file (github.com/google/perfetto/issues/208): it chooses them by the name
 from __future__ import annotations
 
 import gzip
+from itertools import pairwise
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
+from lumos.analyze.critical_path import CriticalPath, Link, before_work
 from lumos.analyze.device_load import busy_curves, queue_steps
 from lumos.analyze.loop.spans import launches
-from lumos.analyze.loop.steps import Members, members, step_times
+from lumos.analyze.loop.steps import members, step_times
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.output_files import new_file
-from lumos.reports.export.perfetto_path import path_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumos.analyze.critical_path import CriticalPath
     from lumos.simulation.timeline import Timeline
 
 #: How many encoded events are written at a time.
 _BLOCK = 4096
+#: Category of all events of the critical paths, so that a viewer can search for them.
+CATEGORY = "critical path"
+#: One end of an arrow: a task and a time, ns.
+_End: TypeAlias = tuple[int, int]
 #: The colour of each kind of task, by the names that the trace viewer of Catapult reserves (tracing/base/color_scheme.html): compute blue,
 #: communication orange, copies olive, operators green, calls of the runtime pale blue, time between operators grey.
 _COLOURS = {
@@ -71,13 +75,12 @@ def events(timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]
     """The events of the trace: names and order of processes and threads, then tasks, launch arrows, counters and paths."""
     origin = min((int(t.start.min()) for t in timelines[:1] if len(t.start)), default=0)
     for place, timeline in enumerate(timelines):
-        yield from _names(timeline, place, len(timelines))
-        yield from _tasks(timeline, place, len(timelines), origin)
-        membership = members(timeline.graph)
-        yield from _queues(timeline, membership, place, len(timelines), origin)
-        yield from _busy(timeline, membership, place, len(timelines), origin)
+        run = _Run(timeline, place, len(timelines), origin)
+        yield from run.names()
+        yield from run.tasks()
+        yield from run.counters()
         if place < len(paths):
-            yield from _paths(timeline, paths[place], place, len(timelines), origin)
+            yield from run.paths(paths[place])
 
 
 def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]]) -> None:
@@ -93,84 +96,129 @@ def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline], paths:
     out.write((b"" if first or not block else b",\n") + b",\n".join(block) + b"]}\n")
 
 
-def _names(timeline: Timeline, place: int, places: int) -> Iterator[dict[str, Any]]:
-    graph = timeline.graph
-    for position, rank in enumerate(graph.ranks):
-        pid = position * places + place
-        yield _meta("process_name", pid, 0, name=f"rank {rank} {timeline.source}")
-        yield _meta("process_sort_index", pid, 0, sort_index=pid)
-    pids = _pids(timeline, place, places)
-    for tid, processor in enumerate(graph.processors):
-        yield _meta("thread_name", pids[tid], tid, name=processor.name)
-        yield _meta("thread_sort_index", pids[tid], tid, sort_index=tid)
+class _Run(NamedTuple):
+    """One of several timelines: the viewer shows those of a rank beside each other. place: of the timeline among `places`. origin: ns."""
+
+    timeline: Timeline
+    place: int
+    places: int
+    origin: int
+
+    def process(self, position: int) -> int:
+        """The number of the process of a rank, by the rank's position in the job; that behind all of them has the paths."""
+        return position * self.places + self.place
+
+    @property
+    def pids(self) -> list[int]:
+        """The process of each processor's tasks."""
+        position = {rank: i for i, rank in enumerate(self.timeline.graph.ranks)}
+        return [self.process(position[p.rank]) for p in self.timeline.graph.processors]
+
+    def names(self) -> Iterator[dict[str, Any]]:
+        """The names and the order of processes and threads."""
+        graph = self.timeline.graph
+        for position, rank in enumerate(graph.ranks):
+            pid = self.process(position)
+            yield from _named("process", pid, 0, f"rank {rank} {self.timeline.source}", pid)
+        for (tid, processor), pid in zip(enumerate(graph.processors), self.pids, strict=True):
+            yield from _named("thread", pid, tid, processor.name, tid)
+
+    def tasks(self) -> Iterator[dict[str, Any]]:
+        """The tasks, and the arrows from calls to what they launch."""
+        graph, pids = self.timeline.graph, self.pids
+        kinds, colours = [kind.name.lower() for kind in Kind], [_COLOURS[kind] for kind in Kind]
+        names = {int(i): _plain(graph.names[int(i)]) for i in np.unique(graph.name)}
+        start, end = self.timeline.start - self.origin, self.timeline.end - self.origin
+        shown = np.flatnonzero((end > start) | (graph.kind != Kind.RETURN))
+        rows = (c[shown].tolist() for c in (graph.name, graph.kind, graph.processor, start, end))
+        for task, name, kind, tid, begin, finish in zip(shown.tolist(), *rows, strict=True):
+            looks = {"cat": kinds[kind], "cname": colours[kind], "name": names[name]}
+            times = {"ts": begin / 1000, "dur": (finish - begin) / 1000}
+            yield {"ph": "X", **looks, "pid": pids[tid], "tid": tid, **times, "args": {"task": task}}
+        launch = launches(graph)
+        for task in np.flatnonzero(launch >= 0).tolist():
+            call = int(launch[task])
+            about = {"cat": "launch", "name": "launch", "id": self.process(task)}
+            yield from self._arrow(about, (call, int(start[call])), (task, int(start[task])), pids)
+
+    def _arrow(self, about: dict[str, Any], leaves: _End, arrives: _End, pids: Sequence[int]) -> Iterator[dict[str, Any]]:
+        """An arrow between two tasks, each end with its time from the origin, ns."""
+        for phase, (task, at) in (({"ph": "s"}, leaves), ({"ph": "f", "bp": "e"}, arrives)):
+            tid = int(self.timeline.graph.processor[task])
+            yield {**phase, **about, "pid": pids[tid], "tid": tid, "ts": at / 1000}
+
+    def counters(self) -> Iterator[dict[str, Any]]:
+        """The launches outstanding, and the busy share of every bin (`busy_curves`) of every step. The last value of a step lasts until its
+        end and is followed by 0."""
+        membership = members(self.timeline.graph)
+        for position in range(len(self.timeline.graph.ranks)):
+            time, length = queue_steps(self.timeline, membership, position)
+            for at, outstanding in zip(time.tolist(), length.tolist(), strict=True):
+                yield self._counter("launches outstanding", position, at, launches=outstanding)
+        start, end = step_times(self.timeline, membership).rank_intervals()
+        (curves,) = busy_curves((self.timeline,), membership)
+        for i, (curve, position) in enumerate(zip(curves.steps, membership.step_rank().tolist(), strict=True)):
+            for k, share in enumerate([*curve.tolist(), 0.0]):
+                at = min(int(start[i]) + k * curves.bin_ns, int(end[i]))
+                yield self._counter("busy share", position, at, busy=round(share, 4))
+
+    def _counter(self, name: str, position: int, at: int, **values: float) -> dict[str, Any]:
+        return {"ph": "C", "name": name, "pid": self.process(position), "tid": 0, "ts": (at - self.origin) / 1000, "args": values}
+
+    def paths(self, paths: Sequence[CriticalPath]) -> Iterator[dict[str, Any]]:
+        """The tracks of the critical paths above those of the ranks, and arrows from link to link across the tracks of the ranks. A step is
+        shown for the time of its path: its period or its latency."""
+        pid, pids = self.process(len(self.timeline.graph.ranks)), self.pids
+        yield from _named("process", pid, 0, f"critical path {self.timeline.source}", self.place - self.places)
+        for tid, name in enumerate(("steps", "links")):
+            yield from _named("thread", pid, tid, name, tid)
+        for path in paths:
+            yield self._slice(path.name, pid, 0, path.start_ns, path.duration_ns, {"basis": path.basis, "counts": path.counts})
+            for link in path.links:
+                yield from self._link(link, pid)
+        for number, (leaves, arrives) in enumerate(arrow for path in paths for arrow in _arrows(path)):
+            about = {"cat": CATEGORY, "name": CATEGORY, "id": self.process(number)}
+            yield from self._arrow(about, self._inside(*leaves), self._inside(*arrives), pids)
+
+    def _inside(self, task: int, at: int) -> _End:
+        """The end of an arrow, at the time nearest to `at` at which the task runs: a viewer attaches it to what runs then."""
+        return task, min(max(at, int(self.timeline.start[task])), int(self.timeline.end[task])) - self.origin
+
+    def _link(self, link: Link, pid: int) -> Iterator[dict[str, Any]]:
+        graph = self.timeline.graph
+        at = link.start_ns - link.delay_ns - link.idle_ns
+        for label, time in before_work(link):
+            if time:
+                yield self._slice(label, pid, 1, at, time, {})
+            at += time
+        if link.end_ns > link.start_ns:
+            processor = graph.processors[graph.processor[link.task]]
+            about = {"class": link.label, "rank": processor.rank, "on": processor.name, "task": link.task}
+            if link.cause is not None:
+                about["behind"] = link.cause.word
+            name = _plain(graph.names[graph.name[link.task]])
+            yield self._slice(name, pid, 1, link.start_ns, link.end_ns - link.start_ns, about)
+
+    def _slice(self, name: str, pid: int, tid: int, start: int, length: int, args: dict[str, Any]) -> dict[str, Any]:
+        times = {"ts": (start - self.origin) / 1000, "dur": length / 1000}
+        return {"ph": "X", "cat": CATEGORY, "name": name, "pid": pid, "tid": tid, **times, "args": args}
 
 
-def _tasks(timeline: Timeline, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    graph = timeline.graph
-    kinds, colours = [kind.name.lower() for kind in Kind], [_COLOURS[kind] for kind in Kind]
-    names = {int(i): graph.names[int(i)].encode("utf-8", "replace").decode() for i in np.unique(graph.name)}
-    pids = _pids(timeline, place, places)
-    start, end = timeline.start - origin, timeline.end - origin
-    shown = np.flatnonzero((end > start) | (graph.kind != Kind.RETURN))
-    rows = (c[shown].tolist() for c in (graph.name, graph.kind, graph.processor, start, end))
-    for task, name, kind, tid, begin, finish in zip(shown.tolist(), *rows, strict=True):
-        yield {
-            "ph": "X",
-            "cat": kinds[kind],
-            "cname": colours[kind],
-            "name": names[name],
-            "pid": pids[tid],
-            "tid": tid,
-            "ts": begin / 1000,
-            "dur": (finish - begin) / 1000,
-            "args": {"task": task},
-        }
-    launch = launches(graph)
-    for task in np.flatnonzero(launch >= 0).tolist():
-        call = int(launch[task])
-        arrow = {"cat": "launch", "name": "launch", "id": task * places + place}
-        tid = int(graph.processor[call])
-        yield {"ph": "s", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[call]) / 1000}
-        tid = int(graph.processor[task])
-        yield {"ph": "f", "bp": "e", **arrow, "pid": pids[tid], "tid": tid, "ts": int(start[task]) / 1000}
+def _arrows(path: CriticalPath) -> Iterator[tuple[_End, _End]]:
+    """The ends of each arrow: from link to link, and within a rendezvous from the last to arrive."""
+    shown = [link for link in path.links if link.end_ns > link.start_ns]
+    for before, after in pairwise(shown):
+        yield (before.task, before.end_ns - 1), (after.arrival, after.start_ns)
+    for link in shown:
+        if link.task != link.arrival:
+            yield (link.arrival, link.start_ns), (link.task, link.start_ns)
 
 
-def _queues(timeline: Timeline, membership: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    for position in range(len(timeline.graph.ranks)):
-        time, length = queue_steps(timeline, membership, position)
-        for at, launches_outstanding in zip((time - origin).tolist(), length.tolist(), strict=True):
-            yield _counter("launches outstanding", position * places + place, at, launches=launches_outstanding)
+def _named(what: str, pid: int, tid: int, name: str, place: int) -> Iterator[dict[str, Any]]:
+    """The name of a process or a thread, and its place among the others."""
+    for kind, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+        yield {"ph": "M", "name": f"{what}_{kind}", "pid": pid, "tid": tid, "args": args}
 
 
-def _busy(timeline: Timeline, membership: Members, place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    """The busy share of every bin (`busy_curves`) of every step. The last value of a step lasts until its end and is followed by 0."""
-    start, end = step_times(timeline, membership).rank_intervals()
-    (curves,) = busy_curves((timeline,), membership)
-    for i, (curve, position) in enumerate(zip(curves.steps, membership.step_rank().tolist(), strict=True)):
-        for k, share in enumerate([*curve.tolist(), 0.0]):
-            at = min(int(start[i]) + k * curves.bin_ns, int(end[i])) - origin
-            yield _counter("busy share", position * places + place, at, busy=round(share, 4))
-
-
-def _counter(name: str, pid: int, at: int, **values: float) -> dict[str, Any]:
-    return {"ph": "C", "name": name, "pid": pid, "tid": 0, "ts": at / 1000, "args": values}
-
-
-def _paths(timeline: Timeline, paths: Sequence[CriticalPath], place: int, places: int, origin: int) -> Iterator[dict[str, Any]]:
-    """The process with the tracks of the critical path, above those of the ranks."""
-    pid = len(timeline.graph.ranks) * places + place
-    yield _meta("process_name", pid, 0, name=f"critical path {timeline.source}")
-    yield _meta("process_sort_index", pid, 0, sort_index=place - places)
-    for tid, name in enumerate(("steps", "links")):
-        yield _meta("thread_name", pid, tid, name=name)
-        yield _meta("thread_sort_index", pid, tid, sort_index=tid)
-    yield from path_events(timeline, paths, pid, _pids(timeline, place, places), origin, (place, places))
-
-
-def _pids(timeline: Timeline, place: int, places: int) -> list[int]:
-    position = {rank: i for i, rank in enumerate(timeline.graph.ranks)}
-    return [position[p.rank] * places + place for p in timeline.graph.processors]
-
-
-def _meta(kind: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
-    return {"ph": "M", "name": kind, "pid": pid, "tid": tid, "args": args}
+def _plain(name: str) -> str:
+    return name.encode("utf-8", "replace").decode()
