@@ -126,12 +126,13 @@ class _Writer:
         self.graph: Graph = world.graph
         self.plan = prediction.job.plan
         self.low, self.high = int(world.first[rank]), int(world.first[rank + 1])
-        self.start = timeline.start[self.low : self.high].tolist()
-        self.end = timeline.end[self.low : self.high].tolist()
+        shift = ORIGIN + offset
+        self.start: list[int] = (timeline.start[self.low : self.high] + shift).tolist()
+        self.end: list[int] = (timeline.end[self.low : self.high] + shift).tolist()
         self.folded: list[int] = world.folded[self.low : self.high].tolist()
-        self.shift = ORIGIN + offset
         self.works: tuple[Work | None, ...] = prediction.works
-        self.groups: dict[tuple[int, ...], str] = {}
+        #: The names of the groups by their use and their members.
+        self.groups: dict[tuple[str, tuple[int, ...]], str] = {}
         self.correlation = 10
         #: By device task behind which an event is recorded, the correlation id of the record.
         self.record_id: dict[int, int] = {}
@@ -143,7 +144,7 @@ class _Writer:
     def content(self) -> tuple[bytes, Iterator[str]]:
         """The header, which names the groups that the rows use, and the rows."""
         rows = list(self._events())
-        groups = [(name, "lumos", members[1:]) for members, name in self.groups.items()]
+        groups = [(name, "lumos", members) for (_, members), name in self.groups.items()]
         accelerator = self.prediction.job.cluster.accelerator
         device = WrittenDevice(self.device, accelerator.name, int(accelerator.memory_bytes or 0), accelerator.cores or 0)
         origin = Origin(PREDICTED, sizes=self._sizes(), job=facts_of(self.prediction.job))
@@ -169,7 +170,7 @@ class _Writer:
         on_cpu = [task for task, stream in enumerate(waiting.streams) if stream < 0]
         first, last = min(self.start), max(self.end[task] for task in on_cpu)
         yield process_name()
-        yield self._complete("user_annotation", "ProfilerStep#1", first, last, '"External id":1')
+        yield complete("user_annotation", "ProfilerStep#1", first, last, '"External id":1')
         clock = first
         for external, task in enumerate(on_cpu, 1):
             for stream, before in waiting.awaited.get(task, {}).items():
@@ -180,10 +181,10 @@ class _Writer:
             device = waiting.launched.get(task)
             if device is None:
                 args = f'"External id":{external},"Ev Idx":{external}'
-                yield self._complete("cpu_op", f"lumos::{self._name(task)}", self.start[task], self.end[task], args)
+                yield complete("cpu_op", f"lumos::{self._name(task)}", self.start[task], self.end[task], args)
             else:
                 yield from self._launch(task, device, waiting, external)
-        yield whole_window(first + self.shift, max(self.end) + self.shift)
+        yield whole_window(first, max(self.end))
 
     def _waiting(self) -> _Waiting:
         graph, low, n = self.graph, self.low, self.high - self.low
@@ -227,35 +228,34 @@ class _Writer:
         """The call in which the CPU waits for the device task `before`: for all work issued to its stream, or for an event behind it."""
         correlation = self._next_correlation()
         name = "cudaEventSynchronize" if by_event else "cudaStreamSynchronize"
-        yield self._call(name, start, end, correlation, f'"External id":{external}')
-        window = start + self.shift, end + self.shift
+        yield call(name, start, end, correlation, more=f'"External id":{external}')
         if by_event:
-            yield event_sync(stream, self.record_id[before], *window, correlation, self.device)
+            yield event_sync(stream, self.record_id[before], start, end, correlation, self.device)
         else:
-            yield stream_sync(stream, *window, correlation, self.device)
+            yield stream_sync(stream, start, end, correlation, self.device)
 
     def _launch(self, task: int, device: int, waiting: _Waiting, external: int) -> Iterator[str]:
         """The operator that fills the CPU task `task` and launches the device task `device`, with the calls in it and the device's row."""
         start, end = self.start[task], self.end[task]
         work, stream = self._work(device), waiting.streams[device]
         own = f'"External id":{external}'
-        yield self._complete("cpu_op", _operator(work, self._name(device)), start, end, f'{own},"Ev Idx":{external}{_shapes(work)}')
+        yield complete("cpu_op", _operator(work, self._name(device)), start, end, f'{own},"Ev Idx":{external}{_shapes(work)}')
         at = start
         for before in waiting.waits.get(device, ()):
             correlation = self._next_correlation()
             stop = min(at + CALL, end)
-            yield self._call("cudaStreamWaitEvent", at, stop, correlation, own)
-            yield stream_wait(stream, waiting.streams[before], self.record_id[before], at + self.shift, correlation, self.device)
+            yield call("cudaStreamWaitEvent", at, stop, correlation, more=own)
+            yield stream_wait(stream, waiting.streams[before], self.record_id[before], at, correlation, self.device)
             at = stop
         correlation = self._next_correlation()
         stop = max(at, end - CALL) if device in waiting.recorded else end
         at = max(at, stop - self.call)
-        yield self._call("cudaLaunchKernel", at, stop, correlation, f'{own},"cbid":211')
-        yield flow("s", correlation, PROCESS, THREAD, at + self.shift)
+        yield call("cudaLaunchKernel", at, stop, correlation, more=f'{own},"cbid":211')
+        yield flow("s", correlation, PROCESS, THREAD, at)
         yield from self._device(device, work, stream, correlation, external)
         if device in waiting.recorded:
             self.record_id[device] = self._next_correlation()
-            yield self._call("cudaEventRecord", stop, end, self.record_id[device], own)
+            yield call("cudaEventRecord", stop, end, self.record_id[device], more=own)
 
     def _device(self, task: int, work: Work | None, stream: int, correlation: int, external: int) -> Iterator[str]:
         name = self._name(task)
@@ -264,8 +264,8 @@ class _Writer:
         if isinstance(work, Collective):
             args += "," + self._collective(work, name, stream > RankStream.RECEIVE_FORWARD_UP)
             kernel = nccl_kernel(work.kind)
-        yield self._complete("kernel", kernel, self.start[task], self.end[task], args, self.device, stream)
-        yield flow("f", correlation, self.device, stream, self.start[task] + self.shift)
+        yield complete("kernel", kernel, self.start[task], self.end[task], args, self.device, stream)
+        yield flow("f", correlation, self.device, stream, self.start[task])
 
     def _collective(self, work: Collective, name: str, up: bool) -> str:
         peers = self.plan.tp * self.plan.cp * self.plan.dp
@@ -286,7 +286,7 @@ class _Writer:
             group = self._group("tied embedding", members)
         else:
             members = group_of(self.rank, work)
-            group = self._group("", members)
+            group = self._group("group", members)
         messages = group, bool(peer)
         self.sequence[messages] += 1
         into = work.input_bytes
@@ -296,21 +296,8 @@ class _Writer:
         return collective_arguments(collective, elements, f'"{dtype}",{_SPLIT}', group, members, self.sequence[messages], peer)
 
     def _group(self, use: str, members: tuple[int, ...]) -> str:
-        key = (sum(map(ord, use)), *members)
-        if key not in self.groups:
-            word = use or "group"
-            self.groups[key] = (
-                f"{word} {'-'.join(map(str, members)) if len(members) <= 4 else f'{members[0]}+{members[1] - members[0]}x{len(members)}'}"
-            )
-        return self.groups[key]
-
-    def _complete(
-        self, category: str, name: str, start: int, end: int, args: str, process: object = PROCESS, thread: object = THREAD
-    ) -> str:
-        return complete(category, name, start + self.shift, end + self.shift, args, process, thread)
-
-    def _call(self, name: str, start: int, end: int, correlation: int, more: str) -> str:
-        return call(name, start + self.shift, end + self.shift, correlation, more=more)
+        listed = "-".join(map(str, members)) if len(members) <= 4 else f"{members[0]}+{members[1] - members[0]}x{len(members)}"
+        return self.groups.setdefault((use, members), f"{use} {listed}")
 
 
 def _overtaken(awaited: dict[int, dict[int, int]], launched: dict[int, int], streams: list[int]) -> set[int]:
