@@ -118,7 +118,7 @@ class Case:
             self.refused[asked] = str(error)
             return None
         base, after = found.base.step_time_s, found.outcome
-        worth, low, high = (base - each for each in (after.step_time_s, after.step_time_high_s, after.step_time_low_s))
+        worth, low, high = (base - time for time in (after.step_time_s, after.step_time_high_s, after.step_time_low_s))
         price = Worth(worth, low, high, found.trust.grade, words)
         return price if self.matters(1e9 * worth) else None
 
@@ -133,7 +133,7 @@ class Case:
 
     def mean_part_ns(self, *names: str) -> float:
         """The named parts of `analyze.parts` together, the mean over ranks and steps that count, ns."""
-        return float(np.mean([sum(getattr(each.parts, f"{name}_ns") for name in names) for each in self.parts])) if self.parts else 0.0
+        return float(np.mean([sum(getattr(step.parts, f"{name}_ns") for name in names) for step in self.parts])) if self.parts else 0.0
 
     def at_longest(self, tasks: NDArray[np.bool_] | Int64, time: Int64 | None = None, ranks: Sequence[int] | None = None) -> FindingPlace:
         """Where the longest of `tasks` is, preferably in a step that counts. time: int64[n] ns by which to compare, else the durations.
@@ -170,7 +170,7 @@ class Case:
         before them. What only pays once another is fixed is worth no more for that; no more than the step can be saved in all.
         """
         left, saved, so_far, out = 1e-9 * self.base.step_time_ns, 0.0, Durations(), []
-        for finding, words in sorted(found, key=lambda each: (each.order, -each.finding.worth_s)):
+        for finding, words in sorted(found, key=lambda priced: (priced.order, -priced.finding.worth_s)):
             after, changes = finding.worth_s, changes_of(REMAINS if finding.code is FindingCode.LAUNCH_BOUND else words)
             if not changes.structural:
                 so_far = so_far.beside(changes.durations)
@@ -212,10 +212,13 @@ class Priced(NamedTuple):
         return 0 if any(factor in tuple(Like) for factor in self.words.get("scale", {}).values()) else 1
 
 
-def options(changes: Changes) -> str:
-    """The options of `lumos whatif` that ask for changes of settings and of durations."""
-    said = ((key.replace("_", "-"), value) for key, values in changes.words.items() for value in values)
-    return " ".join(f"--{key} {shlex.quote(value)}" for key, value in said)
+def options(changes: Changes, *, force: bool = False) -> str:
+    """The options of `lumos whatif` that ask for changes."""
+    said: list[str] = []
+    for key, value in {**changes.words, **({"force": True} if force else {})}.items():
+        option, values = f"--{key.replace('_', '-')}", value if isinstance(value, list) else [value]
+        said += [option] if value is True else [f"{option} {shlex.quote(str(word))}" for word in values]
+    return " ".join(said)
 
 
 def case_of(
@@ -238,7 +241,7 @@ def case_of(
         trust=with_evidence(recorded, (*grounds, *probe_of_base(job, owners, base))),
         at=lengths[(len(lengths) - 1) // 2][1],
         base=base,
-        parts=tuple(each for each in breakdown(truth, owners, job) if each.counts),
+        parts=tuple(step for step in breakdown(truth, owners, job) if step.counts),
         noise=spread(times, off),
         cut=Cut(job, graph),
         grounds=recorded,

@@ -79,7 +79,7 @@ def diagnose_paths(
     unequal = [*starved_findings(case), *rank_findings(case, loading, compared), *slow_step_findings(case, loading)]
     found = [
         *unequal,
-        *stall_findings(case, sum(each.finding.worth_s for each in unequal)),
+        *stall_findings(case, sum(priced.finding.worth_s for priced in unequal)),
         *loader_findings(case, loading),
         *communication_findings(case),
         *launch_findings(case),

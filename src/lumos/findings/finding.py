@@ -10,6 +10,8 @@ from lumos.result import Shown
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
     from lumos.vocabulary import Basis, Grade
@@ -58,6 +60,11 @@ class FindingPlace(NamedTuple):
 def where_words(task: str) -> str:
     """Where in a thread something happens, by the name of its task: "in aten::mm", or before it where it is time between operators."""
     return task if task.startswith("before ") else f"in {task}"
+
+
+def ranks_words(ranks: Sequence[int]) -> str:
+    """Which rank, or how many: "rank 3", "2 ranks"."""
+    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
 @dataclass(frozen=True, slots=True)

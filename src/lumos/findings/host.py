@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.ranks.equal_work import Like, durations_like
-from lumos.findings.finding import FindingCode
+from lumos.findings.finding import FindingCode, ranks_words
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from lumos.findings.case import Case, Priced
     from lumos.trace.table import Trace
@@ -56,11 +56,12 @@ def starved_findings(case: Case) -> Iterator[Priced]:
         return
     worst = min(starved, key=lambda got: got.share)
     ranks = tuple(got.rank for got in starved)
+    whose = "every rank" if 1 < len(ranks) == len(case.graph.ranks) else "the job" if len(case.graph.ranks) == 1 else ranks_words(ranks)
     own = case.counted & ~case.owners.on_device & np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks])
     allowed = f"; it may use {worst.cores:.3g} {'core' if worst.cores == 1 else 'cores'}" if worst.cores else ""
     yield case.finding(
         FindingCode.STARVED,
-        f"the CPU of {_listed(ranks, case)} gets {worst.share:.0%} of the processor time that it could use".replace("%", " %"),
+        f"the CPU of {whose} gets {worst.share:.0%} of the processor time that it could use".replace("%", " %"),
         case.at_longest(own, ranks=ranks),
         price,
         evidence=(
@@ -81,12 +82,6 @@ def _got(trace: Trace, names: set[str]) -> _Got | None:
     ran, waited, switches = (float(np.mean([row.get(key, 0) for row in rows])) for key in ("ran_ns", "waited_ns", "involuntary_switches"))
     cores = min((rows[0][key] for key in ("cores", "quota_cores") if key in rows[0]), default=0.0)
     return _Got(trace.rank, ran, waited, switches, cores)
-
-
-def _listed(ranks: Sequence[int], case: Case) -> str:
-    if len(ranks) == len(case.graph.ranks):
-        return "the job" if len(ranks) == 1 else "every rank"
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
 
 
 def stall_findings(case: Case, told_s: float) -> Iterator[Priced]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from lumos.analyze.parts import LOADING
 from lumos.changes.ranges import inside
-from lumos.findings.finding import FindingCode
+from lumos.findings.finding import FindingCode, ranks_words
 from lumos.graph.loaders import from_processes
 from lumos.units import duration
 
@@ -41,16 +41,16 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
     slow = np.flatnonzero(by_rank >= by_rank.max() / 2)
     ranks = tuple(case.graph.ranks[i] for i in slow.tolist())
     others = [time for i, time in enumerate(by_rank.tolist()) if i not in slow]
-    whose = f"of rank {ranks[0]}" if len(ranks) == 1 and len(case.graph.ranks) > 1 else "of all ranks" if not others else "of some ranks"
+    whose = "of all ranks" if not others else f"of {ranks_words(ranks)}" if len(ranks) == 1 else "of some ranks"
     compare = f", {duration(float(np.median(others)))} on the others" if others else ""
     workers = any(len(from_processes(trace)) for trace in case.job.traces)
-    task = case.at_longest(of_steps & np.isin(case.owners.rank, slow), ranks=ranks)
+    place = case.at_longest(of_steps & np.isin(case.owners.rank, slow), ranks=ranks)
     yield case.finding(
         FindingCode.DATA_LOADER,
         f"the loop {whose} waits for data",
-        task,
+        place,
         price,
-        evidence=f"loading takes {duration(float(by_rank[slow].mean()))} a step on {_listed(ranks)}{compare}",
+        evidence=f"loading takes {duration(float(by_rank[slow].mean()))} a step on {ranks_words(ranks)}{compare}",
         fix=(
             "more workers or batches ahead (num_workers, prefetch_factor)"
             if workers
@@ -63,7 +63,3 @@ def _patterns(case: Case) -> list[str]:
     """The patterns of what loads data, by the names of its ranges and operators up to a # that counts them."""
     names = {name.partition("#")[0] for trace in case.job.traces for name in trace.strings if LOADING.search(name)}
     return [f"operator:{escape(name)}*" for name in sorted(names)]
-
-
-def _listed(ranks: tuple[int, ...]) -> str:
-    return f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"

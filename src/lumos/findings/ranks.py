@@ -19,6 +19,7 @@ from lumos.analyze.ranks.stragglers import stragglers
 from lumos.analyze.task_class import working
 from lumos.findings.finding import FindingCode, FindingPlace, where_words
 from lumos.graph.table import Kind
+from lumos.result import cut
 from lumos.units import duration
 
 if TYPE_CHECKING:
@@ -56,14 +57,14 @@ def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers |
     result = compared or stragglers(case.graph, case.job, force=True)
     asked: dict[str, Worth | None] = {}
     told = 0.0
-    for found in result.findings:
-        task, pattern = _task(case, found), _pattern(case, found)
+    for slow in result.findings:
+        task, pattern = _task(case, slow), _pattern(case, slow)
         if pattern in asked:
             continue
         price = asked[pattern] = case.ask({"scale": {pattern: "peers"}})
         told += price.worth_s if price is not None else 0.0
         if price is not None and (task is None or not loading[task]):
-            yield _of_rank(case, found, price)
+            yield _of_rank(case, slow, price)
     yield from _stages(case)
     if len(case.graph.ranks) == 2 or has_transfers(case.graph):
         return  # of two, which is off cannot be told; and stages of a pipeline need not take equal times
@@ -72,64 +73,59 @@ def rank_findings(case: Case, loading: NDArray[np.bool_], compared: Stragglers |
         yield _together(case, result, together)
 
 
-def _pattern(case: Case, found: StragglerFinding) -> str:
+def _pattern(case: Case, slow: StragglerFinding) -> str:
     """What would take the time of its peers: the work of a rank's CPU or device, all of its work, or the exchanges of a class."""
-    if found.cause is StragglerCause.SLOW_EXCHANGE:
-        return f"{re.split(r'[(<[]', found.where.task)[0]}*"
-    if found.cause is StragglerCause.EXTRA_WORK or not case.has_device:
-        return f"rank{found.where.rank}:*"
-    on_cpu = found.cause is StragglerCause.STALL or found.name.startswith("cpu ")
-    return f"rank{found.where.rank}:{'cpu' if on_cpu else 'device'}:*"
+    if slow.cause is StragglerCause.SLOW_EXCHANGE:
+        return f"{re.split(r'[(<[]', slow.where.task)[0]}*"
+    if slow.cause is StragglerCause.EXTRA_WORK or not case.has_device:
+        return f"rank{slow.where.rank}:*"
+    on_cpu = slow.cause is StragglerCause.STALL or slow.name.startswith("cpu ")
+    return f"rank{slow.where.rank}:{'cpu' if on_cpu else 'device'}:*"
 
 
-def _task(case: Case, found: StragglerFinding) -> int | None:
+def _task(case: Case, slow: StragglerFinding) -> int | None:
     """The task where a finding is worst; None where it is not found again."""
-    step = case.times.named(found.where.step)
-    position = case.graph.ranks.index(found.where.rank)
-    at = np.flatnonzero((case.truth.start == step.begin_ns + found.where.start_ns) & (case.owners.rank == position))
+    step = case.times.named(slow.where.step)
+    position = case.graph.ranks.index(slow.where.rank)
+    at = np.flatnonzero((case.truth.start == step.begin_ns + slow.where.start_ns) & (case.owners.rank == position))
     return int(at[np.argmax(case.graph.duration[at])]) if len(at) else None
 
 
-def _of_rank(case: Case, found: StragglerFinding, price: Worth) -> Priced:
+def _of_rank(case: Case, slow: StragglerFinding, price: Worth) -> Priced:
     """A finding about one rank."""
-    rank, more = found.where.rank, duration(found.excess_ns)
-    exchange = found.cause is StragglerCause.SLOW_EXCHANGE
+    rank, more = slow.where.rank, duration(slow.excess_ns)
+    exchange = slow.cause is StragglerCause.SLOW_EXCHANGE
     other = None if exchange else _other_shapes(case, case.graph.ranks.index(rank))
-    code = _code(case, found, other)
-    task = _task(case, found)
-    where = FindingPlace((rank,), found.where.step, found.where.start_ns, found.where.task, "" if task is None else case.origin(task))
+    code = _code(case, slow, other)
+    task = _task(case, slow)
+    where = FindingPlace((rank,), slow.where.step, slow.where.start_ns, slow.where.task, "" if task is None else case.origin(task))
     match code:
         case FindingCode.EXTRA_WORK:
-            title, evidence = f"rank {rank} does work that its peers do not: {found.name}", f"{more} a step more than its peers"
+            title, evidence = f"rank {rank} does work that its peers do not: {slow.name}", f"{more} a step more than its peers"
         case FindingCode.STALL:
-            title, evidence = f"rank {rank} stalls {where_words(found.name)}", f"one pause of {more} a step that its peers do not have"
+            title, evidence = f"rank {rank} stalls {where_words(slow.name)}", f"one pause of {more} a step that its peers do not have"
         case FindingCode.SLOW_EXCHANGE:
-            title = f"some {found.name} operations are slower than others"
+            title = f"some {slow.name} operations are slower than others"
             evidence = f"{more} a step beyond the usual time, summed over the ranks"
         case FindingCode.UNEVEN_INPUT:
             title = f"rank {rank} gets larger inputs than its peers"
             evidence = f"{more} a step more for the same operators: {'' if other is None else other.words}"
         case _:
             peers = "its peers" if len(case.graph.ranks) > 2 else "the other rank"
-            title = f"rank {rank} does the same work more slowly than {peers} ({found.name})"
+            title = f"rank {rank} does the same work more slowly than {peers} ({slow.name})"
             evidence = f"{more} a step more for the same operators"
     return case.finding(code, title, where, price, evidence=evidence, fix=_FIXES[code])
 
 
-def _code(case: Case, found: StragglerFinding, other: _Shapes | None) -> FindingCode:
+def _code(case: Case, slow: StragglerFinding, other: _Shapes | None) -> FindingCode:
     """The kind of a finding of `stragglers`."""
-    match found.cause:
-        case StragglerCause.EXTRA_WORK:
-            return FindingCode.EXTRA_WORK
-        case StragglerCause.STALL:
-            return FindingCode.STALL
-        case StragglerCause.SLOW_EXCHANGE:
-            return FindingCode.SLOW_EXCHANGE
+    if slow.cause is not StragglerCause.SLOW_WORK:
+        return FindingCode(slow.cause)  # of the same names
     if other is not None:
         return FindingCode.UNEVEN_INPUT
-    if found.name == "cpu between operators" or (found.name.startswith("cpu ") and case.has_device):
+    if slow.name == "cpu between operators" or (slow.name.startswith("cpu ") and case.has_device):
         return FindingCode.SLOW_HOST
-    return FindingCode.SLOW_RANK if found.name.startswith("cpu ") or is_operation_level(case.graph) else FindingCode.SLOW_DEVICE
+    return FindingCode.SLOW_RANK if slow.name.startswith("cpu ") or is_operation_level(case.graph) else FindingCode.SLOW_DEVICE
 
 
 class _Shapes(NamedTuple):
@@ -141,11 +137,7 @@ class _Shapes(NamedTuple):
 
     @property
     def words(self) -> str:
-        return f"{self.operator} of {_short(self.here)}, its peers {_short(self.there)}"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= LONGEST_SHAPES else f"{text[: LONGEST_SHAPES - 1]}…"
+        return f"{self.operator} of {cut(self.here, LONGEST_SHAPES)}, its peers {cut(self.there, LONGEST_SHAPES)}"
 
 
 def _other_shapes(case: Case, position: int) -> _Shapes | None:

@@ -68,7 +68,7 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Price
     priced = [price for side in sides if (price := case.ask({"scale": {side: "steps"}})) is not None]
     if not priced:
         return
-    price = max(priced, key=lambda each: each.worth_s)
+    price = max(priced, key=lambda worth: worth.worth_s)
     (side,) = price.words["scale"]
     graph, owners = case.graph, case.owners
     excess = np.where(case.counted, graph.duration - durations_like(graph, case.job, Like.STEPS), 0)

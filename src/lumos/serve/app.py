@@ -27,7 +27,7 @@ from lumos.errors import LumosError, QuestionError, UsageError
 from lumos.reports.page.html import imported_modules, json_text, page, plotly_source, static
 from lumos.result import plain
 from lumos.serve.guard import App, Guard
-from lumos.serve.session import Loaded, Session, command_line, python_code
+from lumos.serve.session import Loaded, Scenario, Session
 from lumos.serve.work import fault_of
 
 #: The modules that start the explorer and its page about the API.
@@ -199,7 +199,7 @@ def _whatif(app: FastAPI, session: Session) -> None:
     def whatif(asked: WhatIf) -> Response:
         changes = asked.changes()
         found = _loaded(session).whatif(changes, moved=asked.moved)
-        return _json({**found, **_equivalents(session, changes)})
+        return _json({**found, **session.equivalents(changes)})
 
     @app.get("/api/settings", tags=["what-if"], summary="The settings that can be changed, and the clusters that can be named")
     def settings() -> Response:
@@ -231,14 +231,13 @@ def _whatif(app: FastAPI, session: Session) -> None:
     @app.get("/api/scenarios", tags=["scenarios"], summary="The saved scenarios, each with its answer")
     def scenarios() -> Response:
         loaded = _loaded(session)
-        return _json([_scenario(session, loaded, s.number, s.name, s.changes) for s in session.scenarios()])
+        return _json([_scenario(session, loaded, saved) for saved in session.scenarios()])
 
     @app.post("/api/scenarios", tags=["scenarios"], summary="Save a scenario")
     def save(asked: SavedScenario) -> Response:
         changes, loaded = asked.changes.changes(), _loaded(session)
         loaded.whatif(changes, moved=False)  # a scenario that cannot be answered is not saved
-        saved = session.save(asked.name, changes)
-        return _json(_scenario(session, loaded, saved.number, saved.name, saved.changes))
+        return _json(_scenario(session, loaded, session.save(asked.name, changes)))
 
     @app.delete("/api/scenarios/{number}", tags=["scenarios"], summary="Forget a scenario")
     def remove(number: int) -> Response:
@@ -246,16 +245,10 @@ def _whatif(app: FastAPI, session: Session) -> None:
         return _json({"removed": number})
 
 
-def _scenario(session: Session, loaded: Loaded, number: int, name: str, changes: Changes) -> dict[str, Any]:
-    answer = loaded.whatif(changes, moved=False)
-    return {"number": number, "name": name, "changes": changes.words, "answer": answer, **_equivalents(session, changes)}
-
-
-def _equivalents(session: Session, changes: Changes) -> dict[str, str]:
-    return {
-        "command": command_line(session.paths, changes, force=session.force),
-        "python": python_code(session.paths, changes, force=session.force),
-    }
+def _scenario(session: Session, loaded: Loaded, saved: Scenario) -> dict[str, Any]:
+    answer = loaded.whatif(saved.changes, moved=False)
+    about = {"number": saved.number, "name": saved.name, "changes": saved.changes.words}
+    return {**about, "answer": answer, **session.equivalents(saved.changes)}
 
 
 def _loaded(session: Session) -> Loaded:

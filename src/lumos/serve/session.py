@@ -18,6 +18,7 @@ from lumos.analyze.ranks.equal_work import equal_work
 from lumos.changes.changes import Changes
 from lumos.characters import is_whole
 from lumos.errors import UsageError
+from lumos.findings.case import options
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.reports.page.document import ReportedJob, document, what_if
@@ -131,6 +132,11 @@ class Session:
             if self._scenarios.pop(number, None) is None:
                 raise UsageError(f"there is no scenario {number}")
 
+    def equivalents(self, changes: Changes) -> dict[str, str]:
+        """The command and the program with the same answer."""
+        how = {"command": command_line, "python": python_code}
+        return {key: of(self.paths, changes, force=self.force) for key, of in how.items()}
+
     def ask(self, loaded: Loaded, changes: Changes) -> int:
         """Start a what-if in the background and return its number. Where too many are remembered, ended ones are forgotten.
 
@@ -141,11 +147,7 @@ class Session:
             report("changing and simulating", 0, 0)
             answer = loaded.whatif(changes, moved=True)
             report("done", 1, 1)
-            return {
-                **answer,
-                "command": command_line(self.paths, changes, force=self.force),
-                "python": python_code(self.paths, changes, force=self.force),
-            }
+            return {**answer, **self.equivalents(changes)}
 
         with self._lock:
             ended = [number for number, work in self._work.items() if work.state != "running"]
@@ -178,11 +180,7 @@ class Session:
 
 def command_line(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:
     """The `lumos whatif` command with the same answer."""
-    words = ["lumos", "whatif", *paths]
-    for key, value in {**changes.words, **({"force": True} if force else {})}.items():
-        option = f"--{key.replace('_', '-')}"
-        words += [option] if value is True else [w for one in (value if isinstance(value, list) else [value]) for w in (option, str(one))]
-    return shlex.join(words)
+    return f"lumos whatif {shlex.join(paths)} {options(changes, force=force)}".rstrip()
 
 
 def python_code(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:

@@ -11,6 +11,7 @@ import numpy as np
 
 from lumos.cost.operators import launched_by
 from lumos.graph.joined.arguments import text
+from lumos.result import cut
 from lumos.trace.table import Category
 
 if TYPE_CHECKING:
@@ -88,5 +89,4 @@ def _facts(trace: Trace, row: int, operator: int) -> Iterator[str]:
 
 
 def _cut(value: str | None) -> str:
-    plain = (value or "").encode("utf-8", "replace").decode()
-    return plain if len(plain) <= _MOST_TEXT else f"{plain[: _MOST_TEXT - 1]}…"
+    return cut((value or "").encode("utf-8", "replace").decode(), _MOST_TEXT)

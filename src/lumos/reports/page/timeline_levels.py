@@ -28,6 +28,7 @@ from lumos.reports.page.task_facts import TaskFacts
 from lumos.reports.page.task_links import LINK_WORDS, link_columns, task_links
 from lumos.reports.page.timeline_lanes import lanes_of, one_of_each_kind
 from lumos.reports.text.format import kernel_name
+from lumos.result import cut
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -268,12 +269,11 @@ class _Names:
 
     def numbers(self, names: Sequence[str]) -> Int64:
         """The number of each of some names, int64[names]."""
-        return np.array([self._number.setdefault(_short(name), len(self._number)) for name in names], np.int64)
+        return np.array([self._number.setdefault(name, len(self._number)) for name in map(_shown, names)], np.int64)
 
 
-def _short(name: str) -> str:
-    text = kernel_name(name).encode("utf-8", "replace").decode()
-    return text if len(text) <= LONGEST_NAME else f"{text[:LONGEST_NAME]}…"
+def _shown(name: str) -> str:
+    return cut(kernel_name(name).encode("utf-8", "replace").decode(), LONGEST_NAME)
 
 
 def _tasks(shown: Pieces, names: _Names, lanes: int, around: Enclosing) -> dict[str, Any]:

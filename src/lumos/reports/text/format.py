@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lumos.characters import PLAIN, visible
+from lumos.result import cut
 from lumos.units import count, decimals, duration
 from lumos.vocabulary import Basis, Grade
 
@@ -246,8 +247,7 @@ LONGEST_TASK = 48
 
 def short_name(task: str) -> str:
     """A task's name as sentences have it."""
-    name = kernel_name(task)
-    return name if len(name) <= LONGEST_TASK else f"{name[: LONGEST_TASK - 1]}…"
+    return cut(kernel_name(task), LONGEST_TASK)
 
 
 def kernel_name(name: str) -> str:
