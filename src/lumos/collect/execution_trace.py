@@ -9,13 +9,34 @@ from __future__ import annotations
 
 import gzip
 import shutil
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from lumos.collect.kernel_sources import copy_sources
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+
+def _plain(final: Path) -> Path:
+    """Where torch writes what is packed into `final`."""
+    return final.with_name(f".{final.name}.json")
+
+
+@contextmanager
+def packed(final: Path) -> Iterator[Path]:
+    """The plain file of a block, whose content is in `final`, compressed, when the block ends without an error: a file of that name is
+    always complete."""
+    plain, draft = _plain(final), final.with_name(f".{final.name}.partial")
+    try:
+        yield plain
+        with plain.open("rb") as source, gzip.open(draft, "wb", compresslevel=6) as sink:
+            shutil.copyfileobj(source, sink, 1 << 20)
+        draft.replace(final)
+    finally:
+        plain.unlink(missing_ok=True)
+        draft.unlink(missing_ok=True)
 
 
 class ExecutionTraceFile:
@@ -39,7 +60,7 @@ class ExecutionTraceFile:
     def open(self, rank: int) -> None:
         """Start observing. Raises whatever torch raises."""
         self._final = self._folder / f"rank{rank}.et.json.gz"
-        self._plain = self._final.with_name(f".{self._final.name}.json")
+        self._plain = _plain(self._final)
         observer = self._torch.profiler.ExecutionTraceObserver()
         observer.register_callback(str(self._plain))
         observer.start()
@@ -56,15 +77,8 @@ class ExecutionTraceFile:
     def close(self) -> Path:
         """Stop observing, and return the file that was written. Raises whatever torch raises, and OSError."""
         observer, self._observer = self._observer, None
-        packed = self._final.with_name(f".{self._final.name}.partial")
-        try:
+        with packed(self._final) as plain:
             observer.stop()
             observer.unregister_callback()
-            self.sources = copy_sources(self._plain, self.sources_folder)
-            with self._plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as sink:
-                shutil.copyfileobj(source, sink, 1 << 20)
-            packed.replace(self._final)
-        finally:
-            self._plain.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
+            self.sources = copy_sources(plain, self.sources_folder)
         return self._final

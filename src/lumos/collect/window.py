@@ -10,17 +10,15 @@ If the profiler fails, there is no trace, but the training goes on; the failure 
 
 from __future__ import annotations
 
-import gzip
 import importlib
 import json
 import os
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumos.collect.execution_trace import ExecutionTraceFile
+from lumos.collect.execution_trace import ExecutionTraceFile, packed
 from lumos.collect.host import HostRows
 from lumos.collect.pace import Pace
 from lumos.collect.provenance import how_started
@@ -227,20 +225,13 @@ class Recording:
                 self.failure += f" (and stopping: {type(again).__name__}: {again})"
 
     def _write(self, profiler: Any) -> None:
-        """Write the trace, unless it has no whole step; under a temporary name first, so that a rank<R>.json.gz is always complete."""
+        """Write the trace, unless it has no whole step."""
         if not self._recorded:
             return
         began = time.perf_counter()
         final = self.folder / f"rank{self.rank}.json.gz"
-        plain, packed = final.with_name(f".{final.name}.json"), final.with_name(f".{final.name}.partial")
-        try:
+        with packed(final) as plain:
             profiler.export_chrome_trace(str(plain))
-            with plain.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as sink:
-                shutil.copyfileobj(source, sink, 1 << 20)
-            packed.replace(final)
-        finally:
-            plain.unlink(missing_ok=True)
-            packed.unlink(missing_ok=True)
         self.path = final
         size = final.stat().st_size
         self._say(f"wrote {final} ({size / 1e6:.2f} MB in {time.perf_counter() - began:.1f} s)")

@@ -29,8 +29,7 @@ from lumos.errors import GraphError
 from lumos.findings.diagnose import diagnose_paths, named_paths
 from lumos.findings.ranks import MOST_TRIED
 from lumos.graph.build import build
-from lumos.reports.page.columns import column
-from lumos.reports.page.step_drawings import drawings
+from lumos.reports.page.html import column
 from lumos.reports.page.steps import steps_shown
 from lumos.reports.page.timeline_levels import Limits, drawing
 from lumos.reports.text.format import a_step, kernel_name, percent
@@ -53,6 +52,8 @@ if TYPE_CHECKING:
 MOST_CURVES = 16
 #: The most points of a memory curve.
 _MOST_POINTS = 2000
+#: The most pieces of the timelines of all steps but the first shown, the most cells of a level of one of them, and the most such steps.
+OTHER_TASKS, OTHER_CELLS, MOST_OTHERS = 60_000, 50_000, 24
 #: How many of the longest links of the critical path the report lists.
 LONGEST_LINKS = 24
 
@@ -189,8 +190,21 @@ def document(
         "outline": _outline(recording),
         "diagnostics": [*plain(recording.result.diagnostics), *_left_out(recording)],
         "whatif": None if changes is None else what_if(recording, changes),
-        **(drawings(recording.drawing, recording.steps, step, rerun) if timeline else {"timeline": None, "other_timelines": {}}),
+        **(_drawings(recording, step, rerun) if timeline else {"timeline": None, "other_timelines": {}}),
     }
+
+
+def _drawings(recording: ReportedJob, step: str, changed: Timeline | None) -> dict[str, Any]:
+    """`timeline`, that of `step`, with the changed run where one is given; `other_timelines`, by step, as far as there is room.
+
+    A report has to stay small enough to be sent around. So the tasks of the other steps are in it, from the first step on, as long as they
+    are few together; what has no tasks has levels of few bins.
+    """
+    left, others = OTHER_TASKS, {}
+    for name in [name for name in recording.steps if name != step][:MOST_OTHERS]:
+        others[name] = recording.drawing(name, Limits(cells=OTHER_CELLS, tasks=left))
+        left -= max((run["tasks"]["start"]["length"] for run in others[name]["runs"] if run["tasks"] is not None), default=0)
+    return {"timeline": recording.drawing(step, changed=changed), "other_timelines": others}
 
 
 def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.cost.operators import launched_by
-from lumos.reports.page.columns import index
+from lumos.reports.page.html import index
 from lumos.trace.nesting import parents
 from lumos.trace.table import Category
 

@@ -14,7 +14,7 @@ import numpy as np
 from lumos.analyze.collectives import waiting
 from lumos.graph.lists import offsets, places
 from lumos.graph.table import Dependency, Kind
-from lumos.reports.page.columns import column, index
+from lumos.reports.page.html import column, index
 
 if TYPE_CHECKING:
     from lumos.simulation.freeze import Frozen

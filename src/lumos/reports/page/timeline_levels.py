@@ -22,8 +22,8 @@ from lumos.analyze.ranks.equal_work import equal_work
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
 from lumos.reports.page.alike import NO_CLASS, ranks_alike
-from lumos.reports.page.columns import column, index, times
 from lumos.reports.page.enclosing import Enclosing
+from lumos.reports.page.html import column, index, times
 from lumos.reports.page.task_facts import TaskFacts
 from lumos.reports.page.task_links import LINK_WORDS, link_columns, task_links
 from lumos.reports.page.timeline_lanes import lanes_of, one_of_each_kind

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import paragraph, percent, print_diagnostics, print_trust, sentence, size, table
+from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, size, table
 from lumos.reports.text.replay import PARTS_OF_STEP
 from lumos.units import duration, quantity, with_unit
 from lumos.vocabulary import Basis
@@ -49,8 +49,11 @@ def print_answer(console: Console, found: Answer) -> None:
         f" {percent(share.scaled, decimals=0)} scales them, {percent(share.modelled, decimals=0)} is modelled"
     )
     table(console, _COLUMNS, rows, interval, kept, title="Step")
-    moved = [_row(c.what, c.base_s, c.changed_s) for c in found.moved] or [("nothing",)]
-    table(console, _COLUMNS if found.moved else ("",), moved, title="What moved on the critical path")
+    moved = [_row(c.what, c.base_s, c.changed_s) for c in found.moved]
+    table(console, _COLUMNS, moved, title="What moved on the critical path")
+    if not moved:
+        heading(console, "What moved on the critical path")
+        paragraph(console, "nothing")
     print_diagnostics(console, found.diagnostics)
 
 
