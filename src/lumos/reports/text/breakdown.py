@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
 from lumos.reports.text.format import (
     ShownField,
-    a_step,
     heading,
     kernel_name,
     marked,
@@ -17,6 +16,7 @@ from lumos.reports.text.format import (
     print_trust,
     sentence,
     shares,
+    step_words,
     table,
 )
 from lumos.reports.text.replay import who
@@ -104,7 +104,8 @@ def breakdown_headline(found: Breakdown) -> str:
     """How long the job takes for a step, and the largest part of that, in a sentence."""
     largest = max(PARTS, key=lambda key: found.parts[key])
     share = f"; {percent(found.parts[largest] / found.step_time_ns, decimals=0)} is {PARTS[largest]}" if found.step_time_ns else ""
-    return f"{who(found.steps)}, {a_step(found)} as {found.of}{share}"
+    step = step_words(found.step_time_ns, found.latency_ns, found.basis)
+    return f"{who(found.steps)}, {step} as {found.of}{share}"
 
 
 def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:

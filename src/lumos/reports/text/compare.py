@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from lumos.analyze.regression import Verdict
 from lumos.reports.text.format import (
     ShownField,
-    a_step,
     heading,
     kernel_name,
     paragraph,
@@ -15,6 +14,7 @@ from lumos.reports.text.format import (
     print_diagnostics,
     print_trust,
     sentence,
+    step_words,
     table,
 )
 from lumos.reports.text.replay import PARTS_OF_STEP
@@ -90,7 +90,7 @@ def _who(side: Side) -> str:
     ranks = count(side.ranks, "rank")
     steps = side.steps[0] if len(side.steps) == 1 else count(len(side.steps), "step")
     varies = "" if side.variation is None else f", which vary by {percent(side.variation, decimals=1)}"
-    return f"{ranks}, {steps}{varies}: {a_step(side)}"
+    return f"{ranks}, {steps}{varies}: {step_words(side.step_time_ns, side.latency_ns, side.basis)}"
 
 
 def _print_parts(console: Console, result: Comparison) -> None:

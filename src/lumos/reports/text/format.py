@@ -23,17 +23,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.analyze.breakdown import StepBreakdown
-    from lumos.analyze.compare import Side
     from lumos.analyze.critical_path import CriticalPath
     from lumos.analyze.loop.steps import JobTime
     from lumos.analyze.ranks.stragglers import Stragglers
     from lumos.analyze.replay import ReplayResult, StepReplay
     from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
-    from lumos.reports.text.breakdown import Breakdown
 
     #: What has the time of a job's step, and a step as tables list it.
-    Stepped: TypeAlias = JobTime | ReplayResult | Side | Stragglers | Breakdown
+    Stepped: TypeAlias = JobTime | ReplayResult | Stragglers
     StepRow: TypeAlias = StepBreakdown | StepReplay | CriticalPath
 
 #: The most rows of a table; the rest is only counted.
