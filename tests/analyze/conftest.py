@@ -52,6 +52,22 @@ def draw_graph():
 
 
 @pytest.fixture
+def two_kernels():
+    """big (stream 7) fills the device for 30 of its 40 µs; small (stream 8) shares it, and is launched at 4 µs."""
+    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
+    tasks = [
+        (0, Kind.LAUNCH, "launch", 0, 2),
+        (0, Kind.LAUNCH, "launch", 2, 4),
+        (1, Kind.KERNEL, "big", 4, 44),
+        (2, Kind.KERNEL, "small", 34, 84),
+    ]
+    edges = [(0, 2, Dependency.LAUNCH), (1, 3, Dependency.LAUNCH)]
+    graph = draw(processors, tasks, edges, (Step(0, "s", 0, 100 * US),), {Dependency.LAUNCH: 2}, release=[(0, 0)])
+    shares = Occupancy(np.array([2, 3], np.int32), np.array([1, 0.25], np.float32), np.array([30, 10], np.int64) * US)
+    return replace(graph, occupancy=shares)
+
+
+@pytest.fixture
 def cpu_ahead():
     """A job whose CPU runs ahead, drawn by its kernels' µs, by rank and step.
 

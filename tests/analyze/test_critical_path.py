@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.critical_path import critical_paths
-from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
+from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulation import simulate
 from lumos.simulation.timeline import measured
 from lumos.vocabulary import Basis
@@ -157,27 +157,17 @@ def test_a_collective_whose_peers_are_absent_is_not_called_transfer(two_ranks):
     assert path.by_class["communication, waiting unknown"] == 20 * US and "transfer" not in path.by_class
 
 
-def test_a_kernel_that_waits_for_sms(draw_graph):
+def test_a_kernel_that_waits_for_sms(two_kernels):
     """big (stream 7) fills the device for 30 of its 40 µs; small (stream 8) is launched at 4, may start at 34, runs 50 µs.
 
     Path: launch 0–2, latency 2, big 4–34 (until it releases the device), small 34–84.
     """
-    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
-    tasks = [
-        (0, Kind.LAUNCH, "launch", 0, 2),
-        (0, Kind.LAUNCH, "launch", 2, 4),
-        (1, Kind.KERNEL, "big", 4, 44),
-        (2, Kind.KERNEL, "small", 34, 84),
-    ]
-    edges = [(0, 2, Dependency.LAUNCH), (1, 3, Dependency.LAUNCH)]
-    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 100 * US),), {Dependency.LAUNCH: 2}, release=[(0, 0)])
-    shares = Occupancy(np.array([2, 3], np.int32), np.array([1, 0.25], np.float32), np.array([30, 10], np.int64) * US)
-    timeline = simulate(replace(graph, occupancy=shares))
+    timeline = simulate(two_kernels)
     (path,) = critical_paths(timeline)
     assert lengths(timeline, path) == [("launch", 0, 2), ("big", 0, 30), ("small", 0, 50)]
     assert [link.cause for link in path.links] == [None, Dependency.LAUNCH, Dependency.OCCUPANCY]
     adds_up(path)
-    (ignored,) = critical_paths(simulate(replace(graph, occupancy=shares, ignored=frozenset({Dependency.OCCUPANCY}))))
+    (ignored,) = critical_paths(simulate(replace(two_kernels, ignored=frozenset({Dependency.OCCUPANCY}))))
     assert ignored.duration_ns == 56 * US
 
 

@@ -21,22 +21,6 @@ from lumos.simulation.timeline import measured
 US = 1000
 
 
-@pytest.fixture
-def two_kernels(draw_graph):
-    """big (stream 7) fills the device for 30 of its 40 µs; small (stream 8) shares it, and is launched at 4 µs."""
-    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
-    tasks = [
-        (0, Kind.LAUNCH, "launch", 0, 2),
-        (0, Kind.LAUNCH, "launch", 2, 4),
-        (1, Kind.KERNEL, "big", 4, 44),
-        (2, Kind.KERNEL, "small", 34, 84),
-    ]
-    edges = [(0, 2, Dependency.LAUNCH), (1, 3, Dependency.LAUNCH)]
-    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 100 * US),), {Dependency.LAUNCH: 2}, release=[(0, 0)])
-    shares = Occupancy(np.array([2, 3], np.int32), np.array([1, 0.25], np.float32), np.array([30, 10], np.int64) * US)
-    return replace(graph, occupancy=shares)
-
-
 @pytest.mark.parametrize(("factor", "freed_at"), [(1, 34), (2, 64)])
 def test_every_analysis_gives_the_same_time_at_which_a_device_was_released(two_kernels, factor, freed_at):
     """big starts at 4 and fills the device for 30 µs, or for 60 where it takes twice as long: it releases it at 34, or at 64.

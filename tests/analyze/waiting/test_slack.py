@@ -7,7 +7,7 @@ import pytest
 
 from lumos.analyze.loop.steps import members
 from lumos.analyze.waiting.slack import UNBOUNDED, slack, slack_by_class
-from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step
+from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulation import simulate, sweep
 from lumos.simulation.freeze import freeze
 
@@ -48,22 +48,11 @@ def test_what_no_step_waits_for_has_no_bound(two_steps):
     assert slack_by_class(slack(simulate(graph)), members(graph))["cpu operators"].median_ns == 0
 
 
-def test_a_kernel_that_holds_the_sms_is_bound_by_the_kernel_that_waits_for_them(draw_graph):
+def test_a_kernel_that_holds_the_sms_is_bound_by_the_kernel_that_waits_for_them(two_kernels):
     """big (4–44) holds the device for 30 µs; small starts at 34 and ends the step at 84, so big has no slack, though it ends 40 µs
     earlier. If kernels did not share SMs, small would run at 6–56, and big could end as late as 56."""
-    processors = [Processor(0, False, "thread 1"), Processor(0, True, "stream 7", 0, 7), Processor(0, True, "stream 8", 0, 8)]
-    tasks = [
-        (0, Kind.LAUNCH, "launch", 0, 2),
-        (0, Kind.LAUNCH, "launch", 2, 4),
-        (1, Kind.KERNEL, "big", 4, 44),
-        (2, Kind.KERNEL, "small", 34, 84),
-    ]
-    edges = [(0, 2, Dependency.LAUNCH), (1, 3, Dependency.LAUNCH)]
-    graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 100 * US),), {Dependency.LAUNCH: 2}, release=[(0, 0)])
-    shares = Occupancy(np.array([2, 3], np.int32), np.array([1, 0.25], np.float32), np.array([30, 10], np.int64) * US)
-    graph = replace(graph, occupancy=shares)
-    assert slack(simulate(graph)).slack.tolist() == [0, 28 * US, 0, 0]
-    assert slack(sweep(freeze(graph))).slack.tolist() == [0, 0, 12 * US, 0]
+    assert slack(simulate(two_kernels)).slack.tolist() == [0, 28 * US, 0, 0]
+    assert slack(sweep(freeze(two_kernels))).slack.tolist() == [0, 0, 12 * US, 0]
 
 
 def test_ignored_rendezvous_bind_nobody(draw_graph):
