@@ -24,6 +24,7 @@ from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan, layer_count, layers_of_chunks
 from lumos.plan.profiles import Told, named, release_of
 from lumos.plan.unknowns import unknown_window, with_unknowns
+from lumos.plan.words import switch_text
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 if TYPE_CHECKING:
@@ -83,7 +84,7 @@ def read_settings(path: str) -> Settings:
         if key not in known:
             raise UsageError(f"{path}: key {key!r} is not known{suggestion(key, known)}")
     if isinstance(table.get("switches"), dict):
-        table["switches"] = {key: str(value).lower() if isinstance(value, bool) else str(value) for key, value in table["switches"].items()}
+        table["switches"] = {key: switch_text(value) for key, value in table["switches"].items()}
     try:
         return msgspec.convert(table, Settings)
     except msgspec.ValidationError as error:
@@ -177,7 +178,6 @@ def _check_effects(s: Settings, plan: Plan, model: Model) -> None:
         raise PlanError(f"plan: recompute_layers ({s.recompute_layers}) must be at most the {most} layers of a stage")
 
 
-def _framework(s: Settings) -> tuple[Framework, list[Diagnostic]]:
+def _framework(s: Settings) -> tuple[Framework, tuple[Diagnostic, ...]]:
     chosen = named(s.framework, Told(s.zero, one_of(Precision, s.precision, "precision")))
-    notes = [Diagnostic("framework-profile", f"{chosen.framework.name}: {chosen.why}")] if chosen.why else []
-    return with_switches(chosen.framework, s.switches), notes
+    return with_switches(chosen.framework, s.switches), chosen.notes

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 
 from lumos.choices import nearest
+from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.plan.framework import SWITCHES, Framework
 from lumos.vocabulary import Precision, Schedule
@@ -192,6 +193,11 @@ class Chosen(NamedTuple):
 
     framework: Framework
     why: str
+
+    @property
+    def notes(self) -> tuple[Diagnostic, ...]:
+        """The reason, for people."""
+        return (Diagnostic("framework-profile", f"{self.framework.name}: {self.why}"),) if self.why else ()
 
 
 class Told(NamedTuple):

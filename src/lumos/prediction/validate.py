@@ -101,10 +101,10 @@ def job_of(row: PublishedRun, unprofiled_framework: bool = False) -> PlannedJob:
     notes: list[Diagnostic] = []
     year, hints = _number(row, "year"), " ".join(row.get(key, "") for key in ("notes", "zero_or_fsdp", "model"))
     told = _told(row)
-    framework, why = unprofiled(year, told) if unprofiled_framework else choose(row.get("framework", ""), year, hints, told)
-    notes.append(Diagnostic("framework-profile", f"{framework.name}: {why}"))
+    chosen = unprofiled(year, told) if unprofiled_framework else choose(row.get("framework", ""), year, hints, told)
+    notes += chosen.notes
     model, *others = models_of(row, notes)
-    framework = _noted_switches(row, framework, notes)
+    framework = _noted_switches(row, chosen.framework, notes)
     plan = _plan_of(row, model, framework, notes)
     name = row.get("gpu", "")
     if not name:

@@ -10,7 +10,6 @@ import msgspec
 
 from lumos.choices import check_count, nearest
 from lumos.cost.cluster import load_cluster
-from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
 from lumos.model.catalogue import read_model
 from lumos.plan.configuration import Settings
@@ -44,8 +43,7 @@ def problem_of(
     loaded.check_size(check_count(gpus, "gpus"))
     known = one_of(Precision, precision, "precision")
     chosen, read = named(framework, Told(precision=known)), read_model(model)
-    notes = (*read.notes, *([Diagnostic("framework-profile", f"{chosen.framework.name}: {chosen.why}")] if chosen.why else ()))
-    return Problem(read.model, chosen.framework, loaded, gpus, global_batch, seq, known, notes, window=read.window)
+    return Problem(read.model, chosen.framework, loaded, gpus, global_batch, seq, known, (*read.notes, *chosen.notes), window=read.window)
 
 
 def switched(problem: Problem, switches: Mapping[str, str]) -> Problem:
