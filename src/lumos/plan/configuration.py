@@ -19,12 +19,11 @@ from lumos.cost.cluster import load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.model.catalogue import read_model
-from lumos.plan.framework import Framework, with_switches
+from lumos.plan.framework import Framework, switch_text, with_switches
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan, PlanError, check_plan, layer_count, layers_of_chunks
 from lumos.plan.profiles import Told, named, release_of
 from lumos.plan.unknowns import unknown_window, with_unknowns
-from lumos.plan.words import switch_text
 from lumos.vocabulary import Precision, Recompute, Schedule, one_of
 
 if TYPE_CHECKING:

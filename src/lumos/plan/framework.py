@@ -148,6 +148,11 @@ def with_switches(framework: Framework, switches: Mapping[str, str]) -> Framewor
     return replace(framework, **changes)
 
 
+def switch_text(value: object) -> str:
+    """A switch's value as text, as the command line and files have it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def _parsed(key: str, text: str) -> object:
     kind = SWITCHES[key]
     if kind is bool:

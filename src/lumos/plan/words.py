@@ -54,6 +54,7 @@ def with_words(settings: Settings, words: JobWords, where: str) -> Settings:
     import msgspec
 
     from lumos.plan.configuration import Settings
+    from lumos.plan.framework import switch_text
 
     given = {key: value for key, value in cast("dict[str, object]", dict(words)).items() if value is not None}
     for key in given:
@@ -77,8 +78,3 @@ def switches_of(words: Iterable[str]) -> dict[str, str]:
             raise UsageError(f"--switch {word!r} is not KEY=VALUE")
         out[key.strip().replace("-", "_")] = value.strip()
     return out
-
-
-def switch_text(value: object) -> str:
-    """A switch's value as text, as the command line and files have it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)

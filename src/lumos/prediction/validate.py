@@ -34,6 +34,7 @@ from lumos.measured_table import positive, read_rows, table_number, whole_number
 from lumos.model import Model
 from lumos.model.catalogue import find_model, model_names, plain_name
 from lumos.plan.configuration import Settings, plan_from
+from lumos.plan.framework import switch_text
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import check_plan
 from lumos.plan.profiles import Told, choose, is_profiled, release_of, unprofiled, year_of
@@ -48,7 +49,6 @@ from lumos.plan.unknowns import (
     unknown_year,
     with_unknowns,
 )
-from lumos.plan.words import switch_text
 from lumos.prediction.interconnect import row_cluster
 from lumos.prediction.predict import predict_job
 from lumos.prediction.unknowns import open_step_time

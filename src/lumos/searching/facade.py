@@ -18,7 +18,8 @@ from lumos.choices import as_mapping, as_number, check_choice
 from lumos.cost.cluster import load_cluster
 from lumos.errors import LumosError, UsageError
 from lumos.plan.configuration import DEGREES, Settings, job_from, read_settings
-from lumos.plan.words import JobWords, PlanWords, switch_text, with_words
+from lumos.plan.framework import switch_text
+from lumos.plan.words import JobWords, PlanWords, with_words
 from lumos.prediction.predict import Prediction, predict_job, result
 from lumos.result import Rows, Shown, plain
 from lumos.searching.choice import predict as predict
