@@ -236,7 +236,7 @@ def critical_path(
     from lumos.analyze.trust import trust
     from lumos.analyze.waiting.slack import slack, slack_by_class
     from lumos.graph.build import build
-    from lumos.reports.text.critical_path import Shown, print_critical_paths
+    from lumos.reports.text.critical_path import ShownPaths, print_critical_paths
     from lumos.simulation import freeze, measured, simulate
 
     _check_file(paths, perfetto)
@@ -253,7 +253,7 @@ def critical_path(
         write_perfetto(perfetto, (timeline,), (chosen,))
     class_slack = slack_by_class(slack(replayed, membership, frozen=frozen), membership)
     findings = (*graph.diagnostics, *times.findings())
-    shown = Shown(of, graph, times.headline, chosen, class_slack, trust(graph, replayed, membership), findings)
+    shown = ShownPaths(of, graph, times.headline, chosen, class_slack, trust(graph, replayed, membership), findings)
     if json:
         write_json(shown.to_dict())
     else:

@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def _plain(final: Path) -> Path:
-    """Where torch writes what is packed into `final`."""
+    """Where torch writes what is compressed into `final`."""
     return final.with_name(f".{final.name}.json")
 
 
 @contextmanager
-def packed(final: Path) -> Iterator[Path]:
+def compressing(final: Path) -> Iterator[Path]:
     """The plain file of a block, whose content is in `final`, compressed, when the block ends without an error: a file of that name is
     always complete."""
     plain, draft = _plain(final), final.with_name(f".{final.name}.partial")
@@ -77,7 +77,7 @@ class ExecutionTraceFile:
     def close(self) -> Path:
         """Stop observing, and return the file that was written. Raises whatever torch raises, and OSError."""
         observer, self._observer = self._observer, None
-        with packed(self._final) as plain:
+        with compressing(self._final) as plain:
             observer.stop()
             observer.unregister_callback()
             self.sources = copy_sources(plain, self.sources_folder)

@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lumos.collect.execution_trace import ExecutionTraceFile, packed
+from lumos.collect.execution_trace import ExecutionTraceFile, compressing
 from lumos.collect.host import HostRows
 from lumos.collect.pace import Pace
 from lumos.collect.provenance import how_started
@@ -230,7 +230,7 @@ class Recording:
             return
         began = time.perf_counter()
         final = self.folder / f"rank{self.rank}.json.gz"
-        with packed(final) as plain:
+        with compressing(final) as plain:
             profiler.export_chrome_trace(str(plain))
         self.path = final
         size = final.stat().st_size

@@ -13,9 +13,9 @@ from lumos.reports.text.format import (
     marks,
     percent,
     print_diagnostics,
+    print_shares,
     print_trust,
     sentence,
-    shares,
     step_words,
     table,
 )
@@ -86,14 +86,14 @@ def print_breakdown(console: Console, found: Breakdown) -> None:
     over = [f"{found.steps_counted} steps"] * (found.steps_counted > 1) + ["ranks"] * (len({s.rank for s in steps}) > 1)
     mean = f" (mean over {' and '.join(over)})" if over else ""
     largest = sorted((key for key in PARTS if found.parts[key]), key=lambda key: -found.parts[key])
-    shares(console, f"Where the step goes{mean}", {PARTS[key]: found.parts[key] for key in largest}, found.step_time_ns)
+    print_shares(console, f"Where the step goes{mean}", {PARTS[key]: found.parts[key] for key in largest}, found.step_time_ns)
     columns: Mapping[str, ShownField] = {"rank": "rank", "step": marked(found.basis), "time": "duration_ns", **_FOUR}
     ran = "devices" if any(s.idle for s in steps) else "threads"
     table(console, columns, steps, *marks(steps, found.basis), title=f"Steps: {ran} run")
     idle = [(s.idle, s.duration_ns) for s in steps if s.counts and s.idle is not None]
     if total := sum(length for _, length in idle):
         causes = {label: sum(getattr(i, key) for i, _ in idle) / len(idle) for key, label in _IDLE.items()}
-        shares(console, "Idle devices, by cause (mean over steps)", causes, total / len(idle))
+        print_shares(console, "Idle devices, by cause (mean over steps)", causes, total / len(idle))
     _print_rows(console, found.rows, found.by)
     if found.by in ("kernel", "operator"):
         table(console, _ACHIEVED, found.achieved_flops, title="Achieved by products and attention")

@@ -17,9 +17,9 @@ from lumos.reports.text.format import (
     paragraph,
     percent,
     print_diagnostics,
+    print_shares,
     print_trust,
     sentence,
-    shares,
     table,
 )
 from lumos.result import plain
@@ -44,7 +44,7 @@ _LEAST = 0.001
 _SHORT = {"CPU work": "CPU", "communication": "comm.", "launches and gaps": "gaps"}
 
 
-class Shown(NamedTuple):
+class ShownPaths(NamedTuple):
     """What is shown. run: "measured" or "replayed". paths: of all steps, or of the one that was asked for."""
 
     run: str
@@ -81,7 +81,7 @@ def _plain(link: Link, graph: Graph) -> dict[str, Any]:
     return {"task": link.task, **where, **times, "cause": None if link.cause is None else link.cause.word}
 
 
-def print_critical_paths(console: Console, shown: Shown) -> None:
+def print_critical_paths(console: Console, shown: ShownPaths) -> None:
     """Print the whole answer."""
     sentence(console, path_headline(shown))
     print_trust(console, shown.trust)
@@ -104,7 +104,7 @@ def print_critical_paths(console: Console, shown: Shown) -> None:
     print_diagnostics(console, shown.diagnostics)
 
 
-def path_headline(shown: Shown) -> str:
+def path_headline(shown: ShownPaths) -> str:
     """How long the job takes for a step, and what bounds its steps, or the one step that was asked for, in a sentence."""
     ranks, headline, counted, first = shown.graph.ranks, shown.headline, shown.counted, shown.paths[0]
     who = f"rank {ranks[0]}" if len(ranks) == 1 else count(len(ranks), "rank")
@@ -145,7 +145,7 @@ def _share_of(group: str) -> ShownField:
     return lambda path: percent(path.by_group.get(group, 0) / max(path.duration_ns, 1), decimals=1)
 
 
-def _print_shares(console: Console, shown: Shown) -> None:
+def _print_shares(console: Console, shown: ShownPaths) -> None:
     paths = shown.counted
     total = sum(path.duration_ns for path in paths) or 1
     by_class: Counter[str] = Counter()
@@ -155,10 +155,10 @@ def _print_shares(console: Console, shown: Shown) -> None:
     if rest := by_class.total() - sum(named.values()):
         named["the rest"] = rest
     times = {label: time / len(paths) for label, time in named.items()}
-    shares(console, f"Along the critical path ({shown.which})", times, total / len(paths))
+    print_shares(console, f"Along the critical path ({shown.which})", times, total / len(paths))
 
 
-def _print_ranks(console: Console, shown: Shown) -> None:
+def _print_ranks(console: Console, shown: ShownPaths) -> None:
     path_ns, waited, waited_for = (_by_rank(shown.counted, field) for field in ("path_ns", "waited_ns", "waited_for_ns"))
     ranks, number = shown.graph.ranks, len(shown.counted)
     order = sorted(ranks, key=lambda r: (-waited_for[r], -path_ns[r])) if len(ranks) > MOST_ROWS else ranks
@@ -177,7 +177,7 @@ def _print_ranks(console: Console, shown: Shown) -> None:
     table(console, columns, order, note, title=f"Ranks ({shown.which})")
 
 
-def _print_names(console: Console, shown: Shown) -> None:
+def _print_names(console: Console, shown: ShownPaths) -> None:
     """Print the names whose tasks take most of the path."""
     graph, number = shown.graph, len(shown.counted)
     time: Counter[str] = Counter()

@@ -147,7 +147,7 @@ def table(
         paragraph(console, note)
 
 
-def shares(console: Console, title: str, times_ns: Mapping[str, float], total_ns: float) -> None:
+def print_shares(console: Console, title: str, times_ns: Mapping[str, float], total_ns: float) -> None:
     """Print the parts of a time, and the share that each has of the whole."""
     table(
         console,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import paragraph, percent, print_diagnostics, sentence, shares, table
+from lumos.reports.text.format import paragraph, percent, print_diagnostics, print_shares, sentence, table
 from lumos.reports.text.whatif import PARTS_IN_SECONDS
 from lumos.units import duration
 
@@ -32,7 +32,7 @@ def print_prediction(console: Console, p: Prediction) -> None:
     for line in (*chosen, *_job(p), *operating_lines(p.operating)):
         paragraph(console, line)
     parts = {label: p.breakdown[key] * 1e9 for key, label in PARTS_IN_SECONDS.items()}
-    shares(console, "Where the step goes (mean over stages)", parts, p.time.time_s * 1e9)
+    print_shares(console, "Where the step goes (mean over stages)", parts, p.time.time_s * 1e9)
     path = [(kind, percent(share, decimals=1)) for kind, share in list(p.critical_path.items())[:MOST_KINDS]]
     bounds = ", ".join(f"{bound} {percent(share, decimals=1)}" for bound, share in p.bound_by.items())
     table(console, ("", "of the step"), path, f"bound by {bounds}", title="Along the critical path")
