@@ -160,6 +160,14 @@ def _put_in_header(found: dict[str, Any], text: str) -> None:
     found["baseTimeNanoseconds"] = text
 
 
+def _for_operators(found: dict[str, Any], change: Callable[[dict[str, Any], int], None], times: int = 1) -> None:
+    """Change each operator, after so many copies of all were made. change: takes the row and its number."""
+    operators = [row for row in found["traceEvents"] if row["cat"] == "cpu_op"]
+    found["traceEvents"] += (copies := [copy.deepcopy(row) for row in operators * (times - 1)])
+    for i, row in enumerate((*operators, *copies)):
+        change(row, i)
+
+
 def _short(value: Any) -> str:
     return json.dumps(value)[:24]
 
@@ -210,6 +218,16 @@ def _file_cases() -> Iterator[Case]:
     yield Case("a bomb", _bytes("rank0.json.gz", lambda text: gzip.compress(b'{"traceEvents":[' + b" " * (80 << 20))), 1, "refused")
     yield Case("an empty path", lambda folder: ["inspect", ""], 2, "an empty argument")
     yield Case("a folder that is not there", lambda folder: ["inspect", str(folder / "absent")], 1, "absent")
+    named = partial(_for_operators, change=lambda row, i: row.update(name="aten::mm\udc80"))
+    yield Case("half a surrogate pair in names", _trace(named, "proxy", "generate", "PATH", "-o", "OUT/p"), 0)
+    yield Case("a place whose name is no UTF-8", _trace(_unchanged, "report", "PATH", "-o", "OUT/\udcff.html"), 0)
+    for verb in (("proxy", "generate", "PATH", "-o", "OUT/p"), ("whatif", "PATH", "--force", "--set", "micro-batch=x2")):
+        for change, words in (
+            (lambda row, i: row.update(ts=500 + i / 100, dur=400 - i / 50), "operators all in each other"),
+            (lambda row, i: row.update(ts=0, dur=1 + i), "operators that all start at once"),
+        ):
+            many = _trace(partial(_for_operators, change=change, times=8), *verb)
+            yield Case(f"{words}, {verb[0]}", many, 1, "open in each other")
     yield Case("a device", lambda folder: ["inspect", "/dev/null"], 1, "not a file")
 
 

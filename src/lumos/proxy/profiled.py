@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lumos.analyze.attribution import innermost
 from lumos.errors import UsageError
 from lumos.graph.lists import list_of
 from lumos.graph.table import DEVICE_KINDS, Dependency, Graph, Kind, Step
@@ -20,7 +21,8 @@ from lumos.proxy.pauses import with_least_pauses
 from lumos.proxy.pool import TensorPool
 from lumos.proxy.program import RankProgram, RecordedOperator, is_operator
 from lumos.proxy.transfers import give_transfers
-from lumos.trace.table import DEVICE_WORK, Category, Int64, Trace
+from lumos.trace.nesting import callers
+from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Trace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -139,27 +141,18 @@ def step_operators(trace: Trace, step: Step) -> StepRows:
     """The operators of a step, nested by time on each thread; synchronising calls outside of operators count as operators."""
     inside = (trace.start >= step.start) & (trace.start < step.end)
     synchronises = trace.named(_SYNCHRONISES.match)
-    wanted = inside & ((trace.category == Category.OPERATOR) | (synchronises & (trace.category == Category.RUNTIME)))
-    chosen = np.flatnonzero(wanted)
-    end = trace.start + trace.duration
-    chosen = chosen[np.lexsort((chosen, -end[chosen], trace.start[chosen]))]
+    operators = (trace.category == Category.OPERATOR) & ~trace.named(lambda name: name.startswith("ProfilerStep"))
+    chosen = np.flatnonzero(inside & (operators | (synchronises & (trace.category == Category.RUNTIME))))
+    chosen = chosen[np.lexsort((-trace.duration[chosen], trace.start[chosen]))]
     roots: list[RecordedOperator] = []
     of_row: dict[int, RecordedOperator] = {}
-    open_on: dict[int, list[tuple[int, RecordedOperator]]] = {}
-    for row in chosen.tolist():
-        stack = open_on.setdefault(int(trace.lane[row]), [])
-        while stack and stack[-1][0] <= trace.start[row]:
-            stack.pop()
-        runtime = trace.category[row] == Category.RUNTIME
-        if runtime and stack and "::" in stack[-1][1].name:
+    for row, caller in zip(chosen.tolist(), callers(trace, chosen).tolist(), strict=True):
+        around = of_row.get(int(chosen[caller])) if caller != ABSENT else None
+        if not operators[row] and around is not None and "::" in around.name:
             continue  # part of what the operator does
-        name = trace.strings[trace.name[row]]
-        if name.startswith("ProfilerStep"):
-            continue
-        start = int(trace.start[row]) - step.start
-        operator = RecordedOperator(name, start_ns=start, duration_ns=int(trace.duration[row]), synchronize=bool(runtime))
-        (stack[-1][1].children if stack else roots).append(operator)
-        stack.append((int(end[row]), operator))
+        start, name = int(trace.start[row]) - step.start, trace.strings[trace.name[row]]
+        operator = RecordedOperator(name, start_ns=start, duration_ns=int(trace.duration[row]), synchronize=not operators[row])
+        (roots if around is None else around.children).append(operator)
         of_row[row] = operator
     return StepRows(roots, of_row)
 
@@ -194,9 +187,8 @@ def _launches(trace: Trace, graph: Graph, step: Step) -> dict[int, int]:
 
 def _launching_operator(trace: Trace, launches: Mapping[int, int], rows: StepRows) -> dict[int, RecordedOperator]:
     """By row of device work, the innermost operator around its launch call."""
-    enclosing = _Enclosing(trace, rows)
-    pairs = ((work, enclosing.of(call)) for work, call in launches.items())
-    return {work: operator for work, operator in pairs if operator is not None}
+    around = innermost(trace, np.array(list(rows.of_row), np.int64), np.array(list(launches.values()), np.int64))
+    return {work: rows.of_row[row] for work, row in zip(launches, around.tolist(), strict=True) if row != ABSENT}
 
 
 def _own_operators(trace: Trace, launches: Mapping[int, int], launcher: dict[int, RecordedOperator], step: Step, rows: StepRows) -> None:
@@ -214,29 +206,6 @@ def _own_operators(trace: Trace, launches: Mapping[int, int], launcher: dict[int
             beside.append(by_call[call])
             beside.sort(key=lambda operator: operator.start_ns)
         launcher[work] = by_call[call]
-
-
-class _Enclosing:
-    """Finds the innermost operator of a step around a row."""
-
-    def __init__(self, trace: Trace, rows: StepRows) -> None:
-        self._trace, self._rows = trace, rows
-        self._by_lane: dict[int, Int64] = {}
-        operators = np.array(list(rows.of_row), np.int64)
-        for lane in np.unique(trace.lane[operators]) if len(operators) else ():
-            self._by_lane[int(lane)] = operators[trace.lane[operators] == lane]  # sorted by start already, parents first
-
-    def of(self, row: int) -> RecordedOperator | None:
-        trace, lane = self._trace, int(self._trace.lane[row])
-        candidates = self._by_lane.get(lane)
-        if candidates is None:
-            return None
-        at = int(np.searchsorted(trace.start[candidates], trace.start[row], "right")) - 1
-        for i in range(at, max(at - 200, -1), -1):
-            candidate = int(candidates[i])
-            if trace.start[candidate] + trace.duration[candidate] >= trace.start[row] + trace.duration[row]:
-                return self._rows.of_row[candidate]
-        return None
 
 
 def _waits(trace: Trace, graph: Graph, step: Step, rows: StepRows) -> None:

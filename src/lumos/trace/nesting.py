@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.errors import TraceError
 from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
@@ -14,9 +15,16 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int32, Int64, Trace
 
 
+#: No program calls operators that deep in each other: PyTorch's own nest some ten deep, and a dozen more where checkpoints do.
+DEEPEST = 200
+
+
 def callers(trace: Trace, rows: Int64 | Int32, enclosing: NDArray[np.bool_] | None = None) -> Int64:
     """For each of `rows` the position in `rows` of the innermost one that was open on its thread when it began, int64[rows]; ABSENT for
-    none. Of two that begin together the longer is around the shorter. enclosing: bool[rows], which may be around others; by default all."""
+    none. Of two that begin together the longer is around the shorter. enclosing: bool[rows], which may be around others; by default all.
+
+    Raises TraceError where all may be around others and more than DEEPEST are.
+    """
     start = trace.start[rows]
     end = start + trace.duration[rows]
     order = np.lexsort((-end, start, trace.lane[rows]))
@@ -33,6 +41,11 @@ def callers(trace: Trace, rows: Int64 | Int32, enclosing: NDArray[np.bool_] | No
             out[i] = open_rows[-1][0]
         if encloses:
             open_rows.append((i, finish))
+            if enclosing is None and len(open_rows) > DEEPEST:
+                raise TraceError(
+                    f"{trace.path}: more than {DEEPEST} operators are open in each other at {trace.strings[trace.name[rows[i]]]!r}, as no"
+                    " program calls them: their ts or dur are wrong; record it again"
+                )
     return out
 
 
