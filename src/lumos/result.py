@@ -48,6 +48,16 @@ def plain(value: Any) -> Any:
     return value
 
 
+def as_json(value: Any) -> bytes:
+    """The value as JSON text. Half a surrogate pair, which a name in a trace or of a file may hold and the text cannot, becomes a "?"."""
+    import msgspec
+
+    try:
+        return msgspec.json.encode(value)
+    except UnicodeEncodeError:
+        return msgspec.json.encode(plain(value))
+
+
 def by_field(value: Any) -> dict[str, Any]:
     """A dataclass as an object of JSON types, keyed by field name."""
     return {field.name: plain(getattr(value, field.name)) for field in fields(value)}

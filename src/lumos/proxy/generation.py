@@ -24,6 +24,7 @@ from lumos.proxy.executed import executed_rank, lend_arguments
 from lumos.proxy.profiled import profiled_rank
 from lumos.proxy.program import Program, RankProgram, is_operator
 from lumos.proxy.splits import fill_splits
+from lumos.result import as_json
 from lumos.simulation.timeline import measured
 from lumos.trace import execution_trace, read
 from lumos.trace.blocks import head
@@ -243,12 +244,10 @@ def _spans(trace: Trace) -> dict[str, Step]:
 
 def write_program(program: Program, folder: str | os.PathLike[str]) -> Path:
     """Write the benchmark into a folder, which is created if needed; files of an earlier benchmark in it are replaced."""
-    import msgspec
-
     with new_folder(folder) as draft:
         for file in ("benchmark.py", "kernels.py")[: 2 if program.sources else 1]:
             (draft / file).write_bytes((Path(__file__).with_name("benchmark") / file).read_bytes())
-        (draft / "trace.json").write_bytes(msgspec.json.encode(program.json()))
+        (draft / "trace.json").write_bytes(as_json(program.json()))
         (draft / "README.md").write_text(_readme(program))
         for file, source in program.sources.items():
             (draft / SOURCE_NAME.format(file)).write_bytes(source)

@@ -11,7 +11,6 @@ import hashlib
 from itertools import chain
 from typing import Annotated, Any
 
-import msgspec
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
@@ -25,7 +24,7 @@ from lumos.changes.words import ChangeWords
 from lumos.cost.cluster import cluster_names
 from lumos.errors import LumosError, QuestionError, UsageError
 from lumos.reports.page.html import imported_modules, json_text, page, plotly_source, static
-from lumos.result import plain
+from lumos.result import as_json
 from lumos.serve.guard import App, Guard
 from lumos.serve.session import Loaded, Scenario, Session
 from lumos.serve.work import fault_of
@@ -259,8 +258,4 @@ def _loaded(session: Session) -> Loaded:
 
 
 def _json(value: Any, status: int = 200) -> Response:
-    try:
-        encoded = msgspec.json.encode(value)
-    except UnicodeEncodeError:  # half a surrogate pair in a name or in what was asked, which JSON text cannot hold
-        encoded = msgspec.json.encode(plain(value))
-    return Response(encoded, status, media_type="application/json")
+    return Response(as_json(value), status, media_type="application/json")

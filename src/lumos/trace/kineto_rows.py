@@ -9,8 +9,7 @@ import json
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
-
+from lumos.result import as_json
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
@@ -165,7 +164,7 @@ def header(
         "baseTimeNanoseconds": BASE,
         "displayTimeUnit": "ms",
     }
-    return msgspec.json.encode(out)[:-1] + b',"traceEvents":[\n'
+    return as_json(out)[:-1] + b',"traceEvents":[\n'
 
 
 def footer(rank: int) -> bytes:

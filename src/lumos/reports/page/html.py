@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.output_files import new_file
+from lumos.result import as_json
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -130,9 +131,7 @@ def _packed_plotly() -> str:
 
 def json_text(value: Any) -> str:
     """JSON that can be placed inside any element of a page, because nothing in it can be read as markup."""
-    import msgspec
-
-    return msgspec.json.encode(value).decode().translate({ord(c): f"\\u{ord(c):04x}" for c in "&<>\u2028\u2029"})
+    return as_json(value).decode().translate({ord(c): f"\\u{ord(c):04x}" for c in "&<>\u2028\u2029"})
 
 
 #: The types of numbers that a browser's typed arrays can hold.
