@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import codecs
 import io
+import os
 import re
 import sys
+from pathlib import Path
 
 #: What Lumos writes beside ASCII, and what stands for it.
 PLAIN = {
@@ -44,6 +46,13 @@ def plain_characters(error: UnicodeError) -> tuple[str, int]:
         raise error
     cut = error.object[error.start : error.end]
     return "".join(PLAIN.get(c) or c.encode("ascii", "backslashreplace").decode() for c in cut), error.end
+
+
+def open_closed_streams() -> None:
+    """Give standard streams that the caller closed (`>&-`) a place where nothing is kept, so that no other file takes their numbers."""
+    for name, how in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(how))  # noqa: SIM115  # open as long as the process
 
 
 def show_any_text() -> None:

@@ -105,12 +105,17 @@ def test_a_reader_that_leaves_is_no_error(trace, how):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full here")
-@pytest.mark.parametrize("how", ["--json", ""])
+@pytest.mark.parametrize("how", ["--json", "", "--help"])
 def test_a_full_disk_is_one_message(trace, how):
     command = f"{sys.executable} -c 'from lumos.cli import main; main()' breakdown {trace()} {how} >/dev/full"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert done.stderr.startswith("lumos: standard output: cannot be written (No space left on device)") and done.stderr.count("\n") == 1
+
+
+def test_closed_streams_are_no_fault(trace):
+    command = f"{sys.executable} -c 'from lumos.cli import main; main()' inspect {trace()} <&- >&- 2>&-"
+    assert subprocess.run(["bash", "-c", command], check=False).returncode == 0
 
 
 def test_an_interrupt_leaves_without_a_traceback(lumos, monkeypatch, tmp_path):

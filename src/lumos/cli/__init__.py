@@ -19,7 +19,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from lumos.characters import show_any_text
+from lumos.characters import open_closed_streams, show_any_text
 from lumos.cli.fitting import say, with_fitting_help
 from lumos.errors import INTERRUPTED, InterruptedSearchError, LumosError, UsageError
 
@@ -121,11 +121,6 @@ class Verbs(TyperGroup):
         except BrokenPipeError:
             _leave_standard_output()
             ctx.exit(BROKEN_PIPE)
-        except OSError as error:  # verbs turn errors of their files into a LumosError; what remains is a full disk behind stdout
-            _leave_standard_output()
-            place = error.filename or "standard output"
-            say(f"{place}: cannot be written ({error.strerror or error}); free some space or write elsewhere")
-            ctx.exit(1)
 
 
 def _leave_standard_output() -> None:
@@ -171,10 +166,16 @@ def main() -> None:
         cls=Verbs, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True, subcommand_metavar="VERB [ARGS]..."
     )
     app.callback()(_root)
+    open_closed_streams()
     show_any_text()
     gc.set_threshold(GARBAGE_AFTER)
     try:
         with_fitting_help(typer.main.get_command(app))(prog_name="lumos")
+    except OSError as error:  # verbs turn errors of their files into a LumosError; what remains is a full disk behind stdout
+        _leave_standard_output()
+        place = error.filename or "standard output"
+        say(f"{place}: cannot be written ({error.strerror or error}); free some space or write elsewhere")
+        sys.exit(1)
     except MemoryError:
         say("the memory of this machine does not hold the answer; give fewer ranks or a shorter recording")
         sys.exit(1)
