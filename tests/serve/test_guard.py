@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from lumos.serve.guard import HOSTS
@@ -12,6 +14,15 @@ def test_it_answers_its_own_pages(explorer):
         own = f"{host}:{explorer.port}"
         answer = explorer.ask("/api/whatif", {}, headers={"host": own, "origin": f"http://{own}", "sec-fetch-site": "same-origin"})
         assert answer.status == 200
+
+
+def test_of_two_origins_both_must_be_its_own(explorer):
+    own = f"127.0.0.1:{explorer.port}"
+    asked = f"GET /api/status?{explorer.url.partition('?')[2]} HTTP/1.1"
+    lines = (asked, f"Host: {own}", "Origin: null", f"Origin: http://{own}")
+    with socket.create_connection(("127.0.0.1", explorer.port)) as sent:
+        sent.sendall("\r\n".join((*lines, "", "")).encode())
+        assert b" 403 " in sent.recv(100)
 
 
 def test_it_answers_programs_without_an_origin(explorer):

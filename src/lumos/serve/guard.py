@@ -55,7 +55,9 @@ class Guard:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = {k.decode("latin-1").lower(): v.decode("latin-1") for k, v in scope["headers"]}
+        headers: dict[str, str] = {}
+        for key, value in ((k.decode("latin-1").lower(), v.decode("latin-1")) for k, v in scope["headers"]):
+            headers[key] = f"{headers[key]}, {value}" if key in headers else value  # of two, both must be right
         in_address = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[-1]
         refused = self._refusal(scope["method"], headers, in_address)
         if refused:
