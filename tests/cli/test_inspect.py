@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import re
+
 
 def test_json(lumos, trace):
     done = lumos("inspect", trace(), "--json")
@@ -9,7 +11,14 @@ def test_json(lumos, trace):
     assert (answer["ranks"], file["rank"], file["world_size"], file["events"]) == (1, 0, 1, 362)
     assert file["rows"] == {"annotation": 2, "operator": 120, "runtime": 120, "kernel": 120}
     assert (file["features"]["shapes"], file["features"]["call_stacks"], file["unlinked"]) == (True, False, 0.0)
-    assert "diagnostics" in answer
+    assert "diagnostics" in answer and answer["trust"]["grade"] != "unsound"
+
+
+def test_it_says_what_makes_other_verbs_refuse(lumos, trace):
+    path = trace()
+    path.write_text(re.sub(r'"correlation": ?\d+', '"correlation": 7', path.read_text()))
+    assert lumos("inspect", path, "--json").json["trust"]["reasons"][0]["message"] in lumos("whatif", path, "--scale", "*=2").err
+    assert "trust: unsound" in lumos("inspect", path).out
 
 
 def test_the_last_line_names_the_next_command(lumos, trace, tmp_path):

@@ -28,6 +28,7 @@ def inspect(
     """Show what is in the traces, what is missing, and what that costs."""
     from lumos.analyze.contents import contents
     from lumos.analyze.interference import interference
+    from lumos.analyze.trust import trust_of_job
     from lumos.reports.text.inspect import print_blocks, print_contents
 
     clock = Clock()
@@ -35,14 +36,14 @@ def inspect(
     read_s = clock.lap()
     files = tuple(contents(trace) for trace in job.traces)
     diagnostics = (*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics))
-    slowed = interference(job.traces)
+    slowed, grounds = interference(job.traces), trust_of_job(job)
     if json:
         cut = {"blocks": _outline(job)} if blocks else {}
         found = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
-        write_json({**found, "diagnostics": diagnostics, "read_s": read_s})
+        write_json({**found, "trust": grounds, "diagnostics": diagnostics, "read_s": read_s})
         return
     out = console()
-    print_contents(out, files, job.groups, slowed, diagnostics, read_s)
+    print_contents(out, files, job.groups, slowed, grounds, diagnostics, read_s)
     if blocks:
         print_blocks(out, _outline(job))
     out.print()

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.reports.text.format import ShownField, heading, paragraph, percent, print_diagnostics, sentence, size, table
+from lumos.reports.text.format import ShownField, heading, paragraph, percent, print_diagnostics, print_trust, sentence, size, table
 from lumos.reports.text.replay import print_interference
 from lumos.units import count, duration
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from lumos.analyze.interference import Interference
+    from lumos.analyze.trust import Trust
     from lumos.diagnostics import Diagnostic
     from lumos.segment.outline import Outline
     from lumos.trace.table import ProcessGroup
@@ -26,6 +27,7 @@ def print_contents(
     files: Sequence[Contents],
     groups: Sequence[ProcessGroup],
     interference: Sequence[Interference],
+    trust: Trust,
     diagnostics: Sequence[Diagnostic],
     read_s: float,
 ) -> None:
@@ -35,6 +37,7 @@ def print_contents(
     worlds = {f.world_size for f in files if f.world_size is not None}
     world = f" of {max(worlds)}" if worlds else ""
     sentence(console, f"{names[0]}{world}: {count(events, 'row')}, {size(memory_bytes)} in memory, read in {read_s:.2f} s")
+    print_trust(console, trust)
     _print_files(console, files)
     _print_rows(console, files)
     _print_missing(console, files)
@@ -106,7 +109,7 @@ def print_blocks(console: Console, outline: Outline) -> None:
     heading(console, f"Blocks of a step of rank {outline.rank}")
     if outline.layers:
         evidence = ", ".join(f"{phase} by {how}" for phase, how in outline.evidence.items() if how)
-        paragraph(console, f"{count(outline.layers, 'layer')} (confidence {percent(outline.confidence, decimals=0)}): {evidence}")
+        paragraph(console, f"{count(outline.layers, 'layer')} (confidence {outline.confidence:.0%}): {evidence}")
     else:
         paragraph(console, "no layers found: nothing repeats, and no operator holds weights")
     several = len({row.microbatch for row in outline.rows}) > 1
