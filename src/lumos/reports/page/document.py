@@ -25,7 +25,7 @@ from lumos.changes.answer import contracted
 from lumos.changes.interval import interval_causes
 from lumos.changes.whatif import answer_changes
 from lumos.cost.collective_rates import modelled_collectives
-from lumos.errors import GraphError
+from lumos.errors import GraphError, LumosError
 from lumos.findings.diagnose import diagnose_paths, named_paths
 from lumos.findings.ranks import MOST_TRIED
 from lumos.graph.build import build
@@ -45,6 +45,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.trust import Trust
     from lumos.changes.changes import Changes
+    from lumos.findings.finding import Diagnosis
     from lumos.graph.table import Graph
     from lumos.trace.table import Job
 
@@ -133,6 +134,15 @@ class ReportedJob:
         return stragglers(self.graph, self.job, force=self.force)
 
     @cached_property
+    def diagnosis(self) -> Diagnosis | LumosError:
+        """What to fix first; why that has no answer where the evidence is unsound."""
+        try:
+            paths = named_paths(self.job)
+            return diagnose_paths(self.job, paths, graph=self.graph, compared=self.compared, force=self.force)
+        except LumosError as error:
+            return error
+
+    @cached_property
     def cut(self) -> Cut:
         """The job cut into layers, for what-ifs."""
         return Cut(self.job, self.graph)
@@ -164,6 +174,7 @@ def document(
     """
     headline = recording.times.headline
     middle = recording.times.middle.name
+    unfound = [{"code": "findings-left-out", "message": str(e)} for e in (recording.diagnosis,) if isinstance(e, LumosError)]
     step = step or middle
     redrawn = timeline and changes is not None and not changes.structural
     rerun = simulate(changes.durations.apply(recording.graph, recording.job)) if changes is not None and redrawn else None
@@ -188,7 +199,7 @@ def document(
         "stragglers": _stragglers(recording),
         "memory": _memory(recording.job),
         "outline": _outline(recording),
-        "diagnostics": [*plain(recording.result.diagnostics), *_left_out(recording)],
+        "diagnostics": [*plain(recording.result.diagnostics), *_left_out(recording), *unfound],
         "whatif": None if changes is None else what_if(recording, changes),
         **(_drawings(recording, step, rerun) if timeline else {"timeline": None, "other_timelines": {}}),
     }
@@ -331,12 +342,9 @@ def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
 
 
 def _diagnosis(recording: ReportedJob) -> dict[str, Any] | None:
-    """What to fix first; None where the evidence is unsound, which the headline and the trust say."""
-    if recording.trust.grade is Grade.UNSOUND and not recording.force:
-        return None
-    paths, known = named_paths(recording.job), recording.compared
-    found: dict[str, Any] = plain(diagnose_paths(recording.job, paths, graph=recording.graph, compared=known, force=recording.force))
-    return {key: found[key] for key in ("findings", "lacks", "step_time_s")}
+    """What to fix first; None where that is left out."""
+    found = recording.diagnosis
+    return None if isinstance(found, LumosError) else {key: plain(getattr(found, key)) for key in ("findings", "lacks", "step_time_s")}
 
 
 def _left_out(recording: ReportedJob) -> list[dict[str, str]]:
