@@ -12,7 +12,7 @@ import tomllib
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 
@@ -37,8 +37,24 @@ def dtype_of(name: str) -> DType:
     return dtype.arithmetic
 
 
-#: No rate, size or count of a cluster comes near it, and products of several stay finite.
-_LARGEST = 1e30
+class _Unit(NamedTuple):
+    """keys: matches those in a unit. name: of the unit. least, most: between which any machine's number is, by a factor of a hundred."""
+
+    keys: str
+    name: str
+    least: float
+    most: float
+
+
+#: The units of a cluster file; a number of another unit, such as GB/s, is none of them. The last is of all other numbers.
+_UNITS = (
+    _Unit("bytes_per_s$", "bytes per second", 1e6, 1e16),
+    _Unit("_flops[.]", "FLOP per second", 1e8, 1e19),
+    _Unit("_bytes$", "bytes", 1e3, 1e16),
+    _Unit("(launch|latency)_s$", "seconds", 1e-10, 1.0),
+    _Unit("clock_hz$", "Hz", 1e6, 1e12),
+    _Unit("", "positive", 0.0, 1e30),
+)
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -311,8 +327,10 @@ def _validated(table: dict[str, Any], path: Path) -> Cluster:
     except msgspec.ValidationError as error:
         raise LumosError(f"{path}: {_with_valid_keys(str(error))}") from error
     for key, value in _numbers(table):
-        if not 0 < value < _LARGEST:
-            raise LumosError(f"{path}: {key} = {value} must be positive and below {_LARGEST:g}; leave the key out where it is unknown")
+        _, unit, least, most = next(each for each in _UNITS if re.search(each.keys, key))
+        if not least < value < most:
+            bounds = f"more than {least:g} and below {most:g}"
+            raise LumosError(f"{path}: {key} = {value} must be {unit}, {bounds}; leave the key out where it is unknown")
     for key, rates in (("peak_flops", cluster.accelerator.peak_flops), ("achievable_flops", cluster.accelerator.achievable_flops)):
         for dtype in set(rates) - set(DTYPES):
             raise LumosError(f"{path}: accelerator.{key}.{dtype} is not a dtype; valid: {', '.join(DTYPES)}")
