@@ -8,7 +8,6 @@ instead, is decided where the benchmark runs, because that depends on what the t
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import asdict, astuple, dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -124,15 +123,6 @@ def lift_transfers(operator: RecordedOperator) -> None:
         operator.collective = best or operator.collective or inner[0].collective
         for one in inner:
             one.collective = None
-
-
-def listed_sizes(value: Any) -> tuple[int, ...]:
-    """The sizes in a list, or in a text such as "[2, 3]"; empty where it is neither."""
-    try:
-        listed = json.loads(value) if isinstance(value, str) and value else value
-    except ValueError:
-        return ()
-    return tuple(listed) if isinstance(listed, list) and all(isinstance(v, int) for v in listed) else ()
 
 
 @dataclass(slots=True)

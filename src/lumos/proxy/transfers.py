@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.graph.joined.arguments import integer, text
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
 from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.elements import torch_name
-from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator, lift_transfers, listed_sizes
+from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator, lift_transfers
+from lumos.trace.collectives import listed_ranks
+from lumos.trace.kineto_values import Size
 from lumos.trace.table import ABSENT, Trace
 from lumos.vocabulary import CollectiveKind
 
@@ -44,26 +47,26 @@ def _collective(
     trace: Trace, row: int, operator: RecordedOperator, groups: Mapping[str, int], moved_by: int, end_ns: int
 ) -> RecordedCollective | None:
     """The transfer that an operator in `row` issues. moved_by: the row that says of which type its tensors are."""
-    named = _text(trace, row, "Collective name") or operator.name
+    named = text(trace, row, "Collective name") or operator.name
     kind = CollectiveKind.in_name(named)
     if kind is CollectiveKind.UNKNOWN:
         return None
     target, spec = _output_and_input(trace, row, operator.name)
-    stated = _text(trace, row, "dtype")
+    stated = text(trace, row, "dtype")
     carried = _output_and_input(trace, moved_by, "")[1] or spec
     dtype = (torch_name(stated) if stated else None) or (carried.dtype if carried else "float32")
     read, written = (int(np.prod(one.shape)) if one else 0 for one in (spec, target))
-    elements_in, elements_out = _integer(trace, row, "In msg nelems"), _integer(trace, row, "Out msg nelems")
-    name = _text(trace, row, "Process Group Name")
+    elements_in, elements_out = integer(trace, row, "In msg nelems"), integer(trace, row, "Out msg nelems")
+    name = text(trace, row, "Process Group Name")
     return RecordedCollective(
         kind=kind,
         dtype=dtype,
         elements_in=read if elements_in == ABSENT else elements_in,
         elements_out=written if elements_out == ABSENT else elements_out,
         group=groups.get(name or "", groups.get("", -1)),
-        peer=max(_integer(trace, row, "Src Rank"), _integer(trace, row, "Dst Rank")),
-        splits_in=listed_sizes(_text(trace, row, "In split size")),
-        splits_out=listed_sizes(_text(trace, row, "Out split size")),
+        peer=max(integer(trace, row, "Src Rank"), integer(trace, row, "Dst Rank")),
+        splits_in=listed_ranks(text(trace, row, "In split size"), Size),
+        splits_out=listed_ranks(text(trace, row, "Out split size"), Size),
         end_ns=end_ns,
     )
 
@@ -78,15 +81,3 @@ def _output_and_input(trace: Trace, row: int, name: str) -> tuple[TensorSpec | N
     if name.endswith(OUTPUT_FIRST) and len(found) > 1:
         return found[0], found[1]
     return (found[0], found[0]) if found else (None, None)
-
-
-def _text(trace: Trace, row: int, key: str) -> str | None:
-    column = trace.args.get(key)
-    at = _integer(trace, row, key) if column is not None and column.kind == "string" else ABSENT
-    return None if at == ABSENT else trace.strings[at]
-
-
-def _integer(trace: Trace, row: int, key: str) -> int:
-    column = trace.args.get(key)
-    at = 0 if column is None else int(np.searchsorted(column.rows, row))
-    return int(column.values[at]) if column is not None and at < len(column.rows) and column.rows[at] == row else ABSENT

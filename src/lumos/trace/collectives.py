@@ -53,9 +53,9 @@ def _from_arguments(trace: Trace) -> Iterator[ProcessGroup]:
         yield ProcessGroup(trace.strings[name], listed_ranks(text), trace.strings[description] if description >= 0 else "")
 
 
-def listed_ranks(value: Any) -> tuple[int, ...]:
-    """A list of ranks, or its text; () where it is absent, cut short ("[0, 1, ...]") or no list of ranks."""
+def listed_ranks(value: Any, each: Any = Index) -> tuple[int, ...]:
+    """A list of ranks, or of other whole numbers, or its text; () where it is absent, cut short ("[0, 1, ...]") or no such list."""
     try:
-        return tuple(msgspec.json.decode(value, type=list[Index]) if isinstance(value, str) else msgspec.convert(value, list[Index]))
+        return tuple(msgspec.json.decode(value, type=list[each]) if isinstance(value, str) else msgspec.convert(value, list[each]))
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):  # the second: text with a lone surrogate
         return ()
