@@ -218,6 +218,8 @@ def _file_cases() -> Iterator[Case]:
     yield Case("a bomb", _bytes("rank0.json.gz", lambda text: gzip.compress(b'{"traceEvents":[' + b" " * (80 << 20))), 1, "refused")
     yield Case("an empty path", lambda folder: ["inspect", ""], 2, "an empty argument")
     yield Case("a folder that is not there", lambda folder: ["inspect", str(folder / "absent")], 1, "absent")
+    nested = _trace(lambda found: found.update(lumos="[" * 10**5), "whatif", "PATH", "--scale", "gemm*=0.5", "--force")
+    yield Case("an origin nested without end", nested, 0)
     named = partial(_for_operators, change=lambda row, i: row.update(name="aten::mm\udc80"))
     yield Case("half a surrogate pair in names", _trace(named, "proxy", "generate", "PATH", "-o", "OUT/p"), 0)
     yield Case("a place whose name is no UTF-8", _trace(_unchanged, "report", "PATH", "-o", "OUT/\udcff.html"), 0)

@@ -94,6 +94,7 @@ def test_gzip(tmp_path: Path) -> None:
         ('{"schema": "1.0.1", "nodes": []}', "no nodes"),
         ('{"schema": "1.0.1", "nodes": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}', "repeat an id"),
         ('{"schema": "1.0.1", "nodes": [{"id": 1, "name": "a", "parent": 2}, {"id": 2, "name": "b", "parent": 1}]}', "calls itself"),
+        (json.dumps({"schema": "1.0.1", "nodes": [{"id": i, "name": "a", "parent": i - 1} for i in range(999)]}), "in each other at node"),
         ('{"schema": "1.0.1", "nodes": [{"id": "1", "name": "a"}]}', "not a PyTorch execution trace"),
     ],
 )

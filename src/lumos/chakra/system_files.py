@@ -51,7 +51,7 @@ def _understood(path: Path, what: str, meaning: Callable[[Path], Any]) -> Any:
     """What a file means. LumosError, with the file and the reason, where `meaning` cannot make it out."""
     try:
         return meaning(path)
-    except (KeyError, ValueError, msgspec.MsgspecError, OSError) as error:
+    except (KeyError, ValueError, msgspec.MsgspecError, OSError, RecursionError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise LumosError(f"{path}: the {what} cannot be understood ({why}); see `chakra export --astra-sim`") from error
 

@@ -20,6 +20,7 @@ import numpy as np
 from lumos.diagnostics import Diagnostic
 from lumos.errors import TraceError
 from lumos.trace.blocks import unpacked_blocks
+from lumos.trace.nesting import DEEPEST
 from lumos.trace.table import ABSENT, Int32, Int64, ProcessGroup
 
 if TYPE_CHECKING:
@@ -224,18 +225,21 @@ def _io(path: Path, node: _Node) -> tuple[_IO, _IO]:
 
 
 def _check_tree(path: Path, nodes: Sequence[_Node], parent: Sequence[int]) -> None:
-    """Raise TraceError where the parents of a node form a cycle."""
-    state = bytearray(len(nodes))  # 0 not visited, 1 on the current path of parents, 2 known to be in no cycle
+    """Raise TraceError where the parents of a node form a cycle, or are more than DEEPEST."""
+    depth = [0] * len(nodes)  # 0 not visited, -1 on the current path of parents
     for i in range(len(nodes)):
         path_up = []
-        while i >= 0 and state[i] == 0:
-            state[i] = 1
+        while i >= 0 and depth[i] == 0:
+            depth[i] = -1
             path_up.append(i)
             i = parent[i]
-        if i >= 0 and state[i] == 1:
+        below = depth[i] if i >= 0 else 0
+        if below < 0:
             raise TraceError(f"{path}: node {nodes[i].id} calls itself through its parents; record the trace again")
-        for j in path_up:
-            state[j] = 2
+        if below + len(path_up) > DEEPEST:
+            raise TraceError(f"{path}: more than {DEEPEST} calls in each other at node {nodes[path_up[0]].id}; record the trace again")
+        for j in reversed(path_up):
+            depth[j] = below = below + 1
 
 
 def _findings(path: Path, file: _File, nodes: Sequence[_Node], parent: Sequence[int]) -> Iterator[Diagnostic]:
@@ -277,6 +281,6 @@ def _groups(nodes: Sequence[_Node], found: list[Diagnostic], path: Path) -> Iter
                     raise ValueError(f"a group of {size} ranks")
                 whole = tuple(int(r) for r in ranks) if ranks else tuple(range(size))
                 yield ProcessGroup(str(entry["pg_name"]), whole, str(entry.get("pg_desc", "")))
-        except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError, AttributeError):
+        except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             message = f"{path}: node {node.id} holds process groups in a form that is not known; left out"
             found.append(Diagnostic("groups-unreadable", message))

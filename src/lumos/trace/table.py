@@ -221,7 +221,7 @@ def origin_of(trace: Trace) -> Origin | None:
     if "lumos" not in trace.metadata:
         return None
     said = trace.metadata["lumos"]
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         said = json.loads(said) if isinstance(said, str) else said
     facts = said if isinstance(said, dict) else {}
     grade = next((each for each in Grade if each.value == facts.get("grade")), Grade.LIMITED)

@@ -122,7 +122,7 @@ def _json(path: Path | None, rule: str, violations: list[Violation]) -> dict[str
     try:
         value: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
         return value
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         violations.append(Violation(rule, path.name, None, f"no JSON object: {error}"))
     except OSError as error:
         raise LumosError(f"{path}: cannot be read ({error.strerror or error}); check its permissions") from error
