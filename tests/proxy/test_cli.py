@@ -32,6 +32,8 @@ def test_wrong_usage_exits_with_2_and_unusable_input_with_1(kineto: Write, tmp_p
     assert lumos("proxy", "generate", path, "-o", out, "--only", "nothing").returncode == 2
     assert lumos("proxy", "generate", path, "-o", out, "--step", "9").returncode == 2
     assert lumos("proxy", "run", out, "--mode", "fast").returncode == 2
+    assert lumos("chakra", "export", path, "-o", str(tmp_path / "set")).returncode == 0
+    assert "give the profiler's file" in lumos("proxy", "generate", str(tmp_path / "set"), "-o", out).stderr
     absent = lumos("proxy", "run", str(tmp_path / "absent"))
     assert (absent.returncode, "Traceback" in absent.stderr) == (1, False)
     assert "lumos proxy generate" in absent.stderr

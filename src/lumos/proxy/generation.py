@@ -28,6 +28,7 @@ from lumos.result import as_json
 from lumos.simulation.timeline import measured
 from lumos.trace import execution_trace, read
 from lumos.trace.blocks import head
+from lumos.trace.kineto_values import RESERVED
 from lumos.trace.read import EXECUTION_TRACE
 from lumos.units import count
 
@@ -139,8 +140,11 @@ def from_job(
     """The program of one step of every rank of a profiled job, and diagnostics.
 
     step: a name ("ProfilerStep#11") or its number ("11"); by default the one whose time is nearest to the mean. execution_traces: by rank.
-    Raises UsageError where the job has no such step, GraphError where no step owns any work.
+    Raises UsageError where the job has no such step, GraphError where no step owns any work, TraceError where no profiler recorded it.
     """
+    for trace in job.traces:
+        if RESERVED & trace.metadata.keys():
+            raise TraceError(f"{trace.path}: holds no calls of operators that could be run again; give the profiler's file of the same run")
     execution_traces = execution_traces or {}
     graph = build(job)
     chosen = choose_steps(graph, step)
