@@ -202,16 +202,13 @@ def _text(raw: msgspec.Raw) -> str:
 
 def _checked(path: Path, node: _Node) -> tuple[_IO, _IO]:
     """The inputs and the outputs of a node. Raises TraceError where values, shapes or types are no list."""
-    both = _io(path, node) if bytes(node.inputs).startswith(b"{") else _flat_io(node)
+    flat = _IO(node.inputs, node.input_shapes, node.input_types), _IO(node.outputs, node.output_shapes, node.output_types)
+    both = _io(path, node) if bytes(node.inputs).startswith(b"{") else flat
     for text in (text for one in both for text in one.texts):
         if not text.startswith("["):
             what = "inputs, outputs, their shapes and types must be lists"
             raise TraceError(f"{path}: node {node.id}: {what}, not {text[:40]}; record the trace again")
     return both
-
-
-def _flat_io(node: _Node) -> tuple[_IO, _IO]:
-    return _IO(node.inputs, node.input_shapes, node.input_types), _IO(node.outputs, node.output_shapes, node.output_types)
 
 
 def _io(path: Path, node: _Node) -> tuple[_IO, _IO]:

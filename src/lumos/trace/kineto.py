@@ -25,7 +25,7 @@ from lumos.trace.string_table import StringTable
 from lumos.trace.table import DEVICE_WORK, Category, Column, Int8, Int32, Int64, Lane, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 #: A file of more than _MANY_ROWS rows that are shorter than this on average is refused: no profiler writes such rows, and
@@ -362,17 +362,11 @@ def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[in
         found.add("rank-beyond-world", f"distributedInfo gives rank {rank} of {world}; ranks start at 0; kept")
     if rank is not None:
         return rank, "distributedInfo", world
-    in_name = next(_ranks_in_name(path.name), None)
+    in_name = _RANK_IN_NAME.search(path.name) or _NUMBER_AT_END.search(path.name)
     if in_name is not None:
-        return in_name, "file name", world
+        return int(in_name[1]), "file name", world
     found.add("rank-assumed", "neither distributedInfo nor the file name gives a rank; taken as rank 0")
     return 0, "assumed", world
-
-
-def _ranks_in_name(name: str) -> Iterator[int]:
-    for pattern in (_RANK_IN_NAME, _NUMBER_AT_END):
-        for match in pattern.finditer(name):
-            yield int(match.group(1))
 
 
 def _whole(value: object, least: int = 0) -> int | None:

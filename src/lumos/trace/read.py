@@ -102,7 +102,11 @@ def read(
             break
         files = list(_choose(folders, diagnostics))
         contents = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
-        traces = _traces(contents, diagnostics)
+        for found in contents:
+            if isinstance(found, NotATraceError):
+                diagnostics.append(Diagnostic("file-left-out", f"{found}"))
+            else:
+                traces += found
     if not traces:
         raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({_instead(paths, diagnostics)}); give the profiler's files")
     _check_alike(traces)
@@ -247,17 +251,6 @@ def _on_cluster(files: list[_File], repair: bool, progress: Progress | None, add
         for file, contents in zip(files, workers.map(_read_one, workers.put(repair), absolute), strict=True):
             shared.of(file.path)(file.size)
             yield contents if isinstance(contents, NotATraceError) else tuple(replace(trace, path=str(file.path)) for trace in contents)
-
-
-def _traces(files: Iterator[_Contents], diagnostics: list[Diagnostic]) -> list[Trace]:
-    """The traces of all files. Files that are no trace are reported in `diagnostics`."""
-    traces: list[Trace] = []
-    for contents in files:
-        if isinstance(contents, NotATraceError):
-            diagnostics.append(Diagnostic("file-left-out", f"{contents}"))
-        else:
-            traces += contents
-    return traces
 
 
 class _Shared:

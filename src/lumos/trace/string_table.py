@@ -57,6 +57,3 @@ class StringTable(Sequence[str]):
             return strings
         self._decoded = tuple(strings)
         return iter(self._decoded)
-
-    def __repr__(self) -> str:
-        return f"StringTable({len(self)} strings, {len(self._text)} bytes)"
