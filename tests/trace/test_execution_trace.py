@@ -89,7 +89,6 @@ def test_gzip(tmp_path: Path) -> None:
     ("text", "reason"),
     [
         ("", "cut-off one"),
-        ('{"schema": "1.0.1", "nodes": [{"id": 1', "cut-off one"),
         ('{"traceEvents": []}', "a profiler's file, no execution trace"),
         ('{"schema": "1.0.1", "nodes": []}', "no nodes"),
         ('{"schema": "1.0.1", "nodes": [{"id": 1, "name": "a"}, {"id": 1, "name": "b"}]}', "repeat an id"),

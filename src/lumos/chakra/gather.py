@@ -96,7 +96,7 @@ def gather(job: Job) -> Workload:
         groups=groups,
         steps=tuple(step for r in ranks for step in _steps(r.trace)),
         steps_alone=bool(marked("steps_alone").any()),
-        timers=frozenset((i, int(q)) for i, r in enumerate(ranks) for q in _listed(r.trace.metadata.get("timers"))),
+        timers=frozenset((i, int(q)) for i, r in enumerate(ranks) if isinstance(own := r.trace.metadata.get("timers"), tuple) for q in own),
         id=np.array([n.id & ((1 << 63) - 1) for n in nodes], np.int64),
         detail=detail,
         details=details,
@@ -109,10 +109,6 @@ def gather(job: Job) -> Workload:
             ),
         ),
     )
-
-
-def _listed(value: object) -> tuple[Any, ...]:
-    return value if isinstance(value, tuple) else ()
 
 
 @dataclass(slots=True)

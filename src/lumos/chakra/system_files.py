@@ -25,6 +25,7 @@ IMPLEMENTATIONS = {
     CollectiveType.REDUCE_SCATTER: "reduce-scatter-implementation",
     CollectiveType.ALL_TO_ALL: "all-to-all-implementation",
 }
+_OBJECT = msgspec.json.Decoder(dict[str, Any])
 _ALGORITHM = re.compile(r"^([a-zA-Z]+?)(\d*)$")
 
 
@@ -41,24 +42,19 @@ def read_network(network: Path, beside: Mapping[Companion, Path] | None = None) 
     understand.
     """
     system, memory = ((beside or {}).get(kind) for kind in (Companion.SYSTEM, Companion.MEMORY))
-    found = Network(_understood(network, "network", lambda path: _links(yaml_lists(path.read_text(errors="replace")))))
+    found = Network(_understood(network, "network", lambda text: _links(yaml_lists(text.decode(errors="replace")))))
     if system is not None:
-        found = replace(found, **_understood(system, "system", lambda path: _system(_object(path))))
-    return found if memory is None else replace(found, memory=_understood(memory, "memory", lambda path: _memory(_object(path))))
+        found = replace(found, **_understood(system, "system", lambda text: _system(_OBJECT.decode(text))))
+    return found if memory is None else replace(found, memory=_understood(memory, "memory", lambda text: _memory(_OBJECT.decode(text))))
 
 
-def _understood(path: Path, what: str, meaning: Callable[[Path], Any]) -> Any:
+def _understood(path: Path, what: str, meaning: Callable[[bytes], Any]) -> Any:
     """What a file means. LumosError, with the file and the reason, where `meaning` cannot make it out."""
     try:
-        return meaning(path)
+        return meaning(path.read_bytes())
     except (KeyError, ValueError, msgspec.MsgspecError, OSError, RecursionError) as error:
         why = f"it lacks {error}" if isinstance(error, KeyError) else error
         raise LumosError(f"{path}: the {what} cannot be understood ({why}); see `chakra export --astra-sim`") from error
-
-
-def _object(path: Path) -> Mapping[str, Any]:
-    values: dict[str, Any] = msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    return values
 
 
 def _memory(values: Mapping[str, Any]) -> RemoteMemory | None:
