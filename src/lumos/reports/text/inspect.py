@@ -6,7 +6,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.reports.text.format import ShownField, heading, paragraph, percent, print_diagnostics, print_trust, sentence, size, table
+from lumos.reports.text.format import ShownField, heading, paragraph, print_diagnostics, print_trust, sentence, size, table
 from lumos.reports.text.replay import print_interference
 from lumos.units import count, duration
 
@@ -109,7 +109,7 @@ def print_blocks(console: Console, outline: Outline) -> None:
     heading(console, f"Blocks of a step of rank {outline.rank}")
     if outline.layers:
         evidence = ", ".join(f"{phase} by {how}" for phase, how in outline.evidence.items() if how)
-        paragraph(console, f"{count(outline.layers, 'layer')} (confidence {outline.confidence:.0%}): {evidence}")
+        paragraph(console, f"{count(outline.layers, 'layer')} (confidence {100 * outline.confidence:.0f} %): {evidence}")
     else:
         paragraph(console, "no layers found: nothing repeats, and no operator holds weights")
     several = len({row.microbatch for row in outline.rows}) > 1
