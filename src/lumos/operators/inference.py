@@ -43,7 +43,7 @@ _SOON = 12
 
 @dataclass(eq=False, slots=True)
 class _Tensor:
-    """A tensor of the program. made: when. maker: the call that made it, -1 for none. given: it comes from outside, as data or a weight.
+    """A tensor of the program. made: when. maker: as in `Axes.makers`. given: it comes from outside, as data or a weight.
     data: it is data, or was made of data. whole: the shape of the tensor that ranks share and that it is a part of, () if unknown. used: a
     call has taken it. strides: how far apart the neighbours along its axes lie, () if unknown."""
 
@@ -103,12 +103,17 @@ class Given(NamedTuple):
 
 class Axes(NamedTuple):
     """What was inferred. of: by call and argument, the axes of each tensor in it. given: the tensors that come from outside. makers: by
-    call, the calls that made its inputs."""
+    call and for each tensor that it takes, in their order, the call that made it, or `given_number` of what came from outside."""
 
     symbols: Symbols
     of: Mapping[tuple[int, int], tuple[tuple[Axis, ...], ...]]
     given: tuple[Given, ...]
     makers: Mapping[int, tuple[int, ...]]
+
+
+def given_number(place: int) -> int:
+    """What stands in place of a tensor's maker for the one at a place of `Axes.given`; its own inverse. -1 is of no tensor there."""
+    return -2 - place
 
 
 def infer(calls: Sequence[OperatorCall]) -> Axes:
@@ -269,7 +274,7 @@ class _Inference:
             self.axes[number, place] = (tensor.axes,)
         for place, several in lists.items():
             self.axes[number, place] = tuple(t.axes for t in several)
-        used = [*tensors.values(), *(t for several in lists.values() for t in several)]
+        used = [t for place in sorted({*tensors, *lists}) for t in (lists[place] if place in lists else (tensors[place],))]
         for alike in self._alike[number]:
             self._same_place(alike, tensors)
         results = self._results_of(call, tensors, lists)
@@ -306,7 +311,7 @@ class _Inference:
 
     def _keep(self, number: int, used: list[_Tensor], results: list[_Tensor]) -> None:
         self._used[number], self._results[number] = used, results
-        self.makers[number] = tuple(t.maker for t in used if t.maker >= 0)
+        self.makers[number] = tuple(t.maker for t in used)
         for tensor in results:
             tensor.maker = number if tensor.maker < 0 else tensor.maker
         of_data = any(t.data or t.gradient for t in used)
@@ -487,7 +492,7 @@ class _Inference:
             self._pool[shape].append(seen)
             return seen
         axes = tuple((self.symbols.plain if weight else self.symbols.fresh)(size) for size in shape)
-        tensor = _Tensor(shape, axes, self._clock, differentiable=weight, given=True, data=not weight)
+        tensor = _Tensor(shape, axes, self._clock, differentiable=weight, given=True, data=not weight, maker=given_number(len(self.given)))
         self.given.append(Given(axes, number, place, weight))
         self._pool[shape].append(tensor)
         if weight:

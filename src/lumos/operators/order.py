@@ -48,12 +48,12 @@ def first_uses(calls: Sequence[OperatorCall], weights: set[Shape], nodes: Mappin
     before a single gradient of that shape is gathered, they are one (a table of tokens that is also the head). nodes: by call the node of
     the backward pass that it made: a weight that is not trained has none."""
     events: dict[Shape, list[tuple[int, bool]]] = defaultdict(list)
-    inside = _in_nodes(calls)
+    node = nodes_around(calls)
     for number, call in enumerate(calls):
         shape, base = (call.shapes or ((),))[0], own_name(call.name)
         if call.name.startswith(GATHERS):
             events[shape].append((number, True))
-        elif shape in weights and base in ("embedding", "t") and number in nodes and not inside[number]:
+        elif shape in weights and base in ("embedding", "t") and number in nodes and node[number] < 0:
             outer = call.parent if call.parent >= 0 and own_name(calls[call.parent].name) == "linear" else number
             events[shape].append((outer, False))
     first: dict[int, int] = {}
@@ -96,15 +96,15 @@ def same_places(calls: Sequence[OperatorCall]) -> list[list[int]]:
 
 def _undoing(calls: Sequence[OperatorCall]) -> list[bool]:
     """Which calls stand in a node of a backward pass and have no number of autograd's, so that nothing will undo them."""
-    return [within and (call.sequence < 0 or not call.forward) for within, call in zip(_in_nodes(calls), calls, strict=True)]
+    return [node >= 0 and (call.sequence < 0 or not call.forward) for node, call in zip(nodes_around(calls), calls, strict=True)]
 
 
-def _in_nodes(calls: Sequence[OperatorCall]) -> list[bool]:
-    """Which calls are nodes of a backward pass, or stand in one."""
-    inside: list[bool] = []
-    for call in calls:
-        inside.append(call.name.startswith(BACKWARD_NODE) or (call.parent >= 0 and inside[call.parent]))
-    return inside
+def nodes_around(calls: Sequence[OperatorCall]) -> list[int]:
+    """By call the innermost node of the backward pass that it is, or stands in; -1 for none."""
+    out: list[int] = []
+    for number, call in enumerate(calls):
+        out.append(number if call.name.startswith(BACKWARD_NODE) else out[call.parent] if call.parent >= 0 else -1)
+    return out
 
 
 def whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:

@@ -41,6 +41,13 @@ class TraceProgram(NamedTuple):
     rows: Int64
     copies: tuple[Int64, Int64]
 
+    def number_of_row(self, rows: int) -> Int64:
+        """For each of so many rows of the trace the call that it is, or equals; -1 for none."""
+        out = np.full(rows, -1, np.int64)
+        out[self.rows] = np.arange(len(self.rows))
+        out[self.copies[0]] = self.copies[1]
+        return out
+
 
 class ShapedAxes(Shapes):
     """The operators of a trace whose inputs have shapes, by their axes as well: operators of one name and shape are several where their
@@ -68,10 +75,7 @@ class ShapedAxes(Shapes):
                 operators.append(known[int(index[number])])
             of_call[number] = kinds[key]
         self.axes, self.operators = tuple(axes), tuple(operators)
-        self.of_row = np.full(len(trace), -1, np.int32)
-        self.of_row[self.program.rows] = of_call
-        rows, calls = self.program.copies
-        self.of_row[rows] = of_call[calls]
+        self.of_row = np.append(of_call, np.int32(-1))[self.program.number_of_row(len(trace))]
         self.rows, self.own = self.rows[self.of_row[self.rows] >= 0], self.own[self.of_row[self.own] >= 0]
         for column in (self.of_row, self.rows, self.own):
             column.setflags(write=False)

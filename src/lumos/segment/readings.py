@@ -98,7 +98,7 @@ def _no_flow(stacks: Sequence[int], trace: Trace, of_layer: dict[int, list[int]]
     for number, call in enumerate(axes.program.calls):  # a call stands behind the one that it is in
         if layer_of[number] < 0 and call.parent >= 0:
             layer_of[number] = layer_of[call.parent]
-    made = [(layer_of[number], layer_of[maker]) for number, makers in axes.inferred.makers.items() for maker in makers]
+    made = [(layer_of[number], layer_of[maker]) for number, makers in axes.inferred.makers.items() for maker in makers if maker >= 0]
     outermost = Counter(layer_of[number] for number, call in enumerate(axes.program.calls) if call.parent < 0 or layer_of[call.parent] < 0)
     if max((outermost[layer] for layer in of_layer), default=0) > 1 and all(layer != before for layer, before in made if layer >= 0):
         return ""  # where no operator of a part is seen to read from another one of it, no more is seen of what lies between parts

@@ -146,6 +146,18 @@ def test_a_forward_pass_reads_nothing_of_the_pass_before(tmp_path):
     assert found[1:4] == found[6:9] == [half, half, 1.0]
 
 
+def test_a_trained_weight_is_cast_once_in_a_forward_pass_and_an_activation_each_time(tmp_path):
+    """As in a loop over time, which multiplies by the same weight in every step."""
+    gathers = "torch::autograd::AccumulateGrad"
+    steps = [(("aten::t", (W,), SINGLE, [], i, ()), ("aten::mm", (X, W[::-1]), SINGLE, [], i + 1, "ampere_sgemm")) for i in (1, 3)]
+    nodes = [(f"{NODE}{name}Backward0", (), SINGLE, [], i, ()) for name, i in (("Mm", 4), ("T", 3), ("Mm", 2), ("T", 1))]
+    gathered = ((NODE + gathers, (), SINGLE, [], -1, (), 1), (gathers, (W,), SINGLE, [], -1, ()))
+    layout, job = layout_of(tmp_path, *steps[0], *steps[1], *nodes, *gathered)
+    changed = in_precision(layout, job, A100, "bf16")
+    casts = sum(int(moved(6 * rows * columns, A100, "pointwise").time) for rows, columns in (X, X, W))
+    assert sum(i.extra.device for items in changed.ranks for i in items) == casts
+
+
 def test_an_operator_of_several_kernels_casts_its_inputs_once(tmp_path):
     layout, job = layout_of(tmp_path, (*FORWARD[:-1], ("ampere_sgemm_128x64_tn", "splitKreduce_kernel")))
     changed = in_precision(layout, job, A100, "bf16")
@@ -171,7 +183,7 @@ def test_the_gradient_of_what_was_cast_to_fp32_is_cast_to_16_bits(tmp_path):
 
 def test_attention_computed_operator_by_operator_stays_in_fp32_under_autocast(tmp_path):
     """Its queries, keys and values, as many elements as the multiplication before it makes, are cast back to fp32, its result to 16 bits;
-    what follows reads those, so GELU moves half the bytes. The gradient of the result is cast back too. What 16 bits would save of its
+    what follows reads those, so GELU moves half the bytes. The gradients of all four are cast as well. What 16 bits would save of its
     multiplications is in the interval."""
     heads, scores = (1, 4, 2048, 1024), (4, 2048, 2048)
     forward, backward = ((4, 2048, 1024), (4, 1024, 2048)), ((4, 1024, 2048), scores)
@@ -187,7 +199,7 @@ def test_attention_computed_operator_by_operator_stays_in_fp32_under_autocast(tm
     )
     changed = in_precision(layout, job, A100, "bf16")
     assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), 1.0, 1.0, pytest.approx(0.02 + 0.98 / 2), 1.0]
-    casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, *[2048 * 4096] * 5))
+    casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, *[2048 * 4096] * 8))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
     bmm = [t for t in range(len(layout.prices.best)) if layout.segmentation.graph.on_device[t]][1]
     assert changed.prices.low[bmm] < 0.5

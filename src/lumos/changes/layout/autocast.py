@@ -2,9 +2,9 @@
 
 PyTorch then casts what multiplications, convolutions and attention read: weights once in a forward pass, activations for each operator that
 reads them, and their gradients back again. Norms, softmax, powers, sums and losses stay in fp32, whose inputs are cast back (PyTorch's
-documentation, "Autocast Op Reference"). Any other operator has the widest of the types of its inputs. A recording does not show which
-operator made a tensor; a tensor is taken for the last one of as many elements in this forward pass and what follows it, and one that is
-added to another for the sum before it (the residual stream). Each cast is a kernel that reads and writes its tensor, and an operator on
+documentation, "Autocast Op Reference"). Any other operator has the widest of the types of its inputs. Which operator made a tensor is
+inferred from the recording (`operators.inference`), and gradients have the types of their tensors: what was cast in the forward pass is
+cast once more in the node of the backward pass that undoes it. Each cast is a kernel that reads and writes its tensor, and an operator on
 the CPU.
 
 Attention that is computed operator by operator stays in fp32: PyTorch casts its queries, keys and values back before it, and its result
@@ -15,10 +15,10 @@ may be chosen, so the interval of its multiplications reaches to what they take 
 from __future__ import annotations
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,19 +29,24 @@ from lumos.changes.layout.precision import has_rate, heavy_ratio, type_of
 from lumos.changes.layout.prices import Ratio
 from lumos.changes.layout.rescale import KERNEL_FLOOR, holding, operator_rows
 from lumos.cost.memory_bound_model import moved
-from lumos.operators.shaped import elements, is_attention, product, shapes_of_weights
+from lumos.operators.calls import BACKWARD_NODE, GATHERS
+from lumos.operators.inference import given_number
+from lumos.operators.order import nodes_around, nodes_of
+from lumos.operators.shaped import elements, is_attention
+from lumos.operators.table import Shape, own_name, views
 from lumos.segment.dimensions import shapes_of
-from lumos.trace.autograd import autograd_numbers
+from lumos.segment.program import axes_of
 from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
-    from lumos.operators.table import Shape
-    from lumos.segment.dimensions import Shapes
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.segment.segment import Label
+    from lumos.trace.table import Job, Trace
 
 #: Operators that autocast runs in fp32.
 _IN_FP32 = re.compile(
@@ -50,99 +55,130 @@ _IN_FP32 = re.compile(
 )
 #: Attention that is computed operator by operator.
 _PLAIN_ATTENTION = "aten::_scaled_dot_product_attention_math"
-#: What autograd's engine calls the evaluation of a node.
-_NODE = re.compile(r"autograd::engine::evaluate_function")
 #: Bytes of a cast of an element: read in one type and written in the other.
 _CAST_BYTES = DType.FP32.bytes + DType.BF16.bytes
 
 
-class _Types:
-    """What is known of the types of tensors while a pass runs.
+class _Casts(NamedTuple):
+    """What autocast makes of a program's calls. reads: by call, of each tensor that it takes whether that has 16 bits. kept: the calls of
+    attention that stays in fp32. casts: by call that launches, the elements of each tensor that is cast around it."""
 
-    halves: by number of elements, whether the last tensor has 16 bits. sums: the same of the last sum. activations: the numbers of elements
-    of those that were cast. last: whether the last tensor has 16 bits, which a tensor of unknown origin is taken for. raised: operators
-    that cast what they read to 32 bits, and its number of elements. weights: shapes of weights.
-    """
+    reads: dict[int, tuple[bool, ...]]
+    kept: set[int]
+    casts: dict[int, list[int]]
 
-    def __init__(self, weights: frozenset[Shape]) -> None:
-        self.weights = weights
-        self.halves: dict[int, bool] = {}
-        self.sums: dict[int, bool] = {}
-        self.activations: set[int] = set()
-        self.raised: set[tuple[str, int]] = set()
-        self.last = False
 
-    def begin(self) -> None:
-        """Begin a forward pass, which reads no tensor that a pass before it made."""
-        self.halves, self.sums, self.activations, self.raised, self.last = {}, {}, set(), set(), False
+class _Flow:
+    """The types of the tensors of a trace's program under autocast. launching: the calls that launch, and of which piece they are."""
 
-    def reads(self, o: ShapedOperator) -> tuple[bool, ...]:
-        """Of each tensor that an operator reads, whether it has 16 bits."""
-        sizes = [elements(shape) for shape in o.shapes if shape]
-        halves = [
-            shape not in self.weights and self.halves.get(n, self.last) for shape, n in zip(filter(None, o.shapes), sizes, strict=True)
-        ]
-        if "add" in o.name and len(sizes) > 1 and sizes[0] == sizes[1] and halves[0]:
-            halves[0] = self.sums.get(sizes[0], True)
-        return tuple(halves)
+    def __init__(self, trace: Trace, launching: Mapping[int, Label]) -> None:
+        found = axes_of(trace)
+        self.shapes, self.calls, self.rows = shapes_of(trace), found.program.calls, found.program.rows
+        self.makers, self.given = found.inferred.makers, found.inferred.given
+        self.launching, self.forward = launching, nodes_of(self.calls)[2]
+        self.undone = set(self.forward.values())  # the calls that have a node in the backward pass
+        self.node = nodes_around(self.calls)
+        self.half = [False] * len(self.calls)  # whether what a call makes has 16 bits
+        self.root = [-1] * len(self.calls)  # of which tensor from outside what it makes is a view, as `Axes.makers` has it
+        self.trained = self._trained()
+        self.left = Counter[Shape]()  # the weights of each shape that this forward pass has not cast yet
+        self.latest: dict[Shape, bool] = {}  # whether the last tensor of each shape that this forward pass took has 16 bits
+        self.back: dict[int, list[int]] = {}  # by call, the casts of its forward pass whose gradients are cast as well
+        self.begin, self.last = 0, False  # the first call of this forward pass, and whether what it made last has 16 bits
+        self.entered = set[int]()
 
-    def cast(self, o: ShapedOperator) -> list[int]:
-        """The elements of each tensor that a multiplication of a forward pass reads and that must be cast."""
-        found = [elements(s) for s in o.shapes if s and (s in self.weights or not self.halves.get(elements(s), self.last))]
-        self.activations.update(elements(s) for s in o.shapes if s and s not in self.weights and elements(s) in found)
-        return found
-
-    def cast_back(self, o: ShapedOperator) -> list[int]:
-        """The elements of each gradient that a multiplication of a backward pass makes and that must be cast: of weights, and of
-        activations that were cast."""
-        found = product(o)
-        if found is None:
-            return [elements(s) for s in o.shapes[1:] if s and (s in self.weights or elements(s) in self.activations)]
-        size = found.m * found.n * found.batch
-        return [size] if (found.m, found.n) in self.weights or size in self.activations else []
-
-    def is_cast_back(self, o: ShapedOperator) -> bool:
-        """Whether a gradient of an activation that a multiplication of a backward pass makes is cast."""
-        found = product(o)
-        if found is None:
-            return any(elements(s) in self.activations for s in o.shapes[1:] if s and s not in self.weights)
-        return found.m * found.n * found.batch in self.activations
-
-    def raise_inputs(self, o: ShapedOperator, reads: tuple[bool, ...]) -> list[int]:
-        """The elements of each tensor of 16 bits that an operator of a forward pass reads in 32. reads: of each, whether it has 16."""
-        found = [elements(s) for s, half in zip((s for s in o.shapes if s), reads, strict=True) if half]
-        self.raised.update((o.name, n) for n in found)
-        return found
-
-    def lowered(self, o: ShapedOperator) -> list[int]:
-        """The elements of the gradient that an operator of a backward pass makes and that is cast to 16 bits: of what was cast from them.
-        The operator is called as the one of the forward pass, and a word more."""
-        size = max((elements(shape) for shape in o.shapes if shape), default=0)
-        return [n for name, n in self.raised if n == size and o.name.startswith(f"{name}_backward")][:1]
-
-    def between(self, shapes: Shapes, left: int, entered: int, back: bool) -> list[int]:
-        """The elements of each tensor that is cast where one attention in fp32 is left and another entered, by their rows, -1 for none; and
-        note what they leave behind. back: their gradients are computed."""
-        out: list[int] = []
-        for row, comes in ((left, False), (entered, True)):
-            o = shapes[row] if row >= 0 else None
-            three = [elements(shape) for shape in o.shapes[:3]] if o is not None else []
-            result = three[:1]
-            out += result if comes == back else three
-            if comes and not back:  # what was not of 16 bits is cast to them before
-                out += [n for n in three if not self.halves.get(n, self.last)]
-            self.halves.update(dict.fromkeys(three, True) if not comes else {})
-            self.last = self.last or bool(three)
+    def casts(self) -> _Casts:
+        out = _Casts({}, set(), {})
+        now: Label | None = None
+        for number, call in enumerate(self.calls):
+            if self.node[number] >= 0 and not (call.forward and call.sequence >= 0):
+                of = self.forward.get(self.calls[self.node[number]].sequence, -1)
+                self._backward(number, of, out)
+                if number in self.launching:
+                    out.casts[number] = self.back.pop(of, [])
+                continue
+            label = self.launching.get(number, now)
+            if label is not None and (now is None or (label.phase, label.microbatch) != (now.phase, now.microbatch)):
+                self.left, self.latest, self.last, self.begin, now = +self.trained, {}, False, number, label
+            self._forward(number, out)
         return out
 
-    def made(self, o: ShapedOperator, half: bool) -> None:
-        """Note what an operator makes."""
-        found = product(o)
-        sizes = [elements(shape) for shape in o.shapes if shape]
-        size = found.m * found.n * found.batch if found is not None else max(sizes, default=0)
-        self.halves[size] = self.last = half
-        if "add" in o.name and len(sizes) > 1 and sizes[0] == sizes[1]:
-            self.sums[size] = half
+    def _backward(self, number: int, of: int, out: _Casts) -> None:
+        """A call in the node of the forward pass's call `of`: gradients have the type in which that worked."""
+        half = of >= 0 and self.half[of] and of not in out.kept
+        if of in out.kept:
+            out.kept.add(number)
+        out.reads[number] = (half,) * sum(map(len, self.calls[number].inputs))
+        self.half[number] = half
+
+    def _forward(self, number: int, out: _Casts) -> None:
+        call, o = self.calls[number], self.shapes[int(self.rows[number])]
+        makers = self.makers.get(number, ())
+        shapes = [shape for several in call.inputs for shape in several]
+        if len(makers) != len(shapes):
+            makers = (-1,) * len(shapes)
+        reads = out.reads[number] = tuple(map(self._reads_half, makers, shapes))
+        sizes = [*map(elements, shapes)]
+        if makers and own_name(call.name) in views():
+            self.root[number] = makers[0] if makers[0] < -1 else self.root[makers[0]] if makers[0] >= 0 else -1
+        around = call.parent in out.kept or call.name == _PLAIN_ATTENTION
+        heavy = o is not None and has_rate(o)
+        if around:
+            out.kept.add(number)
+        self.half[number] = self.last = call.name == _PLAIN_ATTENTION or (not around and (heavy or _makes_half(call.name, sizes, reads)))
+        if number not in self.launching:
+            return
+        if around:
+            casts = self._around(number, out)
+        elif heavy:
+            casts = [n for n, half, maker in zip(sizes, reads, makers, strict=False) if not half and self._casts(number, maker)]
+        else:
+            casts = [n for n, half in zip(sizes, reads, strict=True) if half] if _IN_FP32.match(call.name) else []
+        out.casts[number] = casts
+        while number >= 0 and self.forward.get(self.calls[number].sequence) != number:
+            number = self.calls[number].parent
+        if number >= 0:
+            self.back.setdefault(number, []).extend(casts)
+
+    def _around(self, number: int, out: _Casts) -> list[int]:
+        """The casts around attention that stays in fp32, at the first call in it that launches: what it reads is cast to 16 bits and back,
+        and its result to 16 bits."""
+        while self.calls[number].name != _PLAIN_ATTENTION:
+            number = self.calls[number].parent
+        if number in self.entered:
+            return []
+        self.entered.add(number)
+        three = [elements(shape) for several in self.calls[number].inputs[:3] for shape in several]
+        return [*(n for n, half in zip(three, out.reads[number], strict=False) if not half), *three, *three[:1]]
+
+    def _reads_half(self, maker: int, shape: Shape) -> bool:
+        """Whether a tensor that a call of a forward pass takes has 16 bits. One of which is not known where in this pass it comes from, and
+        that is no weight, is like the last one of that shape, or else like what was made last."""
+        if maker < self.begin and not (maker < -1 and self.given[given_number(maker)].weight):
+            return self.latest.get(shape, self.last)
+        self.latest[shape] = maker >= 0 and self.half[maker]
+        return self.latest[shape]
+
+    def _casts(self, number: int, maker: int) -> bool:
+        """Whether a tensor of 32 bits is cast where a call multiplies it: a trained weight only once in a forward pass."""
+        root = maker if maker < 0 else self.root[maker]
+        given = self.given[given_number(root)] if root < -1 else None
+        shape = self.calls[given.call].shapes[given.place] if given is not None and given.weight else ()
+        if shape not in self.trained or (maker if maker >= 0 else number) not in self.undone:
+            return True
+        self.left[shape] -= 1
+        return self.left[shape] >= 0
+
+    def _trained(self) -> Counter[Shape]:
+        """How many trained weights of each shape there are: the most whose gradients one backward pass gathers."""
+        out, now = Counter[Shape](), Counter[Shape]()
+        for call, node in zip(self.calls, self.node, strict=True):
+            if node < 0:
+                now.clear()
+            elif call.name.startswith(GATHERS) and call.shapes:
+                now[call.shapes[0]] += 1
+                out |= now
+        return out
 
 
 def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
@@ -152,39 +188,30 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DT
     extra: dict[int, Extra] = defaultdict(Extra)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
-        types = _Types(shapes_of_weights(shapes.counted()))
-        each = _cast_ns(layout, position, trace)
         tasks, rows = operator_rows(segmentation, position, trace)
+        number = axes_of(trace).program.number_of_row(len(trace))
+        labels = [layout.pieces[piece].label for piece in segmentation.piece[tasks].tolist()]
+        flow = _Flow(trace, dict(zip(number[rows].tolist(), labels, strict=True))).casts()
+        each = _cast_ns(layout, position, trace)
         ratios: dict[tuple[int, tuple[bool, ...], bool], Ratio] = {}
-        attention, around = _plain_attention(trace, rows), -1
         halves: dict[tuple[bool, ...], list[int]] = defaultdict(list)
-        order, before = np.lexsort((rows, trace.start[rows])), Phase.OTHER
+        order = np.lexsort((rows, trace.start[rows]))
         for same in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):  # all that one operator does: its inputs are cast once
-            o, piece = shapes[int(rows[same[0]])], int(segmentation.piece[tasks[same[0]]])
-            phase = layout.pieces[piece].label.phase
-            if phase == Phase.FORWARD != before:
-                types.begin()
-            before = phase
+            row, piece = int(rows[same[0]]), int(segmentation.piece[tasks[same[0]]])
+            o, call, phase = shapes[row], int(number[row]), layout.pieces[piece].label.phase
             if o is None or phase == Phase.OPTIMIZER or type_of(o) is not DType.FP32:
                 continue
-            heavy, back, plain = has_rate(o), phase == Phase.BACKWARD, int(attention[same[0]])
-            if plain != around:
-                for n in types.between(shapes, around, plain, back):
-                    extra[piece] += _cast(n, round(each[back]), accelerator)
-                around = plain
-            reads = () if heavy or plain >= 0 else types.reads(o)
-            key = int(shapes.of_row[rows[same[0]]]), reads, plain >= 0
+            heavy, back, kept = has_rate(o), phase == Phase.BACKWARD, call in flow.kept
+            reads = () if heavy or kept else flow.reads.get(call, ())
+            key = int(shapes.of_row[row]), reads, kept
             if key not in ratios:
                 ratio = heavy_ratio(o, old, new, accelerator) if heavy else _bytes_ratio(o, reads, back)
-                ratios[key] = ratio if plain < 0 else Ratio(1.0, min(ratio.best, 1.0), 1.0)
+                ratios[key] = Ratio(1.0, min(ratio.best, 1.0), 1.0) if kept else ratio
             prices.multiply(tasks[same], ratios[key]._replace(fixed=0.0 if heavy else KERNEL_FLOOR))
-            if plain >= 0:
-                continue
-            for n in _casts(o, types, heavy, reads, back):
+            for n in flow.casts.get(call, ()):
                 extra[piece] += _cast(n, round(each[back]), accelerator)
-            half = not (back and types.is_cast_back(o)) if heavy else _makes_half(o, reads, back) or bool(back and types.lowered(o))
-            types.made(o, half)
-            halves[reads].append(int(rows[same[0]]))
+            if not kept:
+                halves[reads].append(row)
         halves[()] = holding(trace, halves[()], is_attention)
         for reads, mine in halves.items():
             layout = rewriting(layout, position, mine, partial(_halved, new, reads))
@@ -206,27 +233,6 @@ def _cast(elements: int, host_ns: int, accelerator: Accelerator) -> Extra:
     return Extra(host_ns, int(moved(_CAST_BYTES * elements, accelerator, "pointwise").time))
 
 
-def _plain_attention(trace: Trace, rows: Int64) -> Int64:
-    """For each row, the attention that is computed operator by operator and holds it, or whose gradients it computes; -1 for none. Nodes of
-    autograd have the numbers of the operators that made them."""
-    spans = np.flatnonzero(trace.named(lambda name: name == _PLAIN_ATTENTION))
-    out = innermost(trace, spans, rows)
-    column = trace.args.get("Sequence number")
-    if column is None or not len(spans):
-        return out
-    number = autograd_numbers(trace)
-    numbered = column.rows.astype(np.int64)[column.values >= 0]
-    holder = innermost(trace, spans, numbered)
-    inside, holder = numbered[holder >= 0], holder[holder >= 0]
-    known, at = np.unique(number[inside], return_index=True)
-    nodes = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(_NODE.match))
-    node = innermost(trace, nodes, rows)
-    place = np.searchsorted(known, number[node])
-    found = (node >= 0) & (out < 0) & np.isin(number[node], known)
-    out[found] = holder[at][place[found]]
-    return out
-
-
 def _cast_ns(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[float, float]:
     """What a cast takes on the CPU in a forward and in a backward pass, ns: an operator with one kernel inside another, and inside a node
     of autograd."""
@@ -234,7 +240,7 @@ def _cast_ns(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[float
     forward = operator_ns(layout, position, trace)
     tasks = owners.of_rank(position)
     own = tasks[(graph.event[tasks] >= 0) & ~owners.on_device[tasks]]
-    nodes = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(_NODE.match))
+    nodes = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(lambda name: name.startswith(BACKWARD_NODE)))
     spent = np.bincount(innermost(trace, nodes, graph.event[own].astype(np.int64)) + 1, graph.duration[own], len(trace) + 1)[1:]
     device = tasks[owners.on_device[tasks] & (owners.launch[tasks] >= 0)]
     kernels = np.bincount(innermost(trace, nodes, graph.event[owners.launch[device]].astype(np.int64)) + 1, minlength=len(trace) + 1)[1:]
@@ -242,29 +248,17 @@ def _cast_ns(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[float
     return forward, max(float(np.median(spent[single])), forward) if len(single) else forward
 
 
-def _casts(o: ShapedOperator, types: _Types, heavy: bool, reads: tuple[bool, ...], back: bool) -> list[int]:
-    """The elements of the tensors that are cast around an operator. back: it is of a backward pass, where autocast does nothing, and where
-    the gradient of a bias, a sum, is cast like those of other weights."""
-    if heavy:
-        return types.cast_back(o) if back else types.cast(o)
-    if back:
-        return types.lowered(o) or ([1] if o.name == "aten::sum" and any(reads) else [])
-    return types.raise_inputs(o, reads) if _IN_FP32.match(o.name) else []
-
-
-def _makes_half(o: ShapedOperator, reads: tuple[bool, ...], back: bool) -> bool:
+def _makes_half(name: str, sizes: Sequence[int], reads: Sequence[bool]) -> bool:
     """Whether what an operator makes has 16 bits: no large tensor among its inputs has 32, and it does not run in 32."""
-    sizes = [elements(shape) for shape in o.shapes if shape]
-    runs_in_fp32 = not back and bool(_IN_FP32.match(o.name))
-    return bool(sizes) and not runs_in_fp32 and all(half for n, half in zip(sizes, reads, strict=True) if n == max(sizes))
+    return bool(sizes) and not _IN_FP32.match(name) and all(half for n, half in zip(sizes, reads, strict=True) if n == max(sizes))
 
 
 def _bytes_ratio(o: ShapedOperator, reads: tuple[bool, ...], back: bool) -> Ratio:
     """By what the bytes that an operator moves are multiplied; the interval reaches to no change, as types are assumed."""
-    if not any(reads) or (not back and _IN_FP32.match(o.name)):
-        return Ratio(1.0, 1.0, 1.0)
     sizes = [elements(shape) for shape in o.shapes if shape]
+    if len(reads) != len(sizes) or not any(reads) or (not back and _IN_FP32.match(o.name)):
+        return Ratio(1.0, 1.0, 1.0)
     before = 2 * (sum(sizes) + max(sizes))
-    made = max(sizes) * (1 if _makes_half(o, reads, back) else 2)
+    made = max(sizes) * (1 if _makes_half("" if back else o.name, sizes, reads) else 2)
     after = sum(n * (1 if half else 2) for n, half in zip(sizes, reads, strict=True)) + made
     return Ratio(after / before, after / before, 1.0)

@@ -26,18 +26,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.analyze.attribution import innermost
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.prices import Ratio, around
-from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, model_ratio, operator_rows
+from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, holding, model_ratio, operator_rows
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, elements, grouped_product, is_attention, is_recurrent, product
 from lumos.segment.dimensions import Shapes, shapes_of
 from lumos.segment.weights import gradients
-from lumos.trace.table import Category
 from lumos.vocabulary import DType, Phase
 
 if TYPE_CHECKING:
@@ -228,22 +228,12 @@ def _inside_casts(layout: MeasuredLayout, position: int, trace: Trace, shapes: S
     launch."""
     graph, owners = layout.segmentation.graph, layout.segmentation.owners
     concrete = trace.dense("Concrete Inputs")
-    casts = np.array(
-        [r for r in np.unique(rows).tolist() if _is_cast(shapes[r], trace.strings[concrete[r]] if concrete[r] >= 0 else "")], np.int64
-    )
-    around = np.flatnonzero(trace.is_any(Category.OPERATOR) & trace.named(_CASTS.match))
+    casts = [r for r in np.unique(rows).tolist() if _is_cast(shapes[r], trace.strings[concrete[r]] if concrete[r] >= 0 else "")]
+    spans = np.array(holding(trace, casts, lambda name: _CASTS.match(name) is not None), np.int64)
     out = np.zeros(len(graph), bool)
     mine = owners.of_rank(position)
     known = mine[(graph.event[mine] >= 0) & ~owners.on_device[mine]]
-    for lane in np.unique(trace.lane[casts]) if len(casts) else ():
-        inner = np.sort(trace.start[casts[trace.lane[casts] == lane]])
-        spans = around[trace.lane[around] == lane]
-        begin, end = trace.start[spans], trace.start[spans] + trace.duration[spans]
-        holds = np.searchsorted(inner, end, "left") > np.searchsorted(inner, begin, "left")
-        begin, end = np.sort(begin[holds]), np.sort(end[holds])
-        here = known[trace.lane[graph.event[known]] == lane]
-        at = trace.start[graph.event[here]]
-        out[here[np.searchsorted(begin, at, "right") > np.searchsorted(end, at, "right")]] = True
+    out[known[innermost(trace, spans, graph.event[known].astype(np.int64)) >= 0]] = True
     device = mine[owners.on_device[mine] & (owners.launch[mine] >= 0)]
     out[device[out[owners.launch[device]]]] = True
     return out
