@@ -12,10 +12,11 @@ from lumos.graph.waits.full_queue import full_queue, outstanding
 from lumos.simulation import simulate
 
 US = 1000
+NONE = np.empty(0, np.int64)
 
 
 def depth_of(found):
-    return full_queue(found, device_work(found)).depth
+    return full_queue(found, device_work(found), NONE).depth
 
 
 def busy(draw, each):
@@ -26,9 +27,9 @@ def busy(draw, each):
     return drawing
 
 
-def filled(draw, lost=()):
+def filled(draw, lost=(), kernel=10.0):
     """1,500 launches of 1 us, of kernels of 10 us: outstanding grows by 9 in 10 until 1,000 are queued, then each call waits for a kernel
-    to end, and returns 1 us later. lost: the numbers of launches that the recording lacks, with their kernels."""
+    to end, and returns 1 us later. lost: the numbers of launches that the recording lacks, with their kernels. kernel: another length."""
     drawing = draw()
     begin = 0.0
     ends: list[float] = []
@@ -38,8 +39,8 @@ def filled(draw, lost=()):
             call = ends[i - 1000] - begin + 1
         start = max(ends[-1] if ends else 0, begin + call)
         if i not in lost:
-            drawing.launch((begin, call), (start, 10.0))
-        ends.append(start + 10.0)
+            drawing.launch((begin, call), (start, kernel))
+        ends.append(start + kernel)
         begin += call
     return drawing
 
@@ -95,12 +96,27 @@ def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
     found = trace(drawing)
     work = device_work(found)
     assert (outstanding(work).ahead == 1000).all()
-    depth, waited, freed = full_queue(found, work)
-    assert (depth, len(waited), freed.tolist()) == (1000, 300, list(range(300)))
+    depth, waited, freed, at_begin = full_queue(found, work, NONE)
+    assert (depth, len(waited), freed.tolist(), len(at_begin)) == (1000, 300, list(range(300)), 0)
     graph = rank_graph(found)
     launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
     assert (graph.duration[launches] == 1 * US).all()
     assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
+
+
+def test_launches_that_wait_for_work_that_was_never_recorded_cost_what_others_cost(draw, trace):
+    # The first 600 kernels and their launches are from before the recording and not in it, and launches from 1,000 on wait for their ends:
+    # each takes as long as a kernel (50 us), and the device begins with what was recorded after all of them.
+    found = trace(filled(draw, range(600), kernel=50.0))
+    graph = rank_graph(found)
+    launches = np.flatnonzero(graph.kind == Kind.LAUNCH)
+    assert (found.duration[graph.event[launches]] == 50 * US).sum() > 450
+    assert (graph.duration[launches] == 1 * US).all()
+    assert (simulate(graph).end[launches] == graph.measured_end[launches]).all()
+
+
+def test_the_depth_is_seen_behind_launches_that_wait_for_work_that_was_never_recorded(draw, trace):
+    assert rank_graph(trace(filled(draw, range(100), kernel=150.0))).queue_depth.tolist() == [1000]
 
 
 def test_launches_that_take_no_place_leave_the_queue_as_deep_as_it_is(draw, trace):

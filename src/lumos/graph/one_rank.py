@@ -86,7 +86,7 @@ def rank_graph(trace: Trace) -> Graph:
     tasks, lanes = host.tasks, host.slices.lanes()
     once, once_said = one_off(trace, host.planned, tasks, work)
     before = _edges(trace, host, device).predecessors(len(tasks) + len(work))
-    release_task, release_time = _boundary(tasks, work, device.held_up, lanes)
+    release_task, release_time = _boundary(host, device, lanes)
     unclaimed, unclaimed_time = _unclaimed(trace, host, device)
     waiting = loader_waits(trace, host.slices, host.handed)
     return Graph(
@@ -139,7 +139,7 @@ def _device(polled: Polls) -> _Device:
         waits,
         dispatches(work, waits),
         held_up,
-        full_queue(trace, work),
+        full_queue(trace, work, held_up),
     )
 
 
@@ -179,10 +179,11 @@ def _plan_launches(planned: HostPlan, device: _Device, latency: int) -> None:
     at = planned.last_of_row[work.call[(work.call >= 0) & work.placed]]
     planned.kind[at] = Kind.LAUNCH
     planned.cut(work.call[copies.work], Kind.LAUNCH, np.maximum(copies.own - latency, 0))
-    if len(device.queue.waited):
-        blocked = planned.last_of_row[work.call[device.queue.waited]]
+    queue = device.queue
+    blocked = planned.last_of_row[work.call[np.concatenate((queue.waited, queue.at_begin))]]
+    if len(blocked):
         free = np.setdiff1d(at, blocked)
-        made = planned.finish[blocked] - work.end[device.queue.freed]
+        made = planned.finish[blocked[: len(queue.waited)]] - work.end[queue.freed]
         usual = int(min(np.median(each) for each in (planned.duration[free], np.maximum(made, 0)) if len(each)))
         planned.duration[blocked] = np.minimum(usual, planned.duration[blocked])
         planned.begin[blocked] = planned.finish[blocked] - planned.duration[blocked]
@@ -233,18 +234,21 @@ def _unclaimed(trace: Trace, host: _Host, device: _Device) -> tuple[Int32, Int64
     return host.tasks.of_slice[slices].astype(np.int32), np.concatenate((gap_time, device.syncs.unclaimed[call]))
 
 
-def _boundary(tasks: HostTasks, work: DeviceWork, held_up: Int64, lanes: Int32) -> tuple[Int32, Int64]:
+def _boundary(host: _Host, device: _Device, lanes: Int32) -> tuple[Int32, Int64]:
     """The tasks that start at their measured time because the cause lies before the window, and those times.
 
-    They are the first tasks of threads that no hand-off starts, device work launched before the window, and the first work of streams
-    that such work still held up (`held_up`).
+    They are the first tasks of threads that no hand-off starts, launches that waited for work from before the window to end, device work
+    launched before the window, and the first work of streams that such work still held up.
     """
+    tasks, work = host.tasks, device.work
     first = np.array([int(np.flatnonzero(tasks.lane == lane)[0]) for lane in lanes], np.int64)
     first = first[~np.isin(first, tasks.hand_off_task)]
-    queued = np.concatenate((launched_before(work), held_up))
+    waited = tasks.of_slice[host.planned.last_of_row[work.call[device.queue.at_begin]]]
+    on_host = np.concatenate((first, waited[~np.isin(waited, first)]))
+    queued = np.concatenate((launched_before(work), device.held_up))
     return (
-        np.concatenate((first, len(tasks) + queued)).astype(np.int32),
-        np.concatenate((tasks.start[first], work.start[queued])),
+        np.concatenate((on_host, len(tasks) + queued)).astype(np.int32),
+        np.concatenate((tasks.start[on_host], work.start[queued])),
     )
 
 

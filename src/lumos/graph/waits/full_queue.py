@@ -3,7 +3,8 @@
 A launch into a full queue returns when a place in it has become free, which is when the next piece of device work ends. So such a launch
 takes longer than is usual for its call, and returns just after the first end of device work since it began, while about as many launches
 are outstanding as there are places. About as many, because a recording may lack rows: where it lacks the launches or the kernels of some
-places, fewer launches seem to be outstanding than there are.
+places, fewer launches seem to be outstanding than there are. Work from before the recording that is not in it holds places too: as long as
+the device has not begun with what was recorded, because of such work, a launch that takes long waits for the end of some of it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.waits.syncs import WAKE_UP
+from lumos.graph.waits.syncs import LONG_CALL, WAKE_UP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -30,15 +31,19 @@ FEWEST_FULL, LONG_STALL = 5, 100_000
 SHALLOWEST_QUEUE = 900
 #: The queue may be full where as large a share of its places seems to be free: a recording that lacks more rows is not worth asking.
 LOST_PLACES = 0.05
+#: Of all launches, this share is taken to wait for nothing: of those before the device begins most may wait.
+QUICK = 0.25
 
 
 class FullQueue(NamedTuple):
     """depth: launches of the rank that may be outstanding, 0 where the trace shows no limit. waited: the work whose launch waited for a
-    place, in the order of the launches, and freed: the work whose end made that place. Indices into DeviceWork."""
+    place, in the order of the launches, and freed: the work whose end made that place. at_begin: the work whose launch waited for the end
+    of work that was not recorded. Indices into DeviceWork."""
 
     depth: int
     waited: Int64
     freed: Int64
+    at_begin: Int64
 
 
 class Outstanding(NamedTuple):
@@ -62,16 +67,30 @@ def outstanding(work: DeviceWork) -> Outstanding:
     return Outstanding(launched, len(early) + np.arange(len(launched)) - ended, by_end[np.minimum(ended, len(by_end) - 1)])
 
 
-def full_queue(trace: Trace, work: DeviceWork) -> FullQueue:
-    """How many launches may be outstanding, and which launches waited for a place."""
+def full_queue(trace: Trace, work: DeviceWork, held_up: Int64) -> FullQueue:
+    """How many launches may be outstanding, and which launches waited for a place. held_up: the first work of streams that work from before
+    the recording kept busy (`held_up_at_begin`)."""
     launched, ahead, next_end = outstanding(work)
+    at_begin = _at_begin(trace, work, launched, held_up)
     most = int(ahead.max(initial=0))
     near = ahead >= (1 - LOST_PLACES) * most
+    if len(held_up):  # of work that was not recorded no end can be seen
+        near[:most] = False
     waited = near & _returned_at(trace, work, launched, next_end)
     often = (ahead >= most - 1).sum() >= FULL_QUEUE_SIGHTINGS
     if most >= SHALLOWEST_QUEUE and (often or _stalls(trace.duration[work.call[launched[near]]], waited[near])):
-        return FullQueue(most, launched[waited], next_end[waited])
-    return FullQueue(0, launched[:0], launched[:0])
+        return FullQueue(most, launched[waited], next_end[waited], at_begin)
+    return FullQueue(0, launched[:0], launched[:0], at_begin)
+
+
+def _at_begin(trace: Trace, work: DeviceWork, launched: Int64, held_up: Int64) -> Int64:
+    """The work whose launch took longer than is usual before the device, busy with work from before the recording, began with any."""
+    if not len(held_up):
+        return launched[:0]
+    call = work.call[launched]
+    took, early = trace.duration[call], trace.start[call] < work.start[held_up].min()
+    out: Int64 = launched[early & (took >= np.quantile(took, QUICK) + LONG_CALL)]
+    return out
 
 
 def _returned_at(trace: Trace, work: DeviceWork, launched: Int64, next_end: Int64) -> NDArray[np.bool_]:
