@@ -166,7 +166,8 @@ def test_unequal_forward_and_backward_passes_are_refused():
 
 
 def test_the_python_of_an_update_follows_the_number_of_weights():
-    """With twice the layers, those of the layers are twice as many: 4 layers of 12 each and 5 outside, 53, become 101."""
+    """With twice the layers, those of the layers are twice as many: 4 layers of 12 each and 5 outside, 53, become 101. What of it does not
+    depend on them is not known."""
     job, graph, layout = base()
     found = replace(layout.segmentation, evidence={"forward": "repetition"})  # as if its update were not told apart by layers
     per_layer = Counter(gradient.layer for gradient in gradients(found, 0, job.traces[0]))
@@ -175,6 +176,7 @@ def test_the_python_of_an_update_follows_the_number_of_weights():
     update = np.array([p.rank == 0 and p.label.phase == Phase.OPTIMIZER for p in found.pieces])[found.piece]
     between = update & (graph.kind == Kind.HOST) & np.isin(found.piece, found.piece[update & (graph.kind == Kind.OPERATOR)])
     assert between.any() and more.prices.best[between] == pytest.approx(101 / 53)
+    assert [more.prices.low[between], more.prices.high[between]] == [pytest.approx(1.0), pytest.approx(101 / 53)]
 
 
 def test_recomputation_runs_every_forward_layer_again():

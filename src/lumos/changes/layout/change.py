@@ -95,18 +95,20 @@ def recorded_layers(layout: MeasuredLayout, job: Job) -> int:
 def _more_updates(prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, layers_of: Sequence[int]) -> None:
     """Let an update of all weights at once be that of the weights of other layers, in place: what works on their values takes time in
     proportion to these; what prepares that on the CPU, with the Python between, in proportion to how many weights there are, where the
-    trace shows it. layers_of: the new layers, by their measured numbers."""
+    trace shows it. The interval reaches to a Python that does not depend on them. layers_of: the new layers, by their measured numbers."""
     segmentation, graph = layout.segmentation, layout.segmentation.graph
     updates = whole_updates(layout, position)
     values = weights(segmentation, position, trace)
     tensors = Counter(gradient.layer for gradient in gradients(segmentation, position, trace)) or values
     works = graph.on_device if graph.on_device.any() else graph.kind == Kind.OPERATOR
     between = np.flatnonzero((graph.kind == Kind.HOST) & np.isin(segmentation.piece, segmentation.piece[updates]))
-    for tasks, by_layer in ((updates[works[updates]], values), (np.append(updates[~works[updates]], between), tensors)):
+    for tasks, by_layer in ((updates[works[updates]], values), (updates[~works[updates]], tensors), (between, tensors)):
         before = sum(by_layer.values())
         if any(layer >= 0 for layer in by_layer):
-            after = by_layer.get(-1, 0) + sum(by_layer.get(layer, 0) for layer in layers_of)
-            prices.multiply(tasks, exactly(after / before))
+            times = (by_layer.get(-1, 0) + sum(by_layer.get(layer, 0) for layer in layers_of)) / before
+            prices.multiply(tasks, exactly(times))
+            if tasks is between:
+                prices.reach(tasks, 1 / times)
 
 
 def pipeline_stages(graph: Graph, job: Job) -> int:
