@@ -12,6 +12,7 @@ from typing import NamedTuple
 import pytest
 from hypothesis import settings
 from tests import checked_builders
+from tools import browser
 
 checked_builders.install()
 
@@ -111,3 +112,12 @@ def write_passes(folder: Path, iterations=("1",), stages=2, **config) -> Path:
 def operation_jobs():
     """How to write small operation-level jobs: Operation, pipeline(), write_table(), write_passes()."""
     return SimpleNamespace(Operation=Operation, pipeline=pipeline, write_table=write_table, write_passes=write_passes)
+
+
+@pytest.fixture
+def page():
+    """A page in a headless browser."""
+    if browser.find() is None:
+        pytest.skip(f"no headless browser: none of {', '.join(browser.NAMES)} is installed")
+    with browser.browser() as opened:
+        yield opened

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from tests.graph_contract import apart
 
 from lumos.analyze.collectives import collective_times
 from lumos.analyze.loop.steps import members
@@ -28,10 +29,7 @@ def job():
             processor=np.array([0, 0, 1, 1, 1], np.int32),
             kind=np.array([Kind.KERNEL, Kind.COLLECTIVE, Kind.KERNEL, Kind.COLLECTIVE, Kind.COLLECTIVE], np.uint8),
             name=np.array([0, 1, 0, 1, 1], np.int32),
-            event=np.full(5, -1, np.int32),
-            pred_offset=np.zeros(6, np.int64),
-            pred=np.empty(0, np.int32),
-            pred_kind=np.empty(0, np.uint8),
+            **apart(5),
             lag=np.zeros((2, len(Dependency)), np.int64),
             rendezvous_offset=np.array([0, 2], np.int64),
             rendezvous_task=np.array([1, 3], np.int32),

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.chakra import two_stages
 from tests.chakra.conftest import write_nodes
+from tests.graph_contract import apart
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
@@ -109,10 +110,7 @@ def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:
         processor=np.zeros(n, np.int32),
         kind=np.full(n, Kind.KERNEL, np.uint8),
         name=np.zeros(n, np.int32),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.zeros(n + 1, np.int64),
-        pred=np.empty(0, np.int32),
-        pred_kind=np.empty(0, np.uint8),
+        **apart(n),
         lag=np.zeros((1, len(Dependency)), np.int64),
     )
     export_graph(chain, tmp_path)

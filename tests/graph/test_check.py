@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.checked_builders import BUILDERS
-from tests.graph_contract import check_graph
+from tests.graph_contract import apart, check_graph
 
 from lumos.errors import GraphError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
@@ -38,10 +38,7 @@ def two_ranks(**facts) -> Graph:
         processor=np.arange(2, dtype=np.int32),
         kind=np.full(2, Kind.COLLECTIVE, np.uint8),
         name=np.zeros(2, np.int32),
-        event=np.full(2, -1, np.int32),
-        pred_offset=np.zeros(3, np.int64),
-        pred=np.empty(0, np.int32),
-        pred_kind=np.empty(0, np.uint8),
+        **apart(2),
         lag=np.zeros((2, len(Dependency)), np.int64),
         rendezvous_offset=np.array([0, 2], np.int64),
         rendezvous_task=np.arange(2, dtype=np.int32),

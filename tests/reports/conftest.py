@@ -1,11 +1,10 @@
-"""Recorded jobs small enough to check by hand, as profiler files; and a browser where one is installed."""
+"""Recorded jobs small enough to check by hand, as profiler files."""
 
 from __future__ import annotations
 
 import json
 
 import pytest
-from tools import browser
 
 #: A name that would run as a script if a page read it as markup.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=2'><b>bold</b>"
@@ -118,12 +117,3 @@ def nested(tmp_path):
 @pytest.fixture
 def hostile():
     return HOSTILE
-
-
-@pytest.fixture
-def page():
-    """A page in a headless browser."""
-    if browser.find() is None:
-        pytest.skip(f"no headless browser: none of {', '.join(browser.NAMES)} is installed")
-    with browser.browser() as opened:
-        yield opened

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-from tools import browser
 
 TOKEN = "what-only-the-printed-address-has"
 EXAMPLE = Path(__file__).parents[2] / "examples" / "gpt-2rank-cpu"
@@ -89,12 +88,3 @@ def serve():
 def explorer(serve):
     """The recorded example, read."""
     return serve(EXAMPLE)
-
-
-@pytest.fixture
-def page():
-    """A page in a headless browser."""
-    if browser.find() is None:
-        pytest.skip(f"no headless browser: none of {', '.join(browser.NAMES)} is installed")
-    with browser.browser() as opened:
-        yield opened

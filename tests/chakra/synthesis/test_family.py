@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.chakra.synthesis.test_synthesize import step
+from tests.graph_contract import apart
 
 import lumos
 from lumos.chakra.checking.check import check
@@ -60,10 +61,7 @@ def plan(tp: int, dp: int, layers: int, width: int, exchanged: Mapping[int, int]
         processor=np.array([row[2] for row in rows], np.int32),
         kind=np.array([row[1] for row in rows], np.uint8),
         name=np.array([row[0] for row in rows], np.int32),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.zeros(n + 1, np.int64),
-        pred=np.empty(0, np.int32),
-        pred_kind=np.empty(0, np.uint8),
+        **apart(n),
         lag=np.zeros((world, len(Dependency)), np.int64),
         rendezvous_offset=np.cumsum([0, *map(len, meetings.values())]).astype(np.int64),
         rendezvous_task=np.array([t for tasks in meetings.values() for t in tasks], np.int32),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.chakra import two_stages
+from tests.graph_contract import apart
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
@@ -53,10 +54,7 @@ def layered(layers: int = 6, ranks: int = 4, seed: int = 1) -> Graph:
         processor=np.array([r[2] for r in rows], np.int32),
         kind=np.array([r[1] for r in rows], np.uint8),
         name=np.array([names.index(r[0]) for r in rows], np.int32),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.zeros(n + 1, np.int64),
-        pred=np.empty(0, np.int32),
-        pred_kind=np.empty(0, np.uint8),
+        **apart(n),
         lag=np.zeros((ranks, len(Dependency)), np.int64),
         rendezvous_offset=np.cumsum([0, *map(len, members.values())]).astype(np.int64),
         rendezvous_task=np.array([t for s in members.values() for t in s], np.int32),
@@ -178,8 +176,8 @@ def test_the_distance_of_distributions() -> None:
     assert kolmogorov_smirnov(a, a + 1000) == 1.0
     assert kolmogorov_smirnov(a, a + 50) == pytest.approx(0.5)
     assert kolmogorov_smirnov(np.array([1000]), np.array([1020]), tolerance=0.03) == 0.0
-    for changed, apart in ((970, 0.0), (1030, 0.0), (969, 1.0), (1031, 1.0)):  # 3 % of the first, up or down
-        assert kolmogorov_smirnov(np.array([1000]), np.array([changed]), tolerance=0.03) == apart
+    for changed, distance in ((970, 0.0), (1030, 0.0), (969, 1.0), (1031, 1.0)):  # 3 % of the first, up or down
+        assert kolmogorov_smirnov(np.array([1000]), np.array([changed]), tolerance=0.03) == distance
 
 
 def test_stat_counts_what_is_there() -> None:

@@ -28,6 +28,16 @@ ROWS = (
 )
 
 
+def layout_of_events(tmp_path, device, events):
+    """events: category, name, thread, begin, duration, arguments."""
+    names = ("cat", "name", "tid", "ts", "dur", "args")
+    rows = [{"ph": "X", "pid": event[2] // 7, **dict(zip(names, event, strict=True))} for event in events]
+    path = tmp_path / "rank0.json"
+    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": device}], "traceEvents": rows}))
+    job = read(str(path))
+    return measured_layout(segment(build(job), job)), job
+
+
 def step_of(tmp_path, *more):
     """An operator takes 8 us, of which its launch call takes 3; a kernel takes 5 us. more: further rows."""
     events = []
@@ -38,14 +48,7 @@ def step_of(tmp_path, *more):
         if launches:
             events.append(("cuda_runtime", "cudaLaunchKernel", thread, 20 * i + 2, 3, {"External id": i, "correlation": i}))
             events.append(("kernel", "gemm", 7, 20 * i + 6, 5, {"External id": i, "correlation": i, "device": 0, "stream": 7}))
-    rows = [
-        {"ph": "X", "cat": cat, "name": name, "pid": thread // 7, "tid": thread, "ts": at, "dur": us, "args": args}
-        for cat, name, thread, at, us, args in events
-    ]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}], "traceEvents": rows}))
-    job = read(str(path))
-    return measured_layout(segment(build(job), job)), job
+    return layout_of_events(tmp_path, "NVIDIA H100 80GB HBM3", events)
 
 
 def test_a_gradient_is_read_twice_and_written_once_in_its_own_type(tmp_path):

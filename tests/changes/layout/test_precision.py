@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
+from tests.changes.layout.test_accumulate import layout_of_events
 
-from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.number_format import in_precision
 from lumos.cost.cluster import load_cluster
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
 from lumos.errors import LumosError
-from lumos.graph.build import build
-from lumos.segment.segment import segment
-from lumos.trace import read
 
 A100 = load_cluster("a100-40gb").accelerator
 X, W, OUT = (2048, 1024), (4096, 1024), (2048, 4096)
@@ -38,14 +33,7 @@ def layout_of(tmp_path, *rows, device=True):
             ids, us = {"External id": i, "correlation": 10 * i + j}, 100 // len(kernels)
             events.append(("cuda_runtime", "cudaLaunchKernel", thread, 150 * i + 5 * (j + 1), 5, ids))
             events.append(("kernel", each, 7, 150 * i + 12 + us * j, us, {**ids, "device": 0, "stream": 7}))
-    events = [
-        {"ph": "X", "cat": cat, "name": name, "pid": t // 7, "tid": t, "ts": at, "dur": us, "args": args}
-        for cat, name, t, at, us, args in events
-    ]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"deviceProperties": [{"id": 0, "name": "NVIDIA A100-SXM4-40GB"}], "traceEvents": events}))
-    job = read(str(path))
-    return measured_layout(segment(build(job), job)), job
+    return layout_of_events(tmp_path, "NVIDIA A100-SXM4-40GB", events)
 
 
 def factors(layout):

@@ -29,6 +29,16 @@ GROUP = {"Group size": 2, "dtype": "BFloat16", "Process Group Name": "1", "Proce
 NODE = "autograd::engine::evaluate_function: MmBackward0"
 
 
+def write_ranks(folder, events):
+    for rank in range(2):
+        text = {
+            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
+            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
+            "traceEvents": events,
+        }
+        (folder / f"rank{rank}.json").write_text(json.dumps(text))
+
+
 def work():
     """The operators of a step: name, input shapes, sequence number, whether on the thread of the backward pass, facts of a collective."""
     yield "aten::embedding", [[PART, 512], [2, 8]], 1, False, {}
@@ -79,13 +89,7 @@ def shared(tmp_path_factory):
             events.append({"ph": "X", "cat": cat, "name": event, "pid": tid // 7, "tid": tid, "ts": start, "dur": length, "args": args})
         events += drawn_views.events(views, at + 11)
     events.append({"ph": "X", "cat": "user_annotation", "pid": 0, "tid": 1, "name": "Optimizer.step#SGD.step", "ts": at - 1, "dur": 15})
-    for rank in range(2):
-        text = {
-            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-            "traceEvents": events,
-        }
-        (folder / f"rank{rank}.json").write_text(json.dumps(text))
+    write_ranks(folder, events)
     job = read(str(folder))
     graph = build(job)
     return measured_layout(segment(graph, job)), job, graph

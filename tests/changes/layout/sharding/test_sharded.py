@@ -7,6 +7,7 @@ import json
 import numpy as np
 import pytest
 from tests.changes import drawn_views
+from tests.changes.layout.parallel.test_tensor import write_ranks
 from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
@@ -92,13 +93,7 @@ def replicas(tmp_path, *, exchange=True, reduced=REDUCED, gathers=False, again=T
         events.append({**mark, "name": "Optimizer.step#SGD.step", "ts": last - 0.5 - 10 * sends, "dur": 9 + 10 * sends})
         if steps > 1:
             events.append({**mark, "name": f"ProfilerStep#{i}", "ts": last - 10 * len(work) + 9, "dur": 10 * len(work) - 0.1})
-    for rank in range(2):
-        text = {
-            "deviceProperties": [{"id": 0, "name": "NVIDIA H100 80GB HBM3"}],
-            "distributedInfo": {"backend": "nccl", "rank": rank, "world_size": 2},
-            "traceEvents": events,
-        }
-        (tmp_path / f"rank{rank}.json").write_text(json.dumps(text))
+    write_ranks(tmp_path, events)
     job = read(str(tmp_path))
     return job, build(job)
 
