@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from itertools import accumulate
+from types import SimpleNamespace
 
 import pytest
 from tests.emulation.emulated_scripts import HEAD, leaves, run
@@ -296,3 +297,19 @@ def test_switches_of_tf32_and_pinned_memory_are_those_of_the_moment(tmp_path):
     assert [each.name[-4:] for each in found if "gemm" in each.name] == ["fp32", "tf32", "tf32", "fp32"]
     pinned, pageable = (next(each.work.ns for each in found if f"({kind} -> Device" in each.name) for kind in ("Pinned", "Pageable"))
     assert pageable > pinned
+
+
+def test_a_node_knows_the_thread_of_its_operator_whichever_the_profiler_has_first():
+    from lumos.emulation.process.journal import Journal
+    from lumos.emulation.process.rows import put_together
+
+    def event(name, thread, at, number):
+        fields = SimpleNamespace(scope=SimpleNamespace(name="FUNCTION"), sequence_number=number, inputs=[])
+        times = {"start_time_ns": at, "end_time_ns": at + 1, "correlation_id": at}
+        return SimpleNamespace(name=name, start_tid=thread, children=[], typed=("", fields), **times)
+
+    rows = [event("aten::empty", 1, 0, -1), event("autograd::engine::MulBackward0", 2, 1, 7), event("aten::mul", 1, 2, 7)]
+    found = put_together(SimpleNamespace(experimental_event_tree=lambda: rows, events=list), Journal(), None)
+    assert sorted((each.name, each.forward_thread) for each in found.operators) == [
+        ("aten::empty", -1), ("aten::mul", -1), ("autograd::engine::MulBackward0", 0)
+    ]  # fmt: skip

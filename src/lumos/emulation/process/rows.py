@@ -144,7 +144,7 @@ def _lists(
     """flat: the profiler's rows outside of its tree, by their number there and here."""
     found = _Recorded([f"thread {place}" for place in range(len(numbers))], [], [], [], [], [])
     found.allocations.extend(journal.before)
-    forward: dict[int, int] = {}
+    forward = _forward_threads(rows, numbers)
     exchange_of: dict[int, int] = {}
     steps = [(0, 0)]
     for place, row in enumerate(rows.rows):
@@ -161,7 +161,7 @@ def _lists(
                     name=row.name, thread=thread, begin=begin, end=end, overload=str(getattr(row.event, "overload_name", "")),
                     inputs=_Inputs(storages, rows.noted[place])(row.event, flat),
                 )  # fmt: skip
-                leaf, numbers_of = known is note and (note.leaf or place not in rows.parents), _numbered(row, thread, forward)
+                leaf, numbers_of = known is note and (note.leaf or place not in rows.parents), _numbered(row, forward)
                 found.operators.append(replace(known, thread=thread, begin=begin, end=end, leaf=leaf, **numbers_of))
         elif isinstance(note, record.DeviceCall):
             exchange = exchange_of.get(note.exchange, -1)
@@ -176,17 +176,26 @@ def _lists(
     return found._replace(operators=sorted(found.operators, key=lambda operator: operator.begin))
 
 
-def _numbered(row: _Row, thread: int, forward: dict[int, int]) -> dict[str, int]:
+def _is_node(row: _Row) -> bool:
+    """Whether a row is a node of a backward pass."""
+    return row.event.typed[1].scope.name == _BACKWARD or row.name.startswith("autograd::engine")
+
+
+def _forward_threads(rows: _Rows, numbers: dict[int, int]) -> dict[int, int]:
+    """By autograd's number the thread of the operator of the forward pass. Numbers count on each thread: the main thread's are meant, not
+    those of what the backward pass recomputes."""
+    out: dict[int, int] = {}
+    for row in rows.rows:
+        if row.event is not None and not _is_node(row) and (number := row.event.typed[1].sequence_number) >= 0:
+            out[number] = min(out.get(number, numbers[row.thread]), numbers[row.thread])
+    return out
+
+
+def _numbered(row: _Row, forward: Mapping[int, int]) -> dict[str, int]:
     """autograd's number of an operator, and for one of the backward pass the thread of its forward one, -1 for others. forward: that of
-    each number so far."""
-    fields = row.event.typed[1]
-    if fields.scope.name == _BACKWARD or row.name.startswith("autograd::engine"):
-        return {"sequence": fields.sequence_number, "forward_thread": forward.get(fields.sequence_number, -1)}
-    if fields.sequence_number >= 0:
-        if thread == 0:  # numbers count on each thread: the main thread's are meant, not what the backward pass recomputes
-            forward[fields.sequence_number] = thread
-        forward.setdefault(fields.sequence_number, thread)
-    return {"sequence": fields.sequence_number}
+    each number."""
+    number = row.event.typed[1].sequence_number
+    return {"sequence": number} | ({"forward_thread": forward.get(number, -1)} if _is_node(row) else {})
 
 
 def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
