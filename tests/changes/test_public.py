@@ -111,5 +111,7 @@ def test_captured_passes_as_profiler_files(tmp_path):
     step = answer_changes(read(str(tmp_path / "vgg")), graph, Changes()).base.step_time_s
     assert step == pytest.approx(found.outcome.step_time_s, rel=1e-3)
     assert trust(graph).grade is not Grade.UNSOUND
+    with pytest.raises(LumosError, match="shows other layers than another"):
+        answered("dlrm-8xv100", "pp=2")
     with pytest.raises(LumosError, match="one stream waits for another"):
         export(answered("resnet-ddp-a100", "cuda_graphs=on"), kineto=str(tmp_path / "ddp"))

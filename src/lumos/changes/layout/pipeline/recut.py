@@ -253,11 +253,10 @@ class _Cut:
             for (_, chunk, backward), one in passes_of_step(self.recorded, stage, step).items():
                 place = chunk * old.stages + stage
                 layers = len(PassParts(layout, one.items, backward=backward).layers)
-                if not layers:
-                    raise LumosError(
-                        f"--set pp: a pass of stage {stage} shows no layers that repeat, so it cannot be cut anew (lumos inspect --blocks)"
-                    )
-                out[place] = max(out[place], layers)
+                if not layers or layers != (out[place] or layers):
+                    shows = "other layers than another" if layers else "no layers that repeat"
+                    raise LumosError(f"--set pp: a pass of stage {stage} shows {shows}, so it cannot be cut anew (lumos inspect --blocks)")
+                out[place] = layers
         return out
 
     def arranged(self, layout: MeasuredLayout, stage: int, items: Sequence[Instance]) -> _Arranged:
