@@ -43,7 +43,7 @@ class CallArguments(NamedTuple):
         text = self.values[place] if place < len(self.values) else ""
         try:
             value = json.loads(text) if text else None
-        except json.JSONDecodeError:
+        except (ValueError, RecursionError):  # no JSON, too many digits, or nested without end
             return None
         found = [x for x in (value if isinstance(value, list) else [value]) if type(x) is int]
         return found if len(found) == (len(value) if isinstance(value, list) else 1) else None
