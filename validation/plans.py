@@ -5,7 +5,7 @@
 A script, its sizes and ranks, and a change of them are drawn by the seed. Both sides are emulated: the recording of the first is all that
 the what-if has, and the second is the truth. Prices are those of one model on both sides, so what is tested is what a change does to the
 work, the exchanges and their order. Durations are deterministic; nothing is timed here. The first score of a seed goes to
-validation/results/plans.md.
+validation/results/plans-SEED.md.
 """
 
 from __future__ import annotations
@@ -220,7 +220,7 @@ def main() -> None:
     text = section(rows, asked.seed, asked.pairs)
     print(text.splitlines()[4])
     if asked.write:
-        write_result("validation/results/plans.md", text)
+        write_result(f"validation/results/plans-{asked.seed}.md", text)
 
 
 if __name__ == "__main__":
