@@ -310,6 +310,5 @@ def test_a_node_knows_the_thread_of_its_operator_whichever_the_profiler_has_firs
 
     rows = [event("aten::empty", 1, 0, -1), event("autograd::engine::MulBackward0", 2, 1, 7), event("aten::mul", 1, 2, 7)]
     found = put_together(SimpleNamespace(experimental_event_tree=lambda: rows, events=list), Journal(), None)
-    assert sorted((each.name, each.forward_thread) for each in found.operators) == [
-        ("aten::empty", -1), ("aten::mul", -1), ("autograd::engine::MulBackward0", 0)
-    ]  # fmt: skip
+    threads = {each.name: each.forward_thread for each in found.operators}
+    assert threads == {"aten::empty": -1, "aten::mul": -1, "autograd::engine::MulBackward0": 0}

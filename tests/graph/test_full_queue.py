@@ -105,8 +105,7 @@ def test_a_window_that_begins_with_a_full_queue_has_no_free_launch(draw, trace):
 
 
 def test_launches_that_wait_for_work_that_was_never_recorded_cost_what_others_cost(draw, trace):
-    # The first 600 kernels and their launches are from before the recording and not in it, and launches from 1,000 on wait for their ends:
-    # each takes as long as a kernel (50 us), and the device begins with what was recorded after all of them.
+    # The first 600 kernels and their launches are not in the recording. Launches from 1,000 on wait for their ends, 50 us each.
     found = trace(filled(draw, range(600), kernel=50.0))
     graph = rank_graph(found)
     launches = np.flatnonzero(graph.kind == Kind.LAUNCH)

@@ -80,6 +80,7 @@ class Exchanged:
         launch = segmentation.owners.launch
         launched = np.flatnonzero((rank == position) & (graph.kind != Kind.COLLECTIVE) & graph.on_device & (launch >= 0))
         self.copies = launched[_inside(graph, trace, launch[launched], _COPIES)]
+        self.updates = np.setdiff1d(self.updates, self.copies)
         unpacked = launched[_inside(graph, trace, launch[launched], _UNPACKED)]
         self.unpacked = unpacked[phase[unpacked] == Phase.BACKWARD]
 
@@ -99,7 +100,7 @@ class Exchanged:
     @property
     def updates_of_parts(self) -> Int64:
         """The optimizer's kernels where each replica updates its part of every parameter (stages 2 and 3): their shapes are of parts."""
-        return np.setdiff1d(self.updates, self.copies) if self.stage >= 2 else self.updates[:0]
+        return self.updates if self.stage >= 2 else self.updates[:0]
 
 
 def _inside(graph: Graph, trace: Trace, calls: Int32, pattern: re.Pattern[str]) -> NDArray[np.bool_]:
