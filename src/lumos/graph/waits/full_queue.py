@@ -31,7 +31,7 @@ FEWEST_FULL, LONG_STALL = 5, 100_000
 SHALLOWEST_QUEUE = 900
 #: The queue may be full where as large a share of its places seems to be free: a recording that lacks more rows is not worth asking.
 LOST_PLACES = 0.05
-#: Of all launches, this share is taken to wait for nothing: of those before the device begins most may wait.
+#: Of all launches by one call, this share is taken to wait for nothing: of those before the device begins most may wait.
 QUICK = 0.25
 
 
@@ -84,12 +84,16 @@ def full_queue(trace: Trace, work: DeviceWork, held_up: Int64) -> FullQueue:
 
 
 def _at_begin(trace: Trace, work: DeviceWork, launched: Int64, held_up: Int64) -> Int64:
-    """The work whose launch took longer than is usual before the device, busy with work from before the recording, began with any."""
+    """The work whose launch took longer than is usual of such a call before the device, busy with work from before the recording, began
+    with any."""
     if not len(held_up):
         return launched[:0]
     call = work.call[launched]
-    took, early = trace.duration[call], trace.start[call] < work.start[held_up].min()
-    out: Int64 = launched[early & (took >= np.quantile(took, QUICK) + LONG_CALL)]
+    took, name, waited = trace.duration[call], trace.name[call], trace.start[call] < work.start[held_up].min()
+    for each in np.unique(name[waited]).tolist():
+        same = name == each
+        waited[same] &= took[same] >= np.quantile(took[same], QUICK) + LONG_CALL
+    out: Int64 = launched[waited]
     return out
 
 
