@@ -20,11 +20,8 @@ def found(code, allowed, share=0.0):
     return Evidence(code, f"message of {code}", allowed, share)
 
 
-def test_no_evidence_is_sound():
-    assert plain(grade(())) == {"grade": "sound", "reasons": [], "unknown": 0.0}
-
-
 def test_the_gravest_finding_decides_and_comes_first():
+    assert plain(grade(())) == {"grade": "sound", "reasons": [], "unknown": 0.0}
     result = grade((found("a", Grade.LIMITED, 0.1), found("b", Grade.UNSOUND), found("c", Grade.LIMITED, 0.2)))
     assert result.grade is Grade.UNSOUND
     assert [reason.code for reason in result.reasons] == ["b", "c", "a"]  # of equal ones, that first which leaves most unknown
@@ -36,10 +33,7 @@ def test_what_several_ranks_have_in_common_is_one_reason():
     result = grade([found("a", Grade.LIMITED, share) for share in (0.1, 0.3, 0.2)])
     assert [reason.message for reason in result.reasons] == ["message of a (and 2 more like it)"]
     assert result.unknown == pytest.approx(0.3)  # of the rank of which most is unknown
-
-
-def test_no_more_than_everything_is_unknown():
-    assert grade((found("a", Grade.LIMITED, 0.7), found("b", Grade.LIMITED, 0.7))).unknown == 1
+    assert grade((found("a", Grade.LIMITED, 0.7), found("b", Grade.LIMITED, 0.7))).unknown == 1  # no more than everything
 
 
 def test_unknown_shares_limit_an_answer_where_they_are_more_than_is_unknown_anyway():
@@ -127,6 +121,12 @@ def test_dependencies_without_a_schedule(job):
     pred = graph.pred.copy()
     pred[0] = first  # the first kernel waits for itself
     assert [reason.code for reason in trust(replace(graph, pred=pred)).reasons] == ["no-schedule"]
+
+
+def test_a_step_that_is_complete_before_the_one_before_it(job):
+    graph = job(EVEN)
+    end = graph.measured_end + 250_000 * (np.cumsum(graph.on_device) == 30) * graph.on_device
+    assert trust(replace(graph, measured_end=end)).reasons[0].code == "steps-backwards"
 
 
 def test_what_the_rows_say_counts_too(job):

@@ -40,6 +40,7 @@ def replay_evidence(truth: Timeline, replayed: Timeline, owners: Members) -> tup
         return (Evidence("no-step", "no step contains any work: the window may have cut every step", Grade.UNSOUND),)
     figures = unexplained_times(truth, owners)
     return (
+        *_backwards(times),
         *_off(times, step_times(replayed, owners)),
         *_unscored([figures[i] for i in counted]),
         *_too_few([figures[i] for i in counted]),
@@ -47,6 +48,13 @@ def replay_evidence(truth: Timeline, replayed: Timeline, owners: Members) -> tup
         *_waits_for_absent_ranks(truth, owners, times, counted),
         *_unmet(owners, times),
     )
+
+
+def _backwards(times: StepTimes) -> Iterator[Evidence]:
+    """A step that is complete before the one before it, as no run is."""
+    for step in [step for step in times.counted if step.length_ns < 0][:1]:
+        message = f"{step.name} is complete {duration(-step.length_ns)} before the step before it: the times of the rows are wrong"
+        yield Evidence("steps-backwards", message, Grade.UNSOUND)
 
 
 def _off(times: StepTimes, replayed: StepTimes) -> Iterator[Evidence]:
