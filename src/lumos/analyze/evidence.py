@@ -32,9 +32,9 @@ MOST_ALONE = 0.5
 MOST_ERROR = 0.05
 
 
-def replay_evidence(truth: Timeline, replayed: Timeline, owners: Members) -> tuple[Evidence, ...]:
-    """The findings of a replay. truth, replayed: the job as measured and as simulated."""
-    times = step_times(truth, owners)
+def replay_evidence(times: StepTimes, truth: Timeline, replayed: Timeline) -> tuple[Evidence, ...]:
+    """The findings of a replay. truth, replayed: the job as measured and as simulated. times: of its steps as measured."""
+    owners = times.owners
     counted = np.flatnonzero(times.rank_steps_counted()).tolist()
     if not counted:
         return (Evidence("no-step", "no step contains any work: the window may have cut every step", Grade.UNSOUND),)

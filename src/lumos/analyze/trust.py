@@ -16,7 +16,6 @@ from lumos.analyze.loop.noise import resolution
 from lumos.analyze.loop.steps import members, step_times
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError, LumosError
-from lumos.graph.build import build
 from lumos.graph.evidence import NEVER_MEASURED
 from lumos.graph.table import Evidence
 from lumos.simulation import measured, simulate
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
     from lumos.simulation.timeline import Timeline
-    from lumos.trace.table import Job
 
 _WORST_FIRST = (Grade.UNSOUND, Grade.LIMITED, Grade.SOUND)
 
@@ -63,17 +61,14 @@ def trust(graph: Graph, timeline: Timeline | None = None, owners: Members | None
     except GraphError as error:
         summary = str(error).splitlines()[0]
         return grade((*graph.evidence, Evidence("no-schedule", f"the dependencies contradict each other: {summary}", Grade.UNSOUND)))
-    truth, owners = measured(graph), members(graph) if owners is None else owners
-    found = grade((*graph.evidence, *replay_evidence(truth, replayed, owners)))
-    return with_unknown(found, resolution(step_times(truth, owners)))
+    truth = measured(graph)
+    times = step_times(truth, members(graph) if owners is None else owners)
+    return with_unknown(grade((*graph.evidence, *replay_evidence(times, truth, replayed))), resolution(times))
 
 
-def trust_of_job(job: Job) -> Trust:
-    """How far answers about a job can be trusted; `unsound` with the reason where no graph can be made of it."""
-    try:
-        return trust(build(job))
-    except LumosError as error:
-        return grade([Evidence("no-graph", str(error), Grade.UNSOUND)])
+def without_graph(error: LumosError) -> Trust:
+    """The trust in a job of which no graph can be made, for the reason that `error` says."""
+    return grade([Evidence("no-graph", str(error), Grade.UNSOUND)])
 
 
 def grade(evidence: Iterable[Evidence]) -> Trust:

@@ -14,6 +14,7 @@ from lumos.cli.output import RUNS, Clock, Force, Json, Of, Paths, Step, answer, 
 from lumos.errors import UsageError
 
 if TYPE_CHECKING:
+    from lumos.graph.table import Graph
     from lumos.segment.outline import Outline
     from lumos.trace.table import Job
 
@@ -28,7 +29,9 @@ def inspect(
     """Show what is in the traces, what is missing, and what that costs."""
     from lumos.analyze.contents import contents
     from lumos.analyze.interference import interference
-    from lumos.analyze.trust import trust_of_job
+    from lumos.analyze.trust import trust, without_graph
+    from lumos.errors import LumosError
+    from lumos.graph.build import build
     from lumos.reports.text.inspect import print_blocks, print_contents
 
     clock = Clock()
@@ -36,26 +39,32 @@ def inspect(
     read_s = clock.lap()
     files = tuple(contents(trace) for trace in job.traces)
     diagnostics = (*job.diagnostics, *(d for trace in job.traces for d in trace.diagnostics))
-    slowed, grounds = interference(job.traces), trust_of_job(job)
+    slowed = interference(job.traces)
+    try:
+        graph = build(job)
+        grounds = trust(graph)
+    except LumosError as error:
+        graph, grounds = None, without_graph(error)
     if json:
-        cut = {"blocks": _outline(job)} if blocks else {}
+        cut = {"blocks": _outline(job, graph)} if blocks else {}
         found = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
         write_json({**found, "trust": grounds, "diagnostics": diagnostics, "read_s": read_s})
         return
     out = console()
     print_contents(out, files, job.groups, slowed, grounds, diagnostics, read_s)
     if blocks:
-        print_blocks(out, _outline(job))
+        print_blocks(out, _outline(job, graph))
     out.print()
     out.print(next_command("diagnose", paths), soft_wrap=True, markup=False)
 
 
-def _outline(job: Job) -> Outline:
+def _outline(job: Job, graph: Graph | None) -> Outline:
+    """The blocks of a job. graph: of it, where one can be made; LumosError where not."""
     from lumos.graph.build import build
     from lumos.segment.outline import outline
     from lumos.segment.segment import segment
 
-    return outline(segment(build(job), job))
+    return outline(segment(build(job) if graph is None else graph, job))
 
 
 @takes(ReadWords, last=True)
