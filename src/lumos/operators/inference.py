@@ -103,12 +103,14 @@ class Given(NamedTuple):
 
 class Axes(NamedTuple):
     """What was inferred. of: by call and argument, the axes of each tensor in it. given: the tensors that come from outside. makers: by
-    call and for each tensor that it takes, in their order, the call that made it, or `given_number` of what came from outside."""
+    call and for each tensor that it takes, in their order, the call that made it, or `given_number` of what came from outside. forward: by
+    autograd's number of a node of the backward pass the call that it undoes."""
 
     symbols: Symbols
     of: Mapping[tuple[int, int], tuple[tuple[Axis, ...], ...]]
     given: tuple[Given, ...]
     makers: Mapping[int, tuple[int, ...]]
+    forward: Mapping[int, int]
 
 
 def given_number(place: int) -> int:
@@ -122,7 +124,7 @@ def infer(calls: Sequence[OperatorCall]) -> Axes:
     for number, call in enumerate(calls):
         if call.parent < 0:
             inference.visit(number)
-    return Axes(inference.symbols, inference.axes, tuple(inference.given), inference.makers)
+    return Axes(inference.symbols, inference.axes, tuple(inference.given), inference.makers, inference.forward)
 
 
 class _Inference:
@@ -148,7 +150,7 @@ class _Inference:
         self._selected: list[tuple[_Tensor, int]] = []
         self._valued = any(any(call.values) for call in calls)
         self._clock = 0
-        self._added, self._node_of, self._forward = nodes_of(calls)
+        self._added, self._node_of, self.forward = nodes_of(calls)
         self._of_weights = {call.shapes[0] for call in calls if call.name.startswith(GATHERS) and call.shapes and call.shapes[0]}
         self._first_use = first_uses(calls, self._of_weights, self._node_of)
         self._weight_at: dict[int, _Tensor] = {}
@@ -172,7 +174,7 @@ class _Inference:
 
     def _visit_node(self, number: int) -> None:
         """Run a node of the backward pass among what autograd kept for it."""
-        forward = self._forward.get(self.calls[number].sequence, -1)
+        forward = self.forward.get(self.calls[number].sequence, -1)
         kept = self._scopes, self._product
         used, results = self._used.get(forward, []), self._results.get(forward, [])
         scope = _Scope([*used, *results], {id(t) for t in (*used, *results)}, kept=True)
@@ -486,7 +488,7 @@ class _Inference:
         call = self.calls[number]
         shape = call.shapes[place]
         multiplies = len(shape) > 1 and own_name(call.name) in ("t", "mm", "addmm", "bmm", "matmul")
-        weight = weight or shape in self._of_weights or (multiplies and bool(self._forward))
+        weight = weight or shape in self._of_weights or (multiplies and bool(self.forward))
         seen = self._weight_at.get(self._first_use.get(number, -1)) if weight else self._recognised(shape) if len(shape) > 1 else None
         if seen is not None and seen.shape == shape:
             self._pool[shape].append(seen)

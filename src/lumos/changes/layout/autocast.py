@@ -18,7 +18,7 @@ import re
 from collections import Counter, defaultdict
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from lumos.changes.layout.rescale import KERNEL_FLOOR, holding, operator_rows
 from lumos.cost.memory_bound_model import moved
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
 from lumos.operators.inference import given_number
-from lumos.operators.order import nodes_around, nodes_of
+from lumos.operators.order import nodes_around
 from lumos.operators.shaped import elements, is_attention
 from lumos.operators.table import Shape, own_name, views
 from lumos.segment.dimensions import shapes_of
@@ -59,23 +59,18 @@ _PLAIN_ATTENTION = "aten::_scaled_dot_product_attention_math"
 _CAST_BYTES = DType.FP32.bytes + DType.BF16.bytes
 
 
-class _Casts(NamedTuple):
-    """What autocast makes of a program's calls. reads: by call, of each tensor that it takes whether that has 16 bits. kept: the calls of
-    attention that stays in fp32. casts: by call that launches, the elements of each tensor that is cast around it."""
-
-    reads: dict[int, tuple[bool, ...]]
-    kept: set[int]
-    casts: dict[int, list[int]]
-
-
 class _Flow:
-    """The types of the tensors of a trace's program under autocast. launching: the calls that launch, and of which piece they are."""
+    """The types of the tensors of a trace's program under autocast. launching: the calls that launch, and of which piece they are.
+
+    reads: by call, of each tensor that it takes whether that has 16 bits. kept: the calls of attention that stays in fp32. casts: by call
+    that launches, the elements of each tensor that is cast around it.
+    """
 
     def __init__(self, trace: Trace, launching: Mapping[int, Label]) -> None:
         found = axes_of(trace)
         self.shapes, self.calls, self.rows = shapes_of(trace), found.program.calls, found.program.rows
-        self.makers, self.given = found.inferred.makers, found.inferred.given
-        self.launching, self.forward = launching, nodes_of(self.calls)[2]
+        self.makers, self.given, self.forward = found.inferred.makers, found.inferred.given, found.inferred.forward
+        self.launching = launching
         self.undone = set(self.forward.values())  # the calls that have a node in the backward pass
         self.node = nodes_around(self.calls)
         self.half = [False] * len(self.calls)  # whether what a call makes has 16 bits
@@ -85,62 +80,63 @@ class _Flow:
         self.latest: dict[Shape, bool] = {}  # whether the last tensor of each shape that this forward pass took has 16 bits
         self.back: dict[int, list[int]] = {}  # by call, the casts of its forward pass whose gradients are cast as well
         self.begin, self.last = 0, False  # the first call of this forward pass, and whether what it made last has 16 bits
-        self.entered = set[int]()
+        self.reads: dict[int, tuple[bool, ...]] = {}
+        self.kept, self.entered = set[int](), set[int]()
+        self.casts: dict[int, list[int]] = {}
+        self._run()
 
-    def casts(self) -> _Casts:
-        out = _Casts({}, set(), {})
+    def _run(self) -> None:
         now: Label | None = None
         for number, call in enumerate(self.calls):
             if self.node[number] >= 0 and not (call.forward and call.sequence >= 0):
                 of = self.forward.get(self.calls[self.node[number]].sequence, -1)
-                self._backward(number, of, out)
+                self._backward(number, of)
                 if number in self.launching:
-                    out.casts[number] = self.back.pop(of, [])
+                    self.casts[number] = self.back.pop(of, [])
                 continue
             label = self.launching.get(number, now)
             if label is not None and (now is None or (label.phase, label.microbatch) != (now.phase, now.microbatch)):
                 self.left, self.latest, self.last, self.begin, now = +self.trained, {}, False, number, label
-            self._forward(number, out)
-        return out
+            self._forward(number)
 
-    def _backward(self, number: int, of: int, out: _Casts) -> None:
+    def _backward(self, number: int, of: int) -> None:
         """A call in the node of the forward pass's call `of`: gradients have the type in which that worked."""
-        half = of >= 0 and self.half[of] and of not in out.kept
-        if of in out.kept:
-            out.kept.add(number)
-        out.reads[number] = (half,) * sum(map(len, self.calls[number].inputs))
+        half = of >= 0 and self.half[of] and of not in self.kept
+        if of in self.kept:
+            self.kept.add(number)
+        self.reads[number] = (half,) * sum(map(len, self.calls[number].inputs))
         self.half[number] = half
 
-    def _forward(self, number: int, out: _Casts) -> None:
+    def _forward(self, number: int) -> None:
         call, o = self.calls[number], self.shapes[int(self.rows[number])]
         makers = self.makers.get(number, ())
         shapes = [shape for several in call.inputs for shape in several]
         if len(makers) != len(shapes):
             makers = (-1,) * len(shapes)
-        reads = out.reads[number] = tuple(map(self._reads_half, makers, shapes))
+        reads = self.reads[number] = tuple(map(self._reads_half, makers, shapes))
         sizes = [*map(elements, shapes)]
         if makers and own_name(call.name) in views():
             self.root[number] = makers[0] if makers[0] < -1 else self.root[makers[0]] if makers[0] >= 0 else -1
-        around = call.parent in out.kept or call.name == _PLAIN_ATTENTION
+        around = call.parent in self.kept or call.name == _PLAIN_ATTENTION
         heavy = o is not None and has_rate(o)
         if around:
-            out.kept.add(number)
+            self.kept.add(number)
         self.half[number] = self.last = call.name == _PLAIN_ATTENTION or (not around and (heavy or _makes_half(call.name, sizes, reads)))
         if number not in self.launching:
             return
         if around:
-            casts = self._around(number, out)
+            casts = self._around(number)
         elif heavy:
-            casts = [n for n, half, maker in zip(sizes, reads, makers, strict=False) if not half and self._casts(number, maker)]
+            casts = [n for n, half, maker in zip(sizes, reads, makers, strict=True) if not half and self._is_cast(number, maker)]
         else:
             casts = [n for n, half in zip(sizes, reads, strict=True) if half] if _IN_FP32.match(call.name) else []
-        out.casts[number] = casts
+        self.casts[number] = casts
         while number >= 0 and self.forward.get(self.calls[number].sequence) != number:
             number = self.calls[number].parent
         if number >= 0:
             self.back.setdefault(number, []).extend(casts)
 
-    def _around(self, number: int, out: _Casts) -> list[int]:
+    def _around(self, number: int) -> list[int]:
         """The casts around attention that stays in fp32, at the first call in it that launches: what it reads is cast to 16 bits and back,
         and its result to 16 bits."""
         while self.calls[number].name != _PLAIN_ATTENTION:
@@ -149,7 +145,7 @@ class _Flow:
             return []
         self.entered.add(number)
         three = [elements(shape) for several in self.calls[number].inputs[:3] for shape in several]
-        return [*(n for n, half in zip(three, out.reads[number], strict=False) if not half), *three, *three[:1]]
+        return [*(n for n, half in zip(three, self.reads[number], strict=False) if not half), *three, *three[:1]]
 
     def _reads_half(self, maker: int, shape: Shape) -> bool:
         """Whether a tensor that a call of a forward pass takes has 16 bits. One of which is not known where in this pass it comes from, and
@@ -159,7 +155,7 @@ class _Flow:
         self.latest[shape] = maker >= 0 and self.half[maker]
         return self.latest[shape]
 
-    def _casts(self, number: int, maker: int) -> bool:
+    def _is_cast(self, number: int, maker: int) -> bool:
         """Whether a tensor of 32 bits is cast where a call multiplies it: a trained weight only once in a forward pass."""
         root = maker if maker < 0 else self.root[maker]
         given = self.given[given_number(root)] if root < -1 else None
@@ -184,14 +180,14 @@ class _Flow:
 def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout of the job under autocast. old: the type in which it multiplies. new: one of 16 bits."""
     prices = layout.prices.copy()
-    segmentation, _graph = layout.segmentation, layout.segmentation.graph
+    segmentation = layout.segmentation
     extra: dict[int, Extra] = defaultdict(Extra)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(segmentation, position, trace)
         number = axes_of(trace).program.number_of_row(len(trace))
         labels = [layout.pieces[piece].label for piece in segmentation.piece[tasks].tolist()]
-        flow = _Flow(trace, dict(zip(number[rows].tolist(), labels, strict=True))).casts()
+        flow = _Flow(trace, dict(zip(number[rows].tolist(), labels, strict=True)))
         each = _cast_ns(layout, position, trace)
         ratios: dict[tuple[int, tuple[bool, ...], bool], Ratio] = {}
         halves: dict[tuple[bool, ...], list[int]] = defaultdict(list)

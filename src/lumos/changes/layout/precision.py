@@ -113,7 +113,7 @@ def _in_type(o: ShapedOperator, dtype: DType) -> ShapedOperator:
 def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
     """The layout whose multiplications, convolutions and attention are in another type of as many bits."""
     prices = layout.prices.copy()
-    _graph, products = layout.segmentation.graph, _Products(layout, old, new, accelerator)
+    products = _Products(layout, old, new, accelerator)
     for position, trace in enumerate(job.traces):
         shapes = shapes_of(trace)
         tasks, rows = operator_rows(layout.segmentation, position, trace)
