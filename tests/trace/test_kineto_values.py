@@ -5,7 +5,7 @@ import json
 import pytest
 
 from lumos.trace import kineto
-from lumos.trace.collectives import listed_ranks
+from lumos.trace.collectives import listed_numbers
 
 
 @pytest.fixture
@@ -78,6 +78,6 @@ def test_an_argument_of_another_type_or_range_is_left_out_and_counted(read, key,
 
 def test_texts_of_ranks_that_are_none_are_no_group():
     """Cut short, of another type, out of range, nested beyond what JSON readers follow, or with half of a character."""
-    assert listed_ranks("[0, 1]") == listed_ranks([0, 1]) == (0, 1)
+    assert listed_numbers("[0, 1]") == listed_numbers([0, 1]) == (0, 1)
     for value in ("[0, 1, ...]", "[0, true]", [-1], [2**31], "[" * 100_000, '["\ud83d"]', "\ud83d", 5, None):
-        assert listed_ranks(value) == ()
+        assert listed_numbers(value) == ()

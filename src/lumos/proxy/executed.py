@@ -30,7 +30,7 @@ from lumos.proxy.program import (
     lift_transfers,
     tensors_among,
 )
-from lumos.trace.collectives import listed_ranks
+from lumos.trace.collectives import listed_numbers
 from lumos.trace.kineto_values import Size
 from lumos.vocabulary import CollectiveKind
 
@@ -295,8 +295,8 @@ def _collective(
         elements_out=_attribute(attrs, "out_msg_nelems", sum(math.prod(t.shape) for t in written)),
         group=groups.get(str(named), groups.get("", -1)),
         peer=_peer(operator),
-        splits_in=listed_ranks(attrs.get("in_split_size"), Size) or parts_in,
-        splits_out=listed_ranks(attrs.get("out_split_size"), Size) or parts_out,
+        splits_in=listed_numbers(attrs.get("in_split_size"), Size) or parts_in,
+        splits_out=listed_numbers(attrs.get("out_split_size"), Size) or parts_out,
     )
 
 
@@ -312,10 +312,10 @@ def _parts(operator: RecordedOperator) -> tuple[tuple[int, ...], tuple[int, ...]
     record_param_comms the other way round behind the name of the transfer."""
     inputs = operator.inputs or []
     if operator.name == "c10d::alltoall_base_" and len(inputs) > _INPUT_SPLITS:
-        return listed_ranks(inputs[_OUTPUT_SPLITS], Size), listed_ranks(inputs[_INPUT_SPLITS], Size)
+        return listed_numbers(inputs[_OUTPUT_SPLITS], Size), listed_numbers(inputs[_INPUT_SPLITS], Size)
     named = next((at for at, value in enumerate(inputs) if isinstance(value, str)), len(inputs))
     if operator.name == "record_param_comms" and len(inputs) > named + 2:
-        return listed_ranks(inputs[named + 2], Size), listed_ranks(inputs[named + 1], Size)
+        return listed_numbers(inputs[named + 2], Size), listed_numbers(inputs[named + 1], Size)
     return (), ()
 
 

@@ -12,7 +12,7 @@ from lumos.graph.joined.collectives import is_cpu_collective, issuers
 from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
 from lumos.proxy.elements import torch_name
 from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator, lift_transfers
-from lumos.trace.collectives import listed_ranks
+from lumos.trace.collectives import listed_numbers
 from lumos.trace.kineto_values import Size
 from lumos.trace.table import ABSENT, Trace
 from lumos.vocabulary import CollectiveKind
@@ -65,8 +65,8 @@ def _collective(
         elements_out=written if elements_out == ABSENT else elements_out,
         group=groups.get(name or "", groups.get("", -1)),
         peer=max(integer(trace, row, "Src Rank"), integer(trace, row, "Dst Rank")),
-        splits_in=listed_ranks(text(trace, row, "In split size"), Size),
-        splits_out=listed_ranks(text(trace, row, "Out split size"), Size),
+        splits_in=listed_numbers(text(trace, row, "In split size"), Size),
+        splits_out=listed_numbers(text(trace, row, "Out split size"), Size),
         end_ns=end_ns,
     )
 

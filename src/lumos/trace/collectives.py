@@ -38,7 +38,7 @@ def _from_config(trace: Trace) -> Iterator[ProcessGroup]:
     config = info.get("pg_config") if isinstance(info, dict) else None
     for entry in config if isinstance(config, list) else []:
         if isinstance(entry, dict) and "pg_name" in entry:
-            yield ProcessGroup(str(entry["pg_name"]), listed_ranks(entry.get("ranks")), str(entry.get("pg_desc", "")))
+            yield ProcessGroup(str(entry["pg_name"]), listed_numbers(entry.get("ranks")), str(entry.get("pg_desc", "")))
 
 
 def _from_arguments(trace: Trace) -> Iterator[ProcessGroup]:
@@ -50,10 +50,10 @@ def _from_arguments(trace: Trace) -> Iterator[ProcessGroup]:
     found = np.unique(np.stack([names.values, ranks[names.rows], descriptions[names.rows]]), axis=1)
     for name, members, description in found.T.tolist():
         text = trace.strings[members] if members >= 0 else None
-        yield ProcessGroup(trace.strings[name], listed_ranks(text), trace.strings[description] if description >= 0 else "")
+        yield ProcessGroup(trace.strings[name], listed_numbers(text), trace.strings[description] if description >= 0 else "")
 
 
-def listed_ranks(value: Any, each: Any = Index) -> tuple[int, ...]:
+def listed_numbers(value: Any, each: Any = Index) -> tuple[int, ...]:
     """A list of ranks, or of other whole numbers, or its text; () where it is absent, cut short ("[0, 1, ...]") or no such list."""
     try:
         return tuple(msgspec.json.decode(value, type=list[each]) if isinstance(value, str) else msgspec.convert(value, list[each]))

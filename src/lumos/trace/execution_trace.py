@@ -202,8 +202,7 @@ def _text(raw: msgspec.Raw) -> str:
 
 def _checked(path: Path, node: _Node) -> tuple[_IO, _IO]:
     """The inputs and the outputs of a node. Raises TraceError where values, shapes or types are no list."""
-    flat = _IO(node.inputs, node.input_shapes, node.input_types), _IO(node.outputs, node.output_shapes, node.output_types)
-    both = _io(path, node) if bytes(node.inputs).startswith(b"{") else flat
+    both = _io(path, node)
     for text in (text for one in both for text in one.texts):
         if not text.startswith("["):
             what = "inputs, outputs, their shapes and types must be lists"
@@ -212,6 +211,8 @@ def _checked(path: Path, node: _Node) -> tuple[_IO, _IO]:
 
 
 def _io(path: Path, node: _Node) -> tuple[_IO, _IO]:
+    if not bytes(node.inputs).startswith(b"{"):
+        return _IO(node.inputs, node.input_shapes, node.input_types), _IO(node.outputs, node.output_shapes, node.output_types)
     out = []
     for raw in (node.inputs, node.outputs):
         try:

@@ -17,7 +17,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
 from lumos.graph.concatenate import concatenate
 from lumos.graph.lists import end_to_end
-from lumos.trace.collectives import listed_ranks
+from lumos.trace.collectives import listed_numbers
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import CollectiveKind
 
@@ -79,7 +79,7 @@ def _world(job: Job, facts: Collectives) -> int:
 def _members(facts: Collectives, row: int) -> tuple[int, ...]:
     """The ranks that take part, as the recording lists them; () where it does not."""
     name = facts.groups[facts.group[row]] if facts.group[row] >= 0 else ""
-    return tuple(sorted(listed_ranks("[" + name.rpartition("[")[2])))
+    return tuple(sorted(listed_numbers("[" + name.rpartition("[")[2])))
 
 
 def _parts(facts: Collectives, row: int, own: int, world: int) -> Sequence[Sequence[int]]:
