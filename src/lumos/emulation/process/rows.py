@@ -161,8 +161,9 @@ def _lists(
                     name=row.name, thread=thread, begin=begin, end=end, overload=str(getattr(row.event, "overload_name", "")),
                     inputs=_Inputs(storages, rows.noted[place])(row.event, flat),
                 )  # fmt: skip
-                leaf, numbers_of = known is note and (note.leaf or place not in rows.parents), _numbered(row, forward)
-                found.operators.append(replace(known, thread=thread, begin=begin, end=end, leaf=leaf, **numbers_of))
+                leaf, number = known is note and (note.leaf or place not in rows.parents), row.event.typed[1].sequence_number
+                made = forward.get(number, -1) if _is_node(row) else -1
+                found.operators.append(replace(known, thread=thread, begin=begin, end=end, leaf=leaf, sequence=number, forward_thread=made))
         elif isinstance(note, record.DeviceCall):
             exchange = exchange_of.get(note.exchange, -1)
             found.calls.append(replace(note, thread=thread, position=begin, exchange=exchange))
@@ -189,13 +190,6 @@ def _forward_threads(rows: _Rows, numbers: dict[int, int]) -> dict[int, int]:
         if row.event is not None and not _is_node(row) and (number := row.event.typed[1].sequence_number) >= 0:
             out[number] = min(out.get(number, numbers[row.thread]), numbers[row.thread])
     return out
-
-
-def _numbered(row: _Row, forward: Mapping[int, int]) -> dict[str, int]:
-    """autograd's number of an operator, and for one of the backward pass the thread of its forward one, -1 for others. forward: that of
-    each number."""
-    number = row.event.typed[1].sequence_number
-    return {"sequence": number} | ({"forward_thread": forward.get(number, -1)} if _is_node(row) else {})
 
 
 def schemas(operators: Iterable[record.Operator]) -> dict[str, str]:
