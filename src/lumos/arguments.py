@@ -41,6 +41,8 @@ class Term(NamedTuple):
     off: bool = False
 
 
+#: The word by which files are repaired, which most functions that read have.
+REPAIR = Term("Read files that are not valid JSON, and repair what can be repaired.")
 _from_one, _from_none = partial(Term, least=1), partial(Term, least=0)
 #: The words of models, jobs and plans.
 MEANINGS: Mapping[str, Term] = {
@@ -83,7 +85,7 @@ _USUALLY = {
     "paths": "Trace files, or a folder with one file per rank.",
     "graph": "The job, or anything that `lumos.read` takes, a graph from `lumos.build`, or a timeline.",
     "timeline": "A run of the job from `lumos.simulate` or `lumos.measured`; of a job, its files or a graph the measured one.",
-    "repair": "Read files that are not valid JSON, and repair what can be repaired.",
+    "repair": REPAIR.text,
     "force": "Answer also where the recording cannot give a sound answer.",
     "progress": "Called with how much is done, and how much there is in all.",
     "output": "Where to write.",

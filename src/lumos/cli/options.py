@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypedDict, Unpack, cast, get_o
 
 import typer
 
-from lumos.arguments import Term, declared
+from lumos.arguments import REPAIR, Term, declared
 from lumos.cli.progress import progress
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ Assigned = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE"
 class ReadWords(TypedDict, total=False):
     """How files are read, as `lumos.read` has it."""
 
-    repair: Annotated[bool, Term("Read files that are not valid JSON, and repair what can be repaired.")]
+    repair: Annotated[bool, REPAIR]
     engine: Annotated[str, Term("Where files are read: local, or ray (on a cluster that has them at the same paths).")]
     ray_address: Annotated[str, Term("The address of a running Ray cluster.")]
 

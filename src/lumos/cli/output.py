@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
+from lumos.arguments import REPAIR
 from lumos.characters import visible
 from lumos.result import plain as plain
 
@@ -26,7 +27,7 @@ RUNS = ("measured", "replayed")
 Of = Annotated[str, typer.Option(metavar="RUN", help="measured or replayed.", autocompletion=lambda: list(RUNS))]
 Step = Annotated[str | None, typer.Option(metavar="NAME", help="One step: its name, or the number after its #.")]
 Force = Annotated[bool, typer.Option("--force", help="Answer also where the recording cannot give a sound answer.")]
-Repair = Annotated[bool, typer.Option("--repair", help="Read files that are not valid JSON, and repair what can be repaired.")]
+Repair = Annotated[bool, typer.Option("--repair", help=REPAIR.text)]
 
 #: Where verbs that answer about a job write that job.
 Perfetto = Annotated[str | None, typer.Option(metavar="FILE", help="Write the job as a trace for ui.perfetto.dev.", show_default=False)]

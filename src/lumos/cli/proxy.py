@@ -7,7 +7,7 @@ from typing import Annotated, Any, TypedDict
 
 import typer
 
-from lumos.arguments import Term
+from lumos.arguments import REPAIR, Term
 from lumos.cli import new_app
 from lumos.cli.options import takes
 from lumos.cli.output import Json, Paths, answer
@@ -25,7 +25,7 @@ class GenerateWords(TypedDict, total=False):
     obfuscate: Annotated[bool, Term("Replace the names that the job's own code defines by hashes.")]
     kernel_sources: Annotated[bool, Term("Take the sources of compiled kernels along, which are code of the job.")]
     max_memory: Annotated[float, Term("Bytes that tensors may take (default: what the device has).  [default: 0]", shown="BYTES")]
-    repair: Annotated[bool, Term("Read files that are not valid JSON, and repair what can be repaired.")]
+    repair: Annotated[bool, REPAIR]
 
 
 class RunWords(TypedDict, total=False):

@@ -19,7 +19,7 @@ from mcp.server.mcpserver.tools import Tool
 from pydantic import Field
 
 import lumos
-from lumos.arguments import Term, declared
+from lumos.arguments import REPAIR, Term, declared
 from lumos.changes.words import ChangeWords
 from lumos.choices import suggestion
 from lumos.cost.cluster import cluster_names
@@ -37,7 +37,7 @@ class _Nothing(TypedDict):
 
 
 class _Read(TypedDict, total=False):
-    repair: Annotated[bool, Term("Read files that are not valid JSON, and repair what can be repaired.")]
+    repair: Annotated[bool, REPAIR]
 
 
 class _Judged(_Read, total=False):
