@@ -59,7 +59,7 @@ def search(
     keep_inputs(paths or (), parquet, plot, *files.values())
     check_places(parquet, plot, perfetto)
     check_choice(objective, OBJECTIVES, "an objective")
-    if sweep is not None and clusters and "mixed_with" not in words:
+    if sweep is not None and clusters:
         check_objective(objective, load_cluster(clusters[0]))
     words = {**with_assigned(words, assigned, SpaceWords), "progress": stages("plans")}
     if len(clusters) == 1:

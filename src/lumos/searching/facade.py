@@ -27,7 +27,6 @@ from lumos.searching.constraints import parse_constraint
 from lumos.searching.engine import engines
 from lumos.searching.explain import Explanation, Otherwise, reduced_otherwise
 from lumos.searching.explain import explain_predictions as difference_of
-from lumos.searching.mixed import mixed_problem
 from lumos.searching.search import Found, plan_keys
 from lumos.searching.search import search_problem as search_problem
 from lumos.searching.settings import problem_of, proved_only, settings_of, space_of, sweep_of, switched
@@ -103,13 +102,10 @@ def side_by_side(clusters: Sequence[str], **words: Unpack[SearchWords]) -> Rows[
 
 def _problem(job: Source | None, words: SearchWords) -> Problem:
     """The problem to search."""
-    others = [load_cluster(name) for name in _listed(words.get("mixed_with", ()))]
     if job is None:
         sizes = words.get("gpus"), words.get("global_batch"), words.get("seq")
         named = words.get("precision", "bf16"), words.get("framework", "megatron-core")
-        return mixed_problem(problem_of(words.get("model"), words.get("cluster"), *sizes, *named), others)
-    if others:
-        raise UsageError("--mixed-with and traces exclude each other: their job ran on nodes of one kind")
+        return problem_of(words.get("model"), words.get("cluster"), *sizes, *named)
     for word in ("model", "framework", "precision"):
         if word in words:
             raise UsageError(f"--{word} and traces exclude each other: the traces say which {word} ran; leave out --{word}")

@@ -43,7 +43,6 @@ class SearchWords(SpaceWords, total=False):
     require: Annotated[Words, Term("A condition: 'memory.peak_bytes < 70e9'.", shown="EXPR")]
     reserve_gb: Annotated[float, Term("Memory of each device that plans may not use, GB.", least=0)]
     proved: Annotated[bool, Term("Only schedules that were compared with measured runs.")]
-    mixed_with: Annotated[Words, Term("Nodes of this cluster are part of the job too.", shown="CLUSTER")]
     tokens: Annotated[float, Term("Tokens of the whole training run: its days and dollars.", least=1)]
     price: Annotated[float, Term("Dollars of a device and hour, in place of a published price.", least=0)]
     prune: Annotated[bool, Term("Leave out plans that are proved slower (the default).", off=True)]
