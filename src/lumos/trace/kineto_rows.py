@@ -105,6 +105,11 @@ def process_name() -> str:
     return f'{{"name":"process_name","ph":"M","ts":0,"pid":{PROCESS},"tid":0,"args":{{"name":"python"}}}}'
 
 
+def thread_name(thread: int, name: str) -> str:
+    """The row that names a thread."""
+    return f'{{"name":"thread_name","ph":"M","ts":0,"pid":{PROCESS},"tid":{thread},"args":{{"name":{quoted(name)}}}}}'
+
+
 def stream_wait(stream: int, source: int, record: int, at: int, correlation: int, device: object) -> str:
     """The row that says that `stream` waits for the event that the call with correlation id `record` recorded on `source`."""
     args = (
@@ -139,31 +144,21 @@ class WrittenDevice(NamedTuple):
 
 
 def header(
-    origin: Origin, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], device: WrittenDevice
+    origin: Origin, rank: int, world: int, groups: Sequence[tuple[str, str, Sequence[int]]], device: WrittenDevice | None
 ) -> bytes:
     """The file up to its rows, which a comma separates and `footer` follows.
 
-    origin: of a job that never ran. groups: name, description and ranks of each process group.
+    origin: of a job that never ran. groups: name, description and ranks of each process group. device: of the rank; None where it is not
+    known to have one.
     """
-    info = {
-        "backend": "nccl",
-        "rank": rank,
-        "world_size": world,
-        "pg_count": len(groups),
-        "pg_config": [
-            {"pg_name": name, "pg_desc": description, "backend_config": "cuda:nccl", "pg_size": len(ranks), "ranks": list(ranks)}
-            for name, description, ranks in groups
-        ],
-        "nccl_version": "2.21.5",
-    }
-    out: dict[str, Any] = {
-        "schemaVersion": 1,
-        "lumos": origin.said,
-        "deviceProperties": [{"id": device.id, "name": device.name, "totalGlobalMem": device.memory, "numSms": device.processors}],
-        "distributedInfo": info,
-        "baseTimeNanoseconds": BASE,
-        "displayTimeUnit": "ms",
-    }
+    info: dict[str, Any] = {"rank": rank, "world_size": world, "pg_count": len(groups)}
+    config = [{"pg_name": name, "pg_desc": told, "pg_size": len(ranks), "ranks": list(ranks)} for name, told, ranks in groups]
+    out: dict[str, Any] = {"schemaVersion": 1, "lumos": origin.said, "baseTimeNanoseconds": BASE, "displayTimeUnit": "ms"}
+    if device is not None:
+        out["deviceProperties"] = [{"id": device.id, "name": device.name, "totalGlobalMem": device.memory, "numSms": device.processors}]
+        info |= {"backend": "nccl", "nccl_version": "2.21.5"}
+        config = [{**group, "backend_config": "cuda:nccl"} for group in config]
+    out["distributedInfo"] = {**info, "pg_config": config}
     return as_json(out)[:-1] + b',"traceEvents":[\n'
 
 
