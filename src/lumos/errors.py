@@ -12,6 +12,14 @@ from typing import NamedTuple
 INTERRUPTED = 130
 
 
+class Stopped(KeyboardInterrupt):
+    """A signal other than Ctrl-C's told the program to end, which then puts in order what it began. status: what a shell gives for it."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.status = 128 + number
+
+
 class LumosError(Exception):
     """An input cannot give the answer asked for. The message is complete: file, place, reason, remedy."""
 

@@ -68,6 +68,19 @@ def test_what_is_interrupted_at_the_last_moment_leaves_nothing(lumos, trace, tab
     assert list(new.iterdir()) == []
 
 
+@pytest.mark.parametrize(("told", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_another_signal_ends_a_command_as_orderly(lumos, monkeypatch, tmp_path, told, status):
+    """Not even the hidden draft of what it was writing is left."""
+    monkeypatch.setattr(pathlib.Path, "rename", lambda *_: signal.raise_signal(told))
+    before = signal.signal(told, signal.SIG_DFL)
+    try:
+        done = lumos("predict", *SMALL, "--kineto", tmp_path / "new" / "set")
+    finally:
+        signal.signal(told, before)
+    assert done.status == status and "no output is left half-written" in done.err
+    assert list((tmp_path / "new").iterdir()) == []
+
+
 @pytest.fixture
 def table(tmp_path):
     """A table with one run."""

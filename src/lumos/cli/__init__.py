@@ -5,13 +5,15 @@ name, either a function, whose parameters become arguments and options, or, wher
 verb, write it and add a line to VERBS.
 
 Exit status: 0 where the verb was done, 1 where the input cannot give an answer (LumosError), 2 for wrong usage, 70 where Lumos itself
-failed (`lumos.cli.fault`), 130 where the user interrupted, also where the verb kept and printed what it had.
+failed (`lumos.cli.fault`), 130 where the user interrupted, also where the verb kept and printed what it had, and 128 + its number where
+another signal told the verb to end, which is as orderly.
 """
 
 from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from importlib import import_module
 from typing import Annotated, Any
@@ -21,7 +23,7 @@ from typer.core import TyperGroup
 
 from lumos.characters import open_closed_streams, show_any_text
 from lumos.cli.fitting import say, with_fitting_help
-from lumos.errors import INTERRUPTED, InterruptedSearchError, LumosError, UsageError
+from lumos.errors import INTERRUPTED, InterruptedSearchError, LumosError, Stopped, UsageError
 
 __all__ = ("VERBS", "load", "main", "new_app")
 
@@ -107,10 +109,10 @@ class Verbs(TyperGroup):
             SHOWN.leave()
             say(str(error))
             ctx.exit(INTERRUPTED if isinstance(error, InterruptedSearchError) else 2 if isinstance(error, UsageError) else 1)
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as told:
             SHOWN.leave()
             say(SHOWN.interrupted())
-            ctx.exit(INTERRUPTED)
+            ctx.exit(told.status if isinstance(told, Stopped) else INTERRUPTED)
         except _CLICK_ERROR as error:  # an option that there is not, for one
             from lumos.choices import meant
 
@@ -121,6 +123,10 @@ class Verbs(TyperGroup):
         except BrokenPipeError:
             _leave_standard_output()
             ctx.exit(BROKEN_PIPE)
+
+
+def _stop(number: int, _frame: object) -> None:
+    raise Stopped(number)
 
 
 def _leave_standard_output() -> None:
@@ -169,6 +175,9 @@ def main() -> None:
     open_closed_streams()
     show_any_text()
     gc.set_threshold(GARBAGE_AFTER)
+    for told in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(told) is signal.SIG_DFL:  # otherwise whoever started the command decided what becomes of the signal
+            signal.signal(told, _stop)
     try:
         with_fitting_help(typer.main.get_command(app))(prog_name="lumos")
     except OSError as error:  # verbs turn errors of their files into a LumosError; what remains is a full disk behind stdout

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.collect.hook import VARIABLE
 from lumos.collect.provenance import told
-from lumos.errors import INTERRUPTED, LumosError, UsageError
+from lumos.errors import INTERRUPTED, LumosError, Stopped, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,11 +66,14 @@ def run(
 
 def _ended(command: Sequence[str], environment: dict[str, str]) -> int:
     """The exit status of a command; 130 where the user interrupts. The terminal tells the command too, which may save its work first: it
-    has GRACE_S for that, as long again once it is asked to end, and none after another interrupt."""
+    has GRACE_S for that, as long again once it is asked to end, and none after another interrupt. Where a signal that only this process got
+    says to end, the command is asked at once."""
     with subprocess.Popen(command, env=environment) as process:
         try:
             return process.wait()
-        except KeyboardInterrupt:
+        except KeyboardInterrupt as told:
+            if isinstance(told, Stopped):
+                process.terminate()
             for end in (process.terminate, process.kill):
                 try:
                     process.wait(GRACE_S)
