@@ -29,6 +29,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "whatif.md"
         ("cuda_graphs=full", "valid are on, off"),
         ("precision=fp9", "did you mean 'fp8'"),
         ("recompute=ful", "did you mean 'full'"),
+        ("zero=3,dp=x2", "more than one KEY=VALUE; repeat --set for each"),
     ],
 )
 def test_a_value_that_no_job_could_take_is_refused(word, said):

@@ -171,6 +171,8 @@ def parse_settings(words: Iterable[str]) -> dict[str, str]:
         key, equals, value = word.partition("=")
         if not equals or not value.strip():
             raise UsageError(f"--set {word!r}: write KEY=VALUE, for instance layers=8")
+        if "=" in value:
+            raise UsageError(f"--set {word!r}: holds more than one KEY=VALUE; repeat --set for each")
         setting = known(key.strip().replace("-", "_")).key
         if out.setdefault(setting, value.strip()) != value.strip():
             raise UsageError(f"--set {setting}: given twice, as {out[setting]} and as {value.strip()}; give it once")

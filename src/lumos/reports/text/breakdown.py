@@ -16,6 +16,7 @@ from lumos.reports.text.format import (
     print_shares,
     print_trust,
     sentence,
+    share_of,
     step_words,
     table,
 )
@@ -121,7 +122,7 @@ def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:
 
 def _part(index: int) -> ShownField:
     """The share of one of the four parts of a rank's or a step's time."""
-    return lambda row: percent(row.breakdown[index] / max(row.duration_ns, 1), decimals=1)
+    return lambda row: share_of(row.breakdown[index], row.duration_ns)
 
 
 #: The parts of a rank's or a step's time, in the order of `FourWay`.

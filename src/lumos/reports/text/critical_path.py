@@ -20,6 +20,7 @@ from lumos.reports.text.format import (
     print_shares,
     print_trust,
     sentence,
+    share_of,
     table,
 )
 from lumos.result import plain
@@ -142,7 +143,7 @@ def _by_rank(paths: Sequence[CriticalPath], field: str) -> Counter[int]:
 
 def _share_of(group: str) -> ShownField:
     """The share that a group of work has of a path."""
-    return lambda path: percent(path.by_group.get(group, 0) / max(path.duration_ns, 1), decimals=1)
+    return lambda path: share_of(path.by_group.get(group, 0), path.duration_ns)
 
 
 def _print_shares(console: Console, shown: ShownPaths) -> None:
@@ -169,7 +170,7 @@ def _print_ranks(console: Console, shown: ShownPaths) -> None:
     columns: Mapping[str, ShownField] = {
         "rank": str,
         "on the path": mean(path_ns),
-        "share": lambda rank: percent(path_ns[rank] / (path_ns.total() or 1), decimals=1),
+        "share": lambda rank: share_of(path_ns[rank], path_ns.total()),
         "it waited": mean(waited),
         "others waited for it": mean(waited_for),
     }
@@ -186,9 +187,9 @@ def _print_names(console: Console, shown: ShownPaths) -> None:
         name = graph.names[graph.name[link.task]]
         time[name] += link.end_ns - link.start_ns
         links[name] += 1
-    total = sum(path.duration_ns for path in shown.counted) or 1
+    total = sum(path.duration_ns for path in shown.counted)
     rows = [
-        (kernel_name(name), f"{links[name] / number:,.4g}", duration(ns / number), percent(ns / total, decimals=1))
+        (kernel_name(name), f"{links[name] / number:,.4g}", duration(ns / number), share_of(ns, total))
         for name, ns in time.most_common(_LONGEST)
     ]
     table(console, ("name", "links", "time", "of the step"), rows, title=f"Most of it, by name ({shown.which})")
@@ -212,7 +213,7 @@ def _print_slack(console: Console, slack: Mapping[str, ClassSlack]) -> None:
             label,
             row.tasks,
             duration(row.time_ns),
-            percent(row.critical_ns / row.time_ns if row.time_ns else None, decimals=1),
+            share_of(row.critical_ns, row.time_ns),
             "no end" if row.median_ns is None else duration(row.median_ns),
         )
         for label, row in slack.items()

@@ -63,6 +63,11 @@ def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) 
     return f"{round(100 * fraction, decimals) + 0.0:{sign}.{decimals}f} %"
 
 
+def share_of(part: float, whole: float) -> str:
+    """The share that a part has of a time; a dash where that is none, as of a step that wrong times make complete before the one before."""
+    return percent(part / whole if whole > 0 else None, decimals=1)
+
+
 def a_step(of: Stepped) -> str:
     """The time of a job's step and what it is: "95.57 ms a step (period; latency 184.4 ms)" or "20.65 ms a step (latency)"."""
     return step_words(of.step_time_ns, of.latency_ns, of.basis)
@@ -152,7 +157,7 @@ def print_shares(console: Console, title: str, times_ns: Mapping[str, float], to
     table(
         console,
         ("", "time", "of the step"),
-        [(part, duration(ns), percent(ns / total_ns, decimals=1)) for part, ns in times_ns.items()],
+        [(part, duration(ns), share_of(ns, total_ns)) for part, ns in times_ns.items()],
         title=title,
     )
 
