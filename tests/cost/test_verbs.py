@@ -134,12 +134,3 @@ def test_coefficients_are_written_whole_or_not_at_all(tmp_path: Path, monkeypatc
 def test_calibrate_refuses_a_mixture(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="CSV tables or traces"):
         run("calibrate", "a.csv", "b.json")
-
-
-def test_the_curve_is_one_file_that_needs_no_network(tmp_path: Path) -> None:
-    run(*ALL_REDUCE, "--plot", str(tmp_path / "curve.html"))
-    text = (tmp_path / "curve.html").read_text(encoding="utf-8")
-    assert "all_reduce over 8 ranks of h100" in text
-    assert 'src="https://cdn' not in text
-    with pytest.raises(LumosError, match="cannot be written"):
-        run(*ALL_REDUCE, "--plot", str(tmp_path / "none" / "curve.html"))

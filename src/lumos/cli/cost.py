@@ -3,7 +3,6 @@ measurements; `lumos models` and `lumos clusters`, which list what is known by n
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -41,7 +40,6 @@ On = Annotated[
 ]
 Dtype = Annotated[str, typer.Option(help="fp64, fp32, tf32, bf16, fp16, fp8 or int8.")]
 Coefficients = Annotated[str | None, typer.Option("--coefficients", metavar="FILE", help="Your own coefficients, from lumos calibrate.")]
-Plot = Annotated[str | None, typer.Option("--plot", metavar="FILE.html", help="Also plot the curve around this size.")]
 
 
 @cost.callback()
@@ -58,20 +56,13 @@ def gemm(
     dtype: Dtype = "bf16",
     batch: Annotated[int, _size("--batch", help="Equal multiplications in one kernel.")] = 1,
     coefficients: Coefficients = None,
-    plot: Plot = None,
     json: Json = False,
 ) -> None:
     """A matrix multiplication C[m, n] = A[m, k] B[k, n]."""
     from lumos.cost.cluster import load_cluster
     from lumos.cost.gemm_model import gemm as of_shape
 
-    accelerator = load_cluster(on).accelerator
-    book = _book(coefficients)
-
-    def cost(rows: Any) -> Estimate:
-        return of_shape(rows, n, k, accelerator, dtype, batch=batch, book=book)
-
-    _answer(cost, m, json, plot, f"GEMM n={n} k={k} {dtype} on {accelerator.name}", "m")
+    _answer(of_shape(m, n, k, load_cluster(on).accelerator, dtype, batch=batch, book=_book(coefficients)), json)
 
 
 @cost.command("attention")
@@ -88,7 +79,6 @@ def attention(
     kernel: Annotated[str, typer.Option("--kernel", help="flash (the best known), fa2, fa3, cudnn or trtllm.")] = "flash",
     dtype: Dtype = "bf16",
     coefficients: Coefficients = None,
-    plot: Plot = None,
     json: Json = False,
 ) -> None:
     """Attention of one layer on one device."""
@@ -98,14 +88,9 @@ def attention(
 
     if kv_heads is not None and heads % kv_heads:
         raise UsageError(f"--heads {heads} must be a multiple of --kv-heads {kv_heads}: every head of K and V serves as many query heads")
+    kinds: dict[str, Any] = {"kv_heads": kv_heads, "value_dim": value_dim, "causal": not full, "direction": direction, "kernel": kernel}
     accelerator = load_cluster(on).accelerator
-    book = _book(coefficients)
-
-    def cost(length: Any) -> Estimate:
-        kinds: dict[str, Any] = {"kv_heads": kv_heads, "value_dim": value_dim, "causal": not full, "direction": direction, "kernel": kernel}
-        return fused(batch, length, heads, head_dim, accelerator, dtype, book=book, **kinds)
-
-    _answer(cost, seq, json, plot, f"attention heads={heads} head_dim={head_dim} {dtype} {direction} on {accelerator.name}", "sequence")
+    _answer(fused(batch, seq, heads, head_dim, accelerator, dtype, book=_book(coefficients), **kinds), json)
 
 
 @cost.command("collective")
@@ -121,20 +106,14 @@ def collective(
     per_node: Annotated[int | None, _size("--per-node", help="Ranks of the group in one node; default: as many as fit.")] = None,
     concurrent: Annotated[int, _size("--concurrent", help="Groups of a node that use its NICs at the same time.")] = 1,
     coefficients: Coefficients = None,
-    plot: Plot = None,
     json: Json = False,
 ) -> None:
     """A collective, from the arrival of the last rank to the end."""
     from lumos.cost.cluster import load_cluster
     from lumos.cost.collective_model import collective as of_size
 
-    where = load_cluster(cluster)
-    book = _book(coefficients)
-
-    def cost(size_bytes: Any) -> Estimate:
-        return of_size(kind, ranks, size_bytes, where, per_node=per_node, concurrent=concurrent, book=book)
-
-    _answer(cost, size, json, plot, f"{kind} over {ranks} ranks of {where.name}", "bytes")
+    where, book = load_cluster(cluster), _book(coefficients)
+    _answer(of_size(kind, ranks, size, where, per_node=per_node, concurrent=concurrent, book=book), json)
 
 
 def _book(path: str | None) -> Any:
@@ -148,14 +127,8 @@ def _book(path: str | None) -> Any:
     return overlay(shipped_coefficients(), read_coefficients(Path(path)))
 
 
-def _answer(cost: Callable[[Any], Estimate], size: int, json: bool, plot: str | None, title: str, axis: str) -> None:
-    """Print what the work of one size costs, and plot the curve over the sizes around it, where a file was named."""
-    if plot is not None:
-        from lumos.reports.plots.cost import cost_curve, powers_around
-
-        sizes = powers_around(size)
-        cost_curve(plot, sizes, cost(sizes), title, axis)
-    estimate = cost(size)
+def _answer(estimate: Estimate, json: bool) -> None:
+    """Print what work costs."""
     facts = {
         "time_s": estimate.time.item() / 1e9,
         "low_s": estimate.low.item() / 1e9,

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import lumos
 from lumos.reports.page.document import ReportedJob, document
 from lumos.reports.page.html import write_report
-from lumos.reports.plots.cost import scatter
+from lumos.reports.plots.figure import write_figure
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
 #: How the rows of the steps of `ahead` begin, after the name: time, basis, latency.
@@ -314,8 +313,9 @@ def test_of_many_ranks_the_stragglers_show_those_furthest_off(page, opened, ahea
     assert page.errors == []
 
 
-def test_a_plot_of_a_cost_is_a_page_of_the_same_look(page, tmp_path):
-    scatter(str(tmp_path / "plot.html"), {"a <b>source</b>": (np.array([1.0, 2.0]), np.array([0.1, -0.1]))}, "errors", "s")
+def test_a_plot_is_a_page_of_the_same_look(page, tmp_path):
+    points = {"type": "scatter", "mode": "markers", "x": [1.0, 2.0], "y": [0.1, -0.1], "name": "a <b>source</b>"}
+    write_figure(str(tmp_path / "plot.html"), "errors", [points], {})
     page.offline()
     page.open((tmp_path / "plot.html").as_uri())
     assert page.errors == []

@@ -45,10 +45,10 @@ def stacked(titles: Sequence[str], shares: Sequence[float], gap: float) -> dict[
     return layout
 
 
-def log_axis(values: Iterable[float], title: str, tickformat: str = "~g") -> dict[str, Any]:
+def log_axis(values: Iterable[float], title: str) -> dict[str, Any]:
     """A logarithmic axis that shows `values`, with ticks at 1, 2 and 5 of every decade where there is more than one. Plotly's own ticks
-    between decades are single digits, of which a reader cannot tell the decade. tickformat: as d3 writes it."""
-    axis = {"type": "log", "title": {"text": title}, "tickformat": tickformat}
+    between decades are single digits, of which a reader cannot tell the decade."""
+    axis = {"type": "log", "title": {"text": title}, "tickformat": "~g"}
     shown = [value for value in values if value > 0]
     if not shown or max(shown) < 10 * min(shown):
         return axis
