@@ -203,19 +203,6 @@ def test_a_switch_holds_for_both_plans_or_for_the_one_that_names_it(lumos):
     assert predicted["step_time_s"] == switched["a"]["step_time_s"]
 
 
-def test_explain_tells_what_other_times_of_reducing_gradients_would_give(lumos):
-    """Two virtual stages of two stages: after each microbatch, after each group of two, or once a step; ZeRO 1 has no choice."""
-    plans = "tp=2,pp=2,vpp=2,zero=2", "tp=2,pp=2,vpp=2,zero=1"
-    found = lumos("explain", *PIPELINE, *plans, "--json").json
-    other = found["a"]["grad_reduce_otherwise"]
-    assert list(other) == ["group", "step"] and found["b"]["grad_reduce_otherwise"] == {}
-    for often in other:
-        asked = lumos("explain", *PIPELINE, f"{plans[0]},grad_reduce={often}", plans[1], "--json").json["a"]
-        assert other[often]["time_s"] == pytest.approx(asked["step_time_s"])
-        assert other[often]["peak_bytes"] == asked["memory"]["peak_bytes"]
-    assert "A by other times of reducing gradients" in lumos("explain", *PIPELINE, *plans).out
-
-
 def test_a_switch_holds_for_every_plan_of_a_search(lumos):
     words = (*PIPELINE, "--tp", 2, "--pp", 2, "--zero", 2, "--cp", 1, "--micro-batch", 1, "--schedule", "1f1b", "--refine", 1, "--json")
     each, once = lumos("search", *words).json["best"], lumos("search", *words, "--switch", "grad_reduce=step").json["best"]

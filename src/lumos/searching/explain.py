@@ -8,16 +8,12 @@ the smallest, measured by how far its cost is known, is the one to measure.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.blocks.memory import peak_memory
-from lumos.plan.gradients import gradient_reduction
 from lumos.prediction.predict import UNPROVED_SCHEDULES
-from lumos.prediction.step_time import step_time
 from lumos.result import Shown
 from lumos.searching.time_parts import DATA, FILL, RECOMPUTED, WAITING, StepParts, parts_of
-from lumos.vocabulary import GradientReduction
 
 if TYPE_CHECKING:
     from lumos.blocks.price import Pricer
@@ -64,28 +60,6 @@ class Explanation(Shown):
     def difference(self) -> dict[str, float]:
         """The parts of the second step minus those of the first, the largest difference first."""
         return _difference(self.first, self.second)
-
-
-class Otherwise(NamedTuple):
-    """A plan whose gradients are reduced at other times. time_s: of its step. peak_bytes: that the fullest stage needs."""
-
-    time_s: float
-    peak_bytes: int
-    fits: bool
-
-
-def reduced_otherwise(job: PlannedJob, pricer: Pricer) -> dict[str, Otherwise]:
-    """The job by the other times at which a pipeline can reduce gradients that are sharded (the switch `grad_reduce`); empty where they
-    make no difference."""
-    if not job.plan.shards_gradients or job.plan.pp == 1:
-        return {}
-    own, found = gradient_reduction(job.plan, job.framework), {}
-    for often in GradientReduction:
-        other = replace(job, framework=replace(job.framework, grad_reduce=often))
-        if gradient_reduction(other.plan, other.framework) is not own:
-            memory = peak_memory(other)
-            found[often.value] = Otherwise(step_time(other, pricer).time_s, memory.peak_bytes, memory.fits)
-    return found
 
 
 def explain_predictions(first: Prediction, second: Prediction, pricer: Pricer) -> Explanation:

@@ -25,7 +25,7 @@ from lumos.result import Rows, Shown, plain
 from lumos.searching.choice import predict as predict
 from lumos.searching.constraints import parse_constraint
 from lumos.searching.engine import engines
-from lumos.searching.explain import Explanation, Otherwise, reduced_otherwise
+from lumos.searching.explain import Explanation
 from lumos.searching.explain import explain_predictions as difference_of
 from lumos.searching.search import Found, plan_keys
 from lumos.searching.search import search_problem as search_problem
@@ -130,20 +130,18 @@ def _listed(value: object) -> Sequence[str]:
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Explained(Shown):
-    """Two plans, predicted in coarse form, and the parts of both steps in seconds. otherwise: each plan, in that order, by the other times
-    at which it could reduce sharded gradients."""
+    """Two plans, predicted in coarse form, and the parts of both steps in seconds."""
 
     first: Prediction
     second: Prediction
     parts: Explanation
-    otherwise: tuple[dict[str, Otherwise], dict[str, Otherwise]]
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos explain --json`."""
-        sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), self.otherwise, strict=True)
+        sides = zip("ab", (self.first, self.second), (self.parts.first, self.parts.second), strict=True)
         plans = {
-            name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts, "grad_reduce_otherwise": plain(other)}
-            for name, p, parts, other in sides
+            name: {**plan_keys(p.job.plan), **result(p), "parts_s": parts}
+            for name, p, parts in sides
         }
         return {**plans, "difference_s": self.parts.difference, "against_faster": plain(self.parts.against)}
 
@@ -169,7 +167,7 @@ def explain(first: PlanSource, second: PlanSource, **job: Unpack[JobWords]) -> E
         raise UsageError(f"the plans are of two clusters ({jobs[0].cluster.name}, {jobs[1].cluster.name}); explain compares plans on one")
     pricer = Pricer(jobs[0].cluster)
     a, b = (predict_job(job, pricer, coarse=True) for job in jobs)
-    return Explained(a, b, difference_of(a, b, pricer), (reduced_otherwise(jobs[0], pricer), reduced_otherwise(jobs[1], pricer)))
+    return Explained(a, b, difference_of(a, b, pricer))
 
 
 def _with_shared(plan: Settings, job: JobWords) -> Settings:

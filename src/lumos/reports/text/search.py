@@ -215,12 +215,6 @@ def print_explanation(out: Console, explained: Explained) -> None:
         for note in p.diagnostics:
             if note not in shared and note.code != "out-of-memory":
                 paragraph(out, f"{letter} only: {note.message}")
-    for letter, other in zip(sides, explained.otherwise, strict=True):
-        steps_of = (
-            f"{often} {o.time_s:.4g} s in {o.peak_bytes / 1e9:.1f} GB{'' if o.fits else ' (does not fit)'}" for often, o in other.items()
-        )
-        if other:
-            paragraph(out, f"{letter} by other times of reducing gradients (--switch grad_reduce): {', '.join(steps_of)}")
 
 
 def _verdict(a: Against) -> list[str]:
