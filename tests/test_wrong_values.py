@@ -65,6 +65,7 @@ def test_a_what_if_names_the_wrong_word(job, words, said):
         ({"seq": 999_999_999}, "seq_len = 999999999 must be a whole number from 1 to 134,217,728"),
         ({"refine": 0}, "refine = 0 must be a whole number from 1"),
         ({"reserve_gb": "much"}, "reserve_gb = 'much' is not a number"),
+        ({"tokens": float("inf")}, "tokens = inf is not a finite number"),
         ({"switches": 5}, "switches = 5 is no mapping"),
         ({"switches": {"host_us": 1e300}}, "host_us = 1e.300 must be a finite number from 0 to 1e.06"),
         ({"switches": {"gradient_bytes": 10**30}}, "gradient_bytes = 1000"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from math import isfinite
 from operator import index
 from typing import TYPE_CHECKING, Any, SupportsIndex
 
@@ -66,11 +67,14 @@ def check_count(value: object, what: str, most: int | None = None) -> int:
 
 
 def as_number(value: Any, what: str) -> float:
-    """The value as a number. Raises UsageError where it is none."""
+    """The value as a number. Raises UsageError where it is none, or not finite."""
     try:
-        return float(value)
+        number = float(value)
     except (TypeError, ValueError, OverflowError):
         raise UsageError(f"{what} = {value!r} is not a number") from None
+    if not isfinite(number):
+        raise UsageError(f"{what} = {value!r} is not a finite number")
+    return number
 
 
 def as_mapping(value: object, what: str, example: str) -> Mapping[Any, Any]:

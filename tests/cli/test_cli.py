@@ -69,6 +69,12 @@ def test_an_unknown_verb_names_the_nearest(lumos):
     assert "did you mean 'replay'" in done.err
 
 
+@pytest.mark.parametrize("said", [("whatif", "x.json", "--host-factor", "nan"), ("search", "--tokens", "inf")])
+def test_a_number_is_finite(lumos, said):
+    done = lumos(*said)
+    assert done.status == 2 and f"{said[-2]} {said[-1]}: not a finite number" in done.err
+
+
 def test_an_unknown_option_names_the_nearest(lumos):
     done = lumos("replay", "x.json", "--probe")
     assert done.status == 2 and "--probes" in done.err

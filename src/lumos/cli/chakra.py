@@ -46,7 +46,7 @@ class SampleWords(SetWords, total=False):
 
     model: Annotated[str, Term("Sample from a saved model instead.", shown="FILE")]
     save_model: Annotated[str, Term("Save what was learned as one file.", shown="FILE")]
-    seed: Annotated[int, Term("The same seed gives the same set.  [default: 0]")]
+    seed: Annotated[int, Term("The same seed gives the same set.  [default: 0]", least=0)]
     ranks: Annotated[int, Term("Ranks of the new set: a multiple of the source's.")]
     held_out: Annotated[str, Term("A set that was not learned from: compare the distributions with it.", shown="SET")]
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 import textwrap
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from typer.core import TyperCommand
@@ -41,9 +42,15 @@ class Help(_Formatter):  # type: ignore[misc]  # its class depends on the versio
 
 
 class Context(_Context):  # type: ignore[misc]  # its class depends on the version of typer
-    """A command's invocation, whose help is `Help`."""
+    """A command's invocation, whose help is `Help`, and whose numbers are finite."""
 
     formatter_class = Help
+
+    def invoke(self, *called: Any, **words: Any) -> Any:
+        for name, value in words.items():
+            if isinstance(value, float) and not isfinite(value):
+                self.fail(f"--{name.replace('_', '-')} {value}: not a finite number")
+        return super().invoke(*called, **words)
 
 
 def with_fitting_help(command: Any) -> Any:

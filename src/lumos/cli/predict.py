@@ -33,8 +33,8 @@ def predict(
     kineto: Kineto = None,
     ranks: Annotated[str, typer.Option(help="Ranks of --kineto: 'stages' (one per pipeline stage) or 'all'.")] = "all",
     jitter: Annotated[float, typer.Option(min=0.0, max=0.5, help="Noise on the durations of --kineto (relative, one sigma).")] = 0.0,
-    clock_offset: Annotated[float, typer.Option(min=0.0, help="Spread of the ranks' clocks in --kineto, µs.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Seed of jitter and clock offsets.")] = 0,
+    clock_offset: Annotated[float, typer.Option(min=0.0, max=1e9, help="Spread of the ranks' clocks in --kineto, µs.")] = 0.0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of jitter and clock offsets.")] = 0,
     json: Json = False,
     **words: Any,
 ) -> None:
