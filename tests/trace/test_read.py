@@ -71,6 +71,14 @@ def test_what_is_no_trace_is_a_clear_error(tmp_path: Path, content: bytes, messa
         read(path)
 
 
+def test_a_file_that_says_it_is_empty_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files that a system makes up say so, and some of them give a reader nothing for ever."""
+    (tmp_path / "kmsg").touch()
+    monkeypatch.setattr(import_module("lumos.trace.read"), "head", None)
+    with pytest.raises(TraceError, match="kmsg: no reader knows its content"):
+        read(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("name", "content", "command"),
     [

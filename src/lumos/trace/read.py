@@ -216,6 +216,8 @@ def readable(paths: Iterable[str | os.PathLike[str]]) -> Iterator[Path]:
 
 
 def _reader_of(path: Path) -> Reader | None:
+    if path.is_file() and not path.stat().st_size:  # so a system's own files say of themselves, and reading one may wait for ever
+        return None
     first = head(path)
     return next((reader for reader in READERS if reader.sniff(first)), None)
 
