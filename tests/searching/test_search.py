@@ -189,10 +189,3 @@ def test_plans_that_the_coarse_form_took_for_too_fast_do_not_displace_others(sma
     assert {p.job.plan for p in full.accepted()} == {plans.plan(row) for row in slow.tolist()}
     full.settle(plans, seconds)
     assert [p.time.time_s for p in full.accepted()] == pytest.approx([p.time.time_s for p in found.best[:3]])
-
-
-def test_the_choice_that_tells_plans_apart(small):
-    """Eight plans whose steps depend on their tensor parallel size alone."""
-    plans = enumerate_plans(small, Space(tp=(2, 4), pp=(1,), cp=(1,), recompute=("none",), micro_batch=(1, 2), zero=(1,)))
-    made = module.Candidates(plans, np.where(plans["tp"] == 2, 1.0, 2.0), np.zeros(len(plans), np.int64))
-    assert made.distinguishing(np.arange(len(plans))) == "tp"

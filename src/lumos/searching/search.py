@@ -34,9 +34,6 @@ MOST_ATTEMPTS = 20
 #: For every plan asked for, at most this many more are simulated because the coarse form took them for faster than those.
 MOST_DOUBTED = 1
 
-#: The most values of a choice by which plans are told apart.
-MOST_VALUES = 10
-
 #: What an interrupted search says that has no answer yet.
 UNTIMED = "interrupted before any plan was timed, so there is no answer; let the search run on, or narrow it (--tp, --pp, …)"
 
@@ -62,30 +59,11 @@ class Candidates:
     seconds: Floats
     peak: Ints
 
-    def distinguishing(self, rows: Ints) -> str:
-        """The choice that tells most about which of `rows` are fast: its values explain the largest share of the variance of the steps'
-        logarithms. A choice with more than `MOST_VALUES` values is none.
-        """
-        logs = np.log(self.seconds[rows])
-        told = {name: _told(self.plans[name][rows], logs) for name in PLAN_COLUMNS}
-        return max(told, key=lambda name: told[name])
-
     def pareto(self) -> Ints:
         """Rows of the plans that no other plan beats in both time and memory, fastest first."""
         least = np.minimum.accumulate(self.peak)
         better = np.concatenate(([True], self.peak[1:] < least[:-1])) if len(self.peak) else np.zeros(0, bool)
         return np.flatnonzero(better)
-
-
-def _told(values: Ints, logs: Floats) -> float:
-    """How much of the variation of `logs` lies between groups of equal values, as a share; 0 for one group, or more than `MOST_VALUES`."""
-    groups, member = np.unique(values, return_inverse=True)
-    if not 1 < len(groups) <= MOST_VALUES:
-        return 0.0
-    counts = np.bincount(member)
-    means = np.bincount(member, logs) / counts
-    whole = float(((logs - logs.mean()) ** 2).sum())
-    return float((counts * (means - logs.mean()) ** 2).sum()) / whole if whole else 0.0
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

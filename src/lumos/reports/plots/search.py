@@ -8,7 +8,6 @@ import numpy as np
 
 from lumos.reports.plots.figure import COLOURS, NEUTRAL, interval, limit_line, log_axis, write_figure
 from lumos.reports.text.search import plan_words
-from lumos.searching.space import RECOMPUTES, SCHEDULES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,7 +23,7 @@ _HOVER = "%{text}<br>%{y:.4g} s, %{x:.1f} GB<extra></extra>"
 
 
 def plot_front(path: str, found: Found) -> None:
-    """Write `path`: the timed plans by peak memory and step, coloured by the choice that tells them apart best; the front, which no plan
+    """Write `path`: the timed plans by peak memory and step, coloured by their pipeline stages; the front, which no plan
     beats in both; the plans that were simulated in full with their intervals; and the memory that there is. LumosError where it cannot be
     written."""
     c = found.candidates
@@ -46,18 +45,12 @@ def plot_front(path: str, found: Found) -> None:
 
 
 def _plans(c: Candidates, rows: Ints) -> list[dict[str, Any]]:
-    """The plans of `rows`, a trace for each value of the choice that tells them apart."""
-    choice = c.distinguishing(rows)
-    values = c.plans[choice][rows]
+    """The plans of `rows`, a trace for each number of pipeline stages."""
+    stages = c.plans["pp"][rows]
     return [
-        _drawn(c, rows[values == value], _value_name(choice, value), mode="markers", marker={"color": COLOURS[i % len(COLOURS)]})
-        for i, value in enumerate(np.unique(values).tolist())
+        _drawn(c, rows[stages == number], f"pp {number}", mode="markers", marker={"color": COLOURS[i % len(COLOURS)]})
+        for i, number in enumerate(np.unique(stages).tolist())
     ]
-
-
-def _value_name(choice: str, value: int) -> str:
-    words = {"schedule": SCHEDULES, "recompute": RECOMPUTES}.get(choice)
-    return f"{choice.replace('_', ' ')} {words[value] if words else bool(value) if choice == 'sequence_parallel' else value}"
 
 
 def _drawn(c: Candidates, rows: Ints, name: str, **style: Any) -> dict[str, Any]:
