@@ -38,7 +38,7 @@ def _size(name: str, help: str) -> Any:
 On = Annotated[
     str, typer.Option("--on", "--cluster", metavar="CLUSTER", help="Accelerator or cluster (see lumos clusters), or a .toml file.")
 ]
-Dtype = Annotated[str, typer.Option(help="fp64, fp32, tf32, bf16, fp16, fp8 or int8.")]
+Dtype = Annotated[str, typer.Option(help="fp64, fp32, tf32, bf16, fp16, fp8, fp4 or int8.")]
 Coefficients = Annotated[str | None, typer.Option("--coefficients", metavar="FILE", help="Your own coefficients, from lumos calibrate.")]
 
 

@@ -24,7 +24,7 @@ class GenerateWords(TypedDict, total=False):
     blocks: Annotated[Sequence[str], Term("Only operators inside ranges of these names (modules, labels).", shown="GLOB")]
     obfuscate: Annotated[bool, Term("Replace the names that the job's own code defines by hashes.")]
     kernel_sources: Annotated[bool, Term("Take the sources of compiled kernels along, which are code of the job.")]
-    max_memory: Annotated[float, Term("Bytes that tensors may take (default: what the device has).  [default: 0]", shown="BYTES")]
+    max_memory: Annotated[float, Term("Bytes that tensors may take (default: what the device has).  [default: 0]", shown="BYTES", least=0)]
     repair: Annotated[bool, REPAIR]
 
 
@@ -37,7 +37,7 @@ class RunWords(TypedDict, total=False):
     rank: Annotated[int, Term("Which recorded rank to run (default: each process its own).", shown="R")]
     warmup: Annotated[int, Term("Steps before the measured ones.  [default: 3]", shown="N")]
     repeat: Annotated[int, Term("Steps measured; their median counts.  [default: 10]", shown="N")]
-    max_memory: Annotated[float, Term("Bytes that tensors may take.", shown="BYTES")]
+    max_memory: Annotated[float, Term("Bytes that tensors may take.", shown="BYTES", least=0)]
     threads: Annotated[int, Term("Threads of an operator on the CPU (default: as recorded).", shown="N")]
     profile: Annotated[str, Term("Write a profile of this run, for replay and compare.", shown="DIR")]
 
