@@ -59,6 +59,11 @@ def duration(ns: float | None) -> str:
     return "–" if ns is None else with_unit(ns, Quantity("", _TIMES))
 
 
+def size(nbytes: float) -> str:
+    """An amount of memory in the unit that suits it."""
+    return with_unit(nbytes, quantity("_bytes"))
+
+
 def count(number: int, noun: str) -> str:
     """A number and its noun, in the plural unless the number is 1."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -69,4 +69,4 @@ def test_the_text_says_the_peak_beside_the_step(tmp_path):
     console = Console(width=120, record=True)
     print_answer(console, ask(allocations(tmp_path, *BLOCKS), "micro_batch=8192"))
     line = next(line for line in console.export_text().splitlines() if "peak memory (limited)" in line)
-    assert line.split()[3:] == ["18.86", "MiB", "34.86", "MiB", "+16.00", "MiB"]
+    assert line.split()[3:] == ["19.78", "MB", "36.55", "MB", "+16.78", "MB"]

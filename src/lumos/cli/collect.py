@@ -14,7 +14,7 @@ from lumos.cli.options import takes
 from lumos.cli.output import Json, answer, console, next_command, write_json
 from lumos.cli.progress import progress
 from lumos.errors import INTERRUPTED
-from lumos.units import count, quantity, with_unit
+from lumos.units import count, size
 
 if TYPE_CHECKING:
     from lumos.emulation.facade import Tried
@@ -97,7 +97,6 @@ def _ran(done: int, total: int) -> None:
 
 def _tried(name: str, one: Tried) -> None:
     """Say whether a number fits."""
-    size = partial(with_unit, measure=quantity("_bytes"))
     held = f"{size(one.allocated_bytes)} allocated, {size(one.reserved_bytes)} of {size(one.room_bytes)} reserved"
     say(f"{name} {one.value}: {held if one.fits else f'does not fit: {one.reason}'}")
 

@@ -11,7 +11,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-from lumos.units import quantity, with_unit
+from lumos.units import size
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -75,7 +75,7 @@ class Shown:
 
     def rate(self, speed: float) -> str:
         """What is done in a second."""
-        return with_unit(speed, quantity("_bytes")) + "/s" if self._unit == "bytes" else f"{speed:,.0f} {self._unit}/s"
+        return size(speed) + "/s" if self._unit == "bytes" else f"{speed:,.0f} {self._unit}/s"
 
     def _wait(self) -> None:
         if sys.stderr.isatty():

@@ -12,7 +12,8 @@ from lumos.cost.cluster import cluster_names, load_cluster
 from lumos.diagnostics import Diagnostic
 from lumos.model import load_model, model_names
 from lumos.reports.text.catalogues import print_cluster, print_clusters, print_model, print_models
-from lumos.reports.text.format import MOST_ROWS, kernel_name, paragraph, percent, print_diagnostics, share_of, size, table
+from lumos.reports.text.format import MOST_ROWS, kernel_name, paragraph, percent, print_diagnostics, share_of, table
+from lumos.units import size
 
 BOX = set("┏┃│└━")
 
@@ -113,7 +114,7 @@ def test_a_name_that_is_cut_fits_with_the_mark_that_the_terminal_can_show(width,
 
 def test_sizes_and_percentages():
     assert (share_of(1, 4), share_of(1, 0), share_of(1, -4)) == ("25.0 %", "–", "–")
-    assert [size(n) for n in (12, 2048, 3 * 2**20, 2**37)] == ["12 B", "2.00 KiB", "3.00 MiB", "128.0 GiB"]
+    assert [size(n) for n in (12, 2048, 3 * 2**20, 2**37)] == ["12 B", "2.05 kB", "3.15 MB", "137.4 GB"]
     assert percent(0.0333, signed=True) == "+3.33 %"
     assert percent(-0.00001, signed=True) == "+0.00 %"  # not "-0.00 %"
     assert percent(None) == "–"

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
-from lumos.units import count, quantity, with_unit
+from lumos.units import count, size
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -44,7 +43,6 @@ def print_emulated(console: Console, output: str, found: Emulated, *, steps: int
 
 def _memory(peaks: Sequence[Peak]) -> Iterator[str]:
     """The peak of the rank that reserves most: figures, moment, owners."""
-    size = partial(with_unit, measure=quantity("_bytes"))
     most = max(peaks, key=lambda peak: (peak.reserved_bytes, peak.allocated_bytes))
     spare = size(most.room_bytes - most.reserved_bytes)
     when = " in ".join(filter(None, (most.operator, most.module))) or f"before the recorded steps, in these {size(most.steps_bytes)}"

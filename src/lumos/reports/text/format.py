@@ -14,7 +14,7 @@ from rich.text import Text
 
 from lumos.characters import PLAIN, visible
 from lumos.result import cut
-from lumos.units import count, decimals, duration
+from lumos.units import count, duration, size
 from lumos.vocabulary import Basis, Grade
 
 if TYPE_CHECKING:
@@ -45,14 +45,6 @@ INDENT = 2
 
 #: A column of text is not made narrower than this, in characters, because what is left of a name would say nothing.
 LEAST_TEXT = 16
-
-
-def size(nbytes: float) -> str:
-    """An amount of memory in the largest binary unit of which it has at least one."""
-    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if nbytes >= scale:
-            return f"{nbytes / scale:.{decimals(nbytes / scale)}f} {unit}"
-    return f"{nbytes:.0f} B"
 
 
 def percent(fraction: float | None, *, signed: bool = False, decimals: int = 2) -> str:

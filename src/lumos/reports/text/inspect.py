@@ -6,9 +6,9 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from lumos.analyze.contents import DEVICE_FEATURES, FEATURES, Contents
-from lumos.reports.text.format import ShownField, heading, paragraph, print_diagnostics, print_trust, sentence, size, table
+from lumos.reports.text.format import ShownField, heading, paragraph, print_diagnostics, print_trust, sentence, table
 from lumos.reports.text.replay import print_interference
-from lumos.units import count, duration
+from lumos.units import count, duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumos.reports.text.format import ShownField, percent, print_diagnostics, size, table
-from lumos.units import duration
+from lumos.reports.text.format import ShownField, percent, print_diagnostics, table
+from lumos.units import duration, size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

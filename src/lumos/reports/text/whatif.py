@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, size, table
+from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.reports.text.replay import PARTS_OF_STEP
-from lumos.units import duration, quantity, with_unit
+from lumos.units import duration, size
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
@@ -117,6 +117,6 @@ def _print_refused(console: Console, cells: Iterable[tuple[dict[str, str], str]]
 
 def _script_figures(cell: ScriptCell) -> tuple[str, ...]:
     low, high = cell.step_time_low_s or 0.0, cell.step_time_high_s or 0.0
-    memory = "–" if cell.peak_bytes is None else with_unit(cell.peak_bytes, quantity("_bytes"))
+    memory = "–" if cell.peak_bytes is None else size(cell.peak_bytes)
     fits = {None: "–", True: "yes", False: "no"}[cell.fits]
     return seconds(cell.step_time_s or 0.0), f"{seconds(low)} to {seconds(high)}", memory, fits

@@ -30,7 +30,7 @@ export function percent(fraction, { signed = false, decimals = 2 } = {}) {
 
 export function bytes(n) {
   if (n === null || n === undefined) return "–";
-  for (const [unit, size] of [["GiB", 2 ** 30], ["MiB", 2 ** 20], ["KiB", 2 ** 10]])
+  for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]])
     if (n >= size) return `${(n / size).toFixed(n / size >= 100 ? 1 : 2)} ${unit}`;
   return `${n} B`;
 }

@@ -341,8 +341,8 @@ export function memory(doc, node) {
   const drawing = el("div");
   node.append(drawing);
   return chart(drawing, doc.memory.map((m) => ({
-    type: "scatter", mode: "lines", line: { shape: "hv", width: 1.5 }, name: plain(m.name), x: m.time_ns.map(ms), y: m.allocated_bytes.map((b) => b / 2 ** 30), hovertemplate: "%{x:.2f} ms<br>%{y:.3f} GiB<extra>" + plain(m.name) + "</extra>",
-  })), { height: 300, xaxis: { title: { text: "ms from the first row" } }, yaxis: { title: { text: "GiB allocated" }, rangemode: "tozero" } });
+    type: "scatter", mode: "lines", line: { shape: "hv", width: 1.5 }, name: plain(m.name), x: m.time_ns.map(ms), y: m.allocated_bytes.map((b) => b / 1e9), hovertemplate: "%{x:.2f} ms<br>%{y:.3f} GB<extra>" + plain(m.name) + "</extra>",
+  })), { height: 300, xaxis: { title: { text: "ms from the first row" } }, yaxis: { title: { text: "GB allocated" }, rangemode: "tozero" } });
 }
 
 export function diagnosticList(found) {
