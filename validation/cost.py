@@ -264,13 +264,16 @@ def main() -> None:
 
 def draw(folder: Path, models: dict[str, list[Scored]]) -> None:
     """Signed errors of each model as one HTML file."""
-    from lumos.reports.plots.cost import scatter
+    from lumos.reports.plots.figure import write_figure
 
     axes = {"gemm": "FLOP", "attention": "keys", "collective": "bytes", "memory-bound": "bytes"}
+    points = {"type": "scatter", "mode": "markers", "marker": {"size": 4}}
     folder.mkdir(parents=True, exist_ok=True)
     for model, sets in models.items():
-        points = {s.name: (s.against[np.isfinite(s.modelled)], s.error) for s in sets}
-        scatter(str(folder / f"cost-{model}.html"), points, f"{model}: error of held-out rows", axes[model])
+        traces = [{**points, "x": s.against[np.isfinite(s.modelled)].tolist(), "y": s.error.tolist(), "name": s.name} for s in sets]
+        signed = {"title": {"text": "(modelled − measured) / measured"}, "range": [-1, 1]}
+        layout = {"xaxis": {"type": "log", "title": {"text": axes[model]}}, "yaxis": signed}
+        write_figure(str(folder / f"cost-{model}.html"), f"{model}: error of held-out rows", traces, layout)
 
 
 if __name__ == "__main__":
