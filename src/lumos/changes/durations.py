@@ -58,6 +58,14 @@ class Scale(NamedTuple):
         return str(self.like or in_full(self.factor))
 
 
+class MadeFrom(NamedTuple):
+    """What a changed graph was made of. graph, job: the recording. source: the task of it that each task is a copy of, -1 for none."""
+
+    graph: Graph
+    job: Job
+    source: Int64
+
+
 class Durations(NamedTuple):
     """Changes of durations, applied in this order: times of equal work, drops, fusions, factors, slow ranks (rank and factor)."""
 
@@ -71,11 +79,12 @@ class Durations(NamedTuple):
         """From the words of the command line. Raises UsageError for a malformed one."""
         return cls(tuple(map(parse_scale, scales)), tuple(drops), tuple(fused), tuple(map(parse_slowdown, slow)))
 
-    def apply(self, graph: Graph, job: Job, made_of: tuple[Graph, Int64] | None = None) -> Graph:
+    def apply(self, graph: Graph, job: Job, made_of: MadeFrom | None = None) -> Graph:
         """The changed graph. Patterns are matched against `graph` before any change. job: the traces from which it was built.
 
-        made_of: a measured graph, and the task of it that each task of `graph` is a copy of, -1 for none: what operators did is looked
-        up there. Raises LumosError where a pattern matches nothing, and where a rank would have next to no work left.
+        made_of: the recording that `graph` was made of: what operators did is looked up there.
+
+        Raises LumosError where a pattern matches nothing, and where a rank would have next to no work left.
         """
         before = graph
         masks = {glob: matching(graph, job, glob, made_of) for glob in (*self.drops, *self.fused, *(s.glob for s in self.scales))}
@@ -85,7 +94,7 @@ class Durations(NamedTuple):
         for glob in self.drops:
             graph = drop(graph, masks[glob])
         if self.fused:
-            measured, source = made_of or (graph, np.arange(len(graph)))
+            measured, _, source = made_of or MadeFrom(graph, job, np.arange(len(graph)))
             step = np.where(source >= 0, members(measured).step[source], -1)
             for glob in self.fused:
                 graph = fuse(graph, masks[glob], step)
@@ -147,7 +156,7 @@ def in_full(factor: float) -> str:
     return f"{float(factor)!r}".removesuffix(".0")
 
 
-def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | None = None) -> Mask:
+def matching(graph: Graph, job: Job, glob: str, made_of: MadeFrom | None = None) -> Mask:
     """The tasks that match a pattern, bool[n]. made_of: as in `Durations.apply`.
 
     Raises LumosError with the job's longest names where none does.
@@ -161,8 +170,8 @@ def matching(graph: Graph, job: Job, glob: str, made_of: tuple[Graph, Int64] | N
     matches = re.compile(translate(pattern)).match
     mask: Mask
     if side == "operator":
-        measured, source = made_of or (graph, np.arange(len(graph)))
-        mask = inside(measured, job, matches)[source] & (source >= 0)
+        measured, recorded, source = made_of or MadeFrom(graph, job, np.arange(len(graph)))
+        mask = inside(measured, recorded, matches)[source] & (source >= 0)
     else:  # match every name once; a million tasks then only look up theirs
         mask = graph.named(matches)
         if not mask.any() and not side and inside(graph, job, matches).any():

@@ -27,7 +27,7 @@ from lumos.changes.certainty.rebuilt import as_far_as_rebuilt
 from lumos.changes.certainty.reproduced import as_far_as_reproduced
 from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, known_to, less_sure, reaching, widened
 from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence, reaching_by
-from lumos.changes.durations import Durations, check_altered, matching, meant_operators
+from lumos.changes.durations import Durations, MadeFrom, check_altered, matching, meant_operators
 from lumos.changes.layout.accumulate import accumulation_ns, launching
 from lumos.changes.layout.capture import capture, wants_graphs
 from lumos.changes.layout.change import recorded_layers
@@ -191,7 +191,7 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     resized = {key: value for key, value in counts(changes.settings).items() if key in SIZE_KEYS}
     layout = changed_layout(measured, job, changes)
     same = as_recorded_cut(segmentation, job, changes.settings)
-    shaped = reshaped(job, replace(layout, segmentation=segmentation))  # the traces are of the recorded ranks, not of their copies
+    shaped = reshaped(job, layout)
     new = replace(job, traces=_of_ranks(job, layout))
     placed = assemble_pieces(layout)
     modelled = np.isin(placed.source, np.array(sorted(layout.modelled), np.int64))
@@ -205,8 +205,8 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
         placed = add_work(placed, tuple(assumed(placed)), launches_of)
     modelled = np.append(modelled, np.ones(len(placed.source) - len(modelled), bool))
     left_open = added_range(recorded, placed)
-    left_open[: len(recorded.source)] |= np.isin(recorded.recorded, np.array(sorted(layout.open), np.int64))
-    altered = changes.durations.apply(placed.graph, new, (layout.segmentation.graph, placed.source))
+    left_open[: len(recorded.source)] |= np.isin(recorded.source, np.array(sorted(layout.open), np.int64))
+    altered = changes.durations.apply(placed.graph, new, MadeFrom(segmentation.graph, job, placed.source))
     before = placed.graph.duration
     factor = np.divide(altered.duration, before, out=np.ones(len(before)), where=before > 0)  # what is left out may remain at the high end
     changed = Changed(
@@ -256,7 +256,7 @@ def _allocating(
 
 def _of_ranks(job: Job, layout: MeasuredLayout) -> tuple[Trace, ...]:
     """The trace of which each rank of the layout is a copy: stages may share a recording."""
-    return tuple(job.traces[rank] for rank in layout.recorded) or job.traces
+    return tuple(job.traces[rank] for rank in layout.recorded)
 
 
 def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tuple[Launching, ...]:
@@ -264,7 +264,7 @@ def _launching(measured: MeasuredLayout, job: Job, layout: MeasuredLayout) -> tu
     if not layout.assumed:
         return ()
     each = [launching(measured, position, trace) for position, trace in enumerate(job.traces)]
-    return tuple(each[i] for i in layout.recorded or range(len(layout.ranks)))
+    return tuple(each[i] for i in layout.recorded)
 
 
 def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:

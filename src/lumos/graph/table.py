@@ -204,7 +204,7 @@ def rows_placed(table: ByTask | None, place: Int64) -> ByTask | None:
     if table is None:
         return None
     task = place[table.task]
-    columns: dict[str, Any] = {name: column[task >= 0] for name, column in _task_columns(table)}
+    columns: dict[str, Any] = {name: column[task >= 0] for name, column in task_columns(table)}
     return replace(table, **{**columns, "task": task[task >= 0].astype(np.int32)})
 
 
@@ -213,11 +213,12 @@ def rows_together(tables: Sequence[ByTask | None]) -> ByTask | None:
     some = [table for table in tables if table is not None]
     if not some:
         return None
-    columns: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in some]) for name, _ in _task_columns(some[0])}
+    columns: dict[str, Any] = {name: np.concatenate([getattr(table, name) for table in some]) for name, _ in task_columns(some[0])}
     return replace(some[0], **columns)
 
 
-def _task_columns(table: Any) -> list[tuple[str, Any]]:
+def task_columns(table: Any) -> list[tuple[str, Any]]:
+    """The columns of such a table by name."""
     return [(field.name, value) for field in fields(table) if isinstance(value := getattr(table, field.name), np.ndarray)]
 
 

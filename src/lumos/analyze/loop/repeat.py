@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import Members, assigned, still_working
+from lumos.graph.copies import task_copies
+from lumos.graph.edges import Predecessors
 from lumos.graph.lists import Lists, list_of, offsets, ordinals, places
-from lumos.graph.table import ByTask, Graph, rows_placed, rows_together
 from lumos.simulation.durations import with_durations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.graph.table import Step
+    from lumos.graph.table import Graph, Step
     from lumos.trace.table import Int8, Int32, Int64
 
 #: What the copies of steps are called; their numbers follow one another, so that each has a period.
@@ -108,34 +109,8 @@ class _Repeated:
         source = np.tile(self.task, copies)
         predecessors = self._edges(copies)
         rendezvous, apart = self._rendezvous(copies)
-        unknown = np.zeros(len(graph), bool)
-        unknown[graph.waiting_unknown] = True
-        out = replace(
-            graph,
-            duration=graph.duration[source],
-            processor=graph.processor[source],
-            kind=graph.kind[source],
-            name=graph.name[source],
-            event=graph.event[source],
-            pred_offset=predecessors.offset,
-            pred=predecessors.task.astype(np.int32),
-            pred_kind=predecessors.kind,
-            release_task=np.empty(0, np.int32),
-            release_time=np.empty(0, np.int64),
-            rendezvous_offset=rendezvous.offset,
-            rendezvous_task=rendezvous.flat.astype(np.int32),
-            waits=self._rows(graph.waits, copies),
-            occupancy=self._rows(graph.occupancy, copies),
-            collectives=self._rows(graph.collectives, copies),
-            measured_start=None,
-            measured_end=None,
-            unclaimed_wait_task=np.empty(0, np.int32),
-            unclaimed_wait_time=np.empty(0, np.int64),
-            one_off=None,
-            waiting_unknown=np.flatnonzero(unknown[source]).astype(np.int32),
-            steps=(),
-            left_out=None if graph.left_out is None else graph.left_out[source],
-        )
+        before = Predecessors(predecessors.offset, predecessors.task.astype(np.int32), predecessors.kind)
+        out = task_copies(graph, source, before, rendezvous)
         steps, step = self._owners(copies)
         whole = max(copies - apart, 2)
         owners = assigned(out, steps, step, self.owners)
@@ -262,7 +237,3 @@ class _Repeated:
         meeting = copy * len(rows) + np.tile(number, copies)
         every = Lists(offsets(np.bincount(meeting[inside], minlength=copies * len(rows))), (np.tile(place, copies) + at * m)[inside])
         return every, apart
-
-    def _rows(self, table: ByTask | None, copies: int) -> ByTask | None:
-        """The rows of a table by task that describe the tasks of a pass, for every pass."""
-        return rows_together([rows_placed(table, np.where(self.place < 0, -1, self.place + k * len(self.task))) for k in range(copies)])

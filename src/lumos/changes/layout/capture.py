@@ -19,6 +19,7 @@ import numpy as np
 from lumos.analyze.loop.steps import assigned
 from lumos.changes.settings import OFF, ON
 from lumos.errors import LumosError
+from lumos.graph.lists import numbered
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.prediction.cuda_graphs import graph_launch
 from lumos.vocabulary import Phase
@@ -100,20 +101,20 @@ def capture(placed: Placed, segmentation: Segmentation) -> Captured:
 
 def _regions(placed: Placed, segmentation: Segmentation, host: Int64) -> Int64:
     """The number of the captured pass to which each of the CPU tasks `host` belongs, -1 none."""
-    pass_numbers: dict[tuple[int, ...], int] = {}
     inside_layers = [p.label.layer >= 0 for p in segmentation.pieces]
+    captured = [inside or not any(inside_layers) for inside in inside_layers]
     of_piece = np.array(
         [
-            pass_numbers.setdefault((p.rank, p.step, _PASS[p.label.phase], p.label.microbatch), len(pass_numbers))
-            if p.label.phase in _PASS and (inside or not any(inside_layers))
-            else -1
-            for p, inside in zip(segmentation.pieces, inside_layers, strict=True)
+            (_PASS[p.label.phase], p.label.microbatch) if p.label.phase in _PASS and inside else (-1, -1)
+            for p, inside in zip(segmentation.pieces, captured, strict=True)
         ],
         np.int64,
     )
     waits = np.isin(placed.graph.kind[host], (Kind.SYNC, Kind.RETURN))
     source = placed.source[host]
-    return np.where((source >= 0) & ~waits, of_piece[segmentation.piece[source]], -1)
+    direction, microbatch = of_piece[segmentation.piece[source]].T
+    number = numbered(placed.owners.rank[host], placed.owners.step[host], direction, microbatch)
+    return np.where((source >= 0) & ~waits & (direction >= 0), number, -1)
 
 
 def _runs(graph: Graph, region: Int64, host: Int64) -> Iterator[tuple[int, Int64]]:

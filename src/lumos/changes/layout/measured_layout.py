@@ -17,8 +17,6 @@ from lumos.changes.layout.prices import TaskPrices
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from lumos.changes.layout.placed import Addition, Placed
     from lumos.diagnostics import Diagnostic
     from lumos.operators.shaped import ShapedOperator
@@ -52,6 +50,7 @@ class Instance:
     later: it repeats the first microbatch of its step later in it, so it does not begin the step.
     thread_of: index of the piece on whose CPU thread it runs (recomputation runs where the backward pass does); -1 its own thread.
     extra: time added to its last operator and its last kernel (for adding its gradients to those of earlier microbatches).
+    share: of what the layout's `updates` among its tasks do, the part that it does.
     """
 
     piece: int
@@ -59,25 +58,35 @@ class Instance:
     thread_of: int = -1
     extra: Extra = NOTHING
     later: bool = False
+    share: float = 1.0
+
+
+class MadeOf(NamedTuple):
+    """What a rank of a layout is made of. ranks: the positions of recorded ranks, all of whose work is on its threads and streams; what a
+    rank alone has (constants of dependencies, marks of steps, rows of a trace) is that of the first. team: the ranks of one team meet each
+    other where the recorded ones did, and no rank of another; a recorded rank is in a team once at most."""
+
+    ranks: tuple[int, ...]
+    team: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MeasuredLayout:
     """What the ranks of a changed job run.
 
-    ranks: for each rank its instances in order. prices: what every task of the measured graph takes. modelled: tasks whose new duration
-    comes from a model alone. awaited: (task, the task that must not begin before it ends), for waits that were too short to show in the
-    trace. assumed: each gives the work that is added once the pieces are placed, such as exchanges that the recording does not have.
-    shared: how many ranks do what one recorded rank did, each a part of it (tensor-parallel ranks, stages). once: tasks that recomputation
-    does not repeat. last: tasks of which only the last microbatch of a step has its like. recorded: of which recorded rank, by position,
-    each is a copy; () where all are the recorded ones. origin: of which task of the recording each task of `segmentation` is a copy; None
-    where these are the recorded ones. dropped: tasks that no instance runs. open: recorded tasks whose interval holds what the recording
-    leaves open. sizes: of the part of the model that each recorded rank has after the change; () where as recorded. rewritten: what becomes
-    of the inputs of operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
+    ranks: for each rank its instances in order. made: of which recorded ranks each is made. prices: what every task of the measured graph
+    takes. modelled: tasks whose new duration comes from a model alone. awaited: (task, the task that must not begin before it ends), for
+    waits that were too short to show in the trace. assumed: each gives the work that is added once the pieces are placed, such as exchanges
+    that the recording does not have. shared: how many ranks do what one recorded rank did, each a part of it (tensor-parallel ranks,
+    stages). once: tasks that recomputation does not repeat. last: tasks of which only the last microbatch of a step has its like. updates:
+    tasks that update all weights of a rank at once. dropped: tasks that no instance runs. open: tasks whose interval holds what the
+    recording leaves open. sizes: of the part of the model that each recorded rank has after the change; () where as recorded. rewritten:
+    what becomes of the inputs of operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
     """
 
     segmentation: Segmentation
     ranks: tuple[tuple[Instance, ...], ...]
+    made: tuple[MadeOf, ...]
     prices: TaskPrices
     modelled: frozenset[int] = frozenset()
     awaited: tuple[tuple[int, int], ...] = ()
@@ -85,8 +94,7 @@ class MeasuredLayout:
     shared: float = 1.0
     once: frozenset[int] = frozenset()
     last: frozenset[int] = frozenset()
-    recorded: tuple[int, ...] = ()
-    origin: NDArray[np.int64] | None = None
+    updates: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()
     open: frozenset[int] = frozenset()
     sizes: tuple[Sizes, ...] = ()
@@ -97,6 +105,16 @@ class MeasuredLayout:
     @property
     def pieces(self) -> Sequence[Piece]:
         return self.segmentation.pieces
+
+    @property
+    def recorded(self) -> tuple[int, ...]:
+        """The recorded rank, by position, of which each rank has what a rank alone has."""
+        return tuple(of.ranks[0] for of in self.made)
+
+    @property
+    def of_recorded_ranks(self) -> bool:
+        """Whether every rank is a recorded one."""
+        return self.made == tuple(MadeOf((i,)) for i in range(len(self.segmentation.graph.ranks)))
 
     def runs_as(self, other: MeasuredLayout) -> bool:
         """Whether the ranks run the same work in the same order, and it takes the same time."""
@@ -109,7 +127,8 @@ def measured_layout(segmentation: Segmentation) -> MeasuredLayout:
     ranks: list[list[Instance]] = [[] for _ in segmentation.graph.ranks]
     for i, piece in enumerate(segmentation.pieces):
         ranks[piece.rank].append(Instance(i))
-    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), TaskPrices.measured(segmentation.graph.duration))
+    made = tuple(MadeOf((i,)) for i in range(len(ranks)))
+    return MeasuredLayout(segmentation, tuple(map(tuple, ranks)), made, TaskPrices.measured(segmentation.graph.duration))
 
 
 def by_repetition(numbered: Iterable[tuple[int, Instance]]) -> Iterator[list[tuple[int, Instance]]]:

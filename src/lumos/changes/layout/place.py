@@ -3,7 +3,8 @@
 A dependency inside a piece is copied with every instance of the piece. For a dependency between two pieces, each copy of the
 waiting task waits for all copies of the awaited task since its own piece last ran, or, where there is none, for the latest copy
 before it. Where the layout no longer runs the awaited piece, it waits for the corresponding task of the latest piece of the same
-kind. Threads and streams run the instances in order. A collective joins the same run (first, second, …) of all its ranks.
+kind. Threads and streams run the instances in order. A collective joins the same run (first, second, …) of all its ranks in a team; of
+several in a rank that is made of several the first takes part for all, and where none is left to meet, there is nothing to exchange.
 """
 
 from __future__ import annotations
@@ -19,18 +20,22 @@ import numpy as np
 from lumos.analyze.loop.spans import launches
 from lumos.analyze.loop.steps import assigned
 from lumos.changes.layout.activations import in_forward
+from lumos.changes.layout.made import made_ranks
 from lumos.changes.layout.measured_layout import NOTHING
 from lumos.changes.layout.placed import Placed
 from lumos.errors import LumosError
+from lumos.graph.copies import task_copies
 from lumos.graph.edges import Edges
 from lumos.graph.lists import Lists, end_to_end, grouped, list_of, places
-from lumos.graph.table import Collectives, Dependency, Kind, Occupancy, Waits
+from lumos.graph.table import Dependency, Kind, Waits
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import Members
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.graph.table import Graph, Occupancy
     from lumos.trace.table import Int8, Int32, Int64
 
 
@@ -41,72 +46,63 @@ EXTRA_INTERVAL = 0.3
 def assemble_pieces(layout: MeasuredLayout) -> Placed:
     """Assemble the layout. Raises LumosError where its ranks no longer run the same collectives."""
     base, owners = layout.segmentation.graph, layout.segmentation.owners
-    copies = _Copies(layout, owners)
-    source = copies.source
+    copies = _Copies(layout)
+    source, made = copies.source, copies.made
     duration = np.rint(base.duration[source] * layout.prices.best[source]).astype(np.int64)
     low = np.minimum(np.rint(base.duration[source] * layout.prices.low[source]).astype(np.int64), duration)
     high = np.maximum(np.rint(base.duration[source] * layout.prices.high[source]).astype(np.int64), duration)
     for column, share in ((duration, 1.0), (low, 1 - EXTRA_INTERVAL), (high, 1 + EXTRA_INTERVAL)):
+        copies.take_share(column)
         copies.add_extra(column, share)
-    predecessors = copies.edges().predecessors(len(source))
-    rendezvous = copies.rendezvous()
-    release = copies.releases()
+    release, firsts = copies.releases(), [*layout.recorded]
     graph = replace(
-        base,
-        duration=duration,
+        task_copies(base, source, copies.edges().predecessors(len(source)), copies.rendezvous()),
+        ranks=made.numbers,
+        processors=made.processors,
         processor=copies.processor,
-        kind=base.kind[source],
-        name=base.name[source],
-        event=base.event[source],
-        pred_offset=predecessors.offset,
-        pred=predecessors.task,
-        pred_kind=predecessors.kind,
+        event=np.where(copies.of_first, base.event[source], ABSENT).astype(np.int32),
+        lag=base.lag[firsts],
+        gap_range=None if base.gap_range is None else base.gap_range[firsts],
+        queue_depth=None if base.queue_depth is None else base.queue_depth[firsts],
         release_task=release[0],
         release_time=release[1],
-        rendezvous_offset=rendezvous.offset,
-        rendezvous_task=rendezvous.flat.astype(np.int32),
-        waits=copies.waits(),
-        occupancy=copies.occupancy(duration),
-        collectives=copies.collectives(),
-        measured_start=None,
-        measured_end=None,
-        unclaimed_wait_task=np.empty(0, np.int32),
-        unclaimed_wait_time=np.empty(0, np.int64),
-        one_off=None,
-        waiting_unknown=copies.all_of(base.waiting_unknown),
-        steps=(),
     )
-    step = owners.step[source]
-    recorded = source if layout.origin is None else layout.origin[source]
-    return Placed(graph, assigned(graph, owners.steps, step, owners), low, high, source, recorded, copies.instance)
+    graph = replace(graph, duration=duration, waits=copies.waits(graph.waits), occupancy=_held(graph, duration))
+    completing = np.zeros(len(made.processors), bool)
+    completing[made.processor[:, :-1][:, owners.completing]] = True
+    like = replace(owners, steps=made.steps, completing=completing)
+    step = made.step[copies.team, owners.step[source]].astype(np.int32)
+    return Placed(graph, assigned(graph, made.steps, step, like), low, high, source, copies.instance)
 
 
 class _Copies:
     """The copies of measured tasks that make up the new graph. Instances are numbered through over all ranks.
 
-    source, instance, processor: by new task. place_in_piece: by measured task, its position among the tasks of its piece. new: the
-    new task by position in the list of all instances' tasks, -1 where left out. start: where an instance begins in that list.
-    runs: the instances of each piece, ascending. of_kind: the instances of each kind of piece, ascending.
+    source, instance, processor, team: by new task. of_first: bool, whether its recorded rank is the first that its rank is made of.
+    place_in_piece: by measured task, its position among the tasks of its piece. new: the new task by position in the list of all instances'
+    tasks, -1 where left out. start: where an instance begins in that list. runs: by team and piece its instances, ascending. of_kind: the
+    instances of each kind of piece, ascending.
     """
 
-    def __init__(self, layout: MeasuredLayout, owners: Members) -> None:
+    def __init__(self, layout: MeasuredLayout) -> None:
         self.base = base = layout.segmentation.graph
-        self.layout = layout
-        piece = layout.segmentation.piece
+        self.layout, self.made = layout, made_ranks(layout)
+        owners, piece = layout.segmentation.owners, layout.segmentation.piece
         begin, order = grouped(piece, len(layout.pieces))
         self.instances = [(rank, i) for rank, items in enumerate(layout.ranks) for i in items]
         pauses, left_out = before_the_step(layout), _exchanges(layout)
         left_out[list(layout.last)] = True
         recomputed = left_out.copy()
         recomputed[list(layout.once)] = True
+        alone = self._met_within()
         self.place_in_piece = np.empty(len(base), np.int64)
         self.place_in_piece[order] = np.arange(len(base)) - begin[piece[order]]
         parts, numbers = [], []
         self.start = np.zeros(len(self.instances) + 1, np.int64)
         absent: list[NDArray[np.bool_] | None] = []
-        for number, (_, item) in enumerate(self.instances):
+        for number, (of, item) in enumerate(self.instances):
             tasks = order[begin[item.piece] : begin[item.piece + 1]]
-            masks = [recomputed if item.thread_of >= 0 else left_out] * item.inner + [pauses] * item.later
+            masks = [recomputed if item.thread_of >= 0 else left_out] * item.inner + [pauses] * item.later + alone.get(of, [])
             absent.append(np.logical_or.reduce([mask[tasks] for mask in masks]) if masks else None)
             parts.append(tasks)
             numbers.append(np.full(len(tasks), number, np.int64))
@@ -117,22 +113,45 @@ class _Copies:
         for number, without in enumerate(absent):
             if without is not None:
                 present[self.start[number] : self.start[number + 1]] &= ~without
-        processor = _threads(layout, owners, flat, instance, self.instances)
-        device = owners.on_device[flat]
         rank = np.array([r for r, _ in self.instances], np.int64)[instance]
+        team = np.array([of.team for of in layout.made], np.int64)[rank]
+        processor = self.made.processor[team, _threads(layout, owners, flat, instance, self.instances)]
+        device = owners.on_device[flat]
         chosen = np.flatnonzero(present)
         order_of_copies = np.lexsort((flat[chosen], instance[chosen], np.where(device, processor, 0)[chosen], device[chosen], rank[chosen]))
         copied = chosen[order_of_copies]
         self.source: Int64 = flat[copied]
         self.instance: Int64 = instance[copied]
         self.processor: Int32 = processor[copied].astype(np.int32)
+        self.team: Int64 = team[copied]
+        self.of_first: NDArray[np.bool_] = np.array(layout.recorded, np.int64)[rank[copied]] == owners.rank[self.source]
         self.new = np.full(len(flat), -1, np.int64)
         self.new[copied] = np.arange(len(copied))
-        self.runs: dict[int, list[int]] = defaultdict(list)
-        for number, (_, item) in enumerate(self.instances):
-            self.runs[item.piece].append(number)
-        self.of_kind = _by_kind(layout, self.instances)
+        self.runs: dict[tuple[int, int], list[int]] = defaultdict(list)
+        self.of_kind: dict[_PieceKind, list[int]] = defaultdict(list)
+        for number, (of, item) in enumerate(self.instances):
+            self.runs[layout.made[of].team, item.piece].append(number)
+            self.of_kind[self._kind_of(layout.made[of].team, item.piece)].append(number)
         self.order, self.begin = order, begin
+
+    def _met_within(self) -> dict[int, list[NDArray[np.bool_]]]:
+        """For each rank that is made of several which tasks it does not run, since those that they met are its own: of a rendezvous all but
+        the first, and where it has all of its ranks that one too."""
+        base, several = self.base, [rank for rank, of in enumerate(self.layout.made) if len(of.ranks) > 1]
+        out = {rank: [np.zeros(len(base), bool)] for rank in several}
+        position = base.position_of_task
+        for low, high in pairwise(base.rendezvous_offset.tolist()) if several else ():
+            tasks = base.rendezvous_task[low:high]
+            for rank in several:
+                ranks = self.layout.made[rank].ranks
+                mine = sorted((t for t in tasks.tolist() if position[t] in ranks), key=lambda t: ranks.index(position[t]))
+                out[rank][0][mine if len(mine) == len(tasks) else mine[1:]] = True
+        return out
+
+    def _kind_of(self, team: int, piece: int) -> _PieceKind:
+        p = self.layout.pieces[piece]
+        rank, step = int(self.made.holder[team, p.rank]), int(self.made.step[team, p.step])
+        return _PieceKind(rank, step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part)
 
     def copy(self, task: int, instance: int) -> int:
         """The copy of `task`, a task of the instance's piece; -1 where the instance leaves it out."""
@@ -169,8 +188,9 @@ class _Copies:
         leaves out work outside the layers, with which theirs may be missing: the thread that runs a forward pass calls the backward pass,
         which runs on another thread, and waits until that returns. A backward pass may end on the thread that called it (a pipeline's
         schedule divides gradients); then the next one begins after that."""
-        run = {item.piece for _, item in self.instances}
-        cut = {piece.rank for number, piece in enumerate(self.layout.pieces) if number not in run and piece.label.layer < 0}
+        run = {(rank, item.piece) for rank, item in self.instances}
+        outside = [(p.rank, number) for number, p in enumerate(self.layout.pieces) if p.label.layer < 0]
+        cut = {int(rank) for of, number in outside for rank in self.made.holder[:, of] if rank >= 0 and (rank, number) not in run}
         befores, afters = [], []
         on_cpu = ~self.base.on_device
         for number, ((rank, item), (next_rank, following)) in enumerate(pairwise(self.instances)):
@@ -209,24 +229,27 @@ class _Copies:
         """Add the dependencies `which`, all between two pieces, to `edges`."""
         piece = self.layout.segmentation.piece
         by_kind: dict[int, tuple[list[int], list[int]]] = defaultdict(lambda: ([], []))
+        teams = range(len(self.made.holder))
         for e in which.tolist():
             u, v = int(before[e]), int(after[e])
             befores, afters = by_kind[int(kind[e])]
-            runs = self.runs.get(int(piece[v]), [])
-            for nth, run in enumerate(runs):
-                waiter = self.copy(v, run)
-                if waiter < 0:
-                    continue
-                for source in self._sources(u, run, runs[nth - 1] if nth else -1):
-                    befores.append(source)
-                    afters.append(waiter)
+            for team in teams:
+                runs = self.runs.get((team, int(piece[v])), [])
+                for nth, run in enumerate(runs):
+                    waiter = self.copy(v, run)
+                    if waiter < 0:
+                        continue
+                    for source in self._sources(u, team, run, runs[nth - 1] if nth else -1):
+                        befores.append(source)
+                        afters.append(waiter)
         for k, (befores, afters) in by_kind.items():
             edges.add(np.array(befores, np.int64), np.array(afters, np.int64), Dependency(k))
 
-    def _sources(self, task: int, run: int, previous: int) -> list[int]:
-        """The new tasks for which instance `run` waits in place of `task`. previous: the instance in which its piece last ran, -1 none."""
+    def _sources(self, task: int, team: int, run: int, previous: int) -> list[int]:
+        """The new tasks for which instance `run` of a team waits in place of `task`. previous: the instance in which its piece last ran, -1
+        none."""
         piece = int(self.layout.segmentation.piece[task])
-        runs = self.runs.get(piece, [])
+        runs = self.runs.get((team, piece), [])
         last = bisect_left(runs, run)
         if piece > self.instances[run][1].piece:  # the awaited piece began later, on another thread
             since = runs[last : last + 1]
@@ -235,7 +258,7 @@ class _Copies:
         copies = [c for c in (self.copy(task, r) for r in since) if c >= 0]
         if copies or runs:
             return copies
-        same_kind = self.of_kind[_kind_of(self.layout, piece)]
+        same_kind = self.of_kind[self._kind_of(team, piece)]
         at = bisect_left(same_kind, run)
         return self._corresponding(task, same_kind[at - 1]) if at else []
 
@@ -270,68 +293,56 @@ class _Copies:
             for kind, extra in ((Kind.OPERATOR, item.extra.cpu), (Kind.KERNEL, item.extra.device)):
                 duration[new[kinds == kind][-1:]] += round(share * extra)
 
-    def all_of(self, tasks: Int32) -> Int32:
-        """All copies of the tasks, ascending."""
-        return np.flatnonzero(np.isin(self.source, tasks)).astype(np.int32)
+    def take_share(self, duration: Int64) -> None:
+        """Let the updates of all weights in instances take the share that these do, in place."""
+        updates = np.isin(self.source, np.fromiter(self.layout.updates, np.int64, len(self.layout.updates)))
+        share = np.array([item.share for _, item in self.instances])[self.instance[updates]]
+        duration[updates] = np.rint(duration[updates] * share).astype(np.int64)
 
     def rendezvous(self) -> Lists:
-        """Lists of the new tasks that meet: the n-th copies of the members of a measured rendezvous. Raises LumosError where members have
-        different numbers of copies."""
-        base, piece = self.base, self.layout.segmentation.piece
+        """Lists of the new tasks that meet: the n-th copies of the members of a measured rendezvous in a team. Raises LumosError where
+        members have different numbers of copies."""
+        base, piece, position = self.base, self.layout.segmentation.piece, self.base.position_of_task
         sets: list[list[int]] = []
-        for low, high in zip(base.rendezvous_offset[:-1].tolist(), base.rendezvous_offset[1:].tolist(), strict=True):
-            runs = []
-            for task in base.rendezvous_task[low:high].tolist():
-                copies = (self.copy(task, r) for r in self.runs.get(int(piece[task]), []))
-                runs.append([c for c in copies if c >= 0])
-            if len({len(r) for r in runs}) > 1:
-                names = base.names[base.name[base.rendezvous_task[low]]]
-                raise LumosError(f"the change leaves the ranks with different numbers of {names!r}; their blocks were cut differently")
-            sets += [list(members_) for members_ in zip(*runs, strict=True)]
+        for low, high in pairwise(base.rendezvous_offset.tolist()):
+            tasks = base.rendezvous_task[low:high].tolist()
+            for team, holder in enumerate(self.made.holder):
+                runs: dict[int, list[int]] = {}
+                for task in tasks:
+                    copies = (self.copy(task, r) for r in self.runs.get((team, int(piece[task])), []))
+                    if holder[position[task]] >= 0:
+                        runs.setdefault(int(holder[position[task]]), []).extend(c for c in copies if c >= 0)
+                if len({len(r) for r in runs.values()}) > 1:
+                    names = base.names[base.name[base.rendezvous_task[low]]]
+                    raise LumosError(f"the change leaves the ranks with different numbers of {names!r}; their blocks were cut differently")
+                sets += [list(members_) for members_ in zip(*runs.values(), strict=True) if len(members_) > 1]
         return end_to_end(sets)
 
     def releases(self) -> tuple[Int32, Int64]:
-        """The tasks with a start time that the trace gives, and these times: the first copy of each such measured task."""
-        first = np.full(len(self.base), -1, np.int64)
-        first[self.source[::-1]] = np.arange(len(self.source))[::-1]
-        task = first[self.base.release_task]
-        copied = task >= 0
-        return task[copied].astype(np.int32), self.base.release_time[copied]
+        """The tasks with a start time that the trace gives, and these times: the first copy of each such measured task in a team, of the
+        rank whose own marks its rank has."""
+        n = len(self.base)
+        first = np.full(len(self.made.holder) * n, -1, np.int64)
+        mine = np.flatnonzero(self.of_first)[::-1]
+        first[self.team[mine] * n + self.source[mine]] = mine
+        task = first.reshape(-1, n)[:, self.base.release_task]
+        time = np.broadcast_to(self.base.release_time, task.shape)
+        return task[task >= 0].astype(np.int32), time[task >= 0]
 
-    def waits(self) -> Waits | None:
-        waits = self.base.waits
+    def waits(self, waits: Waits | None) -> Waits | None:
+        """Waits of the new tasks for recorded streams, for those that took their place."""
         if waits is None:
             return None
-        new, row = _rows(self.source, waits.task)
-        return Waits(new, waits.target[row])
-
-    def occupancy(self, duration: Int64) -> Occupancy | None:
-        shared = self.base.occupancy
-        if shared is None:
-            return None
-        new, row = _rows(self.source, shared.task)
-        before = np.maximum(self.base.duration[shared.task[row]], 1)
-        hold = np.minimum(np.rint(shared.hold[row] * (duration[new] / before)), duration[new]).astype(np.int64)
-        return Occupancy(new, shared.share[row], hold)
-
-    def collectives(self) -> Collectives | None:
-        facts = self.base.collectives
-        if facts is None:
-            return None
-        new, row = _rows(self.source, facts.task)
-        columns = {c: getattr(facts, c)[row] for c in ("kind", "nbytes", "group", "sequence", "peer")}
-        size = facts.size[row] if facts.size is not None else None
-        return replace(facts, task=new, size=size, **columns)
+        return Waits(waits.task, self.made.processor[self.team[waits.task], waits.target].astype(waits.target.dtype))
 
 
-def _rows(source: Int64, tasks: Int32) -> tuple[Int32, Int64]:
-    """Every copy of a task in `tasks`, ascending, and the position of its source in `tasks`."""
-    order = np.argsort(tasks, kind="stable")
-    at = np.searchsorted(tasks[order], source)
-    listed = np.zeros(len(source), bool)
-    if len(tasks):
-        listed = tasks[order][np.minimum(at, len(tasks) - 1)] == source
-    return np.flatnonzero(listed).astype(np.int32), order[at[listed]]
+def _held(graph: Graph, duration: Int64) -> Occupancy | None:
+    """For how long kernels hold the device, in proportion to their new durations, ns."""
+    shared = graph.occupancy
+    if shared is None:
+        return None
+    before, after = np.maximum(graph.duration[shared.task], 1), duration[shared.task]
+    return replace(shared, hold=np.minimum(np.rint(shared.hold * (after / before)), after).astype(np.int64))
 
 
 def _exchanges(layout: MeasuredLayout) -> NDArray[np.bool_]:
@@ -386,16 +397,3 @@ class _PieceKind(NamedTuple):
     step: int
     phase: int
     part: str
-
-
-def _kind_of(layout: MeasuredLayout, piece: int) -> _PieceKind:
-    p = layout.pieces[piece]
-    return _PieceKind(p.rank, p.step, int(p.label.phase), "layer" if p.label.layer >= 0 else p.label.part)
-
-
-def _by_kind(layout: MeasuredLayout, instances: list[tuple[int, Instance]]) -> dict[_PieceKind, list[int]]:
-    """The instances of each kind of piece, ascending."""
-    by_kind: dict[_PieceKind, list[int]] = defaultdict(list)
-    for number, (_, item) in enumerate(instances):
-        by_kind[_kind_of(layout, item.piece)].append(number)
-    return by_kind

@@ -37,16 +37,14 @@ _STREAMS = 1 << 20
 @dataclass(frozen=True, slots=True, eq=False)
 class Placed:
     """An assembled graph of n tasks. owners: its steps. low, high: int64[n], durations at the ends of the 80 % interval, ns. source:
-    int64[n], the task of the layout's graph of which each is a copy, and recorded: that of the recording, where the layout is of copies of
-    ranks (`multiplied`); -1 for tasks that were added. instance: int64[n], the instance of
-    the layout, numbered through over its ranks, that each belongs to; of an added task the one after which it runs."""
+    int64[n], the recorded task of which each is a copy; -1 for tasks that were added. instance: int64[n], the instance of the layout,
+    numbered through over its ranks, that each belongs to; of an added task the one after which it runs."""
 
     graph: Graph
     owners: Members
     low: Int64
     high: Int64
     source: Int64
-    recorded: Int64
     instance: Int64
 
 
@@ -162,7 +160,6 @@ def add_work(placed: Placed, additions: Sequence[Addition], launching: Sequence[
         low=np.concatenate((placed.low, np.minimum(times[:, 1], times[:, 0]))),
         high=np.concatenate((placed.high, np.maximum(times[:, 2], times[:, 0]))),
         source=np.concatenate((placed.source, np.full(len(new), -1))),
-        recorded=np.concatenate((placed.recorded, np.full(len(new), -1))),
         instance=np.concatenate((placed.instance, np.array([a.instance for a in additions], np.int64))),
     )
 

@@ -146,7 +146,7 @@ def backward_ends(layout: MeasuredLayout, position: int = 0, exchanging: frozens
 def _backward_end(layout: MeasuredLayout, one_pass: list[tuple[int, Instance]]) -> BackwardEnd:
     """The end of a backward pass of these numbered instances."""
     ready: dict[int, Counter[int]] = defaultdict(Counter)
-    of_stage = bool(layout.recorded)  # of a new stage, which may have neither what is before the layers nor what is after them
+    of_stage = not layout.of_recorded_ranks  # of a new stage, which may have neither what is before the layers nor what is after them
     for layer, run in groupby(one_pass, key=lambda e: _label(layout, e).layer):
         if layer >= 0:
             for once in by_repetition(run):
@@ -201,14 +201,13 @@ class GradientBuckets:
         exchanging: Sequence[frozenset[int]] = (),
     ) -> None:
         self.layout, self.time = layout, cache(time)
-        recorded = layout.recorded or range(len(layout.ranks))
         self.exchanging = exchanging or [frozenset()] * len(layout.ranks)
         self.of_rank: list[list[Bucket]] = []
         self.copies: list[dict[int, Extra]] = []
-        for position, rank in enumerate(recorded):
-            trace, after = job.traces[rank], shaped.traces[rank]
-            self.of_rank.append(list(buckets_of(layout, ready_bytes(layout, after, position), position, self.exchanging[position])))
-            self.copies.append(accumulation(layout, position, trace, accelerator, passes=2, after=after))
+        for position, recorded in enumerate(layout.recorded):
+            trace, after = job.traces[recorded], shaped.traces[recorded]
+            self.of_rank.append(list(buckets_of(layout, ready_bytes(layout, after, recorded), position, self.exchanging[position])))
+            self.copies.append(accumulation(layout, recorded, trace, accelerator, passes=2, after=after))
 
     def exchanged(self, placed: Placed) -> Iterator[Addition]:
         """A piece of added work for every bucket, the last of a pass with what copying its gradients into the buckets and back takes."""

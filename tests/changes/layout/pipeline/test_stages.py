@@ -9,9 +9,7 @@ from tests.graph_contract import check_graph
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.pipeline.multiplied import of_ranks
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
-from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
@@ -37,6 +35,7 @@ def message():
 def test_one_microbatch_goes_through_all_stages_in_turn(tmp_path):
     """The same passes as before, two messages more, and half of the optimizer's work on each stage."""
     answer = step(job_of(tmp_path, EQUAL, EQUAL), "pp=2")
+    check_graph(answer.graph)
     by = 1e9 * (answer.outcome.step_time_s - answer.base.step_time_s)
     assert by == pytest.approx(2 * message() - 0.25 * MS, abs=20_000)
     assert answer.changes == ("pp = 2 (measured: 1)", "schedule = 1f1b")
@@ -75,15 +74,6 @@ def test_the_ends_have_as_many_layers_as_is_said(tmp_path):
     assert 1e3 * answer.outcome.step_time_s == pytest.approx(1 + 8 * 6 + 2 + 0.5 / 3, rel=0.01)
     with pytest.raises(UsageError, match="leave 1 of 3 layers, which the 0 other stages"):
         step(job_of(tmp_path, *[EQUAL] * 3), "pp=2", "first_layers=1", "last_layers=1")
-
-
-def test_every_rank_is_copied_whole(tmp_path):
-    job, graph = job_of(tmp_path, EQUAL, EQUAL)
-    placed = assemble_pieces(of_ranks(measured_layout(segment(graph, job)), [range(1)] * 3))
-    check_graph(placed.graph)
-    assert placed.graph.ranks == (0, 1, 2)
-    assert len(placed.graph) == 3 * len(graph)
-    assert placed.graph.duration.sum() == 3 * graph.duration.sum()
 
 
 def test_fewer_layers_than_stages_are_said(tmp_path):

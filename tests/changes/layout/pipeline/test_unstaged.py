@@ -9,11 +9,7 @@ import numpy as np
 import pytest
 from tests.changes.layout.pipeline.test_recut import GPIPE, INTERLEAVED, ONE_F_ONE_B, pipeline, step, step_ms
 
-from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.pipeline.parts import PassParts
-from lumos.changes.layout.pipeline.recorded import steps_of
 from lumos.graph.table import Kind
-from lumos.segment.segment import segment
 
 
 @pytest.mark.parametrize("orders", [ONE_F_ONE_B, GPIPE])
@@ -63,19 +59,3 @@ def test_one_rank_is_assumed(tmp_path):
     answer = step(pipeline(tmp_path, ONE_F_ONE_B), "pp=1", "microbatches=2")
     assert answer.changes == ("pp = 1 (measured: 2)", "microbatches = 2 (measured: 4)")
     assert "one rank runs their layers one after the other" in next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
-
-
-def test_only_the_first_place_leads_and_only_the_last_one_ends(tmp_path):
-    """A pass of the first stage with what comes before its layers and without; a backward pass runs it last."""
-    job, graph = pipeline(tmp_path, ONE_F_ONE_B)
-    layout = measured_layout(segment(graph, job))
-    step = next(step for step in steps_of(layout, layout.ranks[0]) if step.passes)
-    for backward in (False, True):
-        items = next(one.items for one in step.passes if one.backward == backward)
-        parts = PassParts(layout, items, backward=backward)
-        layers = [item for layer in parts.layers for item in layer]
-        first = [] if backward else parts.start
-        last = parts.end if backward else []
-        assert first + last
-        assert parts.of(range(2), lead=True, tail=False) == [*first, *layers, *last]
-        assert parts.of(range(2), lead=False, tail=False) == layers

@@ -300,8 +300,8 @@ def _assumed(calls: Mapping[int, _Call], ranks: int, ratio: float, rates: Rates,
     """The exchanges and the merging after every copy of a call of attention. calls: by the last task of each. ratio: of a rank's tokens to
     those of the recording."""
     following, rank = next_on_processor(placed), placed.graph.position_of_task
-    for task in np.flatnonzero(np.isin(placed.recorded, np.array(sorted(calls), np.int64))).tolist():
-        call = calls[int(placed.recorded[task])]
+    for task in np.flatnonzero(np.isin(placed.source, np.array(sorted(calls), np.int64))).tolist():
+        call = calls[int(placed.source[task])]
         waiting = (int(following[task]),) if following[task] >= 0 else ()
         keys, outputs = round(call.keys * ratio), call.outputs * ratio
         part = int(placed.graph.duration[task]) // ranks

@@ -329,9 +329,9 @@ def _assumed(
     before = np.full(len(following), -1, np.int64)
     known = np.flatnonzero(following >= 0)
     before[following[known]] = known
-    tasks = np.flatnonzero(np.isin(placed.recorded, np.array(sorted(sites), np.int64)))
+    tasks = np.flatnonzero(np.isin(placed.source, np.array(sorted(sites), np.int64)))
     for task in tasks.tolist():
-        site, rank = sites[int(placed.recorded[task])], int(position[task])
+        site, rank = sites[int(placed.source[task])], int(position[task])
         earlier, later = (int(before[task]), task) if site.before else (task, int(following[task]))
         after, waiting = (tuple(t for t in (each,) if t >= 0) for each in (earlier, later))
         exchange, copied = times[site.nbytes]

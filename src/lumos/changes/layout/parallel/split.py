@@ -289,9 +289,9 @@ def _exchanges(times: Mapping[int, AddedTimes], placed: Placed) -> Iterator[Addi
     """An exchange after every copy of the tasks in `times`."""
     following = next_on_processor(placed)
     rank = placed.graph.position_of_task
-    for task in np.flatnonzero(np.isin(placed.recorded, np.array(sorted(times), np.int64))).tolist():
+    for task in np.flatnonzero(np.isin(placed.source, np.array(sorted(times), np.int64))).tolist():
         waiting = (int(following[task]),) if following[task] >= 0 else ()
-        yield Addition(_NAME, int(rank[task]), _LANE, times[int(placed.recorded[task])], (task,), waiting, int(placed.instance[task]))
+        yield Addition(_NAME, int(rank[task]), _LANE, times[int(placed.source[task])], (task,), waiting, int(placed.instance[task]))
 
 
 def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:

@@ -1,17 +1,19 @@
-"""The passes of a job on the stages and chunks of a pipeline: of one that was recorded, or of a job that has none.
+"""The passes of a job on the stages and chunks of a pipeline: of one that was recorded, or of a job that has none; with one stage, all on
+one rank.
 
-Every new stage is a copy of a recorded one, of which a job without a pipeline has one: the first of the first, the last of the last, since
-these have embedding and head, and those between of those between. It runs the recorded passes in the order of the schedule, each over the
-layers of its chunk where its recorded stage has these, and else over as many of those that it has; more are repeated, as where the model
-has more layers (`change.layers`). A pass over the chunk that has the embedding, or the head, is only taken whole where the new chunk has it
-too. Of the passes of a direction the first and the last that a chunk runs stay, and those between repeat in turn: whichever microbatch is
-first, its gradients are added to none.
+A rank of a new stage is made of the recorded ones that have its layers, and runs the recorded passes in the order of the schedule, each
+over the layers of its chunk. A pass begins with what comes before the layers of the recorded chunk that has its first one, and ends with
+what comes behind those of the one that has its last; embedding and head only where the new chunk has them too. What a rank does before its
+passes and behind them is that of the recorded stage that it stands in place of: the first of the first, the last of the last, and those
+between of those between; beside that every recorded stage updates the weights of its layers. Of the passes of a direction the first and the
+last that a chunk runs stay, and those between repeat in turn: whichever microbatch is first, its gradients are added to none.
 
 The recorded messages go, and others take their place: a pass begins when what it needs has come from the stage that has it, which takes
 what the recorded messages took once both ends were ready, or where none was recorded the time of the model of a transfer over the stated
 or usual link. The 80 % interval of a message reaches from nothing, for one that is hidden, to twice that, for one that holds its sender as
 long as its receiver. An optimizer that updates all weights at once takes the share of its time that the stage has of the recorded stage's
-weights.
+weights. On one stage the division of gradients by the microbatches, which is that of a schedule, is left out, and kept at the high end of
+the interval: without a schedule a script divides the loss.
 """
 
 from __future__ import annotations
@@ -19,21 +21,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
+from itertools import accumulate, groupby
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.changes.layout.change import copied, pipeline_stages, whole_updates
-from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.measured_layout import MadeOf, measured_layout
+from lumos.changes.layout.pipeline.divided import divisions, without_divisions
 from lumos.changes.layout.pipeline.messages import PassRun, messages
-from lumos.changes.layout.pipeline.multiplied import of_ranks
 from lumos.changes.layout.pipeline.parts import PassParts, carried, like, passes_of_step
 from lumos.changes.layout.pipeline.recorded import Pipeline, RecordedStages, recorded_pipeline, steps_of
-from lumos.changes.layout.pipeline.unstaged import on_one_rank
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import AddedTimes, add_work, times_of
-from lumos.changes.layout.prices import exactly
 from lumos.changes.settings import counts
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -42,12 +42,13 @@ from lumos.plan.plan import EVEN, Ends, layers_of_places
 from lumos.plan.schedules import Pass
 from lumos.segment.weights import weights
 from lumos.units import count as counted
-from lumos.vocabulary import CollectiveKind, Schedule
+from lumos.vocabulary import CollectiveKind, Phase, Schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.changes.layout.pipeline.recorded import OnePass, StepOfRank
     from lumos.changes.layout.placed import Placed
     from lumos.cost.cluster import Cluster
     from lumos.segment.segment import Segmentation
@@ -100,10 +101,12 @@ def recut_as(
     Raises LumosError and UsageError as `recut` and `recorded_pipeline` do.
     """
     recorded = recorded_pipeline(layout, job, stages)
-    if counts(settings).get("pp") == 1:
-        return on_one_rank(layout, job, recorded, settings)
     wanted = wanted_of(settings, recorded)
-    return recut(layout, job, recorded, wanted, _recorded_message(layout) if stages > 1 else _modelled_message(job, *link()))
+    if wanted.pipeline.stages == 1:
+        message = _Message(AddedTimes(0, 0, 0), "nothing")
+    else:
+        message = _recorded_message(layout) if stages > 1 else _modelled_message(job, *link())
+    return recut(layout, job, recorded, wanted, message)
 
 
 def as_recorded_cut(segmentation: Segmentation, job: Job, settings: Mapping[str, str]) -> Placed | None:
@@ -124,16 +127,24 @@ def as_recorded_cut(segmentation: Segmentation, job: Job, settings: Mapping[str,
 
 
 def wanted_of(settings: Mapping[str, str], recorded: RecordedStages) -> Wanted:
-    """What the settings make of a recorded pipeline. Chunks stay, unless another order is asked for that has none."""
+    """What the settings make of a recorded pipeline. Chunks stay, unless another order is asked for that has none.
+
+    Raises UsageError where they ask for several chunks or an order of one stage, which has neither."""
     numbers, old = counts(settings), recorded.pipeline
+    several = old.stages > 1  # the microbatches of a job without a pipeline are changed before, with what adds up their gradients
+    microbatches = numbers.get("microbatches", recorded.microbatches) if several else recorded.microbatches
+    if numbers.get("pp") == 1:
+        if numbers.get("vpp", 1) > 1 or {"schedule", "first_layers", "last_layers"} & settings.keys():
+            raise UsageError(
+                "--set pp=1: one stage has no order of passes, no chunks and no ends; leave out schedule, vpp, first_layers and last_layers"
+            )
+        return Wanted(Pipeline(1, 1, Schedule.ONE_F_ONE_B), microbatches)
     order = Schedule(settings["schedule"]) if "schedule" in settings else None
     chunks = numbers.get("vpp", old.chunks if order in (None, Schedule.INTERLEAVED) else 1)
     if order is None:
         kept = old.order if old.order is not Schedule.INTERLEAVED else Schedule.ONE_F_ONE_B
         order = Schedule.INTERLEAVED if chunks > 1 else kept
     pipeline = Pipeline(numbers.get("pp", old.stages), chunks, order, old.forward_first)
-    several = old.stages > 1  # the microbatches of a job without a pipeline are changed before, with what adds up their gradients
-    microbatches = numbers.get("microbatches", recorded.microbatches) if several else recorded.microbatches
     return Wanted(pipeline, microbatches, Ends(numbers.get("first_layers", 0), numbers.get("last_layers", 0)))
 
 
@@ -149,24 +160,32 @@ def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wa
 
     Raises LumosError where a recorded pass shows no layers, and UsageError where there are fewer layers than chunks.
     """
-    cut = _Cut(layout, recorded, wanted)
-    whole = of_ranks(layout, [recorded.ranks[stage] for stage in cut.sources])
+    cut = _Cut(layout, recorded, wanted, job)
+    new, old = wanted.pipeline, recorded.pipeline
+    made: list[MadeOf] = []
     ranks: list[tuple[Instance, ...]] = []
     runs: list[PassRun] = []
-    for position, items in enumerate(whole.ranks):
-        stage, replica = divmod(position, len(recorded.ranks[0]))
-        found = cut.arranged(whole, stage, items)
-        first = sum(map(len, ranks))
-        runs += [run._replace(rank=position, replica=replica, first=run.first + first, last=run.last + first) for run in found.runs]
-        ranks.append(tuple(found.items))
-    new, old = wanted.pipeline, recorded.pipeline
-    out = _shared_updates(replace(whole, ranks=tuple(ranks), dropped=whole.dropped | carried(whole)), job, cut)
+    for stage in range(new.stages):
+        for replica in range(len(recorded.ranks[0])):
+            found = cut.arranged(stage, replica)
+            first = sum(map(len, ranks))
+            runs += [run._replace(rank=len(ranks), first=run.first + first, last=run.last + first) for run in found.runs]
+            ranks.append(tuple(found.items))
+            made.append(MadeOf(tuple(recorded.ranks[each][replica] for each in cut.made_of(stage)), stage))
+    divided = divisions(layout, job) if new.stages == 1 < old.stages else np.empty(0, np.int64)
+    updates = np.concatenate([whole_updates(layout, position) for position in range(len(layout.ranks))])
     return replace(
-        out,
-        assumed=(*out.assumed, partial(messages, tuple(runs), new.places, message.time)),
-        shared=out.shared * new.stages / old.stages,
-        changes=(*out.changes, *_words(recorded, wanted)),
-        diagnostics=(*out.diagnostics, *_said(recorded, wanted, cut, message)),
+        layout,
+        ranks=tuple(ranks),
+        made=tuple(made),
+        prices=without_divisions(layout.prices, divided),
+        updates=frozenset(updates.tolist()),
+        dropped=layout.dropped | carried(layout),
+        open=layout.open | set(divided.tolist()),
+        assumed=(*layout.assumed, partial(messages, tuple(runs), new.places, message.time)),
+        shared=layout.shared * new.stages / old.stages,
+        changes=(*layout.changes, *_words(recorded, wanted)),
+        diagnostics=(*layout.diagnostics, *_said(recorded, wanted, cut, message, divides=len(divided) > 0)),
     )
 
 
@@ -175,27 +194,34 @@ def _words(recorded: RecordedStages, wanted: Wanted) -> Iterable[str]:
     named = (
         ("pp", new.stages, old.stages),
         ("vpp", new.chunks, old.chunks),
-        ("schedule", new.order, old.order if old.stages > 1 else None),
+        ("schedule", new.order if new.stages > 1 else None, old.order if old.stages > 1 else None),
         ("microbatches", wanted.microbatches, recorded.microbatches),
     )
     stated = [f"{key} = {value}" for key, value in zip(("first_layers", "last_layers"), wanted.ends, strict=True) if value]
-    changed = [f"{key} = {value}" + (f" (measured: {before})" if before else "") for key, value, before in named if value != before]
+    changed = [
+        f"{key} = {value}" + (f" (measured: {before})" if before else "") for key, value, before in named if value and value != before
+    ]
     return [*changed, *stated] or [f"pp = {new.stages} (as measured)"]
 
 
-def _said(recorded: RecordedStages, wanted: Wanted, cut: _Cut, message: _Message) -> tuple[Diagnostic, ...]:
-    """What is assumed where layers are on other stages or chunks than those that were recorded."""
+def _said(recorded: RecordedStages, wanted: Wanted, cut: _Cut, message: _Message, *, divides: bool) -> tuple[Diagnostic, ...]:
+    """What is assumed where layers are on other stages or chunks than those that were recorded. divides: whether the recorded schedule
+    divides gradients, of which one stage has no need."""
     new, old = wanted.pipeline, recorded.pipeline
     if (new.stages, new.chunks, cut.layers) == (old.stages, old.chunks, cut.shown):
         return ()
-    layers = ", ".join(map(str, cut.layers))
     shown = f"is of {counted(old.places, 'chunk')} on {old.stages} stages" if old.stages > 1 else "is of no pipeline"
-    alike = ", alike but for the embedding and the head," if old.stages > 1 else ""
-    text = (
-        f"pp = {new.stages}: the recording {shown}; assumed are {layers} layers in {counted(new.places, 'chunk')}{alike} and messages of"
-        f" {message.source}"
-    )
-    return (Diagnostic("stages-assumed", text),)
+    if new.stages == 1:
+        assumed = "that one rank runs their layers one after the other, each microbatch forward and backward before the next"
+        if divides:
+            assumed += (
+                "; the recorded schedule divides the gradients by its microbatches, which a script without a schedule does to the loss:"
+                " this is left out, and kept at the high end of the interval"
+            )
+        return (Diagnostic("stages-assumed", f"pp = 1: the recording {shown}; assumed is {assumed}"),)
+    layers = ", ".join(map(str, cut.layers))
+    text = f"pp = {new.stages}: the recording {shown}; assumed are {layers} layers in {counted(new.places, 'chunk')} and messages of"
+    return (Diagnostic("stages-assumed", f"{text} {message.source}"),)
 
 
 def _recorded_message(layout: MeasuredLayout) -> _Message:
@@ -228,113 +254,156 @@ class _Arranged:
     runs: list[PassRun]
 
 
-class _Cut:
-    """Which recorded chunk every new one is made of, and how many layers it has. sources: for each new stage the recorded one. layers: of
-    every new chunk, in the order of the forward pass. shown: of every recorded one."""
+class _Source(NamedTuple):
+    """Layers of a new chunk that follow one another in a recorded one. place: of that among all. layers: by their numbers in it."""
 
-    def __init__(self, layout: MeasuredLayout, recorded: RecordedStages, wanted: Wanted) -> None:
-        self.recorded, self.wanted = recorded, wanted
+    place: int
+    layers: range
+
+
+class _Cut:
+    """Of which recorded layers every new chunk is made. layers: how many every new chunk has, in the order of the forward pass. shown: how
+    many every recorded one has. sources: for every new chunk where its layers were recorded. stands_for: for each new stage the recorded
+    one in whose place it stands."""
+
+    def __init__(self, layout: MeasuredLayout, recorded: RecordedStages, wanted: Wanted, job: Job) -> None:
+        self.layout, self.recorded, self.wanted, self.job = layout, recorded, wanted, job
         old, new = recorded.pipeline, wanted.pipeline
-        self.sources = _sources(old.stages, new.stages)
-        self.shown = self._shown(layout)
+        self.names = [step.name for step in layout.segmentation.owners.steps]
+        self.steps = [[*steps_of(layout, items)] for items in layout.ranks]
+        self.shown = self._shown()
         total = sum(self.shown)
         if total < new.places:
             raise UsageError(f"--set pp: {counted(total, 'layer')} cannot be spread over {counted(new.places, 'chunk')} of a pipeline")
         same = (old.stages, old.chunks) == (new.stages, new.chunks) and wanted.ends == EVEN
         self.layers = self.shown if same else layers_of_places(total, new.stages, new.chunks, wanted.ends)
+        ends = [*accumulate(self.layers)]
+        self.sources = [self._sources(end - size, end) for end, size in zip(ends, self.layers, strict=True)]
+        self.stands_for = _stands_for(old.stages, new.stages)
 
-    def _shown(self, layout: MeasuredLayout) -> list[int]:
+    def _shown(self) -> list[int]:
         """The layers of every recorded chunk."""
         old = self.recorded.pipeline
         out = [0] * old.places
         for stage in range(old.stages):
-            position = self.recorded.ranks[stage][0]
-            step = next(s for s in steps_of(layout, layout.ranks[position]) if len(s.passes) == self.recorded.passes)
+            step = next(s for s in self.steps[self.recorded.ranks[stage][0]] if len(s.passes) == self.recorded.passes)
             for (_, chunk, backward), one in passes_of_step(self.recorded, stage, step).items():
                 place = chunk * old.stages + stage
-                layers = len(PassParts(layout, one.items, backward=backward).layers)
+                layers = len(PassParts(self.layout, one.items, backward=backward).layers)
                 if not layers or layers != (out[place] or layers):
                     shows = "other layers than another" if layers else "no layers that repeat"
                     raise LumosError(f"--set pp: a pass of stage {stage} shows {shows}, so it cannot be cut anew (lumos inspect --blocks)")
                 out[place] = layers
         return out
 
-    def arranged(self, layout: MeasuredLayout, stage: int, items: Sequence[Instance]) -> _Arranged:
-        """What a rank of a new stage runs."""
+    def _sources(self, begin: int, end: int) -> list[_Source]:
+        """Where the layers `begin` to `end` of the model were recorded."""
+        out, first = [], 0
+        for place, size in enumerate(self.shown):
+            inside = range(max(begin - first, 0), min(end - first, size))
+            out += [_Source(place, inside)] if len(inside) else []
+            first += size
+        return out
+
+    def of_stage(self, stage: int) -> Counter[int]:
+        """How many layers of each recorded stage a new one has."""
+        out: Counter[int] = Counter()
+        for sources in self.sources[stage :: self.wanted.pipeline.stages]:
+            for source in sources:
+                out[source.place % self.recorded.pipeline.stages] += len(source.layers)
+        return out
+
+    def made_of(self, stage: int) -> list[int]:
+        """The recorded stages of which a new one is made; what a rank alone has is that of the one in whose place it stands."""
+        return list(dict.fromkeys([self.stands_for[stage], *sorted(self.of_stage(stage))]))
+
+    def arranged(self, stage: int, replica: int) -> _Arranged:
+        """What a rank of a new stage runs. A step that is not whole on all recorded stages that it is made of stays as it is."""
         out = _Arranged([], [])
-        for number, step in enumerate(steps_of(layout, items)):
-            if len(step.passes) != self.recorded.passes:  # what is outside of steps
-                out.items += [*step.before, *(i for one in step.passes for i in one.items), *step.after]
-                continue
-            passes = passes_of_step(self.recorded, self.sources[stage], step)
-            ran: dict[tuple[int, bool], list[int]] = defaultdict(list)  # the microbatches as they ran, by chunk and direction
-            for known, chunk, backward in passes:
-                ran[chunk, backward].append(known)
-            times: Counter[tuple[int, Pass]] = Counter()
-            actions = self.wanted.pipeline.actions(stage, self.wanted.microbatches)
-            ends = {(a.chunk, a.step): a.microbatch for a in actions}
+        made_of = self.made_of(stage)
+        own, *others = ([*self.steps[self.recorded.ranks[each][replica]]] for each in made_of)
+        by_name = [{self._name(step): step for step in steps} for steps in others]
+        for number, step in enumerate(own):
+            found = [step, *(named.get(self._name(step)) for named in by_name)]
+            steps = {each: one for each, one in zip(made_of, found, strict=True) if one and len(one.passes) == self.recorded.passes}
             out.items += step.before
-            for action in actions:
-                backward = action.step is not Pass.FORWARD
-                place = action.chunk * self.wanted.pipeline.stages + stage
-                source = self._source(place, stage)
-                of_chunk = ran[source // self.recorded.pipeline.stages, backward]
-                number_of_run = times[action.chunk, action.step]
-                microbatch = of_chunk[like(number_of_run, self.wanted.microbatches, self.recorded.microbatches)]
-                times[action.chunk, action.step] += 1
-                one = passes[microbatch, source // self.recorded.pipeline.stages, backward]
-                parts = PassParts(layout, one.items, backward=backward)
-                mine = parts.of(
-                    self._chosen(place, source),
-                    lead=source > 0 or place == 0,
-                    tail=source < self.recorded.pipeline.places - 1 or place == self.wanted.pipeline.places - 1,
-                )
-                repeated = of_chunk[-1] == microbatch
-                if repeated and ends[action.chunk, action.step] != action.microbatch:
-                    mine = [replace(i, inner=True, later=True) for i in mine]
+            if len(steps) < len(made_of):
+                out.items += [*(i for one in step.passes for i in one.items), *step.after]
+                continue
+            passes = {each: passes_of_step(self.recorded, each, one) for each, one in steps.items()}
+            for run, items in self._passes(stage, passes):
                 first = len(out.items)
-                out.items += mine
-                out.runs.append(PassRun(0, 0, number, backward, action.microbatch, place, first, first + len(mine) - 1))
-            out.items += self._after(layout, stage, step.after)
+                out.items += items
+                out.runs.append(run._replace(replica=replica, step=number, first=first, last=len(out.items) - 1))
+            for each, one in steps.items():
+                out.items += self._after(stage, each, self.recorded.ranks[each][replica], one.after)
         return out
 
-    def _chosen(self, place: int, source: int) -> Sequence[int]:
-        """Which layers of a recorded chunk a new one has: its own where these are among them, else as many."""
-        begin, recorded = sum(self.layers[:place]), sum(self.shown[:source])
-        if recorded <= begin and begin + self.layers[place] <= recorded + self.shown[source]:
-            return range(begin - recorded, begin - recorded + self.layers[place])
-        return copied(self.shown[source], self.layers[place])
+    def _name(self, step: StepOfRank) -> str:
+        """The name of a step of a rank; "" outside of all steps."""
+        item = next(iter([*step.before, *(i for one in step.passes for i in one.items), *step.after]))
+        number = self.layout.pieces[item.piece].step
+        return self.names[number] if number >= 0 else ""
 
-    def _source(self, place: int, stage: int) -> int:
-        """The recorded chunk of which a new one is made: one of the recorded stage, with embedding or head only where it has to be."""
-        old, new = self.recorded.pipeline, self.wanted.pipeline
-        own = [chunk * old.stages + self.sources[stage] for chunk in range(old.chunks)]
-        if place in (0, new.places - 1):
-            return own[0] if place == 0 else own[-1]
-        plain = [p for p in own if 0 < p < old.places - 1] or own
-        return plain[place // new.stages % len(plain)]
+    def _passes(
+        self, stage: int, passes: Mapping[int, Mapping[tuple[int, int, bool], OnePass]]
+    ) -> Iterator[tuple[PassRun, list[Instance]]]:
+        """The passes of a step of a new stage, in their order. passes: the recorded ones, by recorded stage."""
+        wanted, old = self.wanted, self.recorded
+        ran: dict[tuple[int, bool], list[int]] = defaultdict(list)  # the microbatches as they ran, by recorded chunk and direction
+        for each, of_stage in passes.items():
+            for microbatch, chunk, backward in of_stage:
+                ran[chunk * old.pipeline.stages + each, backward].append(microbatch)
+        actions = wanted.pipeline.actions(stage, wanted.microbatches)
+        final = {(a.chunk, a.step): a.microbatch for a in actions}
+        times: Counter[tuple[int, Pass]] = Counter()
+        last = old.pipeline.places - 1
+        for action in actions:
+            backward = action.step is not Pass.FORWARD
+            nth = like(times[action.chunk, action.step], wanted.microbatches, old.microbatches)
+            times[action.chunk, action.step] += 1
+            place = action.chunk * wanted.pipeline.stages + stage
+            repeated = nth == old.microbatches - 1 and final[action.chunk, action.step] != action.microbatch
+            items: list[Instance] = []
+            for source in reversed(self.sources[place]) if backward else self.sources[place]:
+                chunk, each = divmod(source.place, old.pipeline.stages)
+                one = passes[each][ran[source.place, backward][nth], chunk, backward]
+                lead = source is self.sources[place][0] and (source.place > 0 or place == 0)
+                tail = source is self.sources[place][-1] and (source.place < last or place == wanted.pipeline.places - 1)
+                items += PassParts(self.layout, one.items, backward=backward).of(source.layers, lead=lead, tail=tail)
+            if repeated:
+                items = [replace(i, inner=True, later=True) for i in items]
+            yield PassRun(0, 0, 0, backward, action.microbatch, place, 0, 0), items
 
-    def _after(self, layout: MeasuredLayout, stage: int, items: Sequence[Instance]) -> list[Instance]:
-        """What follows the passes, where it repeats by layers for as many as the stage has."""
-        out: list[Instance] = []
-        for by_layer, group in groupby(items, key=lambda i: layout.pieces[i.piece].label.layer >= 0):
-            part = list(group)
-            if by_layer:
-                layers = [list(g) for _, g in groupby(part, key=lambda i: layout.pieces[i.piece].label.layer)]
-                old = self.of_stage(self.shown, self.sources[stage], self.recorded.pipeline)
-                wanted = round(len(layers) * self.of_stage(self.layers, stage, self.wanted.pipeline) / old)
-                part = [i for nth in copied(len(layers), max(wanted, 1)) for i in layers[nth]]
-            out += part
-        return out
+    def _after(self, stage: int, recorded: int, position: int, items: Sequence[Instance]) -> Iterator[Instance]:
+        """What follows the passes of a new stage of what a recorded one, at a position, does there: updates of the layers that it has of
+        it, and all else only of the stage in whose place it stands."""
+        has = self.of_stage(stage)[recorded] / sum(self.shown[recorded :: self.recorded.pipeline.stages])
+        share, standing = self._share(stage, recorded, position, has), recorded == self.stands_for[stage]
+        label = [self.layout.pieces[item.piece].label for item in items]
+        for in_layer, group in groupby(range(len(items)), key=lambda i: label[i].layer >= 0):
+            part = [i for i in group if standing or label[i].phase == Phase.OPTIMIZER]
+            if in_layer and part:
+                layers = [list(g) for _, g in groupby(part, key=lambda i: label[i].layer)]
+                count = max(round(len(layers) * has), 1) if has else 0
+                part = [i for nth in copied(len(layers), count) for i in layers[nth]] if count else []
+            yield from (replace(items[i], share=share) for i in part)
 
-    @staticmethod
-    def of_stage(layers: Sequence[int], stage: int, pipeline: Pipeline) -> int:
-        """The layers of all chunks of a stage."""
-        return sum(layers[stage :: pipeline.stages])
+    def _share(self, stage: int, recorded: int, position: int, has: float) -> float:
+        """The share of the weights of a recorded stage that a new one has. has: that of its layers. Embedding and head are taken for as
+        large as each other."""
+        by_layer = weights(self.layout.segmentation, position, self.job.traces[position])
+        inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
+        if not inner:
+            return 1.0
+        ends = [(recorded == 0, stage == 0), (recorded == self.recorded.pipeline.stages - 1, stage == self.wanted.pipeline.stages - 1)]
+        shown = sum(there for there, _ in ends)
+        kept = sum(there and here for there, here in ends) / shown if shown else 1.0
+        return (inner * has + outer * kept) / (inner + outer)
 
 
-def _sources(old: int, new: int) -> list[int]:
-    """For each of `new` stages the one of `old` of which it is a copy."""
+def _stands_for(old: int, new: int) -> list[int]:
+    """For each of `new` stages the one of `old` in whose place it stands."""
     if old == new:
         return list(range(new))
     middle = (
@@ -342,22 +411,4 @@ def _sources(old: int, new: int) -> list[int]:
         if old > 2
         else [(old - 1) * int(2 * i >= new) for i in range(1, new - 1)]
     )
-    return [0, *middle, old - 1]
-
-
-def _shared_updates(layout: MeasuredLayout, job: Job, cut: _Cut) -> MeasuredLayout:
-    """The layout in which every stage updates its own weights. Embedding and head are taken for as large as each other."""
-    prices = layout.prices.copy()
-    old, new = cut.recorded.pipeline, cut.wanted.pipeline
-    for position, recorded in enumerate(layout.recorded):
-        stage, trace = position // len(cut.recorded.ranks[0]), job.traces[recorded]
-        source = cut.sources[stage]
-        by_layer = weights(layout.segmentation, position, trace)
-        inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
-        if not inner:
-            continue
-        own = cut.of_stage(cut.layers, stage, new) / cut.of_stage(cut.shown, source, old)
-        ends, shown = (stage == 0) + (stage == new.stages - 1), (source == 0) + (source == old.stages - 1)
-        share = ends / shown if shown else 1.0
-        prices.multiply(whole_updates(layout, position), exactly((inner * own + outer * share) / (inner + outer)))
-    return replace(layout, prices=prices)
+    return [0, *middle, old - 1][:new]

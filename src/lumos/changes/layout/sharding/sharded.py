@@ -179,12 +179,12 @@ def _added_up(totals: Sequence[dict[int, AddedTimes]], updates: Sequence[Int64],
     recorded task that scatters them, by position of the rank."""
     step = placed.owners.step
     for rank, (times, of_rank) in enumerate(zip(totals, updates, strict=True)):
-        scatters = np.flatnonzero(np.isin(placed.recorded, list(times)))
-        updating = np.flatnonzero(np.isin(placed.recorded, of_rank))
+        scatters = np.flatnonzero(np.isin(placed.source, list(times)))
+        updating = np.flatnonzero(np.isin(placed.source, of_rank))
         for task, following in zip(scatters.tolist(), [*scatters[1:].tolist(), -1], strict=True):
             ends = following < 0 or step[following] != step[task]
             waiting = tuple(updating[step[updating] == step[task]][:1].tolist()) if ends else ()
-            time = times[int(placed.recorded[task])]
+            time = times[int(placed.source[task])]
             yield sharing.add_total(rank, time, task, waiting, int(placed.instance[task]))
 
 

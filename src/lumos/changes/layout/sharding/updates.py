@@ -67,7 +67,7 @@ def sent(updates: Sequence[Int64], times: Sequence[AddedTimes], placed: Placed) 
 
 def _ends(placed: Placed, updates: Int64) -> list[tuple[int, tuple[int, ...]]]:
     """The last update of every step on the stream that has most of them, and the task behind it there, if there is one."""
-    tasks = np.flatnonzero(np.isin(placed.recorded, updates))
+    tasks = np.flatnonzero(np.isin(placed.source, updates))
     if not len(tasks):
         return []
     stream = int(np.bincount(placed.graph.processor[tasks]).argmax())
