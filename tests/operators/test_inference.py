@@ -294,3 +294,30 @@ def test_what_a_backward_pass_runs_again_is_no_gradient():
     script.parents.pop()
     found = infer(script.calls)
     assert not found.symbols.same(found.of[again, 0][0][0], found.of[product, 2][0][1])
+
+
+def test_what_a_backward_pass_runs_again_takes_what_the_forward_pass_took():
+    """The last layer, run again, adds its attention to the stream that the layer before made, and not to what attention gave, which is as
+    wide."""
+    calls, layers = language_model(EQUAL)
+    script, second = Script([*calls], sequence=max(call.sequence for call in calls)), layers[-1]
+    script.parents.append(script.call(f"{BACKWARD_NODE}: AddBackward0", forward=False, sequence=calls[second["down"]].sequence))
+    again = script.layer(EQUAL)
+    script.parents.pop()
+    found = infer(script.calls)
+    for name in again:
+        axes = [[found.symbols.key(axis) for axis in found.of[numbers[name], 1][0]] for numbers in (second, again)]
+        assert axes[0] == axes[1]
+    attended, stream = found.of[again["out"], 1][0][1], found.of[again["added"], 0][0][2]
+    assert not found.symbols.same(attended, stream)
+
+
+def test_what_hooks_detach_of_an_input_is_no_result():
+    """A product that was kept when its layer runs again: inside it only its input is detached, which is as wide as the result."""
+    script = Script()
+    script.parents.append(script.call("aten::mm", (8, 6), (6, 6), node=True))
+    script.call("aten::detach", (8, 6))
+    product = script.parents.pop()
+    passed = script.call("aten::gelu", (8, 6))
+    found = infer(script.calls)
+    assert not found.symbols.same(found.of[passed, 0][0][1], found.of[product, 0][0][1])

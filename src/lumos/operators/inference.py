@@ -22,7 +22,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
-from lumos.operators.order import first_uses, nodes_of, same_places, whole_of_parts
+from lumos.operators.order import first_uses, nodes_of, repeated_calls, same_places, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import axis_rule, elementwise_names, forced, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
@@ -155,6 +155,9 @@ class _Inference:
         self._first_use = first_uses(calls, self._of_weights, self._node_of)
         self._weight_at: dict[int, _Tensor] = {}
         self._alike = same_places(calls)
+        self._repeats = repeated_calls(calls)
+        self._taken: dict[int, dict[int, _Tensor]] = {number: {} for number in self._repeats.values()}
+        self._made_again: dict[int, _Tensor] = {}
         self._whole = whole_of_parts(calls)
 
     # ------------------------------------------------------------ the program
@@ -292,18 +295,21 @@ class _Inference:
         self._use_up(number)
 
     def _run_inside(self, number: int, used: list[_Tensor], results: list[_Tensor] | None) -> list[_Tensor] | None:
-        """Run the calls inside an operator. What they make is its result; the table's says what the axes must be."""
+        """Run the calls inside an operator. What they make is its result, and the table's says what the axes must be; what they only detach
+        is its result if it has these axes, as that of an operation element by element does, and else an input that is kept."""
         self._scopes.append(_Scope(list(used), {id(t) for t in used}))
-        made: list[_Tensor] = []
+        made, detached, elementwise = list[_Tensor](), False, own_name(self.calls[number].name) in elementwise_names()
         for inner in self._inside[number]:
             self.visit(inner)
             made = self._results.get(inner) or made
+            detached = own_name(self.calls[inner].name) == "detach" and not elementwise
         self._scopes.pop()
         if results is None:
             return made
         out: list[_Tensor] = []
         for result in results:
-            same = next((t for t in made if t.shape == result.shape and t not in out), None)
+            alike = (t for t in made if t.shape == result.shape and t not in out)
+            same = next((t for t in alike if not detached or all(map(self.symbols.same, t.axes, result.axes))), None)
             if same is not None:
                 for a, b in zip(result.axes, same.axes, strict=True):
                     self.symbols.unify(a, b)
@@ -313,6 +319,8 @@ class _Inference:
 
     def _keep(self, number: int, used: list[_Tensor], results: list[_Tensor]) -> None:
         self._used[number], self._results[number] = used, results
+        if number in self._repeats:
+            self._made_again.update(zip(map(id, self._results.get(self._repeats[number], ())), results, strict=False))
         self.makers[number] = tuple(t.maker for t in used)
         for tensor in results:
             tensor.maker = number if tensor.maker < 0 else tensor.maker
@@ -363,7 +371,7 @@ class _Inference:
             for place, shape in shapes.items()
             if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
         }
-        out = self._chosen(number, found, pairs)
+        out = self._taken_again(number) or self._chosen(number, found, pairs)
         for place in shapes:
             if place not in out:
                 out[place] = self._new(number, place, place in weights or (place in tied and place not in found))
@@ -376,7 +384,14 @@ class _Inference:
             self.symbols.unify(out[i].axes[a], out[j].axes[b])
         if self._scopes:
             self._scopes[-1].passed -= {id(t) for t in out.values()}
+        if number in self._taken:
+            self._taken[number] = out
         return out
+
+    def _taken_again(self, number: int) -> dict[int, _Tensor]:
+        """What a call takes that is run again: what the call that it repeats took or, of that, what was made again; {} for any other."""
+        took = self._taken.get(self._repeats.get(number, -1), {})
+        return {place: self._made_again.get(id(t), t) for place, t in took.items()}
 
     def _wholes(self, number: int) -> dict[int, Shape]:
         """By argument of a call on this rank's parts of tensors, the shape of the tensor that it is a part of."""

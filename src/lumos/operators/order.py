@@ -3,7 +3,9 @@ repeated stretches, use the same weight, or work on tensors that ranks share."""
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import defaultdict
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
@@ -92,6 +94,50 @@ def same_places(calls: Sequence[OperatorCall]) -> list[list[int]]:
                     found.append(first)
         out.append(found)
     return out
+
+
+def repeated_calls(calls: Sequence[OperatorCall]) -> dict[int, int]:
+    """By call that a node of the backward pass runs again of the forward pass the call that it repeats: what a node runs again are the same
+    calls as a stretch of the forward pass, from one of its first on. Of several such stretches it is the longest, and of these the last
+    that no node before has repeated. Hooks that detach what is kept are no part of either."""
+    node, undoing = nodes_around(calls), _undoing(calls)
+    inside: dict[int, list[int]] = defaultdict(list)
+    regions: dict[int, list[int]] = defaultdict(list)
+    forward: list[int] = []
+    for number, call in enumerate(calls):
+        if own_name(call.name) != "detach":
+            inside[call.parent].append(number)
+            if node[number] >= 0 and undoing[call.parent] and not undoing[number]:
+                regions[node[number]].append(number)
+            elif node[number] < 0 and call.sequence >= 0 and (call.parent < 0 or calls[call.parent].sequence < 0):
+                forward.append(number)
+    starts: dict[object, list[int]] = defaultdict(list)
+    for place, number in enumerate(forward if regions else ()):
+        starts[_kind(calls[number])].append(place)
+    taken: set[int] = set()
+    out: dict[int, int] = {}
+    for region in regions.values():
+        pairs: list[tuple[int, int]] = []
+        for skipped, first in enumerate(region[:EDGE]):
+            for place in sorted(starts[_kind(calls[first])], key=lambda place: (place not in taken, place), reverse=True):
+                found = _alike(calls, region[skipped:], forward[place:])
+                pairs = max(pairs, found, key=len)
+            if len(pairs) >= len(region) - skipped:
+                break
+        taken.update(bisect_left(forward, original) for _, original in pairs)
+        while pairs:
+            out.update(pairs)
+            pairs = [pair for again, original in pairs for pair in _alike(calls, inside[again], inside[original])]
+    return out
+
+
+def _kind(call: OperatorCall) -> object:
+    return call.name, call.inputs
+
+
+def _alike(calls: Sequence[OperatorCall], ones: Sequence[int], others: Sequence[int]) -> list[tuple[int, int]]:
+    """The first calls of both that are alike, until one is not."""
+    return list(takewhile(lambda pair: _kind(calls[pair[0]]) == _kind(calls[pair[1]]), zip(ones, others, strict=False)))
 
 
 def _undoing(calls: Sequence[OperatorCall]) -> list[bool]:

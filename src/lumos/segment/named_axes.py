@@ -78,7 +78,8 @@ class _Names:
         for name, letter in (("micro_batch", "b"), ("seq", "q"), ("heads", "h"), ("kv_heads", "g"), ("head_dim", "d")):
             found = self._most(attention[letter])
             if found is not None:
-                out[name] = (found,)
+                alike = (axis for axis in attention[letter] if letter in "hgd" and self.symbols.size(axis) == self.symbols.size(found))
+                out[name] = tuple({self.key(axis): axis for axis in (found, *alike)}.values())
         if len(self.positions) == 1 and "seq" in out:
             (out["seq"],) = self.positions
         self.of_heads = {self.symbols.folded(axis).symbols for letter in "hgd" for axis in attention[letter]}

@@ -121,6 +121,15 @@ def test_every_layer_sums_the_stream_after_attention_and_feed_forward_in_both_pa
     assert not placed.graph.on_device[before != after].any()
 
 
+def test_the_heads_of_every_layer_are_shared(tmp_path):
+    """Nothing joins the heads of one layer to those of another."""
+    job, graph = recorded(tmp_path)
+    layout = changed_layout(measured_layout(segment(graph, job)), job, Changes(parse_settings(["tp=2"])))
+    attends = [i for i, name in enumerate(graph.name.tolist()) if graph.names[name].startswith("kernel of aten::_scaled_dot")]
+    assert len(attends) == 2 * LAYERS
+    assert (layout.prices.best[attends] < 1).all()
+
+
 def test_work_that_is_added_later_has_streams_of_its_own(tmp_path):
     """Else what was added first would be on one stream with it, and in order, in files of the job."""
     job, graph = recorded(tmp_path)
