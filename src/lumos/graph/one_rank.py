@@ -16,14 +16,13 @@ from lumos.graph.calls import Call, classify
 from lumos.graph.constants import rank_constants
 from lumos.graph.dispatch import dispatches
 from lumos.graph.edges import Edges
-from lumos.graph.evidence import row_evidence
+from lumos.graph.evidence import inferred_waits, row_evidence
 from lumos.graph.hand_offs.slices import host_slices
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs, joins
 from lumos.graph.hand_offs.timers import timers
 from lumos.graph.hand_offs.unclaimed_waits import unclaimed_waits
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
 from lumos.graph.implausible import plausible
-from lumos.graph.inferred import inferred_waits
 from lumos.graph.joined.collectives import collectives
 from lumos.graph.launches import DeviceWork, device_work
 from lumos.graph.loaders import loader_waits
