@@ -52,7 +52,6 @@ def waits(graph):
 
 
 def waited(graph):
-    """The collectives."""
     return np.flatnonzero(graph.kind == Kind.COLLECTIVE).tolist()
 
 

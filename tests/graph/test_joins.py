@@ -39,5 +39,4 @@ def test_a_thread_that_once_works_on_is_not_awaited(draw, trace):
     graph = rank_graph(trace(forked(draw, 400, 400, 600, 400)))
     assert last_step(graph, "right", 1) == 4000
     assert last_step(graph, "left", 2) >= 4000 + 3 * 500
-    kept = [graph.pred_offset[i + 1] - graph.pred_offset[i] for i in range(len(graph))]
-    assert max(kept) == 1
+    assert max(graph.pred_offset[i + 1] - graph.pred_offset[i] for i in range(len(graph))) == 1

@@ -256,3 +256,10 @@ def test_names_of_calls(draw, trace):
     for i, name in enumerate(wanted):
         drawing.call(name, 10 * i, 5)
     assert classify(trace(drawing)).tolist() == list(wanted.values())
+
+
+def test_a_call_that_synchronises_an_unused_device_waits_for_nothing(draw, trace):
+    drawing = draw().call("cudaStreamSynchronize", 10, 5).call("cudaEventSynchronize", 20, 5).call("cudaDeviceSynchronize", 30, 5)
+    drawing.call("cudaStreamWaitEvent", 40, 5, correlation=91)
+    drawing.row("cuda_sync", "Stream Wait Event", 40, 5, 9, 0, stream=9, device=0, correlation=91, wait_on_stream=8)
+    assert not (rank_graph(trace(drawing)).pred_kind == Dependency.SYNC).any()

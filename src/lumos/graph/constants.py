@@ -24,7 +24,7 @@ import numpy as np
 
 from lumos.graph.launches import of_graph_launches
 from lumos.graph.table import Dependency
-from lumos.graph.waits.syncs import WAKE_UP, BlockingCopies, Synchronisations
+from lumos.graph.waits.solve import WAKE_UP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from lumos.graph.dispatch import Dispatches
     from lumos.graph.launches import DeviceWork
     from lumos.graph.waits.streams import StreamWaits
+    from lumos.graph.waits.syncs import BlockingCopies, Synchronisations
     from lumos.trace.table import Int64, Trace
 
 #: Work launched at least this long before the previous work ended waited for that work, not for its launch (ns).

@@ -17,7 +17,7 @@ import numpy as np
 
 from lumos.analyze.loop.bounds import TOLERANCE, later_cycles
 from lumos.graph.table import Evidence, Kind
-from lumos.graph.waits.syncs import LONG_CALL
+from lumos.graph.waits.solve import LONG_CALL
 from lumos.intervals import either, union, within
 from lumos.units import duration
 from lumos.vocabulary import Grade

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, HandOffs
-from lumos.graph.waits.syncs import WAKE_UP
+from lumos.graph.waits.solve import WAKE_UP
 from lumos.intervals import Union, union, within
 
 if TYPE_CHECKING:

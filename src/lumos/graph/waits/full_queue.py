@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.graph.waits.syncs import LONG_CALL, WAKE_UP
+from lumos.graph.waits.solve import LONG_CALL, WAKE_UP
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.graph.launches import DeviceWork
-    from lumos.trace.table import Int64, Trace
+    from lumos.trace.table import Int32, Int64, Trace
 
 #: So many launches must begin at the largest count of outstanding launches before that count is taken for the queue's depth;
 #: by chance there would be fewer.
@@ -71,40 +71,27 @@ def full_queue(trace: Trace, work: DeviceWork, held_up: Int64) -> FullQueue:
     """How many launches may be outstanding, and which launches waited for a place. held_up: the first work of streams that work from before
     the recording kept busy (`held_up_at_begin`)."""
     launched, ahead, next_end = outstanding(work)
-    at_begin = _at_begin(trace, work, launched, held_up)
-    most = int(ahead.max(initial=0))
+    call, most = work.call[launched], int(ahead.max(initial=0))
+    took = trace.duration[call]
+    after = trace.start[call] + took - work.end[next_end]
     near = ahead >= (1 - LOST_PLACES) * most
     if len(held_up):  # of work that was not recorded no end can be seen
         near[:most] = False
-    waited = near & _returned_at(trace, work, launched, next_end)
+    waited = near & (after >= 0) & (after <= WAKE_UP)
+    stalled = near & (took >= LONG_STALL)
     often = (ahead >= most - 1).sum() >= FULL_QUEUE_SIGHTINGS
-    if most >= SHALLOWEST_QUEUE and (often or _stalls(trace.duration[work.call[launched[near]]], waited[near])):
-        return FullQueue(most, launched[waited], next_end[waited], at_begin)
-    return FullQueue(0, launched[:0], launched[:0], at_begin)
+    if most < SHALLOWEST_QUEUE or not (often or (stalled & waited).sum() >= max(FEWEST_FULL, (stalled & ~waited).sum())):
+        most, waited = 0, np.zeros_like(waited)
+    return FullQueue(most, launched[waited], next_end[waited], launched[_at_begin(trace, work, call, held_up)])
 
 
-def _at_begin(trace: Trace, work: DeviceWork, launched: Int64, held_up: Int64) -> Int64:
-    """The work whose launch took longer than is usual of such a call before the device, busy with work from before the recording, began
-    with any."""
-    if not len(held_up):
-        return launched[:0]
-    call = work.call[launched]
-    took, name, waited = trace.duration[call], trace.name[call], trace.start[call] < work.start[held_up].min()
+def _at_begin(trace: Trace, work: DeviceWork, call: Int32, held_up: Int64) -> NDArray[np.bool_]:
+    """Which launches took longer than is usual of such a call before the device, busy with work from before the recording, began with
+    any."""
+    took, name, waited = trace.duration[call], trace.name[call], np.zeros(len(call), bool)
+    if len(held_up):
+        waited = trace.start[call] < work.start[held_up].min()
     for each in np.unique(name[waited]).tolist():
         same = name == each
         waited[same] &= took[same] >= np.quantile(took[same], QUICK) + LONG_CALL
-    out: Int64 = launched[waited]
-    return out
-
-
-def _returned_at(trace: Trace, work: DeviceWork, launched: Int64, next_end: Int64) -> NDArray[np.bool_]:
-    """Whether each launch returned when the next work had ended."""
-    call = work.call[launched]
-    after = trace.start[call] + trace.duration[call] - work.end[next_end]
-    return (after >= 0) & (after <= WAKE_UP)
-
-
-def _stalls(took: Int64, waited: NDArray[np.bool_]) -> bool:
-    """Whether the launches that took long, enough of them, did so because they waited."""
-    long = took >= LONG_STALL
-    return bool((long & waited).sum() >= max(FEWEST_FULL, (long & ~waited).sum()))
+    return waited

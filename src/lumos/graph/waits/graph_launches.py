@@ -12,47 +12,41 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.launches import of_graph_launches
+from lumos.graph.places import Ranges
 from lumos.graph.waits.issued import Issued
 from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from lumos.graph.launches import DeviceWork
-    from lumos.trace.table import Int64, Trace
+    from lumos.trace.table import Int32, Int64, Trace
 
 
 def graph_order(trace: Trace, work: DeviceWork) -> tuple[Int64, Int64]:
     """Pairs of device work, one of each pair part of a graph: the second follows the first. int64[k] indices into `work`."""
     in_graph = of_graph_launches(trace, work)
-    pairs: set[tuple[int, int]] = set()
-    if in_graph.any():
-        issued = Issued(work)
-        plain = np.flatnonzero((work.call >= 0) & ~in_graph)
-        plain = plain[np.argsort(trace.start[work.call[plain]], kind="stable")]
-        for call in np.unique(work.call[in_graph]).tolist():
-            stream = _current_stream(trace, work, plain, call)
-            if stream != ABSENT:
-                pairs |= _around(trace, issued, call, stream)
-    found = np.array(sorted(pairs), np.int64).reshape(-1, 2)
-    return found[:, 0], found[:, 1]
+    if not in_graph.any():
+        return np.empty(0, np.int64), np.empty(0, np.int64)
+    graphs, issued = np.unique(work.call[in_graph]), Issued(work)
+    stream = _current_streams(trace, work, np.flatnonzero((work.call >= 0) & ~in_graph), graphs)
+    before, after = issued.last_before(stream, trace.start[graphs]), issued.next_after(stream, trace.start[graphs] + 1)
+    members = np.flatnonzero(in_graph)
+    graph = np.searchsorted(graphs, work.call[members])
+    elsewhere = work.stream[members] != stream[graph]
+    members, graph = members[elsewhere], graph[elsewhere]
+    branch = graph * len(work.streams) + work.stream[members]
+    first = np.unique(branch, return_index=True)[1]
+    last = len(branch) - 1 - np.unique(branch[::-1], return_index=True)[1]
+    earlier, later = np.append(before[graph[first]], members[last]), np.append(members[first], after[graph[last]])
+    pairs = np.unique(np.stack((earlier, later))[:, (earlier != ABSENT) & (later != ABSENT)], axis=1)
+    return pairs[0], pairs[1]
 
 
-def _current_stream(trace: Trace, work: DeviceWork, plain: Int64, call: int) -> int:
-    """The stream that the thread of a graph launch last launched to before it, or first after it; ABSENT where it never does."""
-    mine = plain[trace.lane[work.call[plain]] == trace.lane[call]]
-    if not len(mine):
-        return ABSENT
-    before = int(np.searchsorted(trace.start[work.call[mine]], trace.start[call], "left"))
-    return int(work.stream[mine[max(before - 1, 0)]])
-
-
-def _around(trace: Trace, issued: Issued, call: int, stream: int) -> set[tuple[int, int]]:
-    """The pairs of one graph launch: its work on other streams between the work on `stream` before and after it."""
-    work, time = issued.work, trace.start[call]
-    before, after = int(issued.last_before(stream, time)), int(issued.next_after(stream, time + 1))
-    members = np.flatnonzero(work.call == call)
-    pairs = set()
-    for other in np.unique(work.stream[members]).tolist():
-        if other != stream:
-            mine = members[work.stream[members] == other]
-            pairs |= {(before, int(mine[0])), (int(mine[-1]), after)}
-    return {pair for pair in pairs if ABSENT not in pair}
+def _current_streams(trace: Trace, work: DeviceWork, plain: Int64, graphs: Int32) -> Int64:
+    """The streams that the threads of graph launches launched `plain` work to, last before them or else first after them; ABSENT without
+    any."""
+    launches, stream = Ranges(trace, work.call[plain]), np.full(len(trace) + 1, ABSENT, np.int64)
+    stream[work.call[plain]] = work.stream[plain]
+    last = launches.last(trace.lane[graphs], trace.start[graphs])
+    first = np.append(launches.rows, ABSENT)[np.searchsorted(launches.lane, trace.lane[graphs])]
+    own = (first != ABSENT) & (trace.lane[first] == trace.lane[graphs])
+    return stream[np.where(last != ABSENT, last, np.where(own, first, ABSENT))]

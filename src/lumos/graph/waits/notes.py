@@ -18,8 +18,9 @@ BEFORE = np.iinfo(np.int64).min + 1
 
 
 class Notes(NamedTuple):
-    """What is noted of each call, int64[k]; ABSENT where nothing is. stream: the stream that waits, or is waited for, and source: that of
-    an event, as indices, UNUSED where the trace has no work on it. recorded: when the event was recorded, ns; BEFORE the recording."""
+    """What is noted of each call, int64[k]. stream: the stream that waits, or is waited for, and source: that of an event, as indices,
+    UNUSED where the trace has no work on it, ABSENT where nothing is noted. recorded: when what it waits for was, ns: with the event, which
+    may be BEFORE the recording, or when the call began."""
 
     stream: Int64
     source: Int64
@@ -35,7 +36,10 @@ def noted(trace: Trace, work: DeviceWork, calls: Int32) -> Notes:
     known = (row != ABSENT) & (trace.correlation[row] == trace.correlation[calls])
     keys = ("device", "stream", "wait_on_stream", "wait_on_cuda_event_record_corr_id")
     device, stream, source, record = (np.where(known, trace.dense(key)[row], ABSENT) for key in keys)
-    return Notes(_streams(work, device, stream), _streams(work, device, source), _call_times(trace, record))
+    recorded = _call_times(trace, record)
+    return Notes(
+        _streams(work, device, stream), _streams(work, device, source), np.where(recorded == ABSENT, trace.start[calls], recorded)
+    )
 
 
 def _streams(work: DeviceWork, device: Int64, stream: Int64) -> Int64:

@@ -1,11 +1,9 @@
 """Streams that wait for each other, by cudaStreamWaitEvent on an event of cudaEventRecord.
 
 The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits for which other one, as of
-which record call). Elsewhere they are inferred from the order of calls, for all repetitions of a wait in the code together
-(`graph.waits.issued`). The waiting stream is the one that the next launch after the wait goes to, the work held back the next that is
-launched to it. The awaited work is the latest on another stream that an event can stand for (`graph.waits.issued`) and that no repetition
-refutes by having started before it had ended; of several waits before one launch, each has awaited work of its own. Without such work the
-wait is unresolved: it holds nothing back, and it is counted.
+which record call). Elsewhere they are inferred from the order of calls (`graph.waits.solve`). The waiting stream is the one that the next
+launch after the wait goes to, the work held back the next that is launched to it, and the awaited work the latest on another stream that an
+event can stand for. A wait without any holds nothing back, and is counted.
 
 A communication library also lets its own streams wait for each other. Such a wait is called inside the library's call, behind its
 launch; nothing in the trace waits for it.
@@ -15,19 +13,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.graph.calls import Call
 from lumos.graph.places import Ranges
-from lumos.graph.waits.issued import REFUTED, Issued, awaitable_from, issued_together, recurrences
+from lumos.graph.waits.issued import Issued, issued_together, recorded_events
 from lumos.graph.waits.notes import Notes, noted
+from lumos.graph.waits.solve import Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Sequence
-
     from numpy.typing import NDArray
 
     from lumos.graph.launches import DeviceWork
@@ -52,90 +49,55 @@ class StreamWaits:
     unresolved: int
 
 
-class _Found(NamedTuple):
-    """For each repetition of a wait: the work that is held back and the work that it waits for, ABSENT without; int64[k]."""
-
-    held: Int64
-    source: Int64
-
-
 def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     """The waits between the streams of one rank."""
     rows = np.flatnonzero(calls == Call.STREAM_WAIT).astype(np.int32)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    issued, notes = Issued(work), noted(trace, work, rows)
-    exact = bool((notes.source != ABSENT).any())
-    if not exact:
+    notes = noted(trace, work, rows)
+    known, unresolved = int((notes.source != ABSENT).sum()), 0
+    if not known:
         inside = _inside_the_library(trace, work, rows)
         rows, notes = rows[~inside], Notes(*(column[~inside] for column in notes))
-    awaitable = awaitable_from(trace, calls, issued)
-    last = awaitable is None  # an event that was not recorded may stand for whatever was issued before the wait
-    awaitable = issued_together(trace, work) if awaitable is None else awaitable
-    ahead = _launches_ahead(work, trace.start[rows])
-    pairs: dict[tuple[int, int], int] = {}
-    unresolved = 0
-    for place, same in enumerate(recurrences(trace, work, trace.lane[rows], trace.start[rows])):
-        time, named = trace.start[rows[same]], Notes(*(column[same] for column in notes))
-        if exact:
-            found: _Found | None = _named(issued, named, time)
-        else:
-            waiting = [int(named.stream[0])] if named.stream[0] >= 0 else list(dict.fromkeys(ahead[same[0]].tolist()))
-            found = _source(issued, waiting, time, awaitable, pairs, last=last)
-        if found is None:
-            unresolved += len(same)
-            continue
-        for held, source in zip(found.held.tolist(), found.source.tolist(), strict=True):
-            if held != ABSENT and source != ABSENT:
-                pairs.setdefault((held, source), place)
-    table = np.array(sorted((*pair, place) for pair, place in pairs.items()), np.int64).reshape(-1, 3)
-    known = int((notes.source != ABSENT).sum())
-    return StreamWaits(table[:, 0], table[:, 1], table[:, 2], known, 0 if exact else len(rows) - unresolved, unresolved)
+    issued, place = Issued(work), repetitions(trace, work, rows).place
+    if known:
+        held = issued.next_after(notes.stream, trace.start[rows])
+        source = issued.marked(notes.source, notes.recorded, np.append(work.start, 0)[held])
+    else:
+        waits = _may_hold(trace, issued, rows, place, notes.stream)
+        row, source = solve(issued, waits, _awaitable(trace, calls, issued), by_return=False)
+        unresolved = int(np.isin(place, np.setdiff1d(waits.place, waits.place[row])).sum())
+        held, place = waits.held[row], waits.place[row]
+    real = (held != ABSENT) & (source != ABSENT)
+    _, first = np.unique(held[real] * len(work) + source[real], return_index=True)
+    held, source, place = (column[real][first] for column in (held, source, place))
+    return StreamWaits(held, source, place, known, 0 if known else len(rows) - unresolved, unresolved)
 
 
-def _launches_ahead(work: DeviceWork, time: Int64) -> Int64:
-    """The streams of the next LAUNCHES_AHEAD launches after each time, int64[k, launches]; of fewer where the recording ends."""
-    launched = np.flatnonzero(work.call >= 0)
-    launched = launched[np.argsort(work.issued[launched], kind="stable")]
-    next_to = np.searchsorted(work.issued[launched], time, "left")[:, None] + np.arange(LAUNCHES_AHEAD)
-    return work.stream[launched][np.minimum(next_to, len(launched) - 1)] if len(launched) else np.empty((len(time), 0), np.int64)
+def _awaitable(trace: Trace, calls: Int8, issued: Issued) -> list[Awaitable]:
+    """What waits between streams may be for. An event that was not recorded may stand for whatever was issued before the wait."""
+    events = recorded_events(trace, calls, issued)
+    if events is not None:
+        return [Awaitable(events)]
+    return [Awaitable(issued.work.issued, furthest=0), Awaitable(issued_together(trace, issued.work))]
 
 
-def _named(issued: Issued, notes: Notes, time: Int64) -> _Found:
-    """What the profiler's own rows name. It writes none where the awaited stream has no work, and nothing waits where nothing had been
-    issued to the awaited stream, or nothing is issued to the waiting one any more."""
-    held, source = np.full(len(time), ABSENT, np.int64), np.full(len(time), ABSENT, np.int64)
-    for waiting, awaited in {*zip(notes.stream.tolist(), notes.source.tolist(), strict=True)}:
-        if waiting >= 0 and awaited >= 0:
-            here = np.flatnonzero((notes.stream == waiting) & (notes.source == awaited))
-            held[here] = issued.next_after(waiting, time[here])
-            here = here[held[here] != ABSENT]
-            source[here] = issued.marked(awaited, notes.recorded[here], time[here], issued.work.start[held[here]])
-    return _Found(held, source)
-
-
-def _source(
-    issued: Issued, waiting: Sequence[int], time: Int64, awaitable: Int64, known: Container[tuple[int, int]], *, last: bool
-) -> _Found | None:
-    """What a wait in the code, called at `time`, holds back, and for what; None where its repetitions refute every candidate. Nothing is
-    held back where nothing is launched any more. waiting: the streams that may be the waiting one, the likeliest first. known: what other
-    waits hold back and for what. Nobody lets the same work wait for the same work twice, so of several candidates those come first that no
-    other wait has."""
-    nothing, repeated = True, None
-    for stream in waiting:
-        held = issued.next_after(stream, time)
-        real = held != ABSENT
-        if not real.any():
-            continue
-        nothing = False
-        others = (other for other in range(len(issued.work.streams)) if other != stream)
-        candidates = [issued.sources(other, time[real], issued.work.start[held[real]], awaitable, last=last) for other in others]
-        candidates = [source for source in candidates if (source != REFUTED).all()]
-        for source in sorted(candidates, key=lambda source: -int(issued.work.issued[source.max()])):
-            found = _Found(held[real], source)
-            if not all(pair in known for pair in zip(found.held.tolist(), source.tolist(), strict=True)):
-                return found
-            repeated = repeated or found
-    return repeated or (_Found(time[:0], time[:0]) if nothing else None)
+def _may_hold(trace: Trace, issued: Issued, rows: Int32, place: Int64, named: Int64) -> OpenWaits:
+    """The waits in `rows`, with the next work of the streams that may be the waiting one: of the `named` one, where it is noted, else of
+    those to which is launched next after the first call of their place."""
+    launches = np.flatnonzero(issued.work.call >= 0)
+    launches = launches[np.argsort(issued.work.issued[launches], kind="stable")]
+    _, first = np.unique(place, return_index=True)
+    at = np.searchsorted(issued.work.issued[launches], trace.start[rows[first]], "left")[:, None] + np.arange(LAUNCHES_AHEAD)
+    ahead = np.append(issued.work.stream[launches], ABSENT)[np.minimum(at, max(len(launches) - 1, 0))]
+    ahead = np.where(named[first, None] >= 0, named[first, None], ahead)
+    for later in range(1, LAUNCHES_AHEAD):
+        ahead[(ahead[:, :later] == ahead[:, later, None]).any(axis=1), later] = ABSENT
+    wait, nth = np.nonzero(ahead[place] != ABSENT)
+    stream, called = ahead[place[wait], nth], trace.start[rows[wait]]
+    held = issued.next_after(stream, called)
+    option = place[wait] * LAUNCHES_AHEAD + nth
+    waits = OpenWaits(place[wait], option, option, held, stream, called, np.append(issued.work.start, 0)[held])
+    return OpenWaits(*(column[held != ABSENT] for column in waits))  # nothing is held back where nothing is launched any more
 
 
 #: The ranges in which communication libraries are called.

@@ -18,9 +18,9 @@ import numpy as np
 
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
-from lumos.graph.waits.issued import Issued, recurrences
-from lumos.graph.waits.syncs import LONG_CALL, WAKE_UP
-from lumos.trace.table import Category, Int64, Trace
+from lumos.graph.waits.issued import Issued
+from lumos.graph.waits.solve import LONG_CALL, WAKE_UP, repetitions
+from lumos.trace.table import ABSENT, Category, Int64, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -68,8 +68,8 @@ def polls(trace: Trace) -> Polls:
         return none
     category, duration = trace.category.copy(), trace.duration.copy()
     order = np.argsort(trace.start[first], kind="stable")
-    places = recurrences(trace, device_work(trace), trace.lane[first[order]], trace.start[first[order]])
-    runs = np.concatenate([order[place] for place in places if even[order[place]].any()])
+    place = repetitions(trace, device_work(trace), first[order]).place
+    runs = order[np.isin(place, place[even[order]])]
     for run in runs.tolist():
         category[queries[bounds[run] + 1 : bounds[run] + size[run]]] = Category.ANNOTATION
     duration[first[runs]] = end[last[runs]] - trace.start[first[runs]]
@@ -92,31 +92,22 @@ def with_unsaid_waits(trace: Trace, calls: Int8, work: DeviceWork) -> Int8:
     may = np.flatnonzero(calls == Call.MAY_WAIT).astype(np.int32)
     out, issued = calls.copy(), Issued(work)
     for name in trace.names_of(may):
-        for rows in _waiting(trace, issued, may[trace.name[may] == name]):
-            out[rows] = Call.DEVICE_SYNC
+        out[_waiting(trace, issued, may[trace.name[may] == name])] = Call.DEVICE_SYNC
     return out
 
 
-def _waiting(trace: Trace, issued: Issued, rows: Int32) -> list[Int32]:
+def _waiting(trace: Trace, issued: Issued, rows: Int32) -> Int32:
     """Of the calls of one name, those at the places where it waits."""
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     begin, took = trace.start[rows], trace.duration[rows]
-    last = _last_ends(issued, begin)
+    last = np.append(issued.work.end, ABSENT)[issued.last_of_all_before(begin)]  # when all work that was issued before had ended
     busy = last > begin
     usual = int(np.median(took[~busy])) if not busy.all() else 0
     after = begin + took - last
     long = busy & (took >= usual + LONG_CALL)
     waited = long & (after >= -issued.rounding) & (after <= usual + WAKE_UP) & (last - begin >= took // 2)
     refuted = busy & (after < -issued.rounding) | long & ~waited
-    places = [
-        calls for calls in recurrences(trace, issued.work, trace.lane[rows], begin) if waited[calls].any() and not refuted[calls].any()
-    ]
-    waits = sum(int(waited[calls].sum()) for calls in places)
-    enough = waits >= FEWEST_WAITS or any(took[calls].max() >= LONG_WAIT for calls in places)
-    return [rows[calls] for calls in places] if enough else []
-
-
-def _last_ends(issued: Issued, begin: Int64) -> Int64:
-    """When all work that was issued before each of these times had ended, ns; the times themselves where there was none."""
-    last = issued.last_of_all_before(begin)
-    return np.where(last < 0, begin, np.append(issued.work.end, 0)[last])
+    place = repetitions(trace, issued.work, rows).place
+    waits = np.isin(place, place[waited]) & ~np.isin(place, place[refuted])
+    enough = (waits & waited).sum() >= FEWEST_WAITS or took[waits].max(initial=0) >= LONG_WAIT
+    return rows[waits] if enough else rows[:0]
