@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
-from lumos.graph.places import Places, places_in_code, step_at
+from lumos.graph.lists import ordinals
+from lumos.graph.places import places_in_code, step_at
 from lumos.trace.table import ABSENT, Category
 
 if TYPE_CHECKING:
@@ -40,15 +41,19 @@ USUAL_SHARE_LEFT = 0.1
 _WAITS = re.compile(r"_?c10d_functional::wait_tensor$")
 
 
-class _Collective(NamedTuple):
-    """One collective on a CPU thread. slice: the last slice of its row. number: how many the thread issued in the step before it."""
+class _Collectives(NamedTuple):
+    """The collectives of one issuing thread in the order in which it issued them, int64[k].
 
-    slice: int
-    issued: int
-    start: int
-    end: int
-    step: int
-    number: int
+    slice: the last slice of each row. issued: when it had been, and start, end: of its row, ns. step, number: it was the so-many-th to be
+    issued in this step.
+    """
+
+    slice: Int64
+    issued: Int64
+    start: Int64
+    end: Int64
+    step: Int64
+    number: Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,77 +106,65 @@ def shortened(slices: HostSlices, source: Int64) -> HostSlices:
     return replace(slices, start=start, end=end)
 
 
-def _in_order(trace: Trace, rows: Int32, last: Int64, by: Int32) -> list[_Collective]:
-    """The collectives of one issuing thread in the order in which it issued them."""
+def _in_order(trace: Trace, rows: Int32, last: Int64, by: Int32) -> _Collectives:
+    """The collectives in `rows`, issued `by` rows of one thread."""
     order = np.argsort(trace.start[by], kind="stable")
-    out: list[_Collective] = []
-    steps = step_at(trace, trace.start[by])
-    for i in order.tolist():
-        begin, step = int(trace.start[rows[i]]), int(steps[i])
-        number = out[-1].number + 1 if out and out[-1].step == step else 0
-        issued = int(trace.start[by[i]] + trace.duration[by[i]])
-        out.append(_Collective(int(last[i]), issued, begin, begin + int(trace.duration[rows[i]]), step, number))
-    return out
+    rows, by = rows[order], by[order]
+    step = step_at(trace, trace.start[by])
+    ends = trace.start[rows] + trace.duration[rows]
+    return _Collectives(last[order], trace.start[by] + trace.duration[by], trace.start[rows], ends, step, ordinals(step))
 
 
-def _of_thread(trace: Trace, slices: HostSlices, pauses: Int64, waits: NDArray[np.bool_], found: list[_Collective], source: Int64) -> None:
+def _of_thread(trace: Trace, slices: HostSlices, pauses: Int64, waits: NDArray[np.bool_], found: _Collectives, source: Int64) -> None:
     """Set the sources of the pauses of one thread, which issued the collectives `found`. waits: bool[rows], operators that only wait."""
-    last = np.maximum.accumulate(np.array([c.end for c in found]))
-    issued = np.array([c.issued for c in found])
     begin, end = slices.start[pauses], slices.end[pauses]
-    oldest, newest = np.searchsorted(last, begin, "right"), np.searchsorted(issued, begin, "right")
-    under_way = oldest < newest
-    if not under_way.any():
+    oldest, newest = np.searchsorted(np.maximum.accumulate(found.end), begin, "right"), np.searchsorted(found.issued, begin, "right")
+    if not (oldest < newest).any():
         return
-    lane = slices.lane[pauses[0]]
-    at = places_in_code(trace, np.flatnonzero((trace.lane == lane) & (trace.category == Category.OPERATOR)))
+    at = places_in_code(trace, np.flatnonzero((trace.lane == slices.lane[pauses[0]]) & (trace.category == Category.OPERATOR)))
     left = np.where(waits[at.row], at.start + trace.duration[at.row], at.start)  # when the thread leaves a wait at this place
-    refuted = _Refuted(at, left, found)
+    repeated = at.repetitions()
     # The place of a pause is the operator that waits, or else the next one.
     own = slices.row[pauses]
     place = np.where(own >= 0, at.begun_before(trace.start[own]), at.begun_before(end))
-    for i in np.flatnonzero(under_way & (place >= 0)).tolist():
-        here, step = int(at.place[place[i]]), int(at.step[place[i]])
-        outstanding = [c for c in found[oldest[i] : newest[i]] if c.end > begin[i] and not refuted(here, step - c.step, c.number)]
-        source[pauses[i]] = _last_awaited(outstanding, int(begin[i]), int(end[i]))
+    for i in np.flatnonzero((oldest < newest) & (place >= 0)).tolist():
+        outstanding = oldest[i] + np.flatnonzero(found.end[oldest[i] : newest[i]] > begin[i])
+        low, high = repeated.offset[at.place[place[i]] :][:2]
+        again = repeated.flat[low:high]
+        later = at.step[again] - at.step[place[i]]
+        outstanding = outstanding[~_refuted(found, outstanding, later, left[again])]
+        source[pauses[i]] = _last_awaited(found, outstanding, int(begin[i]), int(end[i]))
 
 
-class _Refuted:
-    """Whether some repetition of a place shows that the thread does not wait there for a collective: for that which was the
-    `number`-th to be issued in a step, when the thread comes to the place `later` steps after it."""
-
-    def __init__(self, places: Places, left: Int64, found: list[_Collective]) -> None:
-        self._places, self._left, self._rows = places, left, places.repetitions()
-        self._found: dict[int, dict[int, _Collective]] = {}
-        self._known: dict[tuple[int, int, int], bool] = {}
-        for c in found:
-            self._found.setdefault(c.number, {})[c.step] = c
-
-    def __call__(self, place: int, later: int, number: int) -> bool:
-        if (place, later, number) not in self._known:
-            of_step = self._found[number]
-            rows = self._rows.flat[self._rows.offset[place] : self._rows.offset[place + 1]]
-            times = zip(self._places.step[rows].tolist(), self._left[rows].tolist(), strict=True)
-            pairs = [(of_step[step - later], time) for step, time in times if step - later in of_step]
-            running = [c.end - time > max(USUALLY_LEFT, USUAL_SHARE_LEFT * (c.end - c.start)) for c, time in pairs]
-            usually = len(pairs) > 1 and 2 * sum(running) > len(pairs)
-            self._known[place, later, number] = usually or any(c.start >= time for c, time in pairs)
-        return self._known[place, later, number]
+def _refuted(found: _Collectives, some: Int64, later: Int64, left: Int64) -> NDArray[np.bool_]:
+    """Whether the repetitions of a place show that the thread waits there for none like `some` collectives: so many steps `later`, it has
+    `left` the place before the same one of that step had begun, or usually while that went on."""
+    size = int(found.number.max()) + 1
+    key = found.step * size + found.number
+    wanted = (found.step[some] + later[:, None]) * size + found.number[some]
+    like = np.minimum(np.searchsorted(key, wanted), len(key) - 1)
+    known = key[like] == wanted
+    lasts = (found.end - found.start)[like]
+    goes_on = known & (found.end[like] - left[:, None] > np.maximum(USUALLY_LEFT, USUAL_SHARE_LEFT * lasts))
+    times, early = known.sum(axis=0), known & (found.start[like] >= left[:, None])
+    refuted: NDArray[np.bool_] = early.any(axis=0) | ((times > 1) & (2 * goes_on.sum(axis=0) > times))
+    return refuted
 
 
-def _last_awaited(outstanding: list[_Collective], begin: int, end: int) -> int:
-    """The slice of the last collective that the pause [begin, end) waited for, -1 without one.
+def _last_awaited(found: _Collectives, outstanding: Int64, begin: int, end: int) -> int:
+    """The slice of the last of the outstanding collectives that the pause [begin, end) waited for, ABSENT without one.
 
     Collectives are awaited in order. One whose row ends after the pause counts where the row goes on for less time than the thread
     had waited for it alone.
     """
-    waited, out = begin, ABSENT
-    for c in outstanding:
-        if c.end <= end:
-            if c.end > waited:
-                waited, out = c.end, c.slice
-        elif c.start < end and c.end - end < min(end - max(waited, c.start), LATEST_END):
-            return c.slice
-        else:
-            break
-    return out
+    over = np.append(found.end[outstanding] > end, True).argmax()
+    waited, last = begin, ABSENT
+    if over:
+        last = outstanding[found.end[outstanding[:over]].argmax()]
+        waited = found.end[last]
+    if over < len(outstanding):
+        next_one = outstanding[over]
+        alone = end - max(waited, found.start[next_one])
+        if found.start[next_one] < end and found.end[next_one] - end < min(alone, LATEST_END):
+            last = next_one
+    return int(found.slice[last]) if last != ABSENT else ABSENT
