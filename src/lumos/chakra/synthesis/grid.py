@@ -8,14 +8,16 @@ Ranks at the same place modulo the old size run the same program.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import permutations, product
+from itertools import pairwise, permutations, product
 from math import prod
 from typing import TYPE_CHECKING
 
 import msgspec
+import numpy as np
 
 from lumos.chakra.synthesis.model import SetProgram, SetStructure
 from lumos.errors import UsageError
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -34,18 +36,11 @@ class Grid:
 
     def place(self, rank: int) -> tuple[int, ...]:
         """Where a rank lies on each axis."""
-        out = []
-        for size in self.size:
-            rank, at = divmod(rank, size)
-            out.append(at)
-        return tuple(out)
+        return tuple(int(at) for at in np.unravel_index(rank, self.size, "F"))
 
     def rank(self, place: Sequence[int]) -> int:
         """The rank that lies there."""
-        out = 0
-        for size, at in zip(reversed(self.size), reversed(place), strict=True):
-            out = out * size + at
-        return out
+        return int(np.ravel_multi_index(tuple(place), self.size, order="F"))
 
 
 def grid_of(structure: SetStructure, size: Mapping[str, int]) -> Grid:
@@ -82,33 +77,46 @@ def _spans(grid: Grid, ranks: Sequence[int]) -> list[tuple[int, ...]]:
 
 def with_axes(structure: SetStructure, grid: Grid, size: Mapping[str, int]) -> SetStructure:
     """The structure with other sizes of the axes but the pipeline's, whose stages differ in what they run."""
+    whole = {group: [len(span) == old > 1 for span, old in zip(_spans(grid, group), grid.size, strict=True)] for group in structure.groups}
     new = Grid(grid.axes, tuple(size.get(axis, 1) for axis in grid.axes))
+    return placed_anew(structure, grid, new, grid.axes.index(PIPELINE), whole)
+
+
+def with_copies(structure: SetStructure, times: int) -> SetStructure:
+    """The structure of a job with so many times the ranks. A communicator that covers all ranks, counting the distance between its members,
+    spans all copies, as data parallelism does; each other one is repeated."""
+    world = len(structure.of_rank)
+    whole = {
+        group: (False, group[-1] + min((b - a for a, b in pairwise(group)), default=world) - group[0] >= world)
+        for group in structure.groups
+    }
+    one, all_ = (Grid(("rank", "copy"), (world, n)) for n in (1, times))
+    return placed_anew(structure, one, all_, 0, whole)
+
+
+def placed_anew(
+    structure: SetStructure, grid: Grid, new: Grid, kept: int, whole: Mapping[tuple[int, ...], Sequence[bool]]
+) -> SetStructure:
+    """The structure on another grid, whose axis number `kept`, along which messages go, is as it was. whole: for each communicator, which
+    of the other axes it spans."""
     if new == grid:
         return structure
-    stage = grid.axes.index(PIPELINE)
-    groups: dict[tuple[int, ...], int] = {}
+    groups: dict[tuple[int, tuple[int, ...]], int] = {}  # communicators of the same ranks stay apart
     programs: dict[SetProgram, int] = {}
     of_rank = []
     for rank in range(prod(new.size)):
         place = new.place(rank)
         source = grid.rank([at % old for at, old in zip(place, grid.size, strict=True)])
         program = structure.programs[structure.of_rank[source]]
+        number = {ABSENT: ABSENT}
+        for group in {row[3] for row in program.comm} - {ABSENT}:
+            old = structure.groups[group]
+            ranges = [range(size) if spanned else (at,) for size, spanned, at in zip(new.size, whole[old], place, strict=True)]
+            spans = [*ranges[:kept], _spans(grid, old)[kept], *ranges[kept + 1 :]]
+            number[group] = groups.setdefault((group, tuple(sorted(map(new.rank, product(*spans))))), len(groups))
         comm = []
-        for node, type_, nbytes, group, distance, tag, kind in program.comm:
-            if group >= 0:
-                members = _members(structure.groups[group], grid, new, place)
-                comm.append((node, type_, nbytes, groups.setdefault(members, len(groups)), distance, tag, kind))
-            else:
-                there = (*place[:stage], grid.place(source + distance)[stage], *place[stage + 1 :])
-                comm.append((node, type_, nbytes, group, new.rank(there) - rank, tag, kind))
+        for *facts, group, distance, tag, kind in program.comm:
+            there = (*place[:kept], grid.place(source + distance)[kept], *place[kept + 1 :]) if group == ABSENT else place
+            comm.append((*facts, number[group], new.rank(there) - rank, tag, kind))
         of_rank.append(programs.setdefault(msgspec.structs.replace(program, comm=tuple(comm)), len(programs)))
-    return SetStructure(tuple(programs), tuple(of_rank), tuple(groups))
-
-
-def _members(group: Sequence[int], grid: Grid, new: Grid, place: Sequence[int]) -> tuple[int, ...]:
-    """The members of a communicator on the new grid, for the rank at `place`."""
-    spans = [
-        span if axis == PIPELINE else range(size) if len(span) == old > 1 else (at,)
-        for axis, span, old, size, at in zip(grid.axes, _spans(grid, group), grid.size, new.size, place, strict=True)
-    ]
-    return tuple(sorted(new.rank(found) for found in product(*spans)))
+    return SetStructure(tuple(programs), tuple(of_rank), tuple(members for _, members in groups))

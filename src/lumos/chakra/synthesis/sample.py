@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import msgspec
 import numpy as np
 
 from lumos.chakra.build import graph_of
 from lumos.chakra.synthesis.every_rank import MOST_NODES
-from lumos.chakra.synthesis.model import SetModel, SetStructure
+from lumos.chakra.synthesis.grid import with_copies
 from lumos.chakra.synthesis.trends import REFERENCE, ranks_of, transfer_times
 from lumos.chakra.work.amounts import Amounts, unknown
 from lumos.chakra.workload import Communication, Workload
@@ -29,7 +27,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.chakra.synthesis.model import SetProgram
+    from lumos.chakra.synthesis.model import SetModel, SetProgram, SetStructure
 
 #: Each size changes by a random share of up to this much.
 SIZE_SHIFT = 0.03
@@ -70,8 +68,8 @@ def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Drawn
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
     times = (ranks or world) // world
     _require_few_nodes(structure, times)
-    structure, grown = _copied(structure, times)
-    none = np.ones(len(model.symbols))
+    structure, none = with_copies(structure, times), np.ones(len(model.symbols))
+    grown = {i: len(group) // times for i, group in enumerate(structure.groups) if group[-1] // world > group[0] // world}
     return graph_of_structure(model, structure, rng, Growth(none, none, grown))
 
 
@@ -89,33 +87,6 @@ def _require_few_nodes(structure: SetStructure, times: int = 1) -> None:
         raise UsageError(
             f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks, or other facts"
         )
-
-
-def _copied(structure: SetStructure, times: int) -> tuple[SetStructure, dict[int, int]]:
-    """The structure of a job with so many times the ranks, and the `Growth.grown` of its groups.
-
-    A group that covers all ranks of the source, counting the distance between its members, grows to span all copies, as data parallelism
-    does; each other group is repeated.
-    """
-    world = len(structure.of_rank)
-    groups: list[tuple[int, ...]] = []
-    number: list[Sequence[int]] = []  # of each of the source's groups, in every copy
-    grown = {}
-    for group in structure.groups:
-        apart = min((b - a for a, b in pairwise(group)), default=world)
-        copies = [tuple(rank + world * copy for rank in group) for copy in range(times)]
-        if times > 1 and group[-1] + apart - group[0] >= world:
-            grown[len(groups)] = len(group)
-            copies = [tuple(rank for each in copies for rank in each)]
-        number.append([len(groups) + copy % len(copies) for copy in range(times)])
-        groups += copies
-    programs = tuple(
-        msgspec.structs.replace(p, comm=tuple((*row[:3], number[row[3]][copy] if row[3] >= 0 else ABSENT, *row[4:]) for row in p.comm))
-        for copy in range(times)
-        for p in structure.programs
-    )
-    of_rank = tuple(own + copy * len(structure.programs) for copy in range(times) for own in structure.of_rank)
-    return SetStructure(programs, of_rank, tuple(groups)), grown
 
 
 def graph_of_structure(model: SetModel, structure: SetStructure, rng: np.random.Generator, growth: Growth) -> Drawn:
