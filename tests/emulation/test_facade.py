@@ -58,7 +58,7 @@ def test_every_kernel_of_a_trace_is_linked_by_id_with_the_execution_trace_beside
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     emulate([sys.executable, str(script)], tmp_path / "out", "h100")
-    (linked,) = (rank.found for rank in lumos.chakra.link(tmp_path / "out" / "rank0.et.json.gz", tmp_path / "out" / "rank0.json.gz").ranks)
+    (linked,) = lumos.chakra.link(tmp_path / "out" / "rank0.et.json.gz", tmp_path / "out" / "rank0.json.gz").ranks
     assert linked.by_method == {"id": linked.kernels, "alignment": 0, "enclosing": 0, "none": 0}
     assert linked.refuted == () and linked.kernels > 5
 

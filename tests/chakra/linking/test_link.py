@@ -268,7 +268,7 @@ def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: 
     with pytest.raises(LumosError, match="differ by 40: another window of the process, or another run; --other-window links"):
         lumos.chakra.link(folder, folder)
     found = lumos.chakra.link(folder, folder, output=tmp_path / "set", other_window=True)
-    assert [r.observed.path.endswith(f"et-rank{r.rank}.json.gz") for r in found.ranks] == [True] * 8
+    assert [r.observed.path.endswith(f"et-rank{r.trace.rank}.json.gz") for r in found.ranks] == [True] * 8
     assert found.to_dict()["link_rate"] == 1.0 and len(found.to_dict()["ranks"]) == 8
     assert lumos.chakra.check(tmp_path / "set").ok
     job = graph(tmp_path / "set")

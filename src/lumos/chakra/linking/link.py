@@ -10,12 +10,13 @@ times, min(1, e / k) of its kernels count. Files that are not of one rank and ru
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lumos.chakra.linking.votes import Vote, confidence, votes
+from lumos.cost.operators import launched_by
 from lumos.diagnostics import Diagnostic
 from lumos.graph.launches import device_work
 from lumos.operators.sequences import align_names
@@ -24,7 +25,7 @@ from lumos.trace.nesting import callers
 from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -40,7 +41,7 @@ _IDS = (("Record function id", 0), ("External id", 0), ("Ev Idx", 1), ("Ev Idx",
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Linked(Shown):
-    """Which nodes of an execution trace the rows of a Trace are.
+    """Which nodes of the execution trace `observed` the rows of `trace` are.
 
     node: int32 per row of the Trace, its node in the execution trace, ABSENT where there is none. kernel: the row of each
     kernel. kernel_node: per kernel the node of the operator that launched it. method: per kernel how that was found: "id",
@@ -50,6 +51,8 @@ class Linked(Shown):
     it, nothing is linked.
     """
 
+    observed: ExecutionTrace
+    trace: Trace
     node: Int32
     kernel: Int32
     kernel_node: Int32
@@ -57,7 +60,11 @@ class Linked(Shown):
     shared: int
     operators: int
     votes: tuple[Vote, ...]
-    diagnostics: tuple[Diagnostic, ...]
+
+    @property
+    def diagnostics(self) -> tuple[Diagnostic, ...]:
+        """Those of the execution trace, and why the pair is refuted or how much is not linked."""
+        return (*self.observed.diagnostics, *_findings(self))
 
     @property
     def confidence(self) -> float | None:
@@ -70,9 +77,10 @@ class Linked(Shown):
         return tuple(vote.reason for vote in self.votes if vote.confirms is False)
 
     def to_dict(self) -> dict[str, Any]:
-        """How much was linked, and how; the keys of `lumos chakra link --json`."""
+        """How much was linked, and how; the keys of each rank of `lumos chakra link --json`."""
         figures = ("kernels", "shared", "linked", "link_rate", "by_method", "operators", "confidence", "votes", "diagnostics")
-        return {name: plain(getattr(self, name)) for name in figures}
+        files = {"rank": self.trace.rank, "execution_trace": self.observed.path, "profiler_file": self.trace.path}
+        return files | {name: plain(getattr(self, name)) for name in figures}
 
     @property
     def kernels(self) -> int:
@@ -108,10 +116,12 @@ def link_traces(observed: ExecutionTrace, trace: Trace, *, other_window: bool = 
     cast = votes(observed, trace, node, other_window=other_window)
     if confidence(cast) == 0:
         node[:] = ABSENT
-    kernel, operator = _operators(trace, rows, caller)
+    kernel = device_work(trace).row
+    place = np.full(len(trace) + 1, ABSENT, np.int64)  # in `rows`; the last is that of ABSENT
+    place[rows] = np.arange(len(rows))
+    operator = place[launched_by(trace, kernel.astype(np.int64), rows[trace.category[rows] == Category.OPERATOR].astype(np.int64))]
     method, kernel_node = _methods(node, operator, how, caller, rows)
-    out = Linked(node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), cast, ())
-    return replace(out, diagnostics=tuple(_findings(observed, trace, out)))
+    return Linked(observed, trace, node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), cast)
 
 
 def _join_ids(observed: ExecutionTrace, trace: Trace, rows: Int32) -> Int32 | None:
@@ -249,25 +259,6 @@ def _threads(observed: ExecutionTrace, trace: Trace, rows: Int32, nodes: Int64, 
     return out
 
 
-def _operators(trace: Trace, rows: Int32, caller: Int64) -> tuple[Int32, Int64]:
-    """The kernels' rows, and for each the position in `rows` of the operator that launched it, ABSENT where there is none."""
-    work = device_work(trace)
-    out = np.full(len(work), ABSENT, np.int64)
-    start, lane = trace.start[rows], trace.lane[rows]
-    end = start + trace.duration[rows]
-    bounds = {int(i): (int(np.searchsorted(lane, i)), int(np.searchsorted(lane, i, "right"))) for i in np.unique(lane)}
-    for i, call in enumerate(work.call.tolist()):
-        if call < 0 or int(trace.lane[call]) not in bounds:
-            continue
-        low, high = bounds[int(trace.lane[call])]
-        time = trace.start[call]
-        at = low + int(np.searchsorted(start[low:high], time, "right")) - 1
-        while at >= low and (end[at] < time or trace.category[rows[at]] != Category.OPERATOR):
-            at = int(caller[at])
-        out[i] = at if at >= low else ABSENT
-    return work.row, out
-
-
 def _methods(node: Int32, operator: Int64, how: str, caller: Int64, rows: Int32) -> tuple[tuple[str, ...], Int32]:
     """How each kernel was linked, and to which node."""
     method, kernel_node = [], []
@@ -288,22 +279,19 @@ def _shared(calls: _Calls, operator: Int64) -> int:
     return round(sum(count * min(1.0, observed[call] / profiled[call]) for call, count in kernels.items() if call != ABSENT))
 
 
-def _findings(observed: ExecutionTrace, trace: Trace, out: Linked) -> list[Diagnostic]:
-    if out.refuted:
-        refuting = (Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in out.votes if vote.confirms is False)
-        return [*observed.diagnostics, *refuting]
-    found = []
-    if out.confidence is None:
-        reasons = "; ".join(vote.reason for vote in out.votes)
-        found.append(("pair-unconfirmed", f"nothing but the order of calls says that both files are of one rank and run: {reasons}"))
-    rate = out.link_rate
+def _findings(linked: Linked) -> Iterator[Diagnostic]:
+    if linked.refuted:
+        yield from (Diagnostic(f"{vote.fact}-differ", vote.reason) for vote in linked.votes if vote.confirms is False)
+        return
+    observed, trace, rate = linked.observed.path, linked.trace.path, linked.link_rate
+    if linked.confidence is None:
+        reasons = "; ".join(vote.reason for vote in linked.votes)
+        yield Diagnostic("pair-unconfirmed", f"nothing but the order of calls says that both files are of one rank and run: {reasons}")
     if rate is None:
-        found.append(("nothing-to-link", f"no kernel of {trace.path} comes from an operator that {observed.path} has"))
+        yield Diagnostic("nothing-to-link", f"no kernel of {trace} comes from an operator that {observed} has")
     elif rate < LOW:
-        few = f"only {rate:.0%} of the {out.shared} kernels whose operator is in both files are linked"
-        why = f"{observed.path} and {trace.path} are of different runs, ranks or windows, or rows are missing"
-        found.append(("link-rate-low", f"{few}: {why}"))
-    if out.shared < LOW * out.kernels:
-        less = f"{out.kernels - out.shared} of {out.kernels} kernels come from operators that {observed.path} does not have (so often)"
-        found.append(("operators-differ", less))
-    return [*observed.diagnostics, *(Diagnostic(code, text) for code, text in found)]
+        few = f"only {rate:.0%} of the {linked.shared} kernels whose operator is in both files are linked"
+        yield Diagnostic("link-rate-low", f"{few}: {observed} and {trace} are of different runs, ranks or windows, or rows are missing")
+    if linked.shared < LOW * linked.kernels:
+        less = f"{linked.kernels - linked.shared} of {linked.kernels} kernels come from operators that {observed} does not have (so often)"
+        yield Diagnostic("operators-differ", less)

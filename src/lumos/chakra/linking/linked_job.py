@@ -42,46 +42,32 @@ if TYPE_CHECKING:
 _ATTRIBUTES = (("rf_id", "uint64"), ("seq_id", "int64"), ("fw_parent", "uint64"), ("op_schema", "string"), ("kernel_backend", "string"))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class LinkedRank:
-    """A rank with its execution trace and the links between that and its profiler file."""
-
-    rank: int
-    observed: ExecutionTrace
-    trace: Trace
-    found: Linked
-
-
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class LinkedJob(Shown):
     """The linked ranks of a job, ascending by rank."""
 
-    ranks: tuple[LinkedRank, ...]
+    ranks: tuple[Linked, ...]
 
     @property
     def diagnostics(self) -> tuple[Diagnostic, ...]:
         """Those of all ranks."""
-        return tuple(diagnostic for rank in self.ranks for diagnostic in rank.found.diagnostics)
+        return tuple(diagnostic for rank in self.ranks for diagnostic in rank.diagnostics)
 
     @property
     def link_rate(self) -> float | None:
         """Linked kernels over those whose operator is in both files, of all ranks; None where there are none."""
-        linked, shared = (sum(getattr(rank.found, name) for rank in self.ranks) for name in ("linked", "shared"))
+        linked, shared = (sum(getattr(rank, name) for rank in self.ranks) for name in ("linked", "shared"))
         return min(linked / shared, 1.0) if shared else None
 
     def to_dict(self) -> dict[str, Any]:
         """The keys of `lumos chakra link --json`: sums over the ranks, and `ranks` with those of each."""
-        found = [r.found for r in self.ranks]
-        known = [f.confidence for f in found if f.confidence is not None]
+        known = [rank.confidence for rank in self.ranks if rank.confidence is not None]
         return {
-            **{name: sum(getattr(f, name) for f in found) for name in ("kernels", "shared", "linked")},
+            **{name: sum(getattr(rank, name) for rank in self.ranks) for name in ("kernels", "shared", "linked", "operators")},
             "link_rate": self.link_rate,
-            "by_method": {how: sum(f.by_method[how] for f in found) for how in found[0].by_method},
-            "operators": sum(f.operators for f in found),
-            "confidence": min(known) if len(known) == len(found) else None,
-            "ranks": [
-                {"rank": r.rank, "execution_trace": r.observed.path, "profiler_file": r.trace.path, **r.found.to_dict()} for r in self.ranks
-            ],
+            "by_method": {how: sum(rank.by_method[how] for rank in self.ranks) for how in self.ranks[0].by_method},
+            "confidence": min(known) if len(known) == len(self.ranks) else None,
+            "ranks": [rank.to_dict() for rank in self.ranks],
             "diagnostics": plain(self.diagnostics),
         }
 
@@ -100,15 +86,14 @@ def link_job(observed: Sequence[ExecutionTrace], job: Job, *, other_window: bool
     return LinkedJob(tuple(_linked(observed, trace, other_window) for trace in job.traces))
 
 
-def _linked(observed: Sequence[ExecutionTrace], trace: Trace, other_window: bool) -> LinkedRank:
-    own = [one for one in observed if one.pid in processes(trace)] or list(observed)
-    pairs = [(one, link_traces(one, trace, other_window=other_window)) for one in own]
-    good = [(one, found) for one, found in pairs if not found.refuted]
+def _linked(observed: Sequence[ExecutionTrace], trace: Trace, other_window: bool) -> Linked:
+    own = [one for one in observed if one.pid in processes(trace)] or observed
+    pairs = [link_traces(one, trace, other_window=other_window) for one in own]
+    good = [pair for pair in pairs if not pair.refuted]
     if not good:
-        why = "; ".join(f"{Path(one.path).name}: {', '.join(found.refuted)}" for one, found in pairs)
+        why = "; ".join(f"{Path(pair.observed.path).name}: {', '.join(pair.refuted)}" for pair in pairs)
         raise LumosError(f"{trace.path}: no execution trace is of this rank and run ({why}); add the one that is")
-    best = max(good, key=lambda pair: (pair[1].confidence or 0.0, pair[1].linked))
-    return LinkedRank(trace.rank, best[0], trace, best[1])
+    return max(good, key=lambda pair: (pair.confidence or 0.0, pair.linked))
 
 
 def write_linked_job(folder: Path, job: Job, linked: LinkedJob) -> None:
@@ -138,8 +123,8 @@ def _nodes(job: Job, linked: LinkedJob) -> Workload:
     detail = np.full(len(workload), ABSENT, np.int32)
     table: dict[Details, int] = {}
     for rank, (low, high) in zip(linked.ranks, pairwise(workload.rank_offset.tolist()), strict=True):
-        node_of = rank.found.node.copy()
-        node_of[rank.found.kernel] = rank.found.kernel_node
+        node_of = rank.node.copy()
+        node_of[rank.kernel] = rank.kernel_node
         rows, first = np.unique(workload.event[low:high], return_index=True)
         for row, place in zip(rows.tolist(), first.tolist(), strict=True):
             if row >= 0 and node_of[row] >= 0:
