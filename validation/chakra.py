@@ -23,7 +23,6 @@ import lumos
 from lumos.chakra.build import graph
 from lumos.chakra.checking.check import check
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.facade import ExportOptions
 from lumos.chakra.linking.link import Linked, link_traces
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.likeness import distances
@@ -62,7 +61,7 @@ JOBS = (
     "mi210-gpu-only",
 )
 #: The forms in which every job is written.
-FORMS: Mapping[str, ExportOptions] = {
+FORMS: Mapping[str, Mapping[str, bool]] = {
     "plain": {},
     "simulator": {"astra_sim": True},
     "exact": {"exact_ns": True},

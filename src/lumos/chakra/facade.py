@@ -11,7 +11,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
 from lumos.chakra.build import priced as priced
@@ -76,17 +76,9 @@ def export(
                 described = cluster_of(recorded.traces[0], "--cluster")
                 text = f"no cluster was named: the simulator's files describe {described.name}, which has the device that the traces name"
                 notes = (Diagnostic("cluster-by-device", text),)
-    options: ExportOptions = {"exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
-    found = export_graph(graph, Path(output), amounts=amounts, cluster=described, origin=origin, **options)
+    asked = {"exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
+    found = export_graph(graph, Path(output), amounts=amounts, cluster=described, origin=origin, **asked)
     return replace(found, diagnostics=(*found.diagnostics, *notes))
-
-
-class ExportOptions(TypedDict, total=False):
-    """What `export_graph` may be asked for besides a cluster."""
-
-    exact_ns: bool
-    astra_sim: bool
-    roofline: bool
 
 
 def link(

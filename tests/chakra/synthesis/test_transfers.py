@@ -23,15 +23,6 @@ def timed(workload: Workload, latency: int, hop: int, byte: float) -> Workload:
     return replace(workload, duration=duration)
 
 
-def with_a_large_first(workload: Workload, width: int) -> Workload:
-    """The workload whose ranks reduce the square of the width in their first layer, 4 KB for each."""
-    facts = workload.communication
-    inner = facts.size == 4000 * width
-    rank = np.searchsorted(workload.rank_offset, facts.node, side="right")
-    first = inner & np.r_[True, (rank[1:] != rank[:-1])]
-    return replace(workload, communication=replace(facts, size=np.where(first, 4000 * width**2, facts.size)))
-
-
 def test_a_transfer_of_a_size_and_ranks_that_no_set_has_takes_its_parts() -> None:
     """Learned from groups of 2, 4 and 8 ranks: 5 µs, 2 µs for each other rank, and 0.5 ns a byte that passes a link."""
     found = fitted([timed(lower(plan(*facts)), 5000, 2000, 0.5) for facts in FACTS])
@@ -75,12 +66,3 @@ def test_a_transfer_varies_as_those_that_take_about_as_long(width: int, spread: 
     drawn = lower(sample_family(model, 1, {"tp": 2, "dp": 2, "layers": 6, "width": width}).graph)
     lasted = drawn.duration[drawn.communication.node[drawn.communication.size > 3000 * width]]
     assert lasted.std() / lasted.mean() == pytest.approx(spread, abs=0.1)
-
-
-def test_the_smallest_and_the_largest_size_of_an_operator_have_trends_of_their_own() -> None:
-    """The first layer's reduction follows the square of the width, those of the others the width."""
-    sets = [with_a_large_first(lower(plan(*facts)), facts[-1]) for facts in FACTS]
-    model = learn(sets, [dict(zip(KEYS, facts, strict=True)) for facts in FACTS])
-    drawn = lower(sample_family(model, 1, {"tp": 2, "dp": 2, "layers": 4, "width": 30}).graph)
-    sizes = np.unique(drawn.communication.size[drawn.communication.size > 20_000])
-    assert [sizes[0], sizes[-1]] == pytest.approx([4000 * 30, 4000 * 30**2], rel=0.04)

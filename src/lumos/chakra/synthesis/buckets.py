@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, NamedTuple
 import msgspec
 import numpy as np
 
-from lumos.chakra.synthesis.trends import FOLLOWS, OperatorKey, factor, trends, varied
+from lumos.chakra.synthesis.trends import FOLLOWS, OperatorKey, Trend, factor, trends, varied
 from lumos.trace.chakra.schema import NodeType
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumos.chakra.synthesis.trends import Trend
     from lumos.chakra.workload import Workload
 
 LAYERS, STAGES = "layers", "pp"
@@ -35,13 +35,14 @@ ROUNDINGS = (0.0, 0.5, 1.0)
 
 
 class Buckets(msgspec.Struct, frozen=True):
-    """How an operator fills its buckets. label: of the operator in the model. limit: bytes. rounding: of ROUNDINGS. layer: the bytes of one
-    layer in each set, 0 where it has no buckets."""
+    """How an operator fills its buckets. limit: bytes. rounding: of ROUNDINGS. layer: the bytes of one layer in each set, 0 where it has no
+    buckets. trend: how these follow the facts. label: of the operator in the model."""
 
-    label: int
     limit: float
     rounding: float
     layer: tuple[float, ...]
+    trend: Trend
+    label: int = ABSENT
 
     def held(self, layer: float, layers: int) -> list[int]:
         """How many layers each bucket holds of so many layers of `layer` bytes."""
@@ -49,16 +50,7 @@ class Buckets(msgspec.Struct, frozen=True):
         return [whole] * (layers // whole) + [layers % whole] * bool(layers % whole)
 
 
-class FoundBuckets(NamedTuple):
-    """The buckets of one operator of a family. trend: how the bytes of a layer follow the facts."""
-
-    limit: float
-    rounding: float
-    layer: tuple[float, ...]
-    trend: Trend
-
-
-def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]]) -> tuple[list[Workload], dict[OperatorKey, FoundBuckets]]:
+def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]]) -> tuple[list[Workload], dict[OperatorKey, Buckets]]:
     """The workloads, with the transfers of whole layers named apart from the others of their operator; and what their buckets hold."""
     if not facts or any(LAYERS not in each or len(w.steps) > len(w.ranks) for each, w in zip(facts, workloads, strict=True)):
         return list(workloads), {}
@@ -119,7 +111,7 @@ def _whole_layers(sizes: tuple[int, ...], layers: int) -> _Held | None:
     return None
 
 
-def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]]) -> FoundBuckets | None:
+def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]]) -> Buckets | None:
     """The limit and the trend that explain the buckets of all sets which run an operator; None where nothing does."""
     sets = [i for i, each in enumerate(held) if each is not None]
     known = [each for each in held if each is not None]
@@ -131,7 +123,7 @@ def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]])
         high = min(((n + 1 - rounding) * layer for (n, *more), layer in known if more), default=0.0)
         if 0 < low < high and trend is not None:
             layers = tuple(each.layer if each else 0.0 for each in held)
-            return FoundBuckets(float(np.sqrt(low * high)), rounding, layers, trend)
+            return Buckets(float(np.sqrt(low * high)), rounding, layers, trend)
     return None
 
 

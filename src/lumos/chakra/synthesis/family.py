@@ -22,8 +22,7 @@ from lumos.model.transformer import MOST_LAYERS
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from lumos.chakra.synthesis.buckets import Buckets
-    from lumos.chakra.synthesis.model import SetModel, SetStructure, Symbol
+    from lumos.chakra.synthesis.model import SetModel, SetStructure
 
 #: The facts on which the order of what a rank runs depends: a sample has those of a set that was learned from.
 STRUCTURAL = (PIPELINE, "microbatches")
@@ -41,37 +40,18 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
     source = _nearest(model, found, rng)
     structure = _arranged(model, source, found)
     try:
-        drawn = graph_of_structure(model, structure, rng, _growth(model, structure, found, source))
+        drawn = graph_of_structure(model, structure, rng, _growth(model, found, source))
         return drawn._replace(facts=found, source=source)
     except GraphError as error:
         raise UsageError(f"{_words(found)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
 
 
-def _growth(model: SetModel, structure: SetStructure, facts: Mapping[str, int], source: int) -> Growth:
-    """By how much durations differ from those of the model, and sizes from those of the structure, which are of the set `source`."""
+def _growth(model: SetModel, facts: Mapping[str, int], source: int) -> Growth:
+    """By how much durations differ from those of the model, and sizes from those of the set `source`."""
     keys, to = varied(model.facts), middle(model.facts)
-    sizes: dict[int, list[int]] = {}  # of the transfers of every symbol that has any, bytes
-    for program in structure.programs:
-        for node, _, nbytes, *_ in program.comm:
-            sizes.setdefault(program.symbol[node], []).append(nbytes)
-    mean = {i: float(np.log(np.mean(found))) for i, found in sizes.items()}
-    extremes: dict[tuple[int, bool, int], list[float]] = {}
-    for i, found in mean.items():
-        extremes.setdefault(_operator(model.symbols[i]), []).append(found)
-    time, size = np.ones(len(model.symbols)), np.ones(len(model.symbols))
-    for i, symbol in enumerate(model.symbols):
-        if symbol.time and not symbol.transfer:
-            time[i] = factor(symbol.time, keys, facts, to)
-        if i in mean and symbol.smallest:
-            low, high = (pick(extremes[_operator(symbol)]) for pick in (min, max))
-            part = (mean[i] - low) / (high - low) if high > low else 0.0
-            least, most = (factor(trend, keys, facts, model.facts[source]) for trend in (symbol.smallest, symbol.largest))
-            size[i] = least ** (1 - part) * most**part
-    return Growth(time, size)
-
-
-def _operator(symbol: Symbol) -> tuple[int, bool, int]:
-    return symbol.label, symbol.on_cpu, symbol.type
+    time = [factor(symbol.time, keys, facts, to) if symbol.time and not symbol.transfer else 1.0 for symbol in model.symbols]
+    size = [factor(symbol.size, keys, facts, model.facts[source]) if symbol.size else 1.0 for symbol in model.symbols]
+    return Growth(np.array(time), np.array(size))
 
 
 def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:
@@ -135,12 +115,6 @@ def _nearest(model: SetModel, facts: Mapping[str, int], rng: np.random.Generator
     return equal[int(rng.integers(len(equal)))] if len(equal) > 1 else first
 
 
-def _layer_bytes(model: SetModel, buckets: Buckets, source: int, facts: Mapping[str, int]) -> float:
-    """The bytes that a layer exchanges in a set with these facts, from those in the set `source`."""
-    trend = next(symbol.smallest for symbol in model.symbols if symbol.label == buckets.label and symbol.smallest)
-    return buckets.layer[source] * factor(trend, varied(model.facts), facts, model.facts[source])
-
-
 def _arranged(model: SetModel, source: int, facts: Mapping[str, int]) -> SetStructure:
     """The structure of a set that was learned from, for these facts."""
     own, structure = model.facts[source], model.structures[source]
@@ -152,6 +126,6 @@ def _arranged(model: SetModel, source: int, facts: Mapping[str, int]) -> SetStru
         structure = with_more_layers(model, structure, facts[LAYERS] // stages, own[LAYERS] // stages)
     for buckets in model.buckets:
         if buckets.layer[source]:
-            layer = _layer_bytes(model, buckets, source, facts)
+            layer = buckets.layer[source] * factor(buckets.trend, varied(model.facts), facts, own)
             structure = refilled(model, structure, buckets, source, layer, facts[LAYERS] // stages)
     return with_axes(structure, grid, {axis: facts.get(axis, 1) for axis in AXES})

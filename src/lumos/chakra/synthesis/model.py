@@ -23,10 +23,9 @@ from lumos.chakra.synthesis.trends import (
     REFERENCE,
     Trend,
     Weights,
-    extreme_sizes,
     factor,
     fitted,
-    mean_durations,
+    means,
     middle,
     node_operators,
     ranks_of,
@@ -56,13 +55,13 @@ SHORT, LONG = 16_000, 0.01
 #: Transfers of a family have symbols by what they take for their sizes and ranks, so many an octave.
 SYMBOLS_AN_OCTAVE = 16
 
-_FORMAT = "lumos-chakra-model-7"
+_FORMAT = "lumos-chakra-model-8"
 
 
 class Symbol(msgspec.Struct, frozen=True):
     """An operator at one order of magnitude. quantiles: ns at equal steps of probability. operations, bytes: how much it computes and moves
-    a ns of its time, 0 where the sets do not say. time, smallest, largest: the trends by which its durations, and the smallest and the
-    largest size of its operator, follow the facts that vary in the family. transfer: the weights of its time; its durations are then those
+    a ns of its time, 0 where the sets do not say. time, size: the trends by which the durations and sizes of its operator follow the facts
+    that vary in the family. transfer: the weights of its time; its durations are then those
     of a transfer of REFERENCE ns, learned from ones that take `about` so many ns. Each is () where the model is of no family."""
 
     type: int
@@ -73,8 +72,7 @@ class Symbol(msgspec.Struct, frozen=True):
     operations: float = 0.0
     bytes: float = 0.0
     time: Trend = ()
-    smallest: Trend = ()
-    largest: Trend = ()
+    size: Trend = ()
     transfer: Weights = ()
     about: float = 0.0
 
@@ -125,10 +123,9 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     kinds: dict[str, int] = {}
     structures = []
     workloads, found = separated(workloads, facts)
-    times = trends([mean_durations(w) for w in workloads], facts) if facts else {}
-    sizes = [trends([extreme_sizes(w, pick) for w in workloads], facts) if facts else {} for pick in (min, max)]
-    for operator, buckets in found.items():
-        sizes[0][operator] = sizes[1][operator] = buckets.trend
+    times = trends([means(w, np.arange(len(w)), w.duration) for w in workloads], facts) if facts else {}
+    sizes = trends([means(w, w.communication.node, w.communication.size) for w in workloads], facts) if facts else {}
+    sizes |= {operator: buckets.trend for operator, buckets in found.items()}
     transfers = fitted(workloads) if facts else {}
     for i, given in enumerate(workloads):
         workload = in_program_order(given)
@@ -141,16 +138,16 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
         operator = names[label], bool(cpu), kind
         lasted, operations, moved = np.concatenate(pool, axis=1)
         rates = _rate(operations, lasted), _rate(moved, lasted)
-        time, smallest, largest, transfer = (trends.get(operator, ()) for trends in (times, *sizes, transfers))
+        time, size, transfer = (found_of.get(operator, ()) for found_of in (times, sizes, transfers))
         spread = _quantiles(lasted), *rates
-        table.append(Symbol(kind, bool(cpu), task, label, *spread, time, smallest, largest, transfer, 2 ** (about / SYMBOLS_AN_OCTAVE)))
+        table.append(Symbol(kind, bool(cpu), task, label, *spread, time, size, transfer, 2 ** (about / SYMBOLS_AN_OCTAVE)))
     return SetModel(
         _FORMAT,
         tuple(table),
         tuple(structures),
         tuple(kinds),
         tuple(map(dict, facts)),
-        tuple(Buckets(labels[name], *each[:3]) for (name, *_), each in found.items()),
+        tuple(msgspec.structs.replace(each, label=labels[name]) for (name, *_), each in found.items()),
     )
 
 

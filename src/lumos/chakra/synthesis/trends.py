@@ -1,8 +1,8 @@
 """How durations and sizes follow the facts of a family of sets: its degrees of parallelism, its layers, its width.
 
-Each operator's mean duration, and each communication's smallest and largest size, is a constant and a product of powers of the facts: a
-kernel takes some time whatever it works on, and the rest follows the dimensions of its tensors. Taken are the whole powers that predict
-each set best from the others. Beyond the sizes that were learned from this is a guess, and what jumps, such as a transfer that leaves a
+Each operator's mean duration, and each communication's mean size, is a constant and a product of powers of the facts: a kernel takes some
+time whatever it works on, and the rest follows the dimensions of its tensors. Taken are the whole powers that predict each set best from
+the others. Beyond the sizes that were learned from this is a guess, and what jumps, such as a transfer that leaves a
 node, it does not follow.
 
 A transfer takes a time before anything moves, a time for each other rank, and a time for its bytes: all of them, their share that passes
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -107,20 +107,12 @@ def _left_out(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
     return np.where(usable, np.sqrt(np.square(missed).mean(axis=1)), np.inf), weights
 
 
-def mean_durations(workload: Workload) -> dict[OperatorKey, float]:
-    """The mean duration of every operator of a set, ns."""
+def means(workload: Workload, nodes: Int64, values: Int64) -> dict[OperatorKey, float]:
+    """The mean of the values of these nodes, by operator."""
     found: dict[OperatorKey, list[int]] = defaultdict(list)
-    for operator, duration in zip(node_operators(workload, np.arange(len(workload))), workload.duration.tolist(), strict=True):
-        found[operator].append(duration)
-    return {operator: sum(durations) / len(durations) for operator, durations in found.items()}
-
-
-def extreme_sizes(workload: Workload, pick: Callable[[float, float], float]) -> dict[OperatorKey, float]:
-    """The smallest or the largest size, as `pick` does, of every communication of a set, bytes."""
-    nodes, found = workload.communication.node, dict[OperatorKey, float]()
-    for operator, size in zip(node_operators(workload, nodes), workload.communication.size.tolist(), strict=True):
-        found[operator] = pick(found.get(operator, size), size)
-    return found
+    for operator, value in zip(node_operators(workload, nodes), values.tolist(), strict=True):
+        found[operator].append(value)
+    return {operator: sum(of_operator) / len(of_operator) for operator, of_operator in found.items()}
 
 
 def node_operators(workload: Workload, nodes: Int64) -> list[OperatorKey]:
