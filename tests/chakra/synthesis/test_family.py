@@ -169,7 +169,7 @@ def test_messages_keep_to_the_pipeline_when_ranks_are_added() -> None:
     source = lower(messages(2))
     structure = learn([source]).structures[0]
     grown = with_axes(structure, grid_of(structure, {"dp": 2, "pp": 2}), {"dp": 3, "pp": 2})
-    peers = [row[4] for p in grown.of_rank for row in grown.programs[p].comm]
+    peers = [row[4] for program in grown.programs for row in program.comm]
     assert peers == [3, 3, 3, -3, -3, -3]
 
 

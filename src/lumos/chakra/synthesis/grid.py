@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from lumos.chakra.synthesis.model import SetProgram, SetStructure
+from lumos.chakra.synthesis.model import SetStructure
 from lumos.errors import UsageError
 from lumos.trace.table import ABSENT
 
@@ -45,7 +45,7 @@ class Grid:
 
 def grid_of(structure: SetStructure, size: Mapping[str, int]) -> Grid:
     """The grid of a structure whose axes have these sizes, 1 where none is given. UsageError where its communication fits no such grid."""
-    world = len(structure.of_rank)
+    world = len(structure.programs)
     sizes = {axis: size.get(axis, 1) for axis in AXES}
     product_ = " × ".join(f"{axis} {n}" for axis, n in sizes.items())
     if prod(sizes.values()) != world:
@@ -65,7 +65,7 @@ def _fits(structure: SetStructure, grid: Grid) -> bool:
         parts = (1 < len(span) < size for span, size in zip(spans, grid.size, strict=True))
         if prod(map(len, spans)) != len(group) or any(part for i, part in enumerate(parts) if i != stages):
             return False
-    messages = ((rank, row[4]) for rank, p in enumerate(structure.of_rank) for row in structure.programs[p].comm if row[3] < 0)
+    messages = ((rank, row[4]) for rank, program in enumerate(structure.programs) for row in program.comm if row[3] < 0)
     places = ((grid.place(rank), grid.place(rank + distance)) for rank, distance in set(messages))
     return all(here[:stages] + here[stages + 1 :] == there[:stages] + there[stages + 1 :] for here, there in places)
 
@@ -85,7 +85,7 @@ def with_axes(structure: SetStructure, grid: Grid, size: Mapping[str, int]) -> S
 def with_copies(structure: SetStructure, times: int) -> SetStructure:
     """The structure of a job with so many times the ranks. A communicator that covers all ranks, counting the distance between its members,
     spans all copies, as data parallelism does; each other one is repeated."""
-    world = len(structure.of_rank)
+    world = len(structure.programs)
     whole = {
         group: (False, group[-1] + min((b - a for a, b in pairwise(group)), default=world) - group[0] >= world)
         for group in structure.groups
@@ -102,12 +102,11 @@ def placed_anew(
     if new == grid:
         return structure
     groups: dict[tuple[int, tuple[int, ...]], int] = {}  # communicators of the same ranks stay apart
-    programs: dict[SetProgram, int] = {}
-    of_rank = []
+    programs = []
     for rank in range(prod(new.size)):
         place = new.place(rank)
         source = grid.rank([at % old for at, old in zip(place, grid.size, strict=True)])
-        program = structure.programs[structure.of_rank[source]]
+        program = structure.programs[source]
         number = {ABSENT: ABSENT}
         for group in {row[3] for row in program.comm} - {ABSENT}:
             old = structure.groups[group]
@@ -118,5 +117,5 @@ def placed_anew(
         for *facts, group, distance, tag, kind in program.comm:
             there = (*place[:kept], grid.place(source + distance)[kept], *place[kept + 1 :]) if group == ABSENT else place
             comm.append((*facts, number[group], new.rank(there) - rank, tag, kind))
-        of_rank.append(programs.setdefault(msgspec.structs.replace(program, comm=tuple(comm)), len(programs)))
-    return SetStructure(tuple(programs), tuple(of_rank), tuple(members for _, members in groups))
+        programs.append(msgspec.structs.replace(program, comm=tuple(comm)))
+    return SetStructure(tuple(programs), tuple(members for _, members in groups))

@@ -41,11 +41,11 @@ def with_more_layers(model: SetModel, structure: SetStructure, layers: int, befo
         whole = of_layer > 0 and abs(units / before - of_layer) <= EDGE
         return max(units + of_layer * (layers - before) if whole else round(units * layers / before), 1)
 
-    found = [_by_operator(model, program, before) for program in structure.programs]
-    if not any(found):
+    found = {program: _by_operator(model, program, before) for program in set(structure.programs)}
+    if not any(found.values()):
         raise UsageError("layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
-    changed = (_repeated(model, p, parts, times) if parts else p for p, parts in zip(structure.programs, found, strict=True))
-    return SetStructure(tuple(changed), structure.of_rank, structure.groups)
+    changed = {program: _repeated(model, program, parts, times) if parts else program for program, parts in found.items()}
+    return SetStructure(tuple(changed[program] for program in structure.programs), structure.groups)
 
 
 def _by_operator(model: SetModel, program: SetProgram, layers: int) -> Passes:
@@ -175,7 +175,7 @@ def refilled(model: SetModel, structure: SetStructure, buckets: Buckets, source:
     """
     sizes = [n * buckets.layer[source] for n in buckets.held(layer, layers)]
     programs = (_refilled(model, program, buckets.label, sizes) for program in structure.programs)
-    return SetStructure(tuple(programs), structure.of_rank, structure.groups)
+    return SetStructure(tuple(programs), structure.groups)
 
 
 def _refilled(model: SetModel, program: SetProgram, label: int, sizes: Sequence[float]) -> SetProgram:

@@ -94,10 +94,9 @@ class SetProgram(msgspec.Struct, frozen=True):
 
 
 class SetStructure(msgspec.Struct, frozen=True):
-    """The structure of one set. of_rank: which of the programs each rank runs."""
+    """The structure of one set. programs: what each rank runs."""
 
     programs: tuple[SetProgram, ...]
-    of_rank: tuple[int, ...]
     groups: tuple[tuple[int, ...], ...]
 
 
@@ -229,8 +228,7 @@ def _quantiles(pool: Int64) -> tuple[int, ...]:
 
 
 def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> SetStructure:
-    programs: dict[SetProgram, int] = {}
-    of_rank = []
+    programs = []
     facts = workload.communication
     number = np.array([kinds.setdefault(kind, len(kinds)) for kind in facts.kinds] or [0])
     for rank in range(len(workload.ranks)):
@@ -240,16 +238,17 @@ def _structure(workload: Workload, symbol: Int32, kinds: dict[str, int]) -> SetS
         columns = (facts.node - low, facts.type, facts.size, facts.group, peer, facts.tag, number[facts.kind])
         bounds = workload.dep_offset[low : high + 1].tolist()
         back = (np.repeat(np.arange(low, high), np.diff(bounds)) - workload.dep[bounds[0] : bounds[-1]]).tolist()
-        program = SetProgram(
-            symbol=tuple(symbol[low:high].tolist()),
-            queue=tuple(workload.queue[low:high].tolist()),
-            release=tuple(workload.release[low:high].tolist()),
-            deps=tuple(tuple(back[a - bounds[0] : b - bounds[0]]) for a, b in pairwise(bounds)),
-            comm=tuple(zip(*(column[first:last].tolist() for column in columns), strict=True)),
-            steps=tuple(_steps(workload, rank, low, high)),
+        programs.append(
+            SetProgram(
+                symbol=tuple(symbol[low:high].tolist()),
+                queue=tuple(workload.queue[low:high].tolist()),
+                release=tuple(workload.release[low:high].tolist()),
+                deps=tuple(tuple(back[a - bounds[0] : b - bounds[0]]) for a, b in pairwise(bounds)),
+                comm=tuple(zip(*(column[first:last].tolist() for column in columns), strict=True)),
+                steps=tuple(_steps(workload, rank, low, high)),
+            )
         )
-        of_rank.append(programs.setdefault(program, len(programs)))
-    return SetStructure(tuple(programs), tuple(of_rank), workload.groups)
+    return SetStructure(tuple(programs), workload.groups)
 
 
 def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple[int, int]]:

@@ -63,7 +63,7 @@ def sample(model: SetModel, seed: int = 0, *, ranks: int | None = None) -> Drawn
     """
     rng = generator(seed)
     structure = model.structures[int(rng.integers(len(model.structures)))]
-    world = len(structure.of_rank)
+    world = len(structure.programs)
     if ranks is not None and (ranks < world or ranks % world):
         raise UsageError(f"--ranks {ranks}: the source has {world} ranks; give a multiple of it")
     times = (ranks or world) // world
@@ -82,7 +82,7 @@ def generator(seed: int) -> np.random.Generator:
 
 def _require_few_nodes(structure: SetStructure, times: int = 1) -> None:
     """Raise UsageError where a structure, repeated so often, has too many nodes to be sampled."""
-    nodes = times * sum(len(structure.programs[p].symbol) for p in structure.of_rank)
+    nodes = times * sum(len(program.symbol) for program in structure.programs)
     if nodes > MOST_NODES:
         raise UsageError(
             f"the set would have {nodes:,} nodes, more than the {MOST_NODES:,} that are sampled; give fewer --ranks, or other facts"
@@ -92,7 +92,7 @@ def _require_few_nodes(structure: SetStructure, times: int = 1) -> None:
 def graph_of_structure(model: SetModel, structure: SetStructure, rng: np.random.Generator, growth: Growth) -> Drawn:
     """A set of a structure with durations and sizes drawn from the model. GraphError where it has no schedule."""
     _require_few_nodes(structure)
-    programs = [structure.programs[p] for p in structure.of_rank]
+    programs = structure.programs
     workload, labels = _workload(model, programs, structure.groups, rng, growth)
     graph = graph_of(workload)
     timeline = simulate(graph)
