@@ -19,7 +19,7 @@ import numpy as np
 from tools.document import markdown_table
 from tools.figures import write_result
 
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.linking.link import link_traces
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor

@@ -21,7 +21,7 @@ from validation import chakra_player, chakra_ranks, chakra_simulator, chakra_une
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.linking.link import Linked, link_traces
 from lumos.chakra.lower import lower

@@ -19,7 +19,7 @@ from tools.figures import write_result
 from validation.chakra_operators import operator_distances, operator_names
 
 import lumos
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower

@@ -12,7 +12,7 @@ from tests.chakra.conftest import write_nodes
 
 import lumos
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.cli import main
 from lumos.errors import LumosError
 from lumos.simulation import simulate

@@ -19,7 +19,7 @@ import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.astra_sim import ordered
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower

@@ -8,7 +8,7 @@ import pytest
 from tests.chakra import two_stages
 
 from lumos.chakra.build import graph
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream

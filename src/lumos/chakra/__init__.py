@@ -11,7 +11,7 @@ from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
     from lumos.chakra.build import priced
-    from lumos.chakra.checking.check import Checked
+    from lumos.chakra.checks import Checked
     from lumos.chakra.exporting import Exported
     from lumos.chakra.facade import Imported, check, export, import_, link, stat
     from lumos.chakra.linking.linked_job import LinkedJob

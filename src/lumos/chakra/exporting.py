@@ -25,8 +25,8 @@ from lumos.trace.table import ABSENT
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from lumos.chakra.amounts import Amounts
     from lumos.chakra.network import Network
-    from lumos.chakra.work.amounts import Amounts
     from lumos.chakra.workload import Workload
     from lumos.cost.cluster import Cluster
     from lumos.graph.table import Graph

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 from lumos.analyze.loop.steps import JobTime, members, step_times
 from lumos.chakra.build import priced as priced
-from lumos.chakra.checking.check import Checked as Checked
-from lumos.chakra.checking.check import check as check
+from lumos.chakra.checks import Checked as Checked
+from lumos.chakra.checks import check as check
 from lumos.chakra.exporting import Exported as Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.linking.link import link_traces as link_traces
 from lumos.chakra.linking.linked_job import LinkedJob, link_job, observed_in, write_linked, write_linked_job
 from lumos.chakra.lower import lower
+from lumos.chakra.recorded import amounts_of
 from lumos.chakra.statistics import Stat as Stat
 from lumos.chakra.statistics import stat_workload as stat_workload
-from lumos.chakra.work.recorded import amounts_of
 from lumos.chakra.write import write_again
 from lumos.cost.cluster import load_cluster
 from lumos.cost.from_trace import cluster_of

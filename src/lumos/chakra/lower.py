@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import members
+from lumos.chakra.amounts import Amounts, unknown
 from lumos.chakra.collectives import EAGER, LOWERED, lowered_bytes
-from lumos.chakra.work.amounts import Amounts, unknown
 from lumos.chakra.workload import Communication, Workload
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.chakra.work.amounts import Details
+    from lumos.chakra.amounts import Details
     from lumos.diagnostics import Diagnostic
     from lumos.graph.table import Step
     from lumos.trace.table import Int8, Int32, Int64

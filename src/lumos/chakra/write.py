@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.chakra.work.amounts import Details
+    from lumos.chakra.amounts import Details
     from lumos.chakra.workload import Workload
     from lumos.graph.table import Step
     from lumos.trace.table import Job, Trace

@@ -12,7 +12,7 @@ from tests.chakra.synthesis.test_synthesize import step
 from tests.graph_contract import apart
 
 import lumos
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.facade import facts_of_sets

@@ -15,7 +15,7 @@ from tests.graph_contract import apart
 import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import in_program_order
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.statistics import stat_workload

@@ -10,7 +10,7 @@ import pytest
 import lumos
 from lumos.analyze.loop.steps import members
 from lumos.chakra.gather import gather
-from lumos.chakra.work.recorded import recorded_work
+from lumos.chakra.recorded import recorded_work
 from lumos.changes.changes import Changes
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes

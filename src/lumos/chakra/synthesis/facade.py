@@ -11,13 +11,13 @@ from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.build import graph_of
 from lumos.chakra.exporting import Exported, export_graph
 from lumos.chakra.lower import lower
+from lumos.chakra.recorded import amounts_of
 from lumos.chakra.synthesis.every_rank import ASSUMED, COPIED, with_every_rank
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
 from lumos.chakra.synthesis.model import learn, load, save
 from lumos.chakra.synthesis.sample import sample
 from lumos.chakra.synthesis.trends import MOST_VARIED, varied
-from lumos.chakra.work.recorded import amounts_of
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from lumos.chakra.checking.check import Checked
+    from lumos.chakra.checks import Checked
     from lumos.chakra.exporting import Exported
     from lumos.chakra.facade import Imported
     from lumos.chakra.linking.linked_job import LinkedJob

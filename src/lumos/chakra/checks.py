@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.checking.nodes import RankFile, Violation, check_file
 from lumos.chakra.gather import gather, group_members
 from lumos.chakra.play import as_run, play
+from lumos.chakra.rules import RankFile, Violation, check_file
 from lumos.chakra.system_files import IMPLEMENTATIONS, read_network
 from lumos.errors import LumosError
 from lumos.result import Shown

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.blocks.work import Attention, Gemm, GroupedGemm, Traffic, Work, flops
-from lumos.chakra.work.amounts import Amounts, Details
+from lumos.chakra.amounts import Amounts, Details
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT
 from lumos.vocabulary import Direction, DType

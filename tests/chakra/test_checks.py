@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tests.chakra import conftest as made
 
-from lumos.chakra.checking.check import check
+from lumos.chakra.checks import check
 from lumos.errors import LumosError
 from lumos.trace.chakra.protobuf import frame, read_varint, varint
 from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
@@ -19,7 +19,7 @@ from lumos.trace.chakra.wire import encode_metadata, encode_node
 
 Nodes = dict[int, ChakraNode]
 #: Lists every rule, and what the simulator does where it is broken.
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "chakra.md").read_text()
+PAGE = (Path(__file__).resolve().parents[2] / "docs" / "chakra.md").read_text()
 
 
 def broken(folder: Path) -> set[str]:

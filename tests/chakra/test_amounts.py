@@ -14,10 +14,10 @@ from tests.chakra.conftest import comp, write_nodes
 
 import lumos
 from lumos.blocks.work import Attention, Gemm, Traffic
+from lumos.chakra.amounts import Amounts
 from lumos.chakra.gather import gather
-from lumos.chakra.work.amounts import Amounts
-from lumos.chakra.work.predicted import predicted_work
-from lumos.chakra.work.recorded import _call, amounts_of
+from lumos.chakra.predicted import predicted_work
+from lumos.chakra.recorded import _call, amounts_of
 from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, NodeType
 from lumos.vocabulary import AttentionKernel, Direction, DType
@@ -149,7 +149,7 @@ def test_answers_are_written_with_what_their_kernels_compute(profiled: Path, tmp
     assert found.work > 0.9 * found.compute
 
 
-FOREIGN = Path(__file__).resolve().parents[3] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
+FOREIGN = Path(__file__).resolve().parents[2] / "examples" / "foreign" / "GPT-2__fp32__host-bound"
 
 
 def written(folder: Path, **changes: int) -> tuple[int, dict[str, int], int]:
