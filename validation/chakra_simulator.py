@@ -12,7 +12,7 @@ import numpy as np
 
 from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.build import graph
-from lumos.chakra.network import Dimension, Links, Network, Topology
+from lumos.chakra.network import Dimension, Network, Topology
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import CollectiveType
 
@@ -27,16 +27,16 @@ _KINDS = {
 WITHOUT: Mapping[str, Callable[[Network], Network]] = {
     "whole": lambda network: network,
     "every algorithm a ring": lambda network: replace(network, implementations={}),
-    "the first dimension alone": lambda network: replace(network, links=_joined(network.links), implementations={}),
+    "the first dimension alone": lambda network: replace(network, dimensions=_joined(network), implementations={}),
     "no delay at endpoints": lambda network: replace(network, endpoint=0),
     "one chunk": lambda network: replace(network, chunks=1),
     "reductions free": lambda network: replace(network, local=1e12),
 }
 
 
-def _joined(links: Links) -> Links:
+def _joined(network: Network) -> tuple[Dimension]:
     """All ranks along the first dimension."""
-    return Links((replace(links.dimensions[0], npus=links.npus),))
+    return (replace(network.dimensions[0], npus=network.npus),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Row:
     def error(self, change: Callable[[Network], Network] = WITHOUT["whole"]) -> float:
         """Relative error of the model, which may be changed first."""
         network = change(self.network)
-        return network.collective(_KINDS[self.kind], self.nbytes, range(network.links.npus)) / self.finish - 1
+        return network.collective(_KINDS[self.kind], self.nbytes, range(network.npus)) / self.finish - 1
 
 
 def rows(folder: Path) -> list[Row]:
@@ -65,7 +65,7 @@ def _row(row: Mapping[str, str]) -> Row:
     dimensions = tuple(Dimension(int(n), float(b), float(latency), Topology(t)) for n, b, latency, t in zip(*columns, strict=True))
     implementations = [Implementation(Algorithm(name)) for name in row["algorithm"].split("x")]
     network = Network(
-        Links(dimensions),
+        dimensions,
         implementations={_KINDS[row["collective"]]: implementations},
         endpoint=int(row["endpoint_delay"]),
         chunks=int(row["splits"]),

@@ -16,7 +16,7 @@ from functools import cache
 import numpy as np
 
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.network import GIB, GROUP_DELAY, Dimension, Links, Network, Topology
+from lumos.chakra.network import GIB, GROUP_DELAY, Dimension, Network, Topology
 from lumos.trace.chakra.schema import CollectiveType
 
 KINDS = (CollectiveType.ALL_REDUCE, CollectiveType.ALL_GATHER, CollectiveType.REDUCE_SCATTER, CollectiveType.ALL_TO_ALL)
@@ -53,7 +53,7 @@ def drawn(rng: np.random.Generator) -> Case:
     line = Dimension(npus, float(rng.integers(20, 300)), float(rng.integers(100, 2000)), topology)
     chunks = int(rng.integers(1, 9))
     network = Network(
-        Links((line,)),
+        (line,),
         {kind: (how,)},
         endpoint=int(rng.integers(0, 200)),
         chunks=chunks,
@@ -68,11 +68,11 @@ def drawn(rng: np.random.Generator) -> Case:
 def reference(case: Case) -> list[int]:
     """When each member has done with the last chunk."""
     net, ranks = case.network, len(case.members)
-    delay = net.endpoint if ranks == net.links.npus else GROUP_DELAY
+    delay = net.endpoint if ranks == net.npus else GROUP_DELAY
     chunk = case.nbytes // net.chunks
     gathers, reduces = case.kind is CollectiveType.ALL_GATHER, case.kind in (CollectiveType.ALL_REDUCE, CollectiveType.REDUCE_SCATTER)
     share = chunk if gathers else chunk // ranks
-    line = net.links.dimensions[0]
+    line = net.dimensions[0]
 
     def message(nbytes: int, a: int, b: int) -> int:
         apart = (case.members[b] - case.members[a]) % line.npus

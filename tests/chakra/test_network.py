@@ -10,7 +10,7 @@ import pytest
 from validation.chakra_simulator import WITHOUT, rows, whole_set, within
 
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.network import GIB, Dimension, Links, Network, Topology
+from lumos.chakra.network import GIB, Dimension, Network, Topology
 from lumos.chakra.system_files import read_network
 from lumos.errors import LumosError
 from lumos.trace.chakra.companions import Companion
@@ -25,7 +25,7 @@ SLOW = 1 / GIB
 
 def network(*dimensions: Dimension, algorithm: Algorithm = Algorithm.RING, window: int | None = None, **changes: object) -> Network:
     plan = [Implementation(algorithm, window)] * len(dimensions)
-    made = Network(Links(dimensions), dict.fromkeys(CollectiveType, plan), endpoint=0, chunks=1, local=1.0)
+    made = Network(dimensions, dict.fromkeys(CollectiveType, plan), endpoint=0, chunks=1, local=1.0)
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
@@ -110,10 +110,10 @@ def test_three_ranks_are_no_power_of_two(algorithm: Algorithm) -> None:
 def test_files_of_several_dimensions_in_both_forms_of_yaml(tmp_path: Path) -> None:
     listed = "# two levels\ntopology: [ Ring, 'Switch' ]\nnpus_count: [ 2, 4 ]\nbandwidth: [ 200.0, 40 ] # GiB/s\nlatency: [ 300, 1500. ]\n"
     blocks = "topology:\n  - Ring\n  - Switch\nnpus_count:\n- 2\n- 4\nbandwidth:\n  - 200.0\n  - 40\nlatency:\n  - 300\n  - 1500.\n"
-    wanted = Links((Dimension(2, 200.0, 300.0, Topology.RING), Dimension(4, 40.0, 1500.0)))
+    wanted = (Dimension(2, 200.0, 300.0, Topology.RING), Dimension(4, 40.0, 1500.0))
     for text in (listed, blocks):
         (tmp_path / "n.yml").write_text(text)
-        assert read_network(tmp_path / "n.yml").links == wanted
+        assert read_network(tmp_path / "n.yml").dimensions == wanted
     (tmp_path / "s.json").write_text('{"endpoint-delay": 3, "all-reduce-implementation": ["direct2", "ring"], "peak-perf": 1}')
     found = read_network(tmp_path / "n.yml", {Companion.SYSTEM: tmp_path / "s.json"})
     assert found.implementations == {CollectiveType.ALL_REDUCE: (Implementation(Algorithm.DIRECT, 2), Implementation())}

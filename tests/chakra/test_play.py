@@ -14,7 +14,7 @@ import lumos
 from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.build import graph
 from lumos.chakra.gather import gather
-from lumos.chakra.network import GIB, Dimension, Links, Network, Topology
+from lumos.chakra.network import GIB, Dimension, Network, Topology
 from lumos.chakra.play import play
 from lumos.chakra.system_files import network_of
 from lumos.errors import LumosError
@@ -29,7 +29,7 @@ def line(npus: int, latency: float = 100.0) -> Dimension:
 
 def on(*dimensions: Dimension, algorithm: Algorithm = Algorithm.RING, **changes: object) -> Network:
     plan = dict.fromkeys(CollectiveType, [Implementation(algorithm)] * len(dimensions))
-    return Network(Links(dimensions), **({"implementations": plan, "endpoint": 0, "chunks": 1, "local": 1.0} | changes))  # type: ignore[arg-type]
+    return Network(dimensions, **({"implementations": plan, "endpoint": 0, "chunks": 1, "local": 1.0} | changes))  # type: ignore[arg-type]
 
 
 def test_each_rank_ends_when_its_own_chunks_have() -> None:

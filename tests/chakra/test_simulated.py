@@ -16,7 +16,7 @@ from lumos.chakra.astra_sim import Roof, roof
 from lumos.chakra.build import graph
 from lumos.chakra.exporting import as_simulated, export_graph, under_roof
 from lumos.chakra.lower import lower
-from lumos.chakra.network import Dimension, Links, Network
+from lumos.chakra.network import Dimension, Network
 from lumos.cost.cluster import load_cluster
 from lumos.simulation import simulate
 from lumos.vocabulary import DType
@@ -29,14 +29,14 @@ def amounts(operations: list[int], moved: list[int]) -> Amounts:
 def test_one_compute_node_at_a_time() -> None:
     """The collective of 5 us and its lag of 2 us without peers is compute; on each rank it follows 10 or 20 us: nothing overlaps."""
     workload = lower(one_collective(joined=False))
-    assert as_simulated(workload, Network(Links((Dimension(2, 50.0, 500.0),)))) == 27_000
+    assert as_simulated(workload, Network((Dimension(2, 50.0, 500.0),))) == 27_000
 
 
 def test_prices_of_the_network_and_of_the_roof() -> None:
     """On a ring of two ranks an all-reduce takes what the network model says; 10 us of compute take 1e9 operations / 1000 TFLOP/s."""
     known = amounts([10**9, -1, -1, -1], [1, -1, 4_000_000, -1])
     workload = lower(one_collective(), known)
-    network = Network(Links((Dimension(2, 50.0, 500.0),)), local=1000.0, peak=1000.0)
+    network = Network((Dimension(2, 50.0, 500.0),), local=1000.0, peak=1000.0)
     transfer = network.collective(0, 1000, (0, 1))
     assert as_simulated(workload, network) == 20_000 + transfer
     # rank 1 moves 4 MB at 1,000 GB/s: 4 us

@@ -71,7 +71,7 @@ def network_dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimen
     Raises LumosError where the cluster's file lacks the rates.
     """
     if cluster is None:
-        assumed = assumed_network(ranks).links.dimensions[0]
+        assumed = assumed_network(ranks).dimensions[0]
         assumption = Diagnostic(
             "network-assumed",
             f"no cluster was named: the network files say {assumed.bandwidth:g} GiB/s and {assumed.latency:g} ns; name one with --cluster",

@@ -157,7 +157,7 @@ def timed(workload: Workload, network: Network | None = None) -> Workload:
             " `lumos chakra check` says which rules it breaks"
         )
     costed = int((workload.duration == ABSENT).sum())
-    first = assumed_network(2).links.dimensions[0]
+    first = assumed_network(2).dimensions[0]
     how = "on an assumed network" if network is None else "from the set's network file"
     how += f" ({first.bandwidth:g} GiB/s, {first.latency:g} ns a hop)" if network is None else ""
     findings = [Diagnostic("costed", f"{costed} nodes have no duration and were costed {how}")] if costed else []

@@ -199,11 +199,11 @@ def _network(
         rule = "network" if str(error).startswith(f"{path}:") else "system"
         violations.append(Violation(rule, path.name, None, str(error)))
         return None, []
-    dimensions = network.links.dimensions
+    dimensions = network.dimensions
     if min(d.npus for d in dimensions) < 2:
         violations.append(Violation("network", path.name, None, "a dimension has fewer than 2 NPUs"))
-    if network.links.npus != world:
-        violations.append(Violation("network", path.name, None, f"{network.links.npus} NPUs for {world} rank files"))
+    if network.npus != world:
+        violations.append(Violation("network", path.name, None, f"{network.npus} NPUs for {world} rank files"))
     if not system:
         return network, []
     name, warnings = beside[Companion.SYSTEM].name, []

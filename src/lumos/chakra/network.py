@@ -64,30 +64,6 @@ class Dimension:
         return (hops * self.latency + nbytes / (self.bandwidth * GIB)).astype(np.int64)
 
 
-@dataclass(frozen=True, slots=True)
-class Links:
-    """The dimensions of a network, the innermost first."""
-
-    dimensions: tuple[Dimension, ...]
-
-    @property
-    def npus(self) -> int:
-        """How many ranks the network joins."""
-        return prod(d.npus for d in self.dimensions)
-
-    def messages(self, nbytes: float, source: Int64, target: Int64) -> Int64:
-        """ns that messages take between ranks, each in the first dimension in which the two differ."""
-        out = self.dimensions[-1].messages(nbytes, np.ones(source.shape, np.int64))  # of a set with more ranks: the outermost links
-        first = np.ones(source.shape, bool)
-        for dimension in self.dimensions:
-            distance = target % dimension.npus - source % dimension.npus
-            here = first & (distance != 0)
-            out[here] = dimension.messages(nbytes, distance[here])
-            first &= distance == 0
-            source, target = source // dimension.npus, target // dimension.npus
-        return out
-
-
 class RemoteKind(StrEnum):
     """Which ranks share a remote memory, which serves one request after another."""
 
@@ -129,13 +105,13 @@ class NetworkPhase(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """links: the network. implementations: for each kind one a dimension; ring where a kind is absent. endpoint: ns of delay at the end of
-    each step. chunks: parts of a collective. active: chunks that a dimension works on at a time. local: GB/s of local memory.
+    """dimensions: the innermost first. implementations: for each kind one a dimension; ring where a kind is absent. endpoint: ns of delay
+    at the end of each step. chunks: parts of a collective. active: chunks that a dimension works on at a time. local: GB/s of local memory.
     peak: TFLOP/s. hierarchical: whether an all-reduce scatters along inner dimensions, instead of reducing along each. roofline: whether
     compute takes what peak and local allow, also where a set says how long it took. memory: the memory expansion.
     """
 
-    links: Links
+    dimensions: tuple[Dimension, ...]
     implementations: Mapping[CollectiveType, Sequence[Implementation]] = field(default_factory=dict)
     endpoint: int = 10
     chunks: int = 4
@@ -145,6 +121,23 @@ class Network:
     hierarchical: bool = True
     roofline: bool = False
     memory: RemoteMemory | None = None
+
+    @property
+    def npus(self) -> int:
+        """How many ranks the network joins."""
+        return prod(d.npus for d in self.dimensions)
+
+    def messages(self, nbytes: float, source: Int64, target: Int64) -> Int64:
+        """ns that messages take between ranks, each in the first dimension in which the two differ."""
+        out = self.dimensions[-1].messages(nbytes, np.ones(source.shape, np.int64))  # of a set with more ranks: the outermost links
+        first = np.ones(source.shape, bool)
+        for dimension in self.dimensions:
+            distance = target % dimension.npus - source % dimension.npus
+            here = first & (distance != 0)
+            out[here] = dimension.messages(nbytes, distance[here])
+            first &= distance == 0
+            source, target = source // dimension.npus, target // dimension.npus
+        return out
 
     def collective(self, kind: int, nbytes: int, members: Sequence[int]) -> int:
         """ns that a collective of `nbytes` input bytes a rank takes where all begin together. LumosError: the algorithm does not fit."""
@@ -158,7 +151,7 @@ class Network:
         if len(members) < 2 or nbytes <= 0:
             return np.full(len(begin), begin.max(initial=0), np.int64)
         priced = priced_as(kind)
-        group = len(members) != self.links.npus
+        group = len(members) != self.npus
         end = Endpoint(GROUP_DELAY if group else self.endpoint, self.local, group)
         ranks = np.array(members, np.int64)
         return _Run(self, self._phases(priced, ranks, group), ranks, end).ends([*self.parts(priced, nbytes)], begin, turn)
@@ -166,8 +159,8 @@ class Network:
     def parts(self, kind: CollectiveType, nbytes: int) -> Iterator[int]:
         """Bytes of each chunk: at least one byte for each rank, except in an all-gather; what is left over is a chunk of its own."""
         chunk = nbytes // self.chunks
-        if kind is not CollectiveType.ALL_GATHER and chunk < self.links.npus:
-            nbytes, chunk = self.chunks * self.links.npus, self.links.npus
+        if kind is not CollectiveType.ALL_GATHER and chunk < self.npus:
+            nbytes, chunk = self.chunks * self.npus, self.npus
         chunk = max(chunk, 1)
         while nbytes > 0:
             yield min(chunk, nbytes)
@@ -175,16 +168,16 @@ class Network:
 
     def _phases(self, kind: CollectiveType, ranks: Int64, group: bool) -> list[NetworkPhase]:
         """What each chunk does, one dimension after the other."""
-        plan = self.implementations.get(kind) or [Implementation()] * len(self.links.dimensions)
+        plan = self.implementations.get(kind) or [Implementation()] * len(self.dimensions)
         if group:
             if plan[0].algorithm is Algorithm.DOUBLE_BINARY_TREE:
-                why = f"a group of {len(ranks)} of {self.links.npus} ranks has no tree"
+                why = f"a group of {len(ranks)} of {self.npus} ranks has no tree"
                 raise LumosError(f"{why}; name another algorithm in the system file")
             return [NetworkPhase(0, kind, plan[0], [0] * len(ranks), range(len(ranks)), len(ranks))]
         used, stride = [], 1
-        for place, (dimension, how) in enumerate(zip(self.links.dimensions, plan, strict=False)):
+        for place, (dimension, how) in enumerate(zip(self.dimensions, plan, strict=False)):
             whole = how.algorithm.startswith("one")
-            stride, npus = (1, self.links.npus) if whole else (stride, dimension.npus)
+            stride, npus = (1, self.npus) if whole else (stride, dimension.npus)
             if npus > 1:
                 line = ranks // (stride * npus) * stride + ranks % stride
                 used.append(NetworkPhase(place, kind, how, line.tolist(), (ranks // stride % npus).tolist(), npus))
@@ -215,7 +208,7 @@ def priced_as(kind: int) -> CollectiveType:
 
 def assumed_network(ranks: int) -> Network:
     """The network that stands where a set names none: a switch of 50 GiB/s with 500 ns a hop."""
-    return Network(Links((Dimension(max(ranks, 2), 50.0, 500.0),)))
+    return Network((Dimension(max(ranks, 2), 50.0, 500.0),))
 
 
 class _Run:
@@ -290,7 +283,7 @@ class _Run:
             self.known[key] = ends(
                 phase.how,
                 Chunk(phase.kind, self.nbytes[chunk][at], turn),
-                lambda nbytes, source, target: self.network.links.messages(nbytes, ranks[source], ranks[target]),
+                lambda nbytes, source, target: self.network.messages(nbytes, ranks[source], ranks[target]),
                 begin - first,
                 self.end,
             )

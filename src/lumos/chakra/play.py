@@ -181,7 +181,7 @@ class _Player:
         if kind == NodeType.SEND:
             row, ranks = self.row[node], work.ranks
             source, target = np.array([ranks[self.rank[node]]]), np.array([ranks[self.peer[row]]])
-            return int(self.network.links.messages(max(self.size[row], 0), source, target)[0])
+            return int(self.network.messages(max(self.size[row], 0), source, target)[0])
         if kind == NodeType.COLL or kind in _MEMORY:
             return 1
         return self.network.compute(int(work.operations[node]), int(work.bytes[node]))

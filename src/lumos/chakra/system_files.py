@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.network import Dimension, Links, Network, RemoteKind, RemoteMemory, Topology
+from lumos.chakra.network import Dimension, Network, RemoteKind, RemoteMemory, Topology
 from lumos.errors import LumosError
 from lumos.trace.chakra.companions import Companion, companions
 from lumos.trace.chakra.schema import CollectiveType
@@ -42,7 +42,7 @@ def read_network(network: Path, beside: Mapping[Companion, Path] | None = None) 
     understand.
     """
     system, memory = ((beside or {}).get(kind) for kind in (Companion.SYSTEM, Companion.MEMORY))
-    found = Network(_understood(network, "network", lambda text: _links(yaml_lists(text.decode(errors="replace")))))
+    found = Network(_understood(network, "network", lambda text: _dimensions(yaml_lists(text.decode(errors="replace")))))
     if system is not None:
         found = replace(found, **_understood(system, "system", lambda text: _system(_OBJECT.decode(text))))
     return found if memory is None else replace(found, memory=_understood(memory, "memory", lambda text: _memory(_OBJECT.decode(text))))
@@ -71,11 +71,11 @@ def _memory(values: Mapping[str, Any]) -> RemoteMemory | None:
     )
 
 
-def _links(lists: Mapping[str, list[str]]) -> Links:
+def _dimensions(lists: Mapping[str, list[str]]) -> tuple[Dimension, ...]:
     columns = [lists[key] for key in ("topology", "npus_count", "bandwidth", "latency")]
     if len({len(column) for column in columns}) != 1 or not columns[0]:
         raise ValueError("topology, npus_count, bandwidth and latency need one entry a dimension each")
-    return Links(tuple(_dimension(*row) for row in zip(*columns, strict=True)))
+    return tuple(_dimension(*row) for row in zip(*columns, strict=True))
 
 
 def _dimension(topology: str, npus: str, bandwidth: str, latency: str) -> Dimension:
