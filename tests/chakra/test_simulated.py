@@ -6,13 +6,14 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 from tests.chakra.test_lower import one_collective
 
 import lumos
 from lumos.chakra.amounts import Amounts
-from lumos.chakra.astra_sim import Roof, roof
+from lumos.chakra.astra_sim import network_for
 from lumos.chakra.build import graph
 from lumos.chakra.exporting import as_simulated, export_graph, under_roof
 from lumos.chakra.lower import lower
@@ -44,17 +45,18 @@ def test_prices_of_the_network_and_of_the_roof() -> None:
 
 
 def test_unknown_work_takes_its_time_on_the_cluster() -> None:
-    workload, (finding,) = under_roof(lower(one_collective(), amounts([10**9, -1, -1, -1], [1, -1, -1, -1])), Roof(1000, 2000))
+    workload, (finding,) = under_roof(lower(one_collective(), amounts([10**9, -1, -1, -1], [1, -1, -1, -1])), 2000)
     assert workload.bytes.tolist() == [1, -1, 40_000_000, -1]
     assert "1 of 2 compute nodes (66.7% of their time)" in finding.message
 
 
 def test_the_roof_is_that_of_the_type_that_computes_most() -> None:
     h100 = load_cluster("h100")
-    assert roof(h100, DType.FP8)[0] == Roof(1978.9, 3350.0)
-    assert roof(h100, DType.FP32)[0].peak == pytest.approx(494.7)  # tf32
-    assert roof(h100, None)[0].peak == pytest.approx(989.4)
-    assert [d.code for d in roof(load_cluster("m2-inference"), None)[1]] == ["roof-assumed"]
+    peaks = {dtype: network_for(8, h100, dtype)[0].peak for dtype in (DType.FP8, DType.FP32, None)}
+    assert peaks == pytest.approx({DType.FP8: 1978.9, DType.FP32: 494.7, None: 989.4})  # of fp32 that of tf32
+    assert network_for(8, h100, None)[0].local == 3350.0
+    bare = msgspec.structs.replace(h100, accelerator=msgspec.structs.replace(h100.accelerator, peak_flops={}))
+    assert [d.code for d in network_for(8, bare, None)[1]] == ["roof-assumed"]
 
 
 def test_export_says_it_and_a_set_is_priced_by_its_roof(tmp_path: Path) -> None:

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
-from lumos.chakra.network import GIB, Dimension, assumed_network
+from lumos.chakra.network import GIB, Dimension, Network, assumed_network
 from lumos.diagnostics import Diagnostic
 from lumos.graph.edges import distinct
 from lumos.graph.lists import list_of
@@ -100,44 +100,30 @@ class Compute(StrEnum):
     ROOFLINE = "roofline"  # operations and bytes against the rates of the system file
 
 
-class Roof(NamedTuple):
-    """What limits compute: TFLOP/s and GB/s."""
-
-    peak: float
-    memory: float
-
-
-def roof(cluster: Cluster | None, dtype: DType | None) -> tuple[Roof, list[Diagnostic]]:
-    """The peak rate and the memory bandwidth of a cluster's accelerator, and diagnostics that say what had to be assumed.
+def network_for(ranks: int, cluster: Cluster | None, dtype: DType | None) -> tuple[Network, list[Diagnostic]]:
+    """The network of a job with that many ranks, and what its accelerators reach; and diagnostics that say what had to be assumed.
 
     dtype: the type in which the job makes most of its operations; bf16 where unknown. fp32 counts as tf32 where the device has
-    that, because matrix products and convolutions may use it and a roof is the most that the device can do.
+    that, because matrix products and convolutions may use it and the peak is the most that the device can do.
     """
-    assumed = assumed_network(2)
+    dimensions, assumptions = network_dimensions(ranks, cluster)
+    out = Network(dimensions)
     if cluster is None:
-        return Roof(assumed.peak, assumed.local), []
+        return out, assumptions
     peaks = cluster.accelerator.peak_flops
     wanted = [DType.TF32, DType.FP32] if dtype is DType.FP32 else [dtype or DType.BF16, DType.BF16, DType.FP16, DType.FP32]
     rate = next((peaks[d] for d in wanted if d in peaks), None)
     memory = cluster.accelerator.memory_bytes_per_s
     missing = [name for name, value in (("peak rate", rate), ("memory bandwidth", memory)) if not value]
-    finding = Diagnostic(
-        "roof-assumed",
-        f"{cluster.name} has no {' and no '.join(missing)}: sys.json says {assumed.peak:g} TFLOP/s or {assumed.local:g} GB/s there",
-    )
-    found = Roof(rate / 1e12 if rate else assumed.peak, memory / 1e9 if memory else assumed.local)
-    return found, [finding] if missing else []
+    if missing:
+        text = f"{cluster.name} has no {' and no '.join(missing)}: sys.json says {out.peak:g} TFLOP/s or {out.local:g} GB/s there"
+        assumptions.append(Diagnostic("roof-assumed", text))
+    return replace(out, peak=rate / 1e12 if rate else out.peak, local=memory / 1e9 if memory else out.local), assumptions
 
 
-def files(
-    ranks: int, cluster: Cluster | None, *, compute: Compute = Compute.RECORDED, dtype: DType | None = None
-) -> tuple[dict[str, str], list[Diagnostic]]:
-    """The text of every file besides the `.et` files, by file name; and diagnostics that say what had to be assumed.
-
-    dtype: as for `roof`.
-    """
-    dims, assumptions = network_dimensions(ranks, cluster)
-    limits, more = roof(cluster, dtype)
+def files(network: Network, compute: Compute) -> dict[str, str]:
+    """The text of every file besides the `.et` files, by file name."""
+    dims = network.dimensions
     lists = {
         "topology": ["Switch"] * len(dims),
         "npus_count": [str(d.npus) for d in dims],
@@ -145,31 +131,30 @@ def files(
         "latency": [f"{d.latency:.1f}" for d in dims],
     }
     units = {"bandwidth": "  # GiB/s", "latency": "  # ns"}
-    text = {
+    return {
         "net.yml": "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items()),
-        "sys.json": _json(_system(len(dims), limits, compute)),
+        "sys.json": _json(_system(network, compute)),
         "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
-        "README.md": _readme(ranks, compute),
+        "README.md": _readme(network.npus, compute),
     }
-    return text, [*assumptions, *more]
 
 
-def _system(dims: int, limits: Roof, compute: Compute) -> Mapping[str, Any]:
+def _system(network: Network, compute: Compute) -> Mapping[str, Any]:
     """The system file. To keep nanoseconds, roofline mode turns operation counts into them: the peak is 1 TFLOP/s and memory is
     too fast to limit anything."""
-    if compute is Compute.EXACT:
-        limits = Roof(1, 100_000)
+    peak, local = (1, 100_000) if compute is Compute.EXACT else (round(network.peak), round(network.local))
+    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     return {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 4,
-        **{f"{kind}-implementation": ["ring"] * dims for kind in ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")},
+        **{f"{kind}-implementation": ["ring"] * len(network.dimensions) for kind in kinds},
         "collective-optimization": "localBWAware",
-        "local-mem-bw": round(limits.memory),
+        "local-mem-bw": local,
         "boost-mode": 0,
         "roofline-enabled": int(compute is not Compute.RECORDED),
-        "peak-perf": round(limits.peak),
+        "peak-perf": peak,
     }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.chakra.astra_sim import Compute, Roof, files, ordered, roof, with_idle_rank
+from lumos.chakra.astra_sim import Compute, files, network_for, ordered, with_idle_rank
 from lumos.chakra.lower import lower
 from lumos.chakra.play import as_run, of_roofline, play
 from lumos.chakra.system_files import network_of
@@ -84,9 +84,10 @@ def export_graph(
         workload = ordered(with_idle_rank(workload) if alone else workload)
         compute = Compute.ROOFLINE if roofline else Compute.EXACT if exact_ns else Compute.RECORDED
         dtype = None if amounts is None else amounts.dtype
-        extra, notes = files(len(workload.ranks), cluster, compute=compute, dtype=dtype)
+        written, notes = network_for(len(workload.ranks), cluster, dtype)
+        extra = files(written, compute)
         if roofline:
-            workload, more = under_roof(workload, roof(cluster, dtype)[0])
+            workload, more = under_roof(workload, written.local)
             notes += more
         if alone:
             notes.append(
@@ -122,17 +123,17 @@ def as_simulated(workload: Workload, network: Network) -> int | None:
     return None if (end == ABSENT).any() else int(end.max())
 
 
-def under_roof(workload: Workload, roof: Roof) -> tuple[Workload, list[Diagnostic]]:
+def under_roof(workload: Workload, memory: float) -> tuple[Workload, list[Diagnostic]]:
     """The workload with bytes for every compute node on a device whose work is unknown, and a diagnostic that says for how many.
 
-    They are as many as `roof` moves in the node's recorded time: on that hardware the node takes as long as it did, on other
-    hardware it follows the memory bandwidth.
+    They are as many as `memory`, in GB/s, moves in the node's recorded time: on that hardware the node takes as long as it did, on
+    other hardware it follows the memory bandwidth.
     """
     compute = (workload.type == NodeType.COMP) & ~workload.on_cpu
     without = compute & (workload.operations == ABSENT) & (workload.bytes == ABSENT)
     if not without.any():
         return workload, []
-    moved = np.where(without, np.rint(workload.duration * roof.memory).astype(np.int64), workload.bytes)
+    moved = np.where(without, np.rint(workload.duration * memory).astype(np.int64), workload.bytes)
     share = float(workload.duration[without].sum() / max(int(workload.duration[compute].sum()), 1))
     text = (
         f"{int(without.sum())} of {int(compute.sum())} compute nodes ({share:.1%} of their time) have no known operations or bytes:"
