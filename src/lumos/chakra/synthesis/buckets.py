@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 
 from lumos.chakra.synthesis.trends import FOLLOWS, OperatorKey, Trend, factor, trends, varied
+from lumos.graph.lists import grouped
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumos.chakra.workload import Workload
+    from lumos.trace.table import Int64
 
 LAYERS, STAGES = "layers", "pp"
 #: What is added to the name of an operator for its transfers of whole layers.
@@ -54,16 +56,16 @@ def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]])
     """The workloads, with the transfers of whole layers named apart from the others of their operator; and what their buckets hold."""
     if not facts or any(LAYERS not in each or len(w.steps) > len(w.ranks) for each, w in zip(facts, workloads, strict=True)):
         return list(workloads), {}
-    sizes = [_sizes_of_ranks(w) for w in workloads]
+    exchanges = [_exchanges(w) for w in workloads]
     out, found = list(workloads), {}
-    for name in sorted({name for of_set in sizes for name in of_set}):
-        held = [_held(of_set[name], _layers(each)) if name in of_set else None for of_set, each in zip(sizes, facts, strict=True)]
-        every = all(each or name not in of_set for each, of_set in zip(held, sizes, strict=True))
-        known = _explained(held, facts) if every else None
+    for name in sorted({name for of_set in exchanges for name in of_set}):
+        rows = [of_set.get(name, []) for of_set in exchanges]
+        held = [_held(w.communication.size, of_set, _layers(each)) for w, of_set, each in zip(workloads, rows, facts, strict=True)]
+        known = _explained(held, facts) if all(each or not of_set for each, of_set in zip(held, rows, strict=True)) else None
         if known is not None:
             found[name + OF_LAYERS, False, int(NodeType.COLL)] = known
             counts = [len(each.layers) if each else 0 for each in held]
-            out = [_renamed(w, name, count) for w, count in zip(out, counts, strict=True)]
+            out = [_renamed(w, name, of_set, count) for w, of_set, count in zip(out, rows, counts, strict=True)]
     return out, found
 
 
@@ -78,25 +80,22 @@ def _layers(facts: Mapping[str, int]) -> int:
     return facts[LAYERS] // facts.get(STAGES, 1)
 
 
-def _sizes_of_ranks(workload: Workload) -> dict[str, set[tuple[int, ...]]]:
-    """The sizes of each collective of the devices on every rank that runs it, in order."""
-    facts = workload.communication
-    wanted = (workload.type[facts.node] == NodeType.COLL) & ~workload.on_cpu[facts.node]
-    names = [workload.names[i] for i in workload.name[facts.node]]
-    out: dict[str, set[tuple[int, ...]]] = {}
-    for low, high in pairwise(np.searchsorted(facts.node, workload.rank_offset).tolist()):
-        of_rank: dict[str, list[int]] = {}
-        for i in range(low, high):
-            if wanted[i]:
-                of_rank.setdefault(names[i], []).append(int(facts.size[i]))
-        for name, sizes in of_rank.items():
-            out.setdefault(name, set()).add(tuple(sizes))
-    return out
+def _exchanges(workload: Workload) -> dict[str, list[Int64]]:
+    """By operator the rows of the devices' collectives, in order, of every rank that runs it."""
+    facts, rank = workload.communication, workload.rank_of()
+    rows = np.flatnonzero((workload.type[facts.node] == NodeType.COLL) & ~workload.on_cpu[facts.node])
+    bounds, order = grouped(workload.name[facts.node[rows]], len(workload.names))
+    of_names = (rows[order[low:high]] for low, high in pairwise(bounds.tolist()))
+    return {
+        name: np.split(own, np.flatnonzero(np.diff(rank[facts.node[own]])) + 1)
+        for name, own in zip(workload.names, of_names, strict=True)
+        if len(own)
+    }
 
 
-def _held(of_ranks: set[tuple[int, ...]], layers: int) -> _Held | None:
+def _held(size: Int64, of_ranks: Sequence[Int64], layers: int) -> _Held | None:
     """What the buckets of a set hold, the same on all of its ranks; None where the transfers are no buckets."""
-    found = {_whole_layers(sizes, layers) for sizes in of_ranks}
+    found = {_whole_layers(sizes, layers) for sizes in {tuple(size[rows].tolist()) for rows in of_ranks}}
     return found.pop() if len(found) == 1 else None
 
 
@@ -136,11 +135,9 @@ def _trend(layer: Mapping[int, float], facts: Sequence[Mapping[str, int]]) -> Tr
     return None if of_layers or max(at_one) - min(at_one) > FOLLOWS else found
 
 
-def _renamed(workload: Workload, name: str, count: int) -> Workload:
+def _renamed(workload: Workload, name: str, of_ranks: Sequence[Int64], count: int) -> Workload:
     """The workload whose first `count` transfers of an operator, on each rank, have a name of their own."""
-    nodes = workload.communication.node
-    wanted = nodes[[workload.names[i] == name for i in workload.name[nodes].tolist()]]
-    of_layers = [wanted[low:high][:count] for low, high in pairwise(np.searchsorted(wanted, workload.rank_offset).tolist())]
     column = workload.name.copy()
-    column[np.concatenate(of_layers)] = len(workload.names)
+    for rows in of_ranks:
+        column[workload.communication.node[rows[:count]]] = len(workload.names)
     return replace(workload, names=(*workload.names, name + OF_LAYERS), name=column)
