@@ -20,7 +20,6 @@ from tools.figures import write_result
 from validation import chakra_player, chakra_ranks, chakra_simulator, chakra_uneven
 
 import lumos
-from lumos.chakra.build import graph
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.linking.link import Linked, link_traces
@@ -184,7 +183,7 @@ def _round_trip(folder: Path, job: str) -> _Row:
         for form, options in FORMS.items():
             export_graph(source, Path(scratch) / form, **options)
             ok &= check(Path(scratch) / form).ok
-            errors[form] = _step(graph(Path(scratch) / form)) - step
+            errors[form] = _step(lumos.build(lumos.read(Path(scratch) / form))) - step
         nodes = len(lower(source))
     return _Row(name=job, nodes=nodes, rounded=errors["plain"] / step, exact=errors["exact"], ok=ok)
 
@@ -200,7 +199,7 @@ def _example() -> float:
         folder = Path(scratch) / "set"
         export_graph(two_stages(), folder)
         (folder / "net.yml").write_text(NETWORK)
-        job = graph(folder)
+        job = lumos.build(lumos.read(folder))
         timeline = simulate(job)
     rank = np.array([job.processors[p].rank for p in job.processor])
     return max(abs(int(timeline.end[rank == r].max()) - wanted) / wanted for r, wanted in enumerate(FINISH))

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 
 import lumos
-from lumos.chakra.build import graph
 from lumos.chakra.gather import gather
 from lumos.chakra.play import play
 from lumos.chakra.system_files import network_of
@@ -169,7 +168,7 @@ def score(rng: np.random.Generator, folder: Path) -> tuple[float, float]:
         return (0.0, 0.0) if refused else (np.inf, np.inf)  # messages of one tag and size meet in the order of issue, and that may hang
     workload = gather(lumos.read(folder))
     played = np.maximum.reduceat(play(workload, network_of(folder)).end, workload.rank_offset[:-1])
-    job = graph(folder)
+    job = lumos.build(lumos.read(folder))
     end = simulate(job).end
     rank = np.array([job.processors[p].rank for p in job.processor])
     replayed = np.array([end[rank == r].max() for r in job.ranks])

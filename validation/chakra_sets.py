@@ -20,7 +20,6 @@ from tools.document import markdown_table
 from tools.figures import write_result
 
 import lumos
-from lumos.chakra.build import graph
 from lumos.chakra.exporting import Exported
 from lumos.errors import LumosError
 from lumos.plan.words import JobWords
@@ -63,7 +62,7 @@ def main() -> int:
 def _others(traces: Path, sets: Path, scratch: Path) -> Iterator[tuple[str, ...]]:
     stage = sets / "stage-16"
     finish = json.loads((stage / "finish.json").read_text())["finish_ns"]
-    job = graph(stage)
+    job = lumos.build(lumos.read(stage))
     end = simulate(job).end
     rank = np.array([job.processors[p].rank for p in job.processor])
     worst = max(abs(int(end[rank == int(r)].max()) / ns - 1) for r, ns in finish.items())
@@ -76,7 +75,7 @@ def _others(traces: Path, sets: Path, scratch: Path) -> Iterator[tuple[str, ...]
         else:
             shutil.copy(traces / "chakra" / name, folder / name)
         try:
-            found = graph(folder)
+            found = lumos.build(lumos.read(folder))
             run = simulate(found)
             answer = f"{(run.end.max() - run.start.min()) / 1e6:,.3f} ms"
             yield (name, producer, str(len(found.ranks)), f"{len(found):,}", _rules(folder), answer)

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import numpy as np
 
+import lumos
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.build import graph
 from lumos.chakra.network import Dimension, Network, Topology
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import CollectiveType
@@ -82,7 +82,7 @@ def within(found: list[Row], change: Callable[[Network], Network], tolerance: fl
 def whole_set(folder: Path) -> float:
     """The largest relative error of a rank's finish in the set that another producer wrote."""
     wanted = json.loads((folder / "stage-16" / "finish.json").read_text())["finish_ns"]
-    job = graph(folder / "stage-16")
+    job = lumos.build(lumos.read(folder / "stage-16"))
     end = simulate(job).end
     rank = np.array([job.processors[p].rank for p in job.processor])
     return max(abs(int(end[rank == int(r)].max()) / ns - 1) for r, ns in wanted.items())

@@ -11,7 +11,6 @@ import pytest
 from tests.chakra.conftest import write_nodes
 
 import lumos
-from lumos.chakra.build import graph
 from lumos.chakra.checks import check
 from lumos.cli import main
 from lumos.errors import LumosError
@@ -29,7 +28,7 @@ SYSTEM = {"endpoint-delay": 10, "preferred-dataset-splits": 1, "local-mem-bw": 1
 
 def ends(folder: Path) -> list[int]:
     """When each rank ends, ns."""
-    job = graph(folder)
+    job = lumos.build(lumos.read(folder))
     end = simulate(job).end
     return [max(int(end[i]) for i, p in enumerate(job.processor) if job.processors[p].rank == rank) for rank in job.ranks]
 
@@ -164,7 +163,7 @@ def test_of_two_ready_nodes_the_smaller_id_goes_first_wherever_it_stands(tmp_pat
         ChakraNode(2, "late", duration_micros=3, data_deps=(11,)),
     ]
     write_nodes(tmp_path / "job.0.et", nodes)
-    job = graph(tmp_path)
+    job = lumos.build(lumos.read(tmp_path))
     end = dict(zip((job.names[n] for n in job.name), simulate(job).end.tolist(), strict=True))
     assert end == {"first": 5000, "host": 2000, "late": 8000, "long": 28_000}
 

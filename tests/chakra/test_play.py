@@ -12,7 +12,6 @@ from validation.chakra_player import scores
 
 import lumos
 from lumos.chakra.algorithms import Algorithm, Implementation
-from lumos.chakra.build import graph
 from lumos.chakra.gather import gather
 from lumos.chakra.network import GIB, Dimension, Network, Topology
 from lumos.chakra.play import play
@@ -101,7 +100,7 @@ def rank_ends(folder: Path) -> tuple[list[int], list[int]]:
     """When each rank ends, in the player and in the replay of the imported set."""
     workload = gather(lumos.read(folder))
     played = np.maximum.reduceat(play(workload, network_of(folder)).end, workload.rank_offset[:-1])
-    job = graph(folder)
+    job = lumos.build(lumos.read(folder))
     end = simulate(job).end
     rank = np.array([job.processors[p].rank for p in job.processor])
     return played.tolist(), [int(end[rank == r].max()) for r in job.ranks]
@@ -132,7 +131,7 @@ def test_requests_to_remote_memory_take_the_link_and_share_the_memory(tmp_path: 
     assert rank_ends(tmp_path) == ([600, 1200],) * 2
     (tmp_path / "mem.json").write_text('{"memory-type": "TAPE"}')
     with pytest.raises(LumosError, match=r"mem\.json.*'TAPE' is none of"):
-        graph(tmp_path)
+        lumos.build(lumos.read(tmp_path))
 
 
 def test_random_sets_end_when_the_reference_says() -> None:

@@ -18,7 +18,6 @@ from tests.graph_contract import apart
 import lumos
 from lumos.analyze.loop.steps import members, step_times
 from lumos.chakra.astra_sim import ordered
-from lumos.chakra.build import graph
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
@@ -94,7 +93,7 @@ def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPa
     folder = tmp_path_factory.mktemp("set")
     wanted = simulate(job).end.max()
     export_graph(job, folder, exact_ns=exact)
-    found = simulate(graph(folder)).end.max()
+    found = simulate(lumos.build(lumos.read(folder))).end.max()
     assert found == wanted if exact else abs(int(found) - int(wanted)) <= 1_000  # however many nodes: one microsecond
     assert check(folder).violations == ()
 
@@ -151,7 +150,7 @@ def test_steps_that_follow_one_another_keep_their_periods(ahead: Graph, tmp_path
     expected = [("ProfilerStep#0", "latency", 40, 40), ("ProfilerStep#1", "period", 30, 60), ("ProfilerStep#2", "period", 30, 80)]
     assert steps_of(ahead) == expected
     export_graph(ahead, tmp_path)
-    assert steps_of(graph(tmp_path)) == expected
+    assert steps_of(lumos.build(lumos.read(tmp_path))) == expected
 
 
 def test_steps_that_stand_alone_come_back_alone(operation_jobs: Any, tmp_path: Path) -> None:
@@ -160,7 +159,7 @@ def test_steps_that_stand_alone_come_back_alone(operation_jobs: Any, tmp_path: P
     job = lumos.build(lumos.read(table))
     export_graph(job, tmp_path / "set", exact_ns=True)
     assert [basis for _, basis, *_ in steps_of(job)] == ["latency", "latency"]
-    assert steps_of(graph(tmp_path / "set")) == steps_of(job)
+    assert steps_of(lumos.build(lumos.read(tmp_path / "set"))) == steps_of(job)
 
 
 def test_public_jobs_come_back_with_the_same_step(traces: Path, tmp_path: Path) -> None:
@@ -168,7 +167,7 @@ def test_public_jobs_come_back_with_the_same_step(traces: Path, tmp_path: Path) 
         job = lumos.build(lumos.read(traces / name))
         for exact, most in ((False, 2), (True, 0)):  # else each start and end is rounded to 1 µs
             export_graph(job, tmp_path / f"{name}-{exact}", exact_ns=exact)
-            for before, after in zip(steps_of(job), steps_of(graph(tmp_path / f"{name}-{exact}")), strict=True):
+            for before, after in zip(steps_of(job), steps_of(lumos.build(lumos.read(tmp_path / f"{name}-{exact}"))), strict=True):
                 assert before[:2] == after[:2]
                 assert np.abs(np.subtract(before[2:], after[2:])).max() <= most
 
@@ -208,13 +207,13 @@ def test_import_refuses_what_has_no_schedule(stages: Path, rewrite: Any, without
 
     rewrite(stages / "job.0.et", change)
     with pytest.raises((TraceError, GraphError), match=reason):
-        graph(stages)
+        lumos.build(lumos.read(stages))
 
 
 def test_control_dependencies_that_contradict_are_reported(tmp_path: Path) -> None:
     nodes = [ChakraNode(1, "a", ctrl_deps=(2,), duration_micros=3), ChakraNode(2, "b", data_deps=(1,), duration_micros=4)]
     write_nodes(tmp_path / "job.0.et", nodes)
-    job = graph(tmp_path)
+    job = lumos.build(lumos.read(tmp_path))
     assert [d.code for d in job.diagnostics] == ["control-dependencies-ignored", "never-measured"]
     assert simulate(job).end.max() == 7_000
 
@@ -224,7 +223,7 @@ def test_compute_without_a_duration_is_costed(tmp_path: Path) -> None:
     write_nodes(tmp_path / "job.0.et", [ChakraNode(1, "k", attrs=facts)])
     (tmp_path / "net.yml").write_text("topology: [ Switch ]\nnpus_count: [ 2 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n")
     (tmp_path / "sys.json").write_text('{"scheduling-policy": "LIFO", "peak-perf": 3, "local-mem-bw": 100}')
-    job = graph(tmp_path)
+    job = lumos.build(lumos.read(tmp_path))
     assert simulate(job).end.tolist() == [3_000]  # 9 M operations at 3 TFLOP/s
     assert [d.code for d in job.diagnostics] == ["costed", "never-measured"]
 
@@ -243,7 +242,7 @@ def test_a_predicted_job_exports_and_comes_back(tmp_path: Path) -> None:
     job = predict_job(job_from(Settings(**plan)), coarse=True).timeline.graph  # type: ignore[arg-type]
     export_graph(job, tmp_path, exact_ns=True)
     assert check(tmp_path).violations == ()
-    again = graph(tmp_path)
+    again = lumos.build(lumos.read(tmp_path))
     assert simulate(again).end.max() == simulate(job).end.max() - simulate(job).start.min()
     assert again.collectives is not None and {"send", "receive"} <= set(again.collectives.kinds)
 

@@ -14,7 +14,6 @@ from tests.chakra.test_lower import one_collective
 import lumos
 from lumos.chakra.amounts import Amounts
 from lumos.chakra.astra_sim import network_for
-from lumos.chakra.build import graph
 from lumos.chakra.exporting import as_simulated, export_graph, under_roof
 from lumos.chakra.lower import lower
 from lumos.chakra.network import Dimension, Network
@@ -70,8 +69,8 @@ def test_export_says_it_and_a_set_is_priced_by_its_roof(tmp_path: Path) -> None:
     assert found.simulated_ns is not None and found.replayed_ns == 27_000
     priced = simulate(lumos.chakra.priced(folder, folder / "net.yml"))
     assert priced.end.max() == found.simulated_ns < 27_000
-    assert simulate(graph(folder)).end.max() == 27_000  # without a price list the recorded times stand, and that is said
-    assert "roofline-not-taken" in [d.code for d in graph(folder).diagnostics]
+    assert simulate(lumos.build(lumos.read(folder))).end.max() == 27_000  # without a price list the recorded times stand, and that is said
+    assert "roofline-not-taken" in [d.code for d in lumos.build(lumos.read(folder)).diagnostics]
 
 
 @pytest.mark.parametrize("options", [{"astra_sim": True}, {"cluster": "h100"}, {"astra_sim": True, "cluster": "h100", "exact_ns": True}])

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from tests.chakra import two_stages
 
-from lumos.chakra.build import graph
+import lumos
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.simulation import simulate
@@ -62,7 +62,7 @@ def test_it_keeps_every_rule(stages: Path) -> None:
 
 def test_our_replay_ends_where_the_simulator_did(stages: Path) -> None:
     example = two_stages
-    job = graph(stages)
+    job = lumos.build(lumos.read(stages))
     timeline = simulate(job)
     rank = [job.processors[p].rank for p in job.processor]
     finish = [int(timeline.end[[r == wanted for r in rank]].max()) for wanted in range(4)]

@@ -43,13 +43,6 @@ if TYPE_CHECKING:
 DOUBTFUL = (NEVER_MEASURED, "control-dependencies-lost", "control-dependencies-ignored", "group-assumed")
 
 
-def graph(folder: str | Path) -> Graph:
-    """The graph of the set in a folder. TraceError, GraphError: see `build`."""
-    from lumos.trace.read import read
-
-    return build(read(folder))
-
-
 def build(job: Job) -> Graph:
     """The graph of a job of Chakra files. TraceError where the set is broken, GraphError where its ranks hang."""
     workload, network = gather(job), network_of(folder_of(job))

@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lumos
-from lumos.chakra.build import graph
 from lumos.chakra.linking.link import link_traces
 from lumos.errors import LumosError, TraceError
 from lumos.operators import sequences as alignment
@@ -271,7 +270,7 @@ def test_linked_ranks_make_a_job_whose_collectives_meet(traces: Path, tmp_path: 
     assert [r.observed.path.endswith(f"et-rank{r.trace.rank}.json.gz") for r in found.ranks] == [True] * 8
     assert found.to_dict()["link_rate"] == 1.0 and len(found.to_dict()["ranks"]) == 8
     assert lumos.chakra.check(tmp_path / "set").ok
-    job = graph(tmp_path / "set")
+    job = lumos.build(lumos.read(tmp_path / "set"))
     assert job.collectives is not None and (len(job.collectives.task), job.rendezvous_offset[-1]) == (64, 64)
     assert job.collectives.groups == ("[0, 1, 2, 3, 4, 5, 6, 7]",)
     linked, recorded = (simulate(one) for one in (job, lumos.build(lumos.read(folder))))

@@ -80,26 +80,15 @@ def _sequence(observed: ExecutionTrace, trace: Trace, node: Int32, other_window:
 
 
 def _shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> Vote:
-    """The shapes of tensor inputs."""
-    compared, agree = same_shapes(observed, trace, node)
+    """The shapes of tensor inputs, of COMPARED operators at most that lie evenly among all."""
+    dims, compared, agree = trace.dense("Input Dims"), 0, 0
+    matched = np.flatnonzero((dims >= 0) & (node >= 0))
+    for row in matched[np.unique(np.linspace(0, len(matched) - 1, min(len(matched), COMPARED)).astype(np.int64))].tolist():
+        _, shapes, types = observed.inputs[int(node[row])]
+        profiled, seen, kinds = json.loads(trace.strings[int(dims[row])]), json.loads(shapes), json.loads(types)
+        pairs = [(a, b) for a, b, kind in zip(profiled, seen, kinds, strict=False) if str(kind).startswith("Tensor")]
+        compared += bool(pairs)
+        agree += bool(pairs) and all(a == b for a, b in pairs)
     if compared < _FEWEST:
         return Vote("shapes", None, f"{compared} linked operators have shapes in both files")
     return Vote("shapes", agree >= OF_ONE_RUN * compared, f"{compared - agree} of {compared} operators have other tensor shapes")
-
-
-def same_shapes(observed: ExecutionTrace, trace: Trace, node: Int32) -> tuple[int, int]:
-    """Of how many linked operators the shapes of tensor inputs were compared, and of how many they agree."""
-    column = trace.args.get("Input Dims")
-    if column is None:
-        return 0, 0
-    matched = np.flatnonzero(node[column.rows] >= 0)
-    chosen = matched[np.unique(np.linspace(0, len(matched) - 1, min(len(matched), COMPARED)).astype(np.int64))] if len(matched) else matched
-    compared = agree = 0
-    for i in chosen.tolist():
-        _, shapes, types = observed.inputs[int(node[column.rows[i]])]
-        profiled, seen, kinds = json.loads(trace.strings[int(column.values[i])]), json.loads(shapes), json.loads(types)
-        pairs = [(a, b) for a, b, kind in zip(profiled, seen, kinds, strict=False) if str(kind).startswith("Tensor")]
-        if pairs:
-            compared += 1
-            agree += all(a == b for a, b in pairs)
-    return compared, agree
