@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace as replaced
 from tests.chakra.synthesis.test_synthesize import step
 from tests.graph_contract import apart
 
@@ -20,7 +21,7 @@ from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
 from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions, with_more_layers
 from lumos.chakra.synthesis.likeness import disclosure
-from lumos.chakra.synthesis.model import SetModel, learn, load, save
+from lumos.chakra.synthesis.model import SetModel, SetStructure, learn, load, save
 from lumos.chakra.synthesis.trends import factor, middle, trends, varied
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError
@@ -162,6 +163,14 @@ def test_the_grid_is_read_from_communicators(sources: list[Workload]) -> None:
         grid_of(structure, {"tp": 8})
     with pytest.raises(UsageError, match="set of 8 ranks"):
         grid_of(structure, {"tp": 4})
+
+
+def test_communicators_of_the_same_ranks_stay_apart(sources: list[Workload]) -> None:
+    """Two ranks that reduce in two communicators by turns; with four ranks there are two of four."""
+    structure = learn([sources[1]]).structures[0]
+    programs = (replaced(p, comm=tuple((*row[:3], i % 2, *row[4:]) for i, row in enumerate(p.comm))) for p in structure.programs)
+    twice = SetStructure(tuple(programs), structure.groups * 2)
+    assert with_axes(twice, grid_of(twice, {"tp": 2}), {"tp": 4}).groups == ((0, 1, 2, 3),) * 2
 
 
 def test_messages_keep_to_the_pipeline_when_ranks_are_added() -> None:
