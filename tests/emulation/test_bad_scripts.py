@@ -46,6 +46,19 @@ def run(folder, body, *arguments, limit_s=60.0):
         ("torch.rand(8, 8, device='cuda').to_sparse_csr()", r"py:7: (Unsupported|torch\.Accelerator).*torch\.library\.register_fake"),
         ("with torch.cuda.graph(torch.cuda.CUDAGraph()): torch.rand(1).cuda().item()", r"py:7: CudaGraphError: .*outside of the capture"),
         ("torch._C._scatter(torch.rand(4, 8), [0, 1])", r"py:7: SeveralDevicesError: nn\.DataParallel uses 2 .*DistributedDataParallel"),
+        ("torch.eye(8).to_sparse_csr().cuda()", r"py:7: UnsupportedOperatorException: .* of torch\.sparse_csr: .*torch\.sparse_coo"),
+        ("open('no.json')", r"py:7: FileNotFoundError: .*have what it loads on this machine"),
+        ("try: raise ConnectionError\nexcept OSError as e: raise ValueError from e", r"py:8: ValueError: .*have what it loads"),
+        (
+            "from torch.distributed.device_mesh import init_device_mesh\ninit_device_mesh('cuda', (4, 2))",
+            r"py:8: RuntimeError: .*world size.*ask for as many --ranks",
+        ),
+        (
+            "torch.distributed.init_process_group('nccl')\nnet = torch.nn.Linear(8, 8).cuda()\nnet.forward = lambda x: x * net.bias\n"
+            "parallel = torch.nn.parallel.DistributedDataParallel(net)\nwhile True: parallel(torch.rand(1, 8).cuda()).sum().backward()",
+            r"py:11: RuntimeError: Expected to have finished reduction in the prior iteration",
+        ),
+        ("torch.linalg.lstsq(*[torch.rand(3, 4).cuda()] * 2)", r"py:7: .*aten\.linalg_lstsq.*: its shape depends on values"),
         ("os.environ['LOCAL_RANK']", r"py:7: KeyError: 'LOCAL_RANK': a launcher sets that"),
         ("import a_module_that_nobody_has", r"py:7: ModuleNotFoundError: .*: install it"),
         ("os.kill(os.getpid(), 9)", r"rank 0 was ended by SIGKILL"),
@@ -58,9 +71,33 @@ def run(folder, body, *arguments, limit_s=60.0):
     ],
 )
 def test_a_script_that_ends_early_is_told_its_line_and_what_to_change(tmp_path, body, said):
-    with pytest.raises(LumosError, match=said):
+    with pytest.raises(LumosError, match=said) as raised:
         run(tmp_path, body)
-    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
+    assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
+    assert {each.name for each in tmp_path.iterdir()} - {"objects"} == {"train.py"}  # objects: what ranks tell each other
+
+
+CALLS = [
+    "one.half() @ one", "model.half()(one)", "torch.nn.functional.conv1d(one, one[None].half())", "one.index_add_(0, classes, one.half())",
+    "torch.nn.functional.cross_entropy(one, classes.int())", "attend(one[None, None], one[None, None].half(), one[None, None])",
+    "attend(one.expand(1, 8, 8, 8), one.expand(1, 2, 8, 8), one.expand(1, 2, 8, 8))", "one.numpy()", "one.cpu().requires_grad_().numpy()",
+]  # fmt: skip
+
+
+def test_calls_that_a_device_refuses_are_refused(tmp_path):
+    body = f"""
+        one, classes = torch.rand(8, 8, device="cuda"), torch.zeros(8, dtype=torch.int64, device="cuda")
+        attend = torch.nn.functional.scaled_dot_product_attention
+        for call in {CALLS!r}:
+            try: eval(call)
+            except (RuntimeError, TypeError): continue
+            raise AssertionError(call)
+        model.float()
+        assert attend(one.expand(1, 8, 8, 8), one.expand(1, 2, 8, 8), one.expand(1, 2, 8, 8), enable_gqa=True).shape == (1, 8, 8, 8)
+        one.numpy(force=True), torch._C._nn.nll_loss_nd(one, classes)
+        step(), step()
+        """
+    assert run(tmp_path, body)[0].operators
 
 
 def test_a_script_that_waits_is_stopped_at_the_limit_with_its_line(tmp_path):
@@ -112,14 +149,20 @@ def test_files_that_were_there_before_stay_as_they_were_in_the_folder_for_tempor
     assert [file.name for file in outside.iterdir()] == ["kept"]
 
 
-def test_a_checkpoint_in_the_folder_for_temporary_files_can_be_renamed(tmp_path, monkeypatch):
+def test_what_a_script_saves_it_may_rename_and_load_in_the_folder_for_temporary_files_too(tmp_path, monkeypatch):
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     body = """
-        for _ in range(2):
+        import io
+        for number in range(2):
             step()
-            torch.save(model.state_dict(), sys.argv[1] + "/new")
+            torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict(), "at": number}, sys.argv[1] + "/new")
             os.replace(sys.argv[1] + "/new", sys.argv[1] + "/last")
+            there, here = torch.load(sys.argv[1] + "/last"), torch.load(sys.argv[1] + "/last", map_location="cpu", weights_only=True)
+            assert (here["at"], here["model"]["weight"].is_cuda, there["model"]["weight"].is_cuda) == (number, False, True)
+            model.load_state_dict(here["model"]), optimizer.load_state_dict(here["optimizer"])
+            torch.save([model.weight], file := io.BytesIO())
+            assert isinstance(torch.load(file)[0], torch.nn.Parameter)
         """
     run(tmp_path, body, str(tmp_path / "temporary"))
     assert not any(each.name in ("new", "last") for each in (tmp_path / "temporary").iterdir())
@@ -136,7 +179,7 @@ def test_processes_that_a_script_forks_end_without_ending_the_emulation(tmp_path
 
 
 def test_a_trainer_that_saves_after_each_step_saves_nothing(tmp_path, monkeypatch):
-    pytest.importorskip("transformers")
+    assert all(pytest.importorskip(library) for library in ("transformers", "accelerate"))
     body = """
         from transformers import LlamaConfig, LlamaForCausalLM, Trainer, TrainingArguments
         config = LlamaConfig(hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2, vocab_size=64)

@@ -14,7 +14,6 @@ from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.record import REGION_PREFIX, CallKind, Tensor
 from lumos.emulation.run import Launched, records
-from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
@@ -133,18 +132,6 @@ def test_ranks_that_do_the_same_are_copies_and_exchanges_name_their_group(tmp_pa
     assert [each.exchange for each in process.calls if each.kind is CallKind.STREAM_WAITS_EXCHANGE] == [0]
 
 
-def test_what_cannot_be_emulated_is_named_by_its_line_and_nothing_is_left(tmp_path):
-    body = """
-        model = nn.Linear(4, 4).cuda()
-        x = torch.empty(3, 4, device="cuda")
-        torch.linalg.lstsq(x, model(x))
-        """
-    with pytest.raises(LumosError, match=r"train\.py:7: .*aten\.linalg_lstsq.*: its shape depends on values") as raised:
-        run(tmp_path, body)
-    assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
-    assert [each.name for each in tmp_path.iterdir()] == ["train.py"]
-
-
 def test_a_script_that_only_calls_its_model_for_ever_is_recorded_by_its_calls(tmp_path):
     body = """
         model = nn.Linear(8, 4).cuda()
@@ -198,6 +185,7 @@ def test_compiled_functions_and_modules_are_ranges(tmp_path):
         def loss_of(x):
             return x.exp().sum()
 
+        torch.compile(nn.Linear(4, 4))  # as a library does that compiles what the script never calls
         optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         for _ in range(2):
             loss_of(other(model(torch.rand(4, 16, device="cuda")))).backward()
@@ -211,7 +199,8 @@ def test_compiled_functions_and_modules_are_ranges(tmp_path):
         for _, mark in sorted(ranges.items())
     ]
     assert [names[-1] for names in inside] == ["aten::addmm", "aten::clamp_min", "aten::sum"]
-    assert "fused-by-rule" in {note.code for note in process.notes}
+    (note,) = (note for note in process.notes if note.code == "fused-by-rule")
+    assert note.count == 6 and ":16" in note.where
 
 
 def test_a_range_of_the_script_holds_what_runs_in_it_on_every_thread(tmp_path):

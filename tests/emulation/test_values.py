@@ -248,6 +248,9 @@ def test_what_rank_0_tells_the_others_reaches_the_last_one(tmp_path):
         torch.distributed.broadcast_object_list(told, src=0)
         torch.distributed.scatter_object_list(mine, [8, 9] if rank == 0 else None, src=0)
         assert mine == [8 + rank]
+        sizes = torch.tensor([5, 7] if rank == 0 else [-1, -1], device="cuda")
+        torch.distributed.broadcast(sizes, src=0)
+        assert sizes.tolist() == [5, 7]
         model = nn.Linear(told[0]["width"], mine[0]).cuda()
         optimizer = torch.optim.SGD(model.parameters(), 0.1)
         while True:
@@ -255,3 +258,31 @@ def test_what_rank_0_tells_the_others_reaches_the_last_one(tmp_path):
             optimizer.step()
         """
     assert len(run(tmp_path, body, ranks=2)) == 2
+
+
+def test_tensors_of_classes_of_the_scripts_own_run_and_libraries_select_by_values_what_they_may(tmp_path):
+    body = """
+class Named(torch.Tensor):
+    pass
+class Packed(nn.Parameter):
+    def __new__(cls, data):
+        made = torch.Tensor._make_subclass(cls, data, False)
+        made.scale = 3.0
+        return made
+torch.library.define("mine::chosen", "(Tensor x, int? most) -> Tensor")
+@torch.library.register_fake("mine::chosen")
+def _(x, most):
+    return x.new_empty(torch.library.get_ctx().new_dynamic_size(max=most), dtype=torch.int64)
+assert [torch.ops.mine.chosen(torch.rand(6, device="cuda"), most).shape[0] for most in (None, 4, 9)] == [6, 4, 6]
+other = nn.Linear(8, 4)
+other.weight = Packed(other.weight.data)
+other.cuda().half().float()
+assert isinstance(other.weight, Packed) and other.weight.is_cuda and (other.weight.scale, other.weight.requires_grad) == (3.0, False)
+for _ in range(2):
+    out = other(torch.rand(2, 8, device="cuda").as_subclass(Named))
+    assert isinstance(out, Named) and not isinstance(out.as_subclass(torch.Tensor), Named)
+    out.as_subclass(torch.Tensor).sum().backward()
+    step()
+assert other.bias.grad.shape == (4,)
+"""
+    run(tmp_path, STEPS + body)

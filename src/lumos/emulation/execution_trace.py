@@ -166,13 +166,6 @@ _FUNCTION, _BACKWARD, _USER = 0, 1, 7
 _LEVEL = 1
 
 
-class Meeting(NamedTuple):
-    """What an exchange is for one rank: its group, and the other rank of a transfer or the root (-1 without)."""
-
-    group: Group
-    peer: int
-
-
 class _Call(NamedTuple):
     """A node of the record. parent: the id of its caller."""
 
@@ -193,10 +186,10 @@ def record_ids(process: Process) -> tuple[int, int, int]:
     return 1, marks, marks + len(process.marks)
 
 
-def own_meetings(process: Process) -> dict[int, Meeting]:
-    """The exchanges of the process itself, by their place in its record."""
+def own_meetings(process: Process) -> dict[int, tuple[Group, int]]:
+    """What the exchanges of the process itself are, by their place in its record: the group, and the peer or root (-1 without)."""
     groups = {group.name: group for group in process.groups}
-    return {i: Meeting(groups[each.group], each.peer) for i, each in enumerate(process.exchanges) if each.group in groups}
+    return {i: (groups[each.group], each.peer) for i, each in enumerate(process.exchanges) if each.group in groups}
 
 
 class NodeSheet:
@@ -211,13 +204,12 @@ class NodeSheet:
         common = [self._node(each) for each in self._calls if not isinstance(each.what, Exchange)]
         self._common = [b",\n".join(common)] if common else []  # as one, since many ranks may share many nodes
 
-    def write(self, path: Path, groups: Sequence[Group], meetings: Mapping[int, Meeting]) -> None:
-        """Write the file of one rank, compressed. groups: those that it is a member of."""
+    def write(self, path: Path, groups: Sequence[Group], meetings: Mapping[int, tuple[Group, int]]) -> None:
+        """Write the file of one rank, compressed. groups: those that it is a member of. meetings: as `own_meetings` has them."""
         head = {"schema": SCHEMA, "pid": PROCESS, "time": "", "start_ts": 0, "lumos": EMULATED.said}
         nodes = [*self._pseudo(groups), *self._common]
-        nodes += [
-            self._exchange(each, meetings[each.place]) for each in self._calls if each.place in meetings and isinstance(each.what, Exchange)
-        ]
+        exchanges = (each for each in self._calls if each.place in meetings and isinstance(each.what, Exchange))
+        nodes += [self._exchange(each, *meetings[each.place]) for each in exchanges]
         with igzip.open(path, "wb", compresslevel=_LEVEL) as file:  # type: ignore[no-untyped-call]
             file.write(msgspec.json.encode(head)[:-1] + b',"nodes":[\n' + b",\n".join(nodes) + b'\n],"finish_ts":0}\n')
 
@@ -248,13 +240,13 @@ class NodeSheet:
         inputs, outputs = self._tensors.written(what.inputs), self._tensors.written(self._results[call.place])
         return _encoded(call.id, what.name, call.parent, inputs, outputs, attributes)
 
-    def _exchange(self, call: _Call, meeting: Meeting) -> bytes:
+    def _exchange(self, call: _Call, group: Group, peer: int) -> bytes:
         """The node in which torch says what a collective does, below the operator that asked for it."""
-        exchange, group = call.what, meeting.group
+        exchange = call.what
         assert isinstance(exchange, Exchange)
         name = {CollectiveKind.SEND: "send", CollectiveKind.RECEIVE: "recv"}.get(exchange.kind, exchange.name)
         start, stride = group.ranks[0], _stride(group.ranks)
-        given: list[Argument] = [exchange.sequence, [group.name, group.description], meeting.peer, name]
+        given: list[Argument] = [exchange.sequence, [group.name, group.description], peer, name]
         given += [list(exchange.input_splits), list(exchange.output_splits), start, stride, len(group.ranks)]
         more = [
             _attribute("collective_name", "string", name), _attribute("dtype", "string", type_word(exchange.dtype)),

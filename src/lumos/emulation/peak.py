@@ -72,14 +72,9 @@ def holdings(changes: Iterable[Allocation], owners: dict[int, tuple[MemoryKind, 
     for storage, size in live.items():
         if size:
             kind, module = owners.get(storage, (MemoryKind.TEMPORARY, ""))
-            found[kind, _of_list(module)] += size
+            parts = ("*" if each.isdigit() else each for each in module.split("."))  # a star for numbers in a row
+            found[kind, ".".join(name for name, _ in groupby(parts))] += size
     return [Held(kind, module, size) for (kind, module), size in found.most_common()]
-
-
-def _of_list(path: str) -> str:
-    """A path with a star for each number in it, one for numbers in a row."""
-    parts = ("*" if each.isdigit() else each for each in path.split("."))
-    return ".".join(name for name, _ in groupby(parts))
 
 
 def _running(process: Process, position: int) -> tuple[str, str]:

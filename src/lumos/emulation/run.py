@@ -20,11 +20,11 @@ import msgspec
 from lumos.collect.command import startup_path
 from lumos.emulation import record
 from lumos.emulation.distinct import distinct_work, mesh_dimensions
-from lumos.emulation.process.settings import FULL, MARKS, TOO_FEW_STEPS, WAITS, WHERE, EmulationSettings, StepEnd
+from lumos.emulation.process.settings import FULL, WAITS, WHERE, EmulationSettings
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from lumos.emulation.process.settings import Device
 
@@ -167,17 +167,21 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
     processes = Processes(job)
     with ThreadPoolExecutor(_AT_ONCE) as pool, processes.ended_by_errors():
         beside = pool.submit(_run, processes, last, at_once=True) if last else None
-        ended_by = _run(processes, 0)
-        last_ran = beside is not None and beside.result() is ended_by and _file(job, last).exists()
+        _run(processes, 0)
+        if beside is not None:
+            beside.result()
     first = _read(job, 0)
     if not last:
         return [first]
+    last_ran = _file(job, last).exists()
     read = {0: first} | ({last: _read(job, last)} if last_ran else {})
 
     def ran(ranks: Sequence[int]) -> list[record.Process]:
-        before = len(read)
-        told = None if progress is None else lambda done, more: progress(before + done, before + more)
-        _run_all(processes, {rank for rank in ranks if not _file(job, rank).exists()}, ended_by, told)
+        before, waiting = len(read), sorted({rank for rank in ranks if not _file(job, rank).exists()})
+        with ThreadPoolExecutor(_AT_ONCE) as pool, processes.ended_by_errors():
+            for done, _ in enumerate(pool.map(lambda rank: _run(processes, rank), waiting), before + 1):
+                if progress is not None:
+                    progress(done, before + len(waiting))
         read.update((rank, _read(job, rank)) for rank in ranks if rank not in read)
         return [read[rank] for rank in ranks]
 
@@ -201,29 +205,15 @@ def first_rank(job: Launched) -> record.Process:
     return _read(job, 0)
 
 
-def _run_all(processes: Processes, ranks: Iterable[int], ended_by: StepEnd, progress: Callable[[int, int], None] | None) -> None:
-    waiting = sorted(ranks)
-    with ThreadPoolExecutor(_AT_ONCE) as pool, processes.ended_by_errors():
-        for done, _ in enumerate(pool.map(lambda rank: _run(processes, rank, ended_by), waiting)):
-            if progress is not None:
-                progress(done + 1, len(waiting))
-
-
-def _run(processes: Processes, rank: int, ended_by: StepEnd = StepEnd.OPTIMIZER, at_once: bool = False) -> StepEnd:
-    """Run one rank. Returns what ended its steps. at_once: before it is known whether its steps need others to run first, or end otherwise,
-    so that it may leave no record."""
+def _run(processes: Processes, rank: int, at_once: bool = False) -> None:
+    """Run one rank. at_once: before it is known whether its steps need others to run first, so that it may leave no record."""
     job = processes.job
     file = _file(job, rank)
-    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), ended_by, random_weights=job.random_weights)
+    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), random_weights=job.random_weights)
     status = processes.execute(msgspec.structs.replace(settings, patience_s=0.0) if at_once else settings)
     message = last_message(file)
-    if file.exists() or (at_once and status in (WAITS, TOO_FEW_STEPS, MARKS)):
-        return ended_by
-    if status == MARKS and ended_by is not StepEnd.MARK:
-        return _run(processes, rank, StepEnd.MARK)
-    if status == TOO_FEW_STEPS and ended_by is StepEnd.OPTIMIZER and " 0 steps" in message:
-        return _run(processes, rank, StepEnd.MODULE)
-    raise _failure(job, rank, status, message)
+    if not file.exists() and not (at_once and status == WAITS):
+        raise _failure(job, rank, status, message)
 
 
 def _failure(job: Launched, rank: int, status: int, message: str) -> LumosError:

@@ -9,6 +9,10 @@
 The last two are held back by how fast a core issues instructions, and by the latency of memory. The rules are those of PyTorch
 (aten/src/ATen/native/cuda, Loops.cuh, CUDALoops.cuh and Copy.cu; TensorIterator.cpp). Instructions were counted in the code that NVRTC 12.4
 makes of the same loops for compute capability 9.0, without a recording; a function that was not counted takes those of an addition.
+
+Operators over lists of tensors are those of optimizers (`_foreach_…`, `_fused_…`). A launch takes 320 chunks of 65,536 elements at most,
+from as many tensors as fit into its argument (MultiTensorApply.cuh). Lists whose types differ, or whose tensors are not dense, take one
+launch a tensor.
 """
 
 from __future__ import annotations
@@ -17,14 +21,14 @@ import math
 from typing import TYPE_CHECKING
 
 from lumos.blocks.work import Traffic
-from lumos.cost.memory_bound_model import POINTWISE, STRIDED
-from lumos.emulation.device.launch import joint_shape, shown_elements
+from lumos.cost.memory_bound_model import POINTWISE, REDUCTION, STRIDED
+from lumos.emulation.device.launch import Launch, dense, joint_shape, nbytes, shown_elements, tensor_list
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.emulation.record import Argument, Tensor
+    from lumos.emulation.record import Argument, Operator, Tensor
 
 #: Instructions for an element of a contiguous kernel with its share of the wide loads, of an operand whose type is looked up, and
 #: of the strided kernel: for itself and for each operand, then for each dimension the same.
@@ -105,3 +109,69 @@ def _steps(tensor: Tensor, shape: tuple[int, ...]) -> tuple[int, ...] | None:
     short = len(shape) - len(tensor.shape)
     own = (0 if length == 1 else step for length, step in zip(tensor.shape, strides, strict=True))
     return (*(0,) * short, *own)
+
+
+#: Elements of a chunk, chunks of a launch, and tensors of a launch by the number of lists (1 to 5).
+CHUNK, CHUNKS, TENSORS = 65_536, 320, (110, 64, 48, 36, 30)
+#: Lists that the fused optimizers read without writing: the gradients.
+_ONLY_READ = {"_fused_adam": (1,), "_fused_adamw": (1,), "_fused_sgd": (1,), "_fused_adagrad": (1,)}
+#: Operators of lists that read whole tensors and give back one value each.
+_REDUCED = ("_foreach_norm", "_foreach_max")
+
+
+def of_lists(name: str, operator: Operator) -> list[Launch] | None:
+    """What an operator over lists of this base name launches; None where it is none."""
+    if not name.startswith(("_foreach_", "_fused_adam", "_fused_sgd", "_fused_adagrad", "_amp_foreach_")):
+        return None
+    lists = [found for argument in operator.inputs if (found := tensor_list(argument))]
+    # whole tensors, rather than one number each, such as the steps of an optimizer
+    depth = [tensors for tensors in lists if len(tensors) == len(lists[0]) and any(shown_elements(tensor) > 1 for tensor in tensors)]
+    if not depth:
+        return []
+    results = [found for argument in operator.outputs if (found := tensor_list(argument))]
+    separate = bool(results) and results[0][0].storage != lists[0][0].storage
+    moved = _traffic(name, depth)
+    all_dense = all(dense(tensor) for tensors in (*depth, *(results if separate else [])) for tensor in tensors)
+    alike = all_dense and len({tensor.dtype for tensors in depth for tensor in tensors}) == 1
+    alone = [[(i, 1.0)] for i, tensor in enumerate(depth[0]) if shown_elements(tensor)]
+    parts = chunked(depth[0], len(depth) + separate) if alike else alone
+    kernel_class = REDUCTION if name in _REDUCED else POINTWISE
+    label = f"multi_tensor_apply_kernel [{name}]"
+    return [Launch(label, Traffic(sum(round(share * moved[i]) for i, share in part), 1, kernel_class)) for part in parts]
+
+
+def chunked(tensors: Sequence[Tensor], depth: int) -> list[list[tuple[int, float]]]:
+    """How the tensors of one list spread over launches, with `depth` lists: for each launch, tensors and the share of each."""
+    most = TENSORS[min(depth, len(TENSORS)) - 1]
+    out: list[list[tuple[int, float]]] = [[]]
+    chunks = 0
+    for i, tensor in enumerate(tensors):
+        total = -(-shown_elements(tensor) // CHUNK)
+        left = total
+        while left:
+            if chunks == CHUNKS or len(out[-1]) == most:
+                out.append([])
+                chunks = 0
+            taken = min(left, CHUNKS - chunks)
+            out[-1].append((i, taken / total))
+            chunks += taken
+            left -= taken
+    return [part for part in out if part]
+
+
+def _traffic(name: str, lists: Sequence[Sequence[Tensor]]) -> list[int]:
+    """Bytes that each position of the lists reads and writes: a list is read; written are a new list, the first one, or all that a fused
+    optimizer changes."""
+    read = [sum(nbytes(tensors[i]) for tensors in lists) for i in range(len(lists[0]))]
+    if name in _REDUCED:
+        return read
+    if name.startswith("_fused"):
+        untouched = _ONLY_READ.get(name, ())
+        written = [tensors for k, tensors in enumerate(lists) if k not in untouched]
+    else:
+        written = [lists[0]]
+    if name == "_foreach_copy":
+        read = [nbytes(tensors) for tensors in lists[-1]]
+    elif name in ("_foreach_zero", "_foreach_fill"):
+        read = [0] * len(read)
+    return [r + sum(nbytes(tensors[i]) for tensors in written) for i, r in enumerate(read)]

@@ -21,7 +21,7 @@ from lumos.emulation.device.host import host_ns
 from lumos.emulation.device.issue import issued
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.device.ranks import all_ranks, stream_numbers
-from lumos.emulation.execution_trace import Meeting, NodeSheet, execution_trace_name, operator_arguments, record_ids, type_word
+from lumos.emulation.execution_trace import NodeSheet, execution_trace_name, operator_arguments, record_ids, type_word
 from lumos.errors import LumosError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.graph.table import Kind
@@ -129,7 +129,7 @@ def _write_execution_traces(folder: Path, job: Ranks, program: int, ranks: Seque
     tasks, process = job.programs[program].tasks, job.programs[program].process
     sheet = NodeSheet(process)
     for rank in ranks:
-        meetings = {tasks[number].exchange: Meeting(fact.group, fact.peer) for number, fact in job.facts[rank].items()}
+        meetings = {tasks[number].exchange: (fact.group, fact.peer) for number, fact in job.facts[rank].items()}
         sheet.write(folder / execution_trace_name(rank), [group for group in process.groups if rank in group.ranks], meetings)
 
 

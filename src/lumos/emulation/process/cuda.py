@@ -13,15 +13,14 @@ from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lumos.emulation.process.operators.dispatcher import CUDNN, open_device
-from lumos.emulation.process.patches import TORCH
+from lumos.emulation.process.patches import TORCH, Silent
 from lumos.emulation.process.streams import answers as of_streams
 
 if TYPE_CHECKING:
 
     from lumos.emulation.process.device_memory import DeviceMemory
-    from lumos.emulation.process.graphs import Graphs
     from lumos.emulation.process.settings import Device, EmulationSettings
-    from lumos.emulation.process.streams import Streams
+    from lumos.emulation.process.streams import Graphs, Streams
 
 #: A version of NCCL that has whatever torch 2.13 asks for by its version.
 _NCCL = (2, 27, 0)
@@ -72,7 +71,7 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory,
     open_device(count)
     torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
-    answers = of_streams(streams) | _identity(device, count) | memory.answers() | graphs.answers() | _random() | _current(here)
+    answers = of_streams(streams) | _identity(device, count) | memory.answers() | graphs.answers() | _current(here)
     for name, answer in answers.items():
         _let_answer(name, answer)
     TORCH.put(torch, "Generator", Generator)
@@ -143,12 +142,16 @@ def _identity(device: Device, count: int) -> dict[str, Any]:
     )  # fmt: skip
     yes = dict.fromkeys(("is_available", "is_initialized", "_is_compiled", "can_device_access_peer"), lambda *_, **__: True)
     of_driver = ("utilization", "memory_usage", "temperature", "power_draw", "clock_rate", "get_sync_debug_mode")
-    nothing = ("init", "_lazy_init", "check_error", "set_sync_debug_mode")
-    return yes | dict.fromkeys(nothing, lambda *_: None) | dict.fromkeys(of_driver, lambda *_, **__: 0) | {
+    nothing = (
+        "init", "_lazy_init", "check_error", "set_sync_debug_mode", "manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state",
+        "set_rng_state_all",
+    )  # fmt: skip
+    return yes | dict.fromkeys(nothing, lambda *_, **__: None) | dict.fromkeys(of_driver, lambda *_, **__: 0) | {
         "device_count": lambda: count, "get_device_name": lambda *_, **__: device.name,
         "get_device_capability": lambda *_, **__: device.capability, "get_device_properties": lambda *_, **__: properties,
         "get_arch_list": lambda: [device.architecture], "is_bf16_supported": lambda *_, **__: major >= 8,
-        "is_tf32_supported": lambda: major >= 8, "cudart": _Runtime, "_is_in_bad_fork": lambda: False,
+        "is_tf32_supported": lambda: major >= 8, "cudart": Silent, "_is_in_bad_fork": lambda: False,
+        "get_rng_state": lambda *_, **__: _device_state(), "get_rng_state_all": lambda: [_device_state()], "initial_seed": lambda: 0,
     }  # fmt: skip
 
 
@@ -178,19 +181,6 @@ def _scatter(tensor: Any, devices: list[int], _: Any = None, __: int = 0, stream
         raise SeveralDevicesError(f"nn.DataParallel uses {len(devices)} devices in one process")
     with torch.cuda.stream(streams[0] if streams else None):
         return (tensor.to(torch.device("cuda", devices[0])),)
-
-
-class _Runtime:
-    """The CUDA runtime, every function of which succeeds: the script asks it to start and stop a profiler of NVIDIA's."""
-
-    def __getattr__(self, _: str) -> Any:
-        return lambda *_, **__: 0
-
-
-def _random() -> dict[str, Any]:
-    nothing = ("manual_seed", "manual_seed_all", "seed", "seed_all", "set_rng_state", "set_rng_state_all")
-    states = {"get_rng_state": lambda *_, **__: _device_state(), "get_rng_state_all": lambda: [_device_state()]}
-    return dict.fromkeys(nothing, lambda *_, **__: None) | states | {"initial_seed": lambda: 0}
 
 
 _TYPES = ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")

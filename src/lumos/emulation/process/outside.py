@@ -40,7 +40,7 @@ _LONGEST_SLEEP = 0.01  # seconds; not none at all, so that a thread that waits i
 _DEVICES = ("/dev/", "/proc/")
 _temporary = os.path.realpath(tempfile.gettempdir())
 _made: set[str] = set()
-_unwritten: set[str] = set()
+_unwritten: dict[str, Any] = {}
 
 
 class Outside(Patches):
@@ -150,10 +150,16 @@ def may_change(file: Any) -> bool:
     return _is_made(path)
 
 
-def leave_unwritten(file: Any) -> None:
-    """Let a file count as written by the script that is not there, such as a checkpoint, so that the script may rename it."""
+def leave_unwritten(file: Any, content: Any) -> None:
+    """Let a file count as written by the script that is not there, such as a checkpoint, so that the script may rename and read it."""
     if isinstance(file, (str, bytes, os.PathLike)):
-        _unwritten.add(os.path.realpath(os.fsdecode(file)))
+        _unwritten[os.path.realpath(os.fsdecode(file))] = content
+
+
+def unwritten(file: Any) -> Any:
+    """What the script would have written to a file that is not there; None where it did not."""
+    path = os.path.realpath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else ""
+    return None if os.path.lexists(path) else _unwritten.get(path)
 
 
 def _is_made(path: str) -> bool:
@@ -172,7 +178,7 @@ def _unless_others(function: Callable[..., Any], file: Any, *args: Any, **kwargs
     path = os.path.realpath(os.fsdecode(file)) if file in paths else ""
     if path in _unwritten and not os.path.lexists(path):
         for each in paths:
-            leave_unwritten(each)
+            leave_unwritten(each, _unwritten[path])
         return None
     is_own = kwargs.get("dir_fd") is not None or all(map(may_change, paths))
     return function(file, *args, **kwargs) if is_own else None

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lumos.emulation.process.patches import TORCH
-from lumos.emulation.process.settings import FULL, WHERE
+from lumos.emulation.process.settings import WHERE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Iterator
     from types import FrameType, TracebackType
 
     from lumos.emulation.record import Assumption
@@ -77,11 +77,13 @@ _REMEDIES = {
     "UnsupportedOperatorException": "nothing says what shape its result has: declare it with torch.library.register_fake",
     "UnsupportedFakeTensorException": "it needs a tensor with data: leave it out while emulating",
     "NotImplementedError": "it runs on a device only: leave it out while emulating, or declare its shape with torch.library.register_fake",
-    "ConnectionRefusedError": "have what it loads on this machine, or leave it out while emulating",
+    "SparseLayout": "of sparse matrices, those in coordinates (torch.sparse_coo) are emulated: use these or dense ones",
+    **dict.fromkeys(("ConnectionError", "FileNotFoundError"), "have what it loads on this machine, or leave it out while emulating"),
     "EndlessReadsError": "a value is 1 here and a truth value False, so a loop that waits for another never ends: bound its rounds",
     "NestedTensor": "nested tensors are emulated as jagged ones only: make them with layout=torch.jagged, or pad them to one length",
     "CudaGraphError": "read values and wait outside of the capture, or leave it out while emulating",
     "SeveralDevicesError": "use DistributedDataParallel, with a process for each device, or emulate one device with --ranks 1",
+    "Ranks": "ask for as many --ranks as it is for",
     "ModuleNotFoundError": "install it in the environment of the script",
     "Launcher": "a launcher sets that: write it before the script, as in `-- torchrun train.py`, or ask for several --ranks",
     "OutOfMemoryError": "it made tensors with data: make them on the device, or smaller",
@@ -89,32 +91,36 @@ _REMEDIES = {
 }
 #: Words of exceptions that have no class of their own, or another one by the time that they reach the script, and whose remedy they have.
 _WORDS = {
-    "_nested_tensor_": "NestedTensor",
+    "_nested_tensor_": "NestedTensor", "torch.sparse_": "SparseLayout",
     **dict.fromkeys(("'RANK'", "'LOCAL_RANK'", "'WORLD_SIZE'", "environment variable RANK expected"), "Launcher"),
     "no fake impl": "UnsupportedOperatorException", "CUDA driver version is insufficient": "NotImplementedError",
-    "makes no connection": "ConnectionRefusedError", "No module named": "ModuleNotFoundError",
+    **dict.fromkeys(("world size", "world_size"), "Ranks"),
+    "makes no connection": "ConnectionError", "No module named": "ModuleNotFoundError",
 }
-#: How torch says that a device has no room.
-_FULL_DEVICE = "CUDA out of memory"
+#: How torch says that a device has no room, which frameworks raise again as exceptions of their own.
+FULL_DEVICE = "CUDA out of memory"
 _LONGEST = 240  # characters of an exception's text
-
-
-def status_of(error: BaseException) -> int:
-    """The exit status of a process that ends with this exception. Frameworks raise that of a full device again as others of their own."""
-    return FULL if _FULL_DEVICE in str(error) else 1
 
 
 def script_error(error: BaseException, where: str, held: str = "") -> str:
     """One sentence on why a script could not go on. where: the line of the script. held: what the device's memory holds."""
     kind = f"{'torch.' if type(error).__module__ == 'torch' else ''}{type(error).__name__}"
     whole = " ".join(str(error).split())
-    if _FULL_DEVICE in whole:
+    if FULL_DEVICE in whole:
         return f"{where}: {kind}: {whole.partition(' If reserved')[0]} {held}: {_REMEDIES['DeviceMemory']}"
     text = whole.partition(". ")[0]
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
-    known = next((name for words, name in _WORDS.items() if words in text), type(error).__name__)
-    remedy = _REMEDIES.get(known, "see whether the script runs without --emulate; if it does, leave this out while emulating")
+    unknown = "see whether the script runs without --emulate; if it does, leave this out while emulating"
+    remedy = _REMEDIES.get(next(_known(error), ""), unknown)
     return f"{where or 'before the first line of the script'}: {kind}: {short}: {remedy}"
+
+
+def _known(error: BaseException | None) -> Iterator[str]:
+    """The names of remedies for an exception, then for what it was raised for: by its words, then by its class and those that it is of."""
+    while error is not None:
+        yield from (name for words, name in _WORDS.items() if words in str(error))
+        yield from (each.__name__ for each in type(error).__mro__ if each.__name__ in _REMEDIES)
+        error = error.__cause__ or error.__context__
 
 
 _leave = os._exit

@@ -14,9 +14,8 @@ _VARIABLE = "LUMOS_EMULATE"
 #: The folder with the snapshots of memory that a script makes, beside its record.
 SNAPSHOTS = "snapshots"
 
-#: Exit status of a process whose script ended before enough steps, of one that would have waited longer for another than it may, of one
-#: whose script marks its steps itself, and of one whose device is full.
-TOO_FEW_STEPS, WAITS, MARKS, FULL = 3, 4, 5, 6
+#: Exit status of a process that would have waited longer for another than it may, and of one whose device is full.
+WAITS, FULL = 4, 6
 
 #: The signal that asks a process for the line of the script that it is at.
 WHERE = signal.SIGUSR1

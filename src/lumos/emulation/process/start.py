@@ -1,9 +1,15 @@
-"""The beginning and the end of an emulated process: called once torch is imported, and again when enough steps are recorded."""
+"""The beginning and the end of an emulated process: called once torch is imported, and again when enough steps are recorded.
+
+A training step ends where its optimizer has stepped, as in a recording of the real script, or where the script says so. An optimizer that
+steps for one parameter after the other in hooks of the backward pass has stepped when that pass is done. Where it turns out that the steps
+of a script end otherwise, it begins anew.
+"""
 
 from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import logging
 import os
 import sys
@@ -12,31 +18,36 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from msgspec.structs import replace
 from torch._C._profiler import ProfilerActivity, ProfilerConfig, ProfilerState
 
+from lumos.collect.hook import MARKED
+from lumos.collect.hook import step as marked
 from lumos.collect.torch_features import experimental_config
 from lumos.emulation import record
-from lumos.emulation.process import cuda, script, steps, torch_functions, weights
+from lumos.emulation.process import checkpoints, cuda, groups, script, torch_functions
 from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
-from lumos.emulation.process.graphs import Graphs
 from lumos.emulation.process.journal import Journal, StepNote
-from lumos.emulation.process.operators import by_device, own_kernels
+from lumos.emulation.process.operators import by_device
 from lumos.emulation.process.operators.mode import Emulation
 from lumos.emulation.process.operators.storages import Storages
 from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
-from lumos.emulation.process.ranks import groups, messages
+from lumos.emulation.process.patches import TORCH
 from lumos.emulation.process.rows import put_together, schemas
 from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, leave, line_of_error, says
-from lumos.emulation.process.settings import MARKS, TOO_FEW_STEPS, WAITS, EmulationSettings, StepEnd
-from lumos.emulation.process.streams import Streams
+from lumos.emulation.process.settings import FULL, WAITS, EmulationSettings, StepEnd
+from lumos.emulation.process.streams import Graphs, Streams
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import NoReturn
 
 
 #: Steps that a script may take after those that are recorded until it captures a graph that it says it captures.
 _STEPS_BEFORE_CAPTURE = 32
+#: A script that has called its outermost module so often and made no optimizer has none.
+_CALLS_WITHOUT = 16
 
 
 def begin() -> None:
@@ -55,7 +66,7 @@ class _Emulation:
 
     def __init__(self, settings: EmulationSettings) -> None:
         device = settings.device
-        self._settings = settings
+        self._settings, self._folder = settings, os.getcwd()  # noqa: PTH109
         self._journal = Journal()
         self._streams, self._owners = Streams(self._journal), Owners()
         self._allocator = None if device.is_cpu else allocator_of(device)
@@ -64,10 +75,11 @@ class _Emulation:
         self._graphs = Graphs(self._journal, self._streams)
         self._graphs.begins, self._graphs.ends, self._graphs.step = self._warms_up, self._is_warm, self.step
         self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda", device.workspace)
-        self._graphs.exchanges = self._mode.exchanges
+        self._graphs.again = self._mode.exchanges.again
         self._groups = groups.Groups(settings)
         self._endings = Endings(self.ended_early, self.fail, self._say)
-        self._done = 0
+        self._done = self._calls = 0
+        self._stepped: Any = None  # the optimizer that stepped first
         self._recorded: record.Process | None = None
         options = experimental_config(torch, ("capture_overload_names",))
         self._config = ProfilerConfig(ProfilerState.KINETO, True, False, False, False, False, options)
@@ -80,8 +92,7 @@ class _Emulation:
         for patch, *given in self._patches():
             patch(*given)
         self._mode.__enter__()
-        if self._settings.warmup == 0:
-            self._start()
+        self._is_warm()
 
     def _patches(self) -> Iterator[tuple[Any, ...]]:
         """All that is changed in torch and in Python, in order: a function, and what it is given."""
@@ -89,17 +100,17 @@ class _Emulation:
         if self._allocator is not None:
             yield cuda.pretend, settings, self._streams, DeviceMemory(self._allocator, settings, journal), self._graphs
             yield by_device.call_device_kernels, self._library, mode
-            yield own_kernels.launch_as_operators, settings.device
+            yield by_device.launch_as_operators, settings.device
         yield torch_functions.parameters, mode
         yield torch_functions.values, mode
         yield torch_functions.higher_order, journal, mode
-        yield torch_functions.saving, journal
+        yield checkpoints.saving, journal
         if settings.device.is_amd:
             message = "operators have the names of NVIDIA's libraries, whose place hipBLASLt and MIOpen take there"
             journal.assume("names-of-nvidia", message)
         if settings.random_weights:
-            yield weights.random_weights, journal
-        yield torch_functions.profilers, journal, lambda is_over: steps.profiled(settings.ended_by, is_over)
+            yield checkpoints.random_weights, journal
+        yield torch_functions.profilers, journal, self._profiled
         yield torch_functions.loaders, journal, mode
         yield (self._storages.follow,)
         yield self._endings.watch, mode
@@ -107,12 +118,60 @@ class _Emulation:
         if torch.distributed.is_available():
             yield self._groups.make_fakes, mode.exchanges
         if settings.world > 1:
-            yield messages.pass_on_shapes, settings, journal
+            yield groups.pass_on_shapes, settings, journal
         yield (mode.compiled.take_over,)
         yield watch_modules, journal, owners
         yield groups.start_here, settings
-        yield steps.count_steps, self.step, settings.ended_by, self.ended_early, owners
+        yield (self._count_steps,)
         yield owners.watch_backward, self._storages.use_all
+
+    def _count_steps(self) -> None:
+        """Let steps be counted. The end of `Optimizer.step` is meant, rather than its hook, so that the row of the call is complete."""
+        from torch.optim.optimizer import Optimizer
+
+        owners, ended_by = self._owners, self._settings.ended_by
+        MARKED.append(self.step if ended_by is StepEnd.MARK else lambda: self._begin_anew(StepEnd.MARK))
+        owners.after_call = self.step if ended_by is StepEnd.MODULE else self._called
+        before = Optimizer.profile_hook_step
+
+        def with_end(function: Any) -> Any:
+            if ended_by is not StepEnd.MODULE:
+                owners.after_call = lambda: None  # an optimizer is being made
+            stepped = before(function)
+
+            @functools.wraps(stepped)
+            def wrapper(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+                owners.step_begins(optimizer)
+                try:
+                    out = stepped(optimizer, *args, **kwargs)
+                finally:
+                    owners.step_ends(optimizer)
+                self._stepped = self._stepped or id(optimizer)
+                if self._stepped == id(optimizer) and ended_by is StepEnd.OPTIMIZER:
+                    owners.outside_backward(self.step)
+                return out
+
+            return wrapper
+
+        TORCH.put(Optimizer, "profile_hook_step", staticmethod(with_end))
+
+    def _called(self) -> None:
+        """The outermost module was called, and no optimizer has been made: a script without one may never end to say so."""
+        self._calls += 1
+        if self._calls == _CALLS_WITHOUT and self._settings.ended_by is StepEnd.OPTIMIZER:
+            self._begin_anew(StepEnd.MODULE)
+
+    def _profiled(self, is_over: bool) -> None:
+        """The script's own profiler is told that a step has ended, or has a schedule and will be; it counts where there is no optimizer."""
+        if self._settings.ended_by is StepEnd.MODULE or (is_over and self._settings.ended_by is StepEnd.MARK):
+            marked()
+
+    def _begin_anew(self, ended_by: StepEnd) -> NoReturn:
+        """Run the script again, the steps of which end so."""
+        OUTSIDE.take_back()
+        os.chdir(self._folder)
+        sys.stdout.flush()
+        os.execve(sys.executable, sys.orig_argv, {**os.environ, **replace(self._settings, ended_by=ended_by).environment()})
 
     def step(self) -> None:
         """A step has ended."""
@@ -126,7 +185,7 @@ class _Emulation:
             self._start()
         elif self._done == self._settings.warmup + self._settings.steps:
             if self._settings.ended_by is StepEnd.OPTIMIZER and says(MARKS_STEPS):
-                leave(MARKS)
+                self._begin_anew(StepEnd.MARK)
             self._finish()
         elif self._recorded is not None and self._done == self._settings.warmup + self._settings.steps + _STEPS_BEFORE_CAPTURE:
             self._leave_record(self._recorded)
@@ -175,7 +234,7 @@ class _Emulation:
         """The script raised an exception: say which of its lines, and what it met."""
         del kind
         self._say(script.script_error(error, line_of_error(trace), self._storages.held()))
-        leave(WAITS if isinstance(error, messages.StageWaitsError) else script.status_of(error))
+        leave(WAITS if isinstance(error, groups.StageWaitsError) else FULL if script.FULL_DEVICE in str(error) else 1)
 
     def ended_early(self) -> None:
         """The script ended before enough steps."""
@@ -183,9 +242,11 @@ class _Emulation:
             return
         if self._recorded is not None:
             self._leave_record(self._recorded)
+        if not self._done and self._settings.ended_by is StepEnd.OPTIMIZER:
+            self._begin_anew(StepEnd.MODULE)
         needed = self._settings.warmup + self._settings.steps
         self._say(self._endings.too_early(self._done, needed, self._journal.assumed.values()))
-        leave(TOO_FEW_STEPS)
+        leave(1)
 
     def _say(self, message: str) -> None:
         OUTSIDE.take_back()

@@ -1,5 +1,5 @@
-"""Functions of torch that know tensors with data only, or that an emulated script must not run as they are: it saves nothing, profiles
-nothing, and has no workers beside it.
+"""Functions of torch that know tensors with data only, or that an emulated script must not run as they are: it profiles nothing, and has no
+workers beside it.
 
 `flex_attention` stands for attention by the kernel that torch would choose without a mask. What torch works out about a whole tensor, of
 which each rank holds a part, is no work of the device.
@@ -10,15 +10,15 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
-import io
+import inspect
+import types
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, unset_fake_temporarily
-from torch.utils._pytree import tree_leaves
 
 from lumos.collect.loading import when_loaded
-from lumos.emulation.process.outside import OUTSIDE, leave_unwritten
+from lumos.emulation.process.operators.stand_ins import ALL_SELECTED
 from lumos.emulation.process.patches import TORCH, Silent
 
 if TYPE_CHECKING:
@@ -57,11 +57,43 @@ def parameters(mode: Any) -> None:
 
     @TORCH.around(torch.nn.Parameter, "__new__")
     def parameter(make: Any, cls: Any, data: Any = None, requires_grad: bool = True) -> Any:
-        made = make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
+        if cls is torch.nn.Parameter and isinstance(data, FakeTensor) and type(data) is not FakeTensor:  # as of a module that is moved
+            made = data.detach().requires_grad_(requires_grad)
+            made.__class__, made.__dict__ = type(data), {**made.__dict__, **data.__dict__}
+        else:
+            made = make(cls, mode.from_tensor(data) if type(data) is torch.Tensor else data, requires_grad)
         mode.storages.owners.parameter(made)
         return made
 
+    @TORCH.around(torch.Tensor, "_make_subclass")
+    def subclass(make: Any, cls: Any, data: Any, requires_grad: bool = False, *more: Any, **named: Any) -> Any:
+        if not isinstance(data, FakeTensor):
+            return make(cls, data, requires_grad, *more, **named)
+        made = data.detach().requires_grad_(requires_grad)
+        made.__class__ = _without_data(cls)
+        if isinstance(made, torch.nn.Parameter):
+            mode.storages.owners.parameter(made)
+        return made
+
+    @TORCH.around(torch.Tensor, "as_subclass")
+    def as_subclass(make: Any, data: Any, cls: Any) -> Any:
+        if not isinstance(data, FakeTensor):
+            return make(data, cls)
+        made = torch.ops.aten.alias.default(data)
+        made.__class__ = _without_data(cls)
+        return made
+
     _lazy(mode, become)
+
+
+@functools.cache
+def _without_data(cls: Any) -> Any:
+    """The class of tensors without data that are of a class which adds methods and attributes, which torch makes of no subclass's."""
+    if issubclass(cls, FakeTensor) or cls is torch.Tensor:
+        return FakeTensor if cls is torch.Tensor else cls
+    made: Any = types.new_class(cls.__name__, (cls, FakeTensor))
+    made.__torch_function__ = inspect.getattr_static(cls, "__torch_function__")  # which torch takes away where operators are taken over
+    return made
 
 
 def _lazy(mode: Any, become: Callable[[Any, Any], None]) -> None:
@@ -102,6 +134,11 @@ def values(mode: Any) -> None:
 
     @TORCH.around(torch.Tensor, "numpy")
     def as_array(numpy: Any, tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        is_forced = bool(args) or kwargs.get("force", False)
+        if tensor.is_cuda and not is_forced:
+            raise TypeError("can't convert cuda:0 device type tensor to numpy. Use Tensor.cpu() to copy the tensor to host memory first.")
+        if tensor.requires_grad and not is_forced:
+            raise RuntimeError("Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.")
         known = mode.known.copied(tensor) if isinstance(tensor, FakeTensor) else tensor
         if known is not None:
             return numpy(known, *args, **kwargs)
@@ -163,6 +200,14 @@ def higher_order(journal: Journal, mode: Any) -> None:
     def shards(module: Any) -> None:
         module._chunk_with_empty = Shards
 
+    def selections(module: Any) -> None:
+        @TORCH.around(module.FakeImplCtx, "new_dynamic_size")
+        def all_selected(_: Any, __: Any, **bounds: Any) -> Any:
+            """The size of a result by values that nobody knows, of an operator of a library's."""
+            journal.assume(*ALL_SELECTED)
+            return mode.rows if bounds.get("max") is None else min(mode.rows, bounds["max"])
+
+    when_loaded("torch._library.fake_impl", selections)
     when_loaded("torch.nn.attention.flex_attention", lambda module: _flexible(module, journal))
     when_loaded("torch.distributed.fsdp._fully_shard._fsdp_param", shards)
     when_loaded("torch._prims.rng_prims", parts)
@@ -202,44 +247,6 @@ def _flexible(module: Any, journal: Journal) -> None:
         return out, module.AuxOutput(**{name: sums for name in ("lse", "max_scores") if getattr(return_aux, name)})
 
     module.flex_attention = flex_attention
-
-
-#: What torch and others save without Python's files.
-_SAVERS = dict.fromkeys(
-    ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict_saver"), ("save", "async_save", "save_state_dict")
-) | {"safetensors.torch": ("save_file", "save_model")}
-_SAVING_METHODS = {
-    "transformers.trainer": ("Trainer", "_save_checkpoint"), "transformers.modeling_utils": ("PreTrainedModel", "save_pretrained"),
-}  # fmt: skip
-
-
-def saving(journal: Journal) -> None:
-    """Checkpoints are not saved, but what is saved into memory, as when a tensor of the host is pickled."""
-
-    def nothing(*_: Any, **__: Any) -> None:
-        journal.assume("not-saved", "checkpoints are not saved")
-
-    @OUTSIDE.around(torch, "save")
-    def save(write: Any, content: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(file, io.BytesIO) or any(isinstance(each, FakeTensor) for each in tree_leaves(content)):
-            leave_unwritten(file)
-            return nothing()
-        with unset_fake_temporarily():
-            return write(content, file, *args, **kwargs)
-
-    @OUTSIDE.around(torch, "load")
-    def load(read: Any, file: Any, *args: Any, **kwargs: Any) -> Any:
-        with unset_fake_temporarily() if isinstance(file, io.BytesIO) else contextlib.nullcontext():
-            return read(file, *args, **kwargs)
-
-    def cut(owner: Any, names: tuple[str, ...]) -> None:
-        for name in names:
-            OUTSIDE.put(owner, name, nothing)
-
-    for module, names in _SAVERS.items():
-        when_loaded(module, functools.partial(cut, names=names))
-    for module, (owner, name) in _SAVING_METHODS.items():
-        when_loaded(module, lambda loaded, owner=owner, name=name: cut(getattr(loaded, owner), (name,)))  # type: ignore[misc]
 
 
 def profilers(journal: Journal, stepped: Callable[[bool], None]) -> None:

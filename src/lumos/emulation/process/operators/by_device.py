@@ -1,21 +1,32 @@
-"""Operators of which torch chooses the kernels by the device: attention, and recurrent networks, of which it asks cuDNN in one call.
+"""Operators whose kernels torch chooses by the device: attention, and recurrent networks, of which it asks cuDNN in one call; and the
+kernels of Triton that are a script's own.
 
 The rule for attention is that of `sdp::select_sdp_backend` in ATen/native/transformers/cuda/sdp_utils.cpp with torch's default order: flash
 attention where it can, memory-efficient attention where that can, else the plain formula. A build without the device cannot be asked.
+
+Each launch of a script's own kernel is an operator of the kernel's name, given the tensors that the kernel is given. Nothing is compiled.
+Such an operator is priced by the memory that it is given, each tensor once, and a note names it. A kernel that is tuned takes the first of
+its configurations, since all are equally fast here.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import importlib
+import types
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from lumos.collect.loading import when_loaded
+from lumos.emulation.process.operators.known import tensors_in
 from lumos.emulation.process.patches import TORCH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from lumos.emulation.process.settings import Device
 
 _ATTENTION = torch.ops.aten.scaled_dot_product_attention.default
 _HALF = (torch.float16, torch.bfloat16)
@@ -71,7 +82,11 @@ def device_attention(
 ) -> Any:  # fmt: skip
     """Attention of [batch, heads, tokens, size] tensors on the kernel that torch would choose."""
     size, aten = query.shape[-1], torch.ops.aten
-    if _is_for_flash(query, key, value, attn_mask):
+    if len({each.dtype for each in (query, key, value)}) > 1:
+        raise RuntimeError(f"query, key and value must have the same dtype, but got {query.dtype}, {key.dtype} and {value.dtype}")
+    if not enable_gqa:
+        torch.broadcast_shapes(*(each.shape[:-2] for each in (query, key, value)))  # raises where they do not go together
+    if _is_for_flash(query, key, value, attn_mask, enable_gqa):
         scale = size**-0.5 if scale is None else scale
         missing = -size % _MULTIPLE
         if missing:
@@ -87,15 +102,22 @@ def device_attention(
     return aten._scaled_dot_product_attention_math(query, key, value, attn_mask, dropout_p, is_causal, scale=scale)[0]
 
 
-def _is_for_flash(query: Any, key: Any, value: Any, mask: Any) -> bool:
+def _is_for_flash(query: Any, key: Any, value: Any, mask: Any, enable_gqa: bool = True) -> bool:
     is_alike = query.dim() == 4 and query.shape[-1] == key.shape[-1] == value.shape[-1] <= _LARGEST_HEAD
-    return bool(torch.backends.cuda.flash_sdp_enabled() and mask is None and query.dtype in _HALF and is_alike)
+    can = mask is None and query.dtype in _HALF and is_alike and _go_together(query, key, value, enable_gqa)
+    return bool(torch.backends.cuda.flash_sdp_enabled() and can)
+
+
+def _go_together(query: Any, key: Any, value: Any, enable_gqa: bool = False) -> bool:
+    """Whether a kernel takes such batches and heads, which it does not broadcast."""
+    return len({each.shape[: 1 if enable_gqa else 2] for each in (query, key, value)}) == 1
 
 
 def _is_for_efficient(query: Any, key: Any, value: Any) -> bool:
     step, size = 4 if query.dtype == torch.float32 else _MULTIPLE, query.shape[-1]
     is_aligned = query.dim() == 4 and size == key.shape[-1] and size % step == value.shape[-1] % step == 0
-    return bool(torch.backends.cuda.mem_efficient_sdp_enabled() and query.dtype in (*_HALF, torch.float32) and is_aligned)
+    can = query.dtype in (*_HALF, torch.float32) and is_aligned and _go_together(query, key, value)
+    return bool(torch.backends.cuda.mem_efficient_sdp_enabled() and can)
 
 
 def _added(mask: Any, query: Any) -> Any:
@@ -136,3 +158,57 @@ def lengths(mode: Any, given: Any, longest: int) -> Any:
     mode.journal.assume("stand-in-lengths", "sequences whose lengths come from the device are all as long as the longest")
     with mode.aside(hidden=True):
         return torch.full(tuple(given.shape), longest, dtype=given.dtype)
+
+
+#: The namespace of these operators.
+_NAMESPACE = "triton"
+
+
+def launch_as_operators(device: Device) -> None:
+    """Let the kernels of a script that imports Triton be launched without a device."""
+
+    def launches(module: Any) -> None:
+        @TORCH.around(module.JITFunction, "run")
+        def run(_: Any, kernel: Any, *args: Any, warmup: bool, **named: Any) -> None:
+            given = [each for each in tensors_in((args, named)) if each.is_cuda]
+            if given and not warmup:
+                with torch.no_grad():
+                    _operator(kernel.fn.__name__)(given)
+
+    when_loaded("triton.runtime.jit", launches)
+    when_loaded("triton.runtime.driver", lambda module: module.driver.set_active(_driver(device)))
+
+
+@cache
+def _operator(name: str) -> Any:
+    """The operator that stands for a kernel: it may write into all that it is given, and gives nothing back."""
+    library = torch.library.Library(_NAMESPACE, "FRAGMENT")
+    library.define(f"{name}(Tensor(a!)[] given) -> ()")
+    torch.library.register_fake(f"{_NAMESPACE}::{name}", lambda _: None, lib=library)
+    _kept.append(library)
+    return getattr(getattr(torch.ops, _NAMESPACE), name)
+
+
+#: Libraries of operators last as long as the process.
+_kept: list[Any] = []
+
+
+def _driver(device: Device) -> Any:
+    """What Triton asks its driver, as the emulated device answers it."""
+    (major, minor), lanes = device.capability, 64 if device.is_amd else 32
+    asked = ("hip", device.architecture) if device.is_amd else ("cuda", 10 * major + minor)
+    target = importlib.import_module("triton.backends.compiler").GPUTarget(*asked, lanes)
+    properties = {
+        "max_shared_mem": 232448, "max_num_regs": 65536, "multiprocessor_count": device.processors, "warpSize": lanes, "sm_clock_rate": 1,
+        "mem_clock_rate": 1, "mem_bus_width": 1,
+    }  # fmt: skip
+    return types.SimpleNamespace(
+        is_active=lambda: True, get_current_target=lambda: target, get_current_device=torch.cuda.current_device,
+        set_current_device=torch.cuda.set_device, get_current_stream=lambda *_: 0, get_device_interface=lambda: torch.cuda,
+        get_device_capability=torch.cuda.get_device_capability, utils=types.SimpleNamespace(get_device_properties=lambda _: properties),
+        get_active_torch_device=lambda: torch.device("cuda", torch.cuda.current_device()), get_benchmarker=lambda: _equally_fast,
+    )  # fmt: skip
+
+
+def _equally_fast(*_: Any, quantiles: Any = None, **__: Any) -> Any:
+    return [1.0] * len(quantiles) if quantiles else 1.0

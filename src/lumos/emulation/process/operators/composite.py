@@ -116,12 +116,6 @@ def _by_mask(_: Any, indices: Any, *__: Any, **___: Any) -> None:
         mask.nonzero()
 
 
-def _put_by_mask(tensor: Any, indices: Any, values: Any, accumulate: bool = False, *_: Any) -> None:
-    """One number is filled in where the mask holds, without its positions."""
-    if values.numel() > 1 or accumulate:
-        _by_mask(tensor, indices)
-
-
 def _flash(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool = False, *_: Any, **more: Any) -> None:
     """_scaled_dot_product_flash_attention_cuda: everything as [batch, tokens, heads, size]."""
     turned = [each.transpose(1, 2) for each in (query, key, value)]
@@ -130,7 +124,13 @@ def _flash(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool 
 
 
 #: Operators that have a kernel of their own beside those.
-OWN_KERNEL_BESIDE: dict[str, Callable[..., Any]] = {"aten.index.Tensor": _by_mask, "aten._index_put_impl_.default": _put_by_mask}
+OWN_KERNEL_BESIDE: dict[str, Callable[..., Any]] = {
+    "aten.index.Tensor": _by_mask,
+    # one number is filled in where the mask holds, without its positions
+    "aten._index_put_impl_.default": lambda one, places, values, accumulate=False, *_: (
+        _by_mask(one, places) if values.numel() > 1 or accumulate else None
+    ),
+}
 _CALLED: dict[str, Callable[..., Any]] = OWN_KERNEL_BESIDE | {
     "aten.isnan.default": lambda tensor: tensor.ne(tensor), "aten.relu.default": lambda tensor: tensor.clamp_min(0),
     "aten.zero_.default": lambda tensor: tensor.fill_(0), "aten._scaled_dot_product_flash_attention.default": _flash,

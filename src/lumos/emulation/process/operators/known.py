@@ -107,10 +107,6 @@ class KnownValues:
         with self._apart():
             return None if known is None else int(known.count_nonzero())
 
-    def is_all(self, value: Any, holds: bool) -> bool:
-        """Whether all elements are known to be zero, or other than zero."""
-        return isinstance(value, torch.Tensor) and self.count(value) == holds * value.numel()
-
     def forget(self, tensor: Any) -> None:
         """Note that something unknown was written into a tensor's memory."""
         self._twins.pop(address_of(tensor), None)

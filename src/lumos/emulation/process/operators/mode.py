@@ -19,11 +19,11 @@ from torch._C import DispatchKey
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily
 from torch.utils._pytree import tree_map_only
 
+from lumos.emulation.process.exchanges import Exchanges
 from lumos.emulation.process.operators import by_device, sparse, stand_ins
 from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
 from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
 from lumos.emulation.process.operators.known import KnownValues, tensors_in
-from lumos.emulation.process.ranks.exchanges import Exchanges
 from lumos.emulation.process.versions import allows_tf32
 from lumos.emulation.record import Operator
 
@@ -51,14 +51,17 @@ class _OfThread:
         setattr(mode.here, self._name, value)
 
 
+#: What torch says where it tried an operator on tensors with data, which the device has none of.
+_ASKS_DEVICE = ("aten::empty_strided", "CUDA driver", "NVIDIA driver")
+
 #: Takes the lengths of sequences from a tensor of the host, and gives one back.
 _PACK = torch.ops.aten._pack_padded_sequence.default
 
 
 class Emulation(FakeTensorMode):  # type: ignore[misc]
-    """The mode in which the whole script runs. workspace: bytes that cuBLAS keeps for a thread and stream."""
+    """The mode in which the whole script runs. workspace: bytes of cuBLAS for a thread and stream. rows: of an operator's first tensor."""
 
-    enter_stack, in_kernel_invocation, _inside = _OfThread(list), _OfThread(bool), _OfThread(bool)
+    enter_stack, in_kernel_invocation, _inside, rows = _OfThread(list), _OfThread(bool), _OfThread(bool), _OfThread(int)
 
     def __init__(self, journal: Journal, storages: Storages, streams: Streams, device: str, workspace: int) -> None:
         self.here = threading.local()
@@ -185,6 +188,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
 
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         stand_ins.count_read(self, func)
+        stand_ins.check_types(func, args)
         stand_in = stand_ins.STAND_INS.get(func)
         if func.overloadpacket in PRODUCTS and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)
@@ -193,12 +197,14 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 return self._placed(found, _device_of(args, self.kind))
             if stand_in is not None:
                 return stand_in(self, func, args, kwargs)
+            self.rows = next((each.shape[0] for each in tensors_in(args) if each.dim()), 1)
             try:
                 out = self.dispatch(func, types, args, kwargs)
-            except NotImplementedError as error:
-                if "aten::empty_strided" not in str(error):
+            except (NotImplementedError, RuntimeError) as error:
+                if not any(words in str(error) for words in _ASKS_DEVICE):
                     raise
-                raise UnsupportedOperatorException(func) from error  # torch tried it on tensors with data, which the device has none of
+                layouts = {each.layout for each in tensors_in((args, kwargs))} - {torch.strided}
+                raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
             self.known.follow(func, args, kwargs, out)
         stand_ins.pass_on(self, func, args, kwargs, out)
         return out
@@ -279,7 +285,7 @@ def _shapes(values_given: Iterable[Any]) -> tuple[Any, ...]:
 
 def _is_plain(kind: Any) -> bool:
     """Whether operators on tensors of this class are the device's; others (DTensor, …) translate them themselves first."""
-    return kind is FakeTensor or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
+    return issubclass(kind, FakeTensor) or kind.__torch_dispatch__ is torch._C._disabled_torch_dispatch_impl
 
 
 @cache

@@ -16,6 +16,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lumos.emulation.process.operators import sparse
+from lumos.emulation.process.operators.compiled import PRODUCTS
 from lumos.emulation.process.operators.known import tensors_in
 from lumos.emulation.record import CallKind
 
@@ -87,7 +88,7 @@ def pass_on(mode: Any, func: Any, args: Any, kwargs: Any, out: Any) -> None:
     elif func is aten._amp_foreach_non_finite_check_and_unscale_.default:
         mode.known.know(args[1], 0.0)  # no gradient is infinite
     elif func in _DECIDES and (out.dtype == torch.bool or not _DECIDES[func]):
-        if any(mode.known.is_all(each, _DECIDES[func]) for each in args[:2]):
+        if any(mode.known.count(each) == _DECIDES[func] * each.numel() for each in tensors_in(args[:2])):
             mode.known.know(out, _DECIDES[func])
     elif func in _ALL and not mode.known.has(out):
         mode.journal.assume("stand-in-all", "what a script asks of all elements of a tensor holds: tensors have no data here")
@@ -109,6 +110,22 @@ def _sorted(mode: Any, places: Any, dim: int) -> None:
         with mode.aside(hidden=True):
             each = torch.arange(places.shape[dim]).reshape(-1, *[1] * (places.dim() - 1 - dim % places.dim()))
             mode.known.know(places, each.expand(tuple(places.shape)).contiguous())
+
+
+#: Operators that take one type alone, which torch's rules for shapes do not look at, and those that take these alone as classes.
+_OF_ONE_TYPE = PRODUCTS | {aten.convolution, aten.index_add, aten.index_add_, aten.index_copy, aten.index_copy_}
+_CLASSES = dict.fromkeys((aten.nll_loss_forward, aten.nll_loss2d_forward), (torch.int64, torch.uint8))
+
+
+def check_types(func: Any, args: Any) -> None:
+    """Raise the error of torch's kernel for tensors whose types do not go together."""
+    if func.overloadpacket in _OF_ONE_TYPE and func._overloadname == "default":
+        types = [each.dtype for each in tensors_in(args) if each.is_floating_point() or each.is_complex()]
+        other = next((each for each in types if each != types[0]), None)
+        if other is not None:
+            raise RuntimeError(f"{func._schema.name}: tensors must have the same dtype, but got {types[0]} and {other}")
+    elif func.overloadpacket in _CLASSES and args[1].dtype not in _CLASSES[func.overloadpacket]:
+        raise RuntimeError(f"{func._schema.name}: not implemented for classes of {args[1].dtype}, but for torch.int64")
 
 
 class EndlessReadsError(RuntimeError):
@@ -136,9 +153,13 @@ def _equal(mode: Any, *_: Any) -> bool:
     return True
 
 
+#: What is noted where a selection follows from values that nobody knows.
+ALL_SELECTED = "stand-in-selection", "a selection by values takes every element"
+
+
 def _selected(mode: Any, mask: Any) -> int:
     if not mode.known.has(mask):
-        mode.journal.assume("stand-in-selection", "a selection by values takes every element")
+        mode.journal.assume(*ALL_SELECTED)
     return _count(mode, mask)
 
 

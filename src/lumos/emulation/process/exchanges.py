@@ -19,36 +19,18 @@ from lumos.errors import LumosError
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
     from lumos.emulation.process.journal import Journal
     from lumos.emulation.process.operators.known import KnownValues
     from lumos.emulation.process.operators.storages import Storages
     from lumos.emulation.process.streams import Streams
 
-#: The operators of c10d: what kind of exchange, which of their arguments hold what is read and what is written.
-_OPERATORS = {
-    "allreduce_": (CollectiveKind.ALL_REDUCE, "tensors", "tensors"),
-    "allreduce_coalesced_": (CollectiveKind.ALL_REDUCE, "tensors", "tensors"),
-    "broadcast_": (CollectiveKind.BROADCAST, "tensors", "tensors"), "reduce_": (CollectiveKind.REDUCE, "tensors", "tensors"),
-    "allgather_": (CollectiveKind.ALL_GATHER, "input_tensors", "output_tensors"),
-    "_allgather_base_": (CollectiveKind.ALL_GATHER, "input_tensor", "output_tensor"),
-    "allgather_coalesced_": (CollectiveKind.ALL_GATHER, "input_list", "output_lists"),
-    "allgather_into_tensor_coalesced_": (CollectiveKind.ALL_GATHER, "inputs", "outputs"),
-    "reduce_scatter_": (CollectiveKind.REDUCE_SCATTER, "input_tensors", "output_tensors"),
-    "_reduce_scatter_base_": (CollectiveKind.REDUCE_SCATTER, "input_tensor", "output_tensor"),
-    "reduce_scatter_tensor_coalesced_": (CollectiveKind.REDUCE_SCATTER, "inputs", "outputs"),
-    "alltoall_": (CollectiveKind.ALL_TO_ALL, "input_tensors", "output_tensors"),
-    "alltoall_base_": (CollectiveKind.ALL_TO_ALL, "input", "output"),
-    "gather_": (CollectiveKind.GATHER, "input_tensors", "output_tensors"),
-    "scatter_": (CollectiveKind.SCATTER, "input_tensors", "output_tensors"), "send": (CollectiveKind.SEND, "tensors", ""),
-    "recv_": (CollectiveKind.RECEIVE, "", "tensors"), "recv_any_source_": (CollectiveKind.RECEIVE, "", "tensors"),
-    "barrier": (CollectiveKind.BARRIER, "", ""), "monitored_barrier_": (CollectiveKind.BARRIER, "", ""),
-}  # fmt: skip
-
-
 #: Kinds whose results are other values than those that were sent.
 _SUMS = (CollectiveKind.ALL_REDUCE, CollectiveKind.REDUCE, CollectiveKind.REDUCE_SCATTER)
+
+#: Elements of the largest tensor whose values the root of a broadcast tells: by more, no script decides anything.
+_MOST_TOLD = 1 << 10
 
 
 class Exchanges:
@@ -61,11 +43,12 @@ class Exchanges:
         self._works: list[Any] = []
         self._pending: dict[int, int] = {}  # by storage: the exchange that nobody has waited for in so many words
         self.batched: set[str] | None = None
+        self.told: Callable[[Any, int, int], Any] = lambda own, *_: own  # what the root of a group of so many tells
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
         """An operator of c10d: noted, and answered with work that is done."""
         word = func._schema.name.removeprefix("c10d::")
-        if word not in _OPERATORS:
+        if CollectiveKind.in_name(word) is CollectiveKind.UNKNOWN:
             raise LumosError(f"{func}: this collective operator cannot be emulated")
         declared = [each.name for each in func._schema.arguments]
         given = dict(zip(declared, args, strict=False)) | kwargs
@@ -73,20 +56,18 @@ class Exchanges:
         self._storages.owners.exchanged(note.storages)
         with self._journal.around(note, opened=True) as number:
             pass
-        self._pass_on(_OPERATORS[word], given)
-        work = _work_class()(self._wait, self._leave_pending, number, _tensors(given.get("tensors") or given.get("outputs")))
+        self._pass_on(note, given)
+        work = _work_class()(self._wait, self._leave_pending, number, list(tensors_in((given.get("tensors") or given.get("outputs"),))))
         self._works.append(work)
         returns = len(func._schema.returns)
         if returns == 0:
             return None
-        outputs = given.get(_OPERATORS[word][2])
-        return work.boxed() if returns == 1 else (outputs, work.boxed())
+        return work.boxed() if returns == 1 else (args[0], work.boxed())
 
     def _note(self, word: str, given: dict[str, Any]) -> Exchange:
-        kind, source, target = _OPERATORS[word]
+        kind, sends, receives = _sides(word, given)
         group = torch.distributed.ProcessGroup.unbox(given["process_group"])
         name = group.group_name
-        sends, receives = _tensors(given.get(source)), _tensors(given.get(target))
         batched = self.batched if self.batched is not None and kind.is_transfer else set()
         sequence = self._sequences.get(name, 0) if name in batched else self._next(name)
         batched.add(name)
@@ -115,12 +96,15 @@ class Exchanges:
         with self._journal.around(note) as number:
             return number
 
-    def _pass_on(self, operator: tuple[CollectiveKind, str, str], given: dict[str, Any]) -> None:
-        """What is received is what this rank sends, of which the values may be known; those of sums are not, which whoever asked knows."""
-        kind, source, target = operator
-        sent = [self.known.copied(each) for each in _tensors(given.get(source))]
+    def _pass_on(self, exchange: Exchange, given: dict[str, Any]) -> None:
+        """What is received is what this rank sends, or the root of a broadcast of a few elements, whose values may be known. Those of sums
+        are not, which whoever asked knows."""
+        kind, sends, receives = _sides(exchange.name, given)
+        sent = [self.known.copied(each) for each in sends]
         known = sent[0] if len(sent) == 1 and kind not in _SUMS else None
-        for each in _tensors(given.get(target)):
+        if kind is CollectiveKind.BROADCAST and exchange.input_elements <= _MOST_TOLD:
+            known = self.told(known, exchange.peer, torch.distributed.ProcessGroup.unbox(given["process_group"]).size())
+        for each in receives:
             self.known.forget(each)
             if known is not None and each.numel() % max(known.numel(), 1) == 0:
                 self.known.know(each, known)
@@ -142,8 +126,13 @@ class Exchanges:
             self._wait(number)
 
 
-def _tensors(value: Any) -> list[Any]:
-    return list(tensors_in((value,)))
+def _sides(word: str, given: dict[str, Any]) -> tuple[CollectiveKind, list[Any], list[Any]]:
+    """The kind of an operator of c10d, and the tensors that it reads and that it writes, as its arguments are called."""
+    kind = CollectiveKind.in_name(word)
+    if both := list(tensors_in((given.get("tensors", ()),))):
+        return kind, both if kind is not CollectiveKind.RECEIVE else [], both if kind is not CollectiveKind.SEND else []
+    sends, receives = (list(tensors_in(given[each] for each in given if each.startswith(side))) for side in ("input", "output"))
+    return kind, sends, receives
 
 
 def _peer(given: dict[str, Any], group: Any) -> int:
