@@ -9,7 +9,8 @@ import pytest
 from tests.operators.script import Model, Script, language_model
 
 from lumos.errors import LumosError
-from lumos.segment.named_axes import named_axes
+from lumos.operators.inference import infer
+from lumos.segment.named_axes import meanings_of, named_axes
 from lumos.segment.program import axes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.trace import read
@@ -187,3 +188,14 @@ def test_a_gate_beside_the_feed_forward_width_is_twice_that_width(tmp_path):
     axes, change = axes_of(trace), Resized(trace, sizes(trace), sizes(trace)._replace(ffn=20))
     changed = {change.operator(i).shapes for i, o in enumerate(axes.operators) if o.name == "aten::addmm"}
     assert {((40,), (32, 10), (10, 40)), ((10,), (32, 20), (20, 10))} <= changed
+
+
+def test_positions_of_what_the_script_makes_are_a_length_beside_those_of_its_data():
+    m, script = Model(), Script()
+    for length in (m.seq, m.seq // 2):
+        if length != m.seq:
+            script.call("aten::new_zeros", (m.batch, m.seq), (), values=("", [m.batch, length]))
+        script.call("aten::embedding", (m.vocab, m.hidden), (m.batch, length), node=True)
+        script.layer(m._replace(seq=length))
+    axes = infer(script.calls)
+    assert [axes.symbols.size(meant[0]) for meant in meanings_of(axes, script.calls)["seq"]] == [m.seq, m.seq // 2]

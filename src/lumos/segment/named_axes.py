@@ -197,7 +197,7 @@ class _Names:
 
     @cached_property
     def positions(self) -> Meanings:
-        """The axes along which a sequence may lie: those of data where there are any, else those of what the model holds."""
+        """The axes along which a sequence may lie: but those of what the model holds, where there are others."""
         axes: dict[tuple[int, tuple[int, ...]], Axis] = {}
         shown: dict[tuple[int, tuple[int, ...]], list[int]] = {}
         for number, several in self._places():
@@ -206,7 +206,9 @@ class _Names:
                     axes.setdefault(self.key(axis), self.symbols.folded(axis))
                     shown.setdefault(self.key(axis), []).append(number)
         data = {s for given in self.given if not given.weight for axis in given.axes for s in self.symbols.inside(axis)}
-        of_data = [key for key in shown if self.symbols.inside(axes[key]) & data]
+        held = {s for given in self.given if given.weight and len(given.axes) > 1 for a in given.axes for s in self.symbols.inside(a)}
+        inside = {key: self.symbols.inside(axes[key]) for key in shown}
+        of_data = [key for key in shown if inside[key] & data or not inside[key] & held]
         return {(axes[key],): tuple(dict.fromkeys(shown[key])) for key in of_data or shown}
 
     def _places(self) -> Iterator[tuple[int, tuple[Axis, ...]]]:
