@@ -9,13 +9,12 @@ from typing import Any
 import pytest
 from validation.foreign import prices
 from validation.foreign.drawn import LATER, ODD, SEED, drawn, drawn_odd
-from validation.foreign.exchanges import transfer
 from validation.foreign.job import Job
 from validation.foreign.kernels import launched
 from validation.foreign.kineto import write
 from validation.foreign.loop import Group, Place, Recorded, Ways, rank_of
-from validation.foreign.nodes import Node, TensorList
-from validation.foreign.pairs import BASES, PAIRS, Pair, drawn_pairs, folder_of
+from validation.foreign.nodes import Node
+from validation.foreign.pairs import BASES, PAIRS, drawn_pairs, folder_of
 from validation.foreign.prices import Kind, Work, price
 from validation.foreign.score import Score, drawn_section, score, section
 from validation.machine import run
@@ -58,37 +57,6 @@ def test_a_row_of_tiles_more_is_another_wave() -> None:
     assert "128x64" in price(multiplication(3080)).name
 
 
-@pytest.mark.usefixtures("plain_prices")
-def test_large_tensors_move_at_the_rate_of_the_memory_and_small_ones_at_that_of_the_cache() -> None:
-    """A wave moves 864 · 4,096 bytes. Of 8 waves, 28.3 MB, 60 % come from the cache: 28.3 · (0.4 / 1.32 + 0.6 / 3.6) = 13.30 µs. Of 848
-    waves, 3,001 MB, only 0.6 % do: 3,001 · (0.994 / 1.32 + 0.006 / 3.6) = 2264.9 µs. A launch takes 1.4 µs."""
-    wave = 864 * 4096
-    assert price(Work(Kind.MOVE, "copy", "float", 8.0 * wave)).us == pytest.approx(14.70, abs=0.01)
-    assert price(Work(Kind.MOVE, "copy", "float", 848.0 * wave)).us == pytest.approx(2266.3, abs=0.1)
-
-
-def test_a_kernels_factor_is_drawn_once_and_differs_by_shape() -> None:
-    works = [Work(Kind.MOVE, "copy", "float", 1e9 * (1 + i / 10_000)) for i in range(200)]
-    times = [price(work).us for work in works]
-    assert times == [price(work).us for work in works]
-    assert 0.05 < max(times) / min(times) - 1 < 0.25
-
-
-def test_an_operator_on_lists_takes_a_launch_for_every_room_full_of_chunks_and_tensors() -> None:
-    """A launch on one list has room for 110 tensors and for 320 chunks of 65,536 elements."""
-
-    def launches(*shapes: list[int]) -> int:
-        node = Node("aten::_foreach_sqrt", {}, reached=True, lists=[TensorList("float", 4, list(shapes))])
-        found = launched(node, tf32=False)
-        return 0 if found is None else len(found.works)
-
-    assert launches(*[[2]] * 110) == 1
-    assert launches(*[[2]] * 111) == 2
-    assert launches([65536 * 320]) == 1
-    assert launches([65536 * 320 + 1]) == 2
-    assert launches(*[[]] * 200) == 0  # counts of steps stay on the CPU
-
-
 def test_an_operator_that_is_not_known_is_an_error() -> None:
     with pytest.raises(KeyError, match="aten::new_fashion"):
         launched(operator("aten::new_fashion", [2, 2]), tf32=False)
@@ -97,20 +65,6 @@ def test_an_operator_that_is_not_known_is_an_error() -> None:
 def test_a_distributed_operator_launches_what_the_one_inside_launches() -> None:
     inner = operator("aten::mm", [8, 16], [16, 4])
     assert launched(operator("aten::mm", [8, 16], [16, 8], children=(inner,)), tf32=False) is None
-
-
-@pytest.mark.parametrize(("ranks", "us"), [(2, 1.0), (8, 1.75)])
-def test_an_all_reduce_passes_its_bytes_around_the_ring_twice(ranks: int, us: float) -> None:
-    """Each of n ranks sends 2 · (n − 1) / n of the bytes: as much with two ranks as the tensor, and 1.75 times that with eight."""
-    found = transfer(operator("c10d::allreduce_", [50_000_000], dtype="float", concrete=("", "True")), ranks)
-    assert found.us == pytest.approx(us * 200e6 / (235e9 * 0.92) * 1e6, rel=0.25)
-    assert found.facts == {
-        "Collective name": "allreduce",
-        "In msg nelems": 50_000_000,
-        "Out msg nelems": 50_000_000,
-        "Group size": ranks,
-        "dtype": "Float",
-    }
 
 
 def script() -> list[Node]:
@@ -152,19 +106,6 @@ def test_half_of_the_pairs_are_held_out_and_all_of_them_can_be_asked() -> None:
         assert pair.target != BASES[pair.base]
 
 
-def test_a_change_sets_sizes_of_the_model_and_fields_of_the_job() -> None:
-    target = Pair("GPT-2, bf16", "layers=12,recompute=full,dp=4").target
-    base = BASES["GPT-2, bf16"]
-    assert target == Job("gpt2", {**base.sizes, "layers": 12}, precision="bf16", recompute=True, dp=4)
-    assert target.mesh == {"dp": 4}
-
-
-def test_a_script_that_multiplies_in_tf32_keeps_doing_so_under_autocast() -> None:
-    """What autocast leaves in fp32 is then multiplied as before, and a script that did not use tf32 does not begin to."""
-    assert Pair("T5, tf32", "precision=bf16").target.precision == "tf32 amp"
-    assert Pair("GPT-2, fp32, host-bound", "precision=bf16").target.precision == "amp"
-
-
 def test_the_shipped_recordings_are_answered_and_shuffled_truths_are_not_met() -> None:
     names = {folder_of(base) for base in BASES}
     assert {path.name for path in EXAMPLES.iterdir() if path.is_dir()} <= names
@@ -176,46 +117,6 @@ def test_the_shipped_recordings_are_answered_and_shuffled_truths_are_not_met() -
     assert sorted(wrong)[len(wrong) // 2] > 5 * sorted(answered)[len(answered) // 2]
     assert section(scores).startswith("Written by `python -m validation.foreign DIR --held-out --write`")
     assert not any(s.pair.held_out for s in scores)
-
-
-def test_of_the_pairs_held_out_only_sums_are_shown() -> None:
-    """Five changes of `seq` and one of `ffn` are held out. The middle error of 1, 2, 3, 4 and 5 % is 3 %; that of `ffn` is not answered."""
-    hidden = iter([pair for pair in (Pair("a job", f"seq={n}") for n in range(1000)) if pair.held_out][:5])
-    errors = [0.01, 0.02, 0.03, 0.04, 0.05]
-    scores = [Score(next(hidden), 9.0, 70.0, 70.0, 70.0 * (1 + error), 69.0, 71.0, "sound") for error in errors]
-    odd = next(pair for pair in (Pair("a job", f"ffn={n}") for n in range(1000)) if pair.held_out)
-    seen = next(pair for pair in (Pair("a job", f"seq={n}") for n in range(1000)) if not pair.held_out)
-    scores += [Score(odd, 9.0, 50.0, 50.0, why="a reason"), Score(seen, 9.0, 80.0, 80.0, 80.0, 79.0, 81.0, "sound")]
-    text = section(scores)
-    assert "| `seq` | 100% of 5 | 3.00% (missed) | 100% of 5 (missed) |" in text
-    assert "| others | 0% of 1 (missed) | – | – |" in text
-    assert "80.00" in text
-    assert not any(shown in text for shown in (odd.change, "70.00", "50.00", "a reason", *(s.pair.change + " " for s in scores[:5])))
-
-
-def test_what_is_in_a_dispatch_to_fake_tensors_is_left_out() -> None:
-    operators = pytest.importorskip("validation.foreign.operators", exc_type=ImportError)
-
-    def row(name: str, ts: float, dur: float, category: str = "cpu_op") -> dict[str, object]:
-        return {"name": name, "ts": ts, "dur": dur, "cat": category, "args": {}}
-
-    rows = [
-        row("PythonDispatchMode", 0, 1),
-        row("Optimizer.step#AdamW.step", 0.5, 9, "user_annotation"),
-        row("aten::linear", 2, 6),
-        row("aten::mm", 3, 4),
-        row("PythonDispatchMode", 4, 2),
-        row("aten::empty_strided", 4.5, 1),
-    ]
-    (step,) = operators.nested(rows)
-    (linear,) = step.children
-    (mm,) = linear.children
-    assert (step.annotation, linear.reached, mm.reached, mm.children) == (True, False, True, [])
-    distributed = [*rows[:4], row("PythonDispatchMode", 3.5, 3), row("aten::mm", 4, 2), row("PythonDispatchMode", 4.5, 1)]
-    (step,) = operators.nested(distributed)
-    (outer,) = step.children[0].children
-    (inner,) = outer.children
-    assert (outer.reached, inner.reached) == (False, True)
 
 
 @pytest.mark.parametrize("seed", [SEED, 2, 3])
@@ -241,15 +142,6 @@ def test_an_odd_draw_holds_every_odd_family_and_counts_what_was_asked() -> None:
     text = drawn_section(scores, 7, odd=True)
     assert "--odd --seed 7 --write" in text and "| asked, of all" in text and f"25% of {len(pairs)}" in text
     assert not any(pair.change in text or pair.base in text for pair in pairs)
-
-
-def test_another_seed_draws_other_jobs_of_the_families_written_later() -> None:
-    """Its first jobs are one of each family that the first draw did not have; no two draws share a name or a job."""
-    first, second, third = ({base: job for base, (job, _) in drawn(seed).items()} for seed in (SEED, 2, 3))
-    assert {job.family for job in second.values()} >= set(LATER)
-    assert not {job.family for job in first.values()} & set(LATER)
-    assert not second.keys() & third.keys()
-    assert not any(job in third.values() for job in second.values())
 
 
 @pytest.mark.parametrize(
