@@ -37,7 +37,6 @@ from lumos.prediction.validate import (
     Scored,
     figures,
     memory_figures,
-    parallel_kind,
     read_tables,
     score,
     spearman_within,
@@ -173,7 +172,7 @@ def report(
         "",
         "By what is split (fitted):",
         "",
-        _groups(fitted, parallel_kind),
+        _groups(fitted, _parallel_kind),
         "",
         "By device (fitted):",
         "",
@@ -210,6 +209,14 @@ def _memory(scored: Sequence[Scored], source: str) -> str:
 
 def _short(f: Mapping[str, Any]) -> tuple[str]:
     return (f"{_percent(f['median_abs_error'])}, {_percent(f['p90_abs_error'])}, {_percent(f['interval_coverage'])}",)
+
+
+def _parallel_kind(s: Scored) -> str:
+    """The kinds of parallelism that a row uses: "tp+pp", "zero3", "dp", …"""
+    assert s.job is not None
+    p = s.job.plan
+    parts = [name for name, size in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("ep", p.ep)) if size > 1]
+    return "+".join([*parts, *([f"zero{p.zero}" if p.zero else "dp"] if p.dp > 1 else [])]) or "one device"
 
 
 def _groups(scored: Sequence[Scored], key: Any) -> str:

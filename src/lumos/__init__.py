@@ -21,12 +21,12 @@ from lumos.on_demand import on_demand
 
 if TYPE_CHECKING:
     from lumos import chakra, collect, cost, proxy
-    from lumos.analyze.breakdown import StepBreakdown, breakdown
+    from lumos.analyze.breakdown import StepBreakdown
     from lumos.analyze.compare import Comparison
     from lumos.analyze.contents import Contents
     from lumos.analyze.critical_path import CriticalPath
     from lumos.analyze.curves import MemoryUse, Utilization, memory, utilization
-    from lumos.analyze.facade import compare, critical_path, inspect
+    from lumos.analyze.facade import breakdown, compare, critical_path, inspect
     from lumos.analyze.probes import Probes, probes
     from lumos.analyze.ranks.stragglers import Stragglers, stragglers
     from lumos.analyze.replay import ReplayResult, replay
@@ -80,12 +80,12 @@ if not TYPE_CHECKING:  # a type checker would take it for an answer to every nam
     _load, __dir__ = on_demand(
         __name__,
         {
-            "lumos.analyze.breakdown": ("StepBreakdown", "breakdown"),
+            "lumos.analyze.breakdown": ("StepBreakdown",),
             "lumos.analyze.compare": ("Comparison",),
             "lumos.analyze.contents": ("Contents",),
             "lumos.analyze.critical_path": ("CriticalPath",),
             "lumos.analyze.curves": ("MemoryUse", "Utilization", "memory", "utilization"),
-            "lumos.analyze.facade": ("compare", "critical_path", "inspect"),
+            "lumos.analyze.facade": ("breakdown", "compare", "critical_path", "inspect"),
             "lumos.analyze.probes": ("Probes", "probes"),
             "lumos.analyze.replay": ("ReplayResult", "replay"),
             "lumos.analyze.waiting.slack": ("Slack", "slack"),

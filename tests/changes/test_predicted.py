@@ -37,7 +37,7 @@ class Written:
     def __init__(self, folder, settings=PLAN, ranks="all"):
         self.job = job_from(settings)
         self.folder = str(folder)
-        write_kineto(self.folder, predict_job(self.job, coarse=False), ranks=ranks, jitter=0.0, clock_offset_ns=100_000, seed=3)
+        write_kineto(self.folder, predict_job(self.job, coarse=False), ranks=ranks)
         self.traces = read(self.folder)
         self.graph = build(self.traces)
 

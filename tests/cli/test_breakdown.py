@@ -30,12 +30,18 @@ def test_the_parts_and_the_idle_time(lumos, trace, of):
     [
         ("operator", {"name": "aten::mm", "device_tasks": 120, "device_ns": 720_000}),
         ("stream", {"rank": 0, "name": "stream 7", "tasks": 120, "busy_ns": 720_000}),
+        ("stream", {"queue": {"mean": 0.42, "maximum": 1}}),
         ("rank", {"rank": 0, "steps": 2, "duration_ns": 2_000_000}),
     ],
 )
 def test_by(lumos, trace, by, first):
     (row, *_) = lumos("breakdown", trace(steps=3), "--by", by, "--json").json["rows"]
     assert {key: row[key] for key in first} == first
+
+
+def test_modules_by_the_script_are_asked_for_by_module(lumos, trace):
+    done = lumos("breakdown", trace(), "--before", "python train.py")
+    assert done.status == 2 and "--by module" in done.err
 
 
 def test_by_module_says_what_to_record(lumos, trace):
@@ -52,7 +58,7 @@ def test_achieved_and_queue_and_variability(lumos, trace):
     assert answer["variability"][0]["variation"] == 0
 
 
-@pytest.mark.parametrize("by", ["kernel", "operator", "stream", "rank"])
+@pytest.mark.parametrize("by", ["kernel", "operator", "pattern", "stream", "rank"])
 def test_text_fits_80_columns(lumos, trace, by):
     done = lumos("breakdown", trace(), "--by", by)
     said = "rank 0: 2 steps, 1.00 ms a step (period; latency 601.0 µs) as measured; 40 % is host between operators"
@@ -80,3 +86,11 @@ def test_one_step_can_be_asked_for(lumos, interrupted):
     assert sum(answer["parts"].values()) == 3_000_000
     done = lumos("breakdown", interrupted, "--step", "9")
     assert done.status == 2 and "'9' is not a step" in done.err
+
+
+def test_the_layers_of_a_model_repeat(lumos):
+    """GPT-2 of six layers, of which two steps count: each layer's forward and backward pass are run twelve times."""
+    done = lumos("breakdown", "examples/foreign/GPT-2__fp32__host-bound", "--by", "pattern")
+    shown = done.out.split("By pattern")[1].splitlines()
+    assert [line.split()[-9:-5] for line in shown if " ms " in line] == [["11", "31", "12", "8.78"], ["gemm,", "18", "12", "4.28"]]
+    assert max(map(len, done.out.splitlines())) <= 80

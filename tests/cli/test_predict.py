@@ -48,7 +48,7 @@ def test_settings_of_a_file_and_options_over_them(lumos, tmp_path):
         ([*PREDICT, "--recompute", "full", "--recompute-layers", "99"], 2, "at most the 32 layers of a stage"),
         ([*PREDICT, "--recompute", "full", "--recompute-layers", "-1"], 2, "--recompute-layers"),
         ([*PREDICT, "--recompute", "none", "--recompute-layers", "4"], 2, "needs recompute full"),
-        ([*PREDICT, "--jitter", "0.1"], 2, "give --kineto DIR"),
+        ([*PREDICT, "--ranks", "stages"], 2, "give --kineto DIR"),
         (["predict", "/nowhere/job.toml"], 1, "cannot be read"),
         (["validate", "/nowhere/runs.csv"], 1, "cannot be read"),
     ],

@@ -34,7 +34,7 @@ def test_equal_plans_are_named_with_what_would_tell_them_apart(lumos):
 
 
 def test_limits_that_people_have(lumos):
-    found = lumos("search", *FEW, "--reserve-gb", 30, "--proved", "--tp", "1..4", "--json").json
+    found = lumos("search", *FEW, "--reserve-gb", 30, "--tp", "1..4", "--json").json
     for best in found["best"]:
         assert best["memory"]["peak_bytes"] <= 54.5e9 and best["schedule"] in ("1f1b", "interleaved") and best["tp"] <= 4
     for plan in found["pareto"]:
@@ -69,12 +69,7 @@ def test_the_text_says_what_limits_the_plans(lumos):
 
 
 def test_a_search_without_an_answer_says_what_was_tried(lumos):
-    """Conditions on sizes are checked on all plans, those on a step on the fastest. Without room, the least that is needed is named."""
-    assert "fit 84.4 GB and break a condition" in words_of(lumos("search", *FEW, "--require", "tp > 64"))
-    slow = (*FEW[:-1], 1, "--require", "step_time_s < 0.001")
-    assert "none of the 20 plans that were simulated in full meets the conditions" in words_of(lumos("search", *slow))
-    found = lumos("search", *slow, "--json").json
-    assert found["simulated"] == 20 and found["best"] == []
+    """Without room, the least that is needed is named."""
     small = lumos("search", *FEW, "--reserve-gb", 79, "--json").json
     assert small["infeasible"] == small["plans"] and small["least_bytes"] > 1e9
     least = f"the one that needs least takes {small['least_bytes'] / 1e9:.1f} GB"
@@ -160,11 +155,8 @@ def test_tables_and_plots(lumos, tmp_path):
 @pytest.mark.parametrize(
     ("words", "status", "reason"),
     [
-        ((*FEW, "--require", "memory.peak < 1"), 2, "key 'memory.peak' is not known"),
-        ((*FEW, "--require", "exit()"), 2, "not allowed"),
         ((*FEW, "--schedule", "1f1d"), 2, "did you mean '1f1b'"),
         ((*FEW, "--tp", "4..2"), 2, "4 is more than 2"),
-        ((*FEW, "--proved", "--schedule", "dualpipe"), 2, "leave out --proved"),
         ((*FEW, "--reserve-gb", "90"), 2, "less than there is"),
         ((*FEW, "--tp", "two"), 2, "not a whole number"),
         ((*FEW, "--objective", "speed"), 2, "objective"),

@@ -11,7 +11,7 @@ from lumos.errors import UsageError
 from lumos.plan.plan import PlanError, check_plan
 from lumos.plan.profiles import framework_profile
 from lumos.prediction.predict import predict_job
-from lumos.searching.settings import proved_only, space_of
+from lumos.searching.settings import space_of
 from lumos.searching.space import PLAN_COLUMNS, SCHEDULES, Space, divisors, enumerate_plans
 
 
@@ -88,15 +88,6 @@ def test_a_range_of_values_keeps_the_limits_of_the_space(small):
         space_of({"tp": "8..2"})
     same = {"pp": range(2, 5), "tp": (4, 8), "vpp": 1, "zero": 3, "schedule": ("1f1b", "gpipe"), "recompute": "none"}
     assert space_of(same) == space_of({"pp": "2..4", "tp": "4,8", "vpp": "1", "zero": "3", "schedule": "1f1b, gpipe", "recompute": "none"})
-
-
-def test_only_schedules_that_were_compared_with_measured_runs(small):
-    every = tuple(SCHEDULES)
-    assert proved_only(Space(), every).schedule == ("gpipe", "1f1b", "interleaved")
-    assert proved_only(Space(), ("1f1b",)).schedule == ("1f1b",)
-    assert proved_only(Space(schedule=("1f1b", "dualpipe")), every).schedule == ("1f1b",)
-    with pytest.raises(UsageError, match="leave out --proved"):
-        proved_only(Space(schedule=("dualpipe",)), every)
 
 
 @pytest.mark.parametrize(

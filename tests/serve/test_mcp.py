@@ -69,6 +69,7 @@ def test_a_tool_answers_as_the_function(ask):
     assert ask("predict", model="llama3-8b", cluster="h100", gpus=8, global_batch=64, seq=8192, tp=2)["plan"]
     assert ask("compare", before="plain", after="extra-work", fail_above=0.03)["regression"]["allowed"] == 0.03
     assert ask("breakdown", timeline="plain")["rows"][0]["rank"] == 0
+    assert ask("breakdown", timeline="plain", by="operator")["rows"][0]["name"] == "PacedBackward"
 
 
 @pytest.mark.parametrize(

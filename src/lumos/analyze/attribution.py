@@ -2,15 +2,18 @@
 
 Device work belongs to the innermost operator inside which, on the same thread, its launch call began. Its module is the
 innermost `nn.Module: …` row around the launch call; work launched in the backward pass belongs to the module of the forward
-operator that has the same sequence number.
+operator that has the same sequence number. Where there is no such row, a range that the script or its framework names
+(`record_function`, "Optimizer.step#…") takes its place.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Kind
 from lumos.trace.autograd import autograd_numbers
 from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
@@ -18,6 +21,9 @@ from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
     from lumos.analyze.loop.steps import Members
+
+#: How the profiler names the ranges of communication libraries: "nccl:all_reduce".
+_BACKEND = re.compile(r"[a-z]\w*:\w")
 
 
 def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
@@ -63,21 +69,28 @@ def operators(job: Job, owners: Members) -> Int64:
 
 
 def modules(job: Job, owners: Members) -> Int64:
-    """The module row (of its rank's Trace) that each device task was launched from, int64[n]; -1 where none."""
+    """The module row (of its rank's Trace) that each device task was launched from, or that of a named range, int64[n]; -1 where none."""
     out = np.full(len(owners.graph), -1, np.int64)
     for trace, tasks, calls in _launched(job, owners):
-        python = np.flatnonzero(trace.is_any(Category.PYTHON))
-        among = python[trace.named(lambda name: name.startswith(MODULE_PREFIX))[python]]
-        module = innermost(trace, among, calls)
-        outside = module < 0
-        module[outside] = _forward_module(trace, among, calls[outside])
+        module = np.full(len(calls), -1, np.int64)
+        for rows in _named_ranges(trace):
+            for around in (innermost, _forward_module):
+                outside = module < 0
+                module[outside] = around(trace, rows, calls[outside])
         out[tasks] = module
     return out
 
 
 def has_modules(job: Job) -> bool:
-    """Whether any trace names modules."""
-    return any(text.startswith(MODULE_PREFIX) for trace in job.traces for text in trace.strings)
+    """Whether any trace names modules, or ranges that take their place."""
+    return any(len(rows) for trace in job.traces for rows in _named_ranges(trace))
+
+
+def _named_ranges(trace: Trace) -> tuple[Int64, Int64]:
+    """The rows of modules, and those of ranges with names of their own: neither steps nor what the profiler names (`nccl:…`)."""
+    module = trace.is_any(Category.PYTHON) & trace.named(lambda name: name.startswith(MODULE_PREFIX))
+    named = trace.is_any(Category.ANNOTATION) & ~is_step_mark(trace) & ~trace.named(lambda name: bool(_BACKEND.match(name)))
+    return np.flatnonzero(module), np.flatnonzero(named)
 
 
 def _forward_module(trace: Trace, modules: Int64, calls: Int64) -> Int64:

@@ -88,10 +88,11 @@ class QueueLength(NamedTuple):
     maximum: int | None
 
 
-def queue_steps(timeline: Timeline, owners: Members, rank: int) -> tuple[Int64, Int64]:
+def queue_steps(timeline: Timeline, owners: Members, rank: int, stream: int | None = None) -> tuple[Int64, Int64]:
     """The queue length of a rank (by position) as a step function: ascending times, int64[k] ns, and the length from each time
-    on, int64[k]. A device task counts from the end of its launch call to its own end."""
-    tasks = np.flatnonzero((owners.rank == rank) & (owners.launch >= 0))
+    on, int64[k]. A device task counts from the end of its launch call to its own end. stream: only this one, by its processor."""
+    launched = (owners.rank == rank) & (owners.launch >= 0)
+    tasks = np.flatnonzero(launched if stream is None else launched & (owners.graph.processor == stream))
     time = np.concatenate((timeline.end[owners.launch[tasks]], timeline.end[tasks]))
     change = np.repeat(np.array([1, -1], np.int64), len(tasks))
     order = np.argsort(time, kind="stable")
@@ -103,10 +104,11 @@ def queue_lengths(timeline: Timeline, owners: Members) -> tuple[QueueLength, ...
     start, end = step_times(timeline, owners).job_intervals()
     step_rank = owners.step_rank()
     queues = {int(rank): queue_steps(timeline, owners, int(rank)) for rank in np.unique(step_rank)}
-    return tuple(_during(*queues[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))
+    return tuple(queue_during(*queues[int(step_rank[i])], int(start[i]), int(end[i])) for i in range(len(owners.steps)))
 
 
-def _during(time: Int64, length: Int64, start: int, end: int) -> QueueLength:
+def queue_during(time: Int64, length: Int64, start: int, end: int) -> QueueLength:
+    """The queue from start to end, ns. time, length: what `queue_steps` gives."""
     if len(time) == 0 or end <= start:
         return QueueLength(None, None)
     first, last = np.searchsorted(time, (start, end), side="right")

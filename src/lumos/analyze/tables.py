@@ -1,4 +1,4 @@
-"""Where the time of the steps that count goes, by kernel, operator, module, stream or rank; and the mean step by class on each rank."""
+"""Where the time of the steps that count goes, in rows of one grouping; and the mean step by class on each rank."""
 
 from __future__ import annotations
 
@@ -9,30 +9,40 @@ import numpy as np
 from lumos.analyze.attribution import has_modules, modules, operators
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.collectives import waiting
+from lumos.analyze.device_load import QueueLength, queue_during, queue_steps
 from lumos.analyze.loop.steps import Members, step_times
+from lumos.analyze.patterns import PatternRow, patterns
 from lumos.analyze.ranks.equal_work import equal_work
-from lumos.analyze.task_class import working
+from lumos.analyze.task_class import ARITHMETIC, working
 from lumos.analyze.waiting.causes import device_causes
 from lumos.analyze.waiting.idle import Idle, device_idle, split
 from lumos.errors import TraceError
+from lumos.graph.kernel_names import kernel_class
 from lumos.graph.table import Kind
 from lumos.intervals import union, within
+from lumos.operators.kernel_formats import on_tensor_cores
 from lumos.vocabulary import MODULE_PREFIX
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64, Job
 
+    #: The module of a task, "" where none is known.
+    ModuleOf = Callable[[int], str]
+
 #: What time can be grouped by.
-GROUPINGS = ("kernel", "operator", "module", "stream", "rank")
+GROUPINGS = ("kernel", "pattern", "operator", "module", "stream", "rank")
+#: Of these, what only a recording knows.
+OF_A_RECORDING = ("operator", "module")
 
 
 class TimeRow(NamedTuple):
-    """All tasks of one name. share: of the total time of all rows."""
+    """All tasks of one name. share: of the total time of all rows. tensor_cores: whether it multiplies on tensor cores; None where it does
+    not multiply, or its name does not say."""
 
     name: str
     tasks: int
@@ -41,6 +51,17 @@ class TimeRow(NamedTuple):
     mean_ns: float
     min_ns: int
     max_ns: int
+    tensor_cores: bool | None = None
+
+
+class TensorCores(NamedTuple):
+    """The time of products, convolutions and attention on devices, ns. on_ns, off_ns: in kernels whose names say that they multiply on
+    tensor cores, and that they do not; unknown_ns: in others. share: of on_ns in the time of all device work; None without any."""
+
+    on_ns: int
+    off_ns: int
+    unknown_ns: int
+    share: float | None
 
 
 class OperatorRow(NamedTuple):
@@ -65,7 +86,8 @@ class ModuleRow(NamedTuple):
 
 
 class StreamRow(NamedTuple):
-    """A stream of one rank during the steps that count. share: busy time over the time of the steps."""
+    """A stream of one rank during the steps that count. share: busy time over the time of the steps. queue: of its launched work that has
+    not ended, from the first of these steps to the last."""
 
     rank: int
     name: str
@@ -73,6 +95,7 @@ class StreamRow(NamedTuple):
     busy_ns: int
     share: float
     idle: Idle
+    queue: QueueLength
 
 
 class RankRow(NamedTuple):
@@ -85,17 +108,19 @@ class RankRow(NamedTuple):
     idle: Idle | None
 
 
-TableRow = TimeRow | OperatorRow | ModuleRow | StreamRow | RankRow
+TableRow = TimeRow | PatternRow | OperatorRow | ModuleRow | StreamRow | RankRow
 
 
-def tabulate(timeline: Timeline, owners: Members, by: str, job: Job) -> tuple[TableRow, ...]:
-    """The rows of a grouping, the largest first (ranks in order). `by` is one of GROUPINGS."""
+def tabulate(timeline: Timeline, owners: Members, by: str, job: Job, module_of: ModuleOf | None = None) -> tuple[TableRow, ...]:
+    """The rows of a grouping, the largest first (ranks in order). `by` is one of GROUPINGS. module_of: as for `by_module`."""
     if by == "kernel":
         return by_kernel(timeline, owners)
+    if by == "pattern":
+        return patterns(timeline, owners)
     if by == "operator":
         return by_operator(timeline, owners, job)
     if by == "module":
-        return by_module(timeline, owners, job)
+        return by_module(timeline, owners, job, module_of)
     if by == "stream":
         return by_stream(timeline, owners)
     return by_rank(timeline, owners)
@@ -114,12 +139,28 @@ def by_kernel(timeline: Timeline, owners: Members) -> tuple[TimeRow, ...]:
     number = np.diff(np.append(first, len(tasks)))
     everything = int(time.sum()) or 1
     rows = [
-        TimeRow(graph.names[name], n, t, t / everything, t / n, low, high)
+        TimeRow(graph.names[name], n, t, t / everything, t / n, low, high, _on_tensor_cores(graph.names[name]))
         for name, n, t, low, high in zip(
             graph.name[tasks[first]].tolist(), number.tolist(), total.tolist(), least.tolist(), most.tolist(), strict=True
         )
     ]
     return tuple(sorted(rows, key=lambda r: (-r.total_ns, r.name)))
+
+
+def _on_tensor_cores(name: str) -> bool | None:
+    """Of a kernel that multiplies, as its name says; else None."""
+    return on_tensor_cores(name) if kernel_class(name) in ARITHMETIC else None
+
+
+def tensor_cores(timeline: Timeline, owners: Members) -> TensorCores:
+    """How much of the time of the steps that count kernels multiply on tensor cores, as their names say."""
+    chosen = np.flatnonzero(owners.on_device & step_times(timeline, owners).tasks_counted())
+    time = np.bincount(timeline.graph.name[chosen], timeline.end[chosen] - timeline.start[chosen]).astype(np.int64)
+    of: dict[bool | None, int] = dict.fromkeys((True, False, None), 0)
+    for i in np.flatnonzero(time).tolist():
+        if kernel_class(timeline.graph.names[i]) in ARITHMETIC:
+            of[on_tensor_cores(timeline.graph.names[i])] += int(time[i])
+    return TensorCores(of[True], of[False], of[None], of[True] / int(time.sum()) if time.any() else None)
 
 
 def by_operator(timeline: Timeline, owners: Members, job: Job, tasks: NDArray[np.bool_] | None = None) -> tuple[OperatorRow, ...]:
@@ -146,12 +187,20 @@ def by_operator(timeline: Timeline, owners: Members, job: Job, tasks: NDArray[np
     return tuple(sorted(rows, key=lambda r: (-r.device_ns, -r.cpu_ns, r.name)))
 
 
-def by_module(timeline: Timeline, owners: Members, job: Job) -> tuple[ModuleRow, ...]:
-    """Device work by the module that launched it. TraceError where no trace names modules."""
-    if not has_modules(job):
-        remedy = "record with with_stack=True or with_modules=True to break time down by module"
+def by_module(timeline: Timeline, owners: Members, job: Job, module_of: ModuleOf | None = None) -> tuple[ModuleRow, ...]:
+    """Device work by the module that launched it, or by named range where no module is recorded around it. module_of: tells the module of
+    a task by the script instead. TraceError where no trace names either, and there is no script."""
+    if module_of is not None:
+        device = np.flatnonzero(owners.on_device)
+        places = dict.fromkeys(["(none)", *(told := [module_of(int(i)) or "(none)" for i in device])])
+        labels, label = list(places), np.zeros(len(owners.graph), np.int64)
+        numbers = {name: i for i, name in enumerate(labels)}
+        label[device] = [numbers[name] for name in told]
+    elif has_modules(job):
+        labels, label = _names(job, owners, modules(job, owners))
+    else:
+        remedy = "record with with_modules=True, name ranges with torch.profiler.record_function, or name the script with --before CMD"
         raise TraceError(f"{job.traces[0].path}: no row names a module; {remedy}")
-    labels, label = _names(job, owners, modules(job, owners))
     number, time = _totals(timeline, label, owners.on_device & step_times(timeline, owners).tasks_counted(), len(labels))
     everything = int(time.sum()) or 1
     rows = [
@@ -179,7 +228,9 @@ def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
         idle = [split(timeline, causes, here, int(start[i]), int(end[i])).by_cause() for i in steps]
         window = int((end[steps] - start[steps]).sum()) or 1
         owned = int(counted[tasks].sum())
-        rows.append(StreamRow(processor.rank, processor.name, owned, busy, busy / window, Idle(*_sums(idle, 4))))
+        launched = queue_steps(timeline, owners, int(owners.rank[tasks[0]]), int(place))
+        queue = queue_during(*launched, int(start[steps].min(initial=0)), int(end[steps].max(initial=0)))
+        rows.append(StreamRow(processor.rank, processor.name, owned, busy, busy / window, Idle(*_sums(idle, 4)), queue))
     return tuple(sorted(rows, key=lambda r: (r.rank, -r.busy_ns)))
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from lumos.cli.options import Assigned, takes, with_assigned
-from lumos.cli.output import Chakra, Clock, Json, Kineto, Perfetto, answer, console
+from lumos.cli.output import Chakra, Clock, Json, Kineto, Perfetto, answer
 from lumos.cli.progress import progress
 from lumos.plan.words import JobWords
 
@@ -25,16 +25,10 @@ def predict(
     blocks: Annotated[
         bool | None, typer.Option("--blocks/--kernels", help="Simulate whole blocks, or every kernel.", show_default=False)
     ] = None,
-    plot: Annotated[
-        str | None, typer.Option(metavar="FILE.html", help="Draw step, memory with the limit, and schedule.", show_default=False)
-    ] = None,
     perfetto: Perfetto = None,
     chakra: Chakra = None,
     kineto: Kineto = None,
     ranks: Annotated[str, typer.Option(help="Ranks of --kineto: 'stages' (one per pipeline stage) or 'all'.")] = "all",
-    jitter: Annotated[float, typer.Option(min=0.0, max=0.5, help="Noise on the durations of --kineto (relative, one sigma).")] = 0.0,
-    clock_offset: Annotated[float, typer.Option(min=0.0, max=1e9, help="Spread of the ranks' clocks in --kineto, µs.")] = 0.0,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of jitter and clock offsets.")] = 0,
     json: Json = False,
     **words: Any,
 ) -> None:
@@ -44,20 +38,15 @@ def predict(
     """
     from lumos.errors import UsageError
     from lumos.output_files import check_outputs, check_places
-    from lumos.reports.text.format import paragraph
     from lumos.reports.text.predict import print_prediction
     from lumos.searching.choice import predict as predicted
 
-    if kineto is None and (jitter or clock_offset or seed or ranks != "all"):
-        raise UsageError("--jitter, --clock-offset, --seed and --ranks change what --kineto writes; give --kineto DIR, or leave them out")
-    check_outputs((perfetto, chakra, kineto, plot), (*(() if file is None else (file,)), *(measured or ())))
-    check_places(perfetto, plot)
+    if kineto is None and ranks != "all":
+        raise UsageError("--ranks changes what --kineto writes; give --kineto DIR, or leave it out")
+    check_outputs((perfetto, chakra, kineto), (*(() if file is None else (file,)), *(measured or ())))
+    check_places(perfetto)
     coarse = False if any((perfetto, chakra, kineto)) else blocks
     prediction = predicted(file, blocks=coarse, measured=measured or (), **with_assigned(words, assigned))
-    if plot is not None:
-        from lumos.reports.plots.predict import plot_prediction
-
-        plot_prediction(plot, prediction)
     if perfetto is not None or chakra is not None:
         from lumos.reports.export.job import export
 
@@ -65,10 +54,8 @@ def predict(
     if kineto is not None:
         from lumos.reports.export.kineto import write_kineto
 
-        write_kineto(kineto, prediction, ranks=ranks, jitter=jitter, clock_offset_ns=round(1000 * clock_offset), seed=seed)
+        write_kineto(kineto, prediction, ranks=ranks)
     answer(prediction, json, print_prediction)
-    if plot is not None and not json:
-        paragraph(console(), f"drawn in {plot}")
     if not prediction.memory.fits:
         raise typer.Exit(1)
 

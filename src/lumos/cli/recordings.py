@@ -183,26 +183,33 @@ def _groupings() -> list[str]:
 def breakdown(
     paths: Paths,
     by: Annotated[
-        str, typer.Option(metavar="NAME", help="kernel, operator, module, stream or rank.", autocompletion=_groupings)
+        str, typer.Option(metavar="NAME", help="kernel, pattern, operator, module, stream or rank.", autocompletion=_groupings)
     ] = "kernel",
     of: Of = "measured",
     step: Step = None,
+    before: Annotated[
+        str | None,
+        typer.Option(metavar="CMD", help="The command that made the recording, run without devices, to name its modules."),
+    ] = None,
     json: Json = False,
     **how: Any,
 ) -> None:
     """Show where the time goes: what the step is spent on, what devices do in each step, why they are idle, and then the
-    time by kernel, operator, module, stream or rank."""
+    time by kernel, by rows of kernels that repeat (pattern), operator, module, stream or rank."""
     check_choice(of, RUNS, "a run (--of)")
     check_choice(by, _groupings(), "a grouping (--by)")
+    if before is not None and by != "module":
+        raise UsageError("--before names modules, with --by module")
     from lumos.analyze.breakdown import breakdown as parts_of
     from lumos.analyze.breakdown import mean_parts, variability
     from lumos.analyze.device_load import queue_lengths
     from lumos.analyze.flops import achieved_flops
     from lumos.analyze.loop.steps import members, step_times
-    from lumos.analyze.tables import tabulate
+    from lumos.analyze.tables import tabulate, tensor_cores
     from lumos.analyze.trust import trust
     from lumos.graph.build import build
     from lumos.reports.text.breakdown import Breakdown, print_breakdown
+    from lumos.scripted.facade import task_origins
     from lumos.simulation import measured, simulate
 
     job = read_job(*paths, **how)
@@ -219,8 +226,9 @@ def breakdown(
         of,
         steps,
         by,
-        tabulate(timeline, membership, by, job),
+        tabulate(timeline, membership, by, job, None if before is None else task_origins(job, graph, before).module),
         queue_lengths(timeline, membership),
+        tensor_cores(timeline, membership),
         achieved_flops(timeline, membership, job),
         variability(timeline, membership),
         trust(graph, None if of == "measured" else timeline, everything),

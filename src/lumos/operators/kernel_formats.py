@@ -1,4 +1,4 @@
-"""The number format in which a kernel multiplies, by its name."""
+"""The number format in which a kernel multiplies, and whether it does so on tensor cores, by its name."""
 
 from __future__ import annotations
 
@@ -31,6 +31,22 @@ def type_by_name(kernel: str) -> DType | None:
     if rounds_to_tf32(kernel):
         return DType.TF32
     return next((dtype for dtype, pattern in _NAMED if pattern.search(kernel)), None)
+
+
+#: Kernels that name tensor cores (matrix cores of AMD), by the library, the instruction or its shape, and those that name plain cores.
+_ON_TENSOR_CORES = re.compile(r"tensorop|wgmma|mfma|nvjet|flash|[a-z](?:884|1688|168\d\d)(?!\d)|_mi\d+x\d+", re.IGNORECASE)
+_ON_PLAIN_CORES = re.compile(r"simt|ffma|gemv|(?<![a-z\d])[sdh]gemm|scudnn", re.IGNORECASE)
+
+
+def on_tensor_cores(kernel: str) -> bool | None:
+    """Whether a kernel that multiplies does so on tensor cores, by its name; None where the name does not say. A type of 16 bits or tf32
+    says so too, as devices with tensor cores multiply these there, and fp32 says that it does not."""
+    if _ON_TENSOR_CORES.search(kernel):
+        return True
+    if _ON_PLAIN_CORES.search(kernel):
+        return False
+    dtype = type_by_name(kernel)
+    return None if dtype is None else dtype is not DType.FP32
 
 
 def in_tf32(o: ShapedOperator) -> ShapedOperator:

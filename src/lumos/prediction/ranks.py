@@ -1,7 +1,7 @@
 """Expand a folded graph, which has one rank for each pipeline stage, to all ranks of the job.
 
 Each rank gets a copy of its stage's tasks, and the copies of a collective in one group form a rendezvous. Ranks are numbered tensor,
-context, data, pipeline, innermost first. The members of a collective end together, so a rank that is late (jitter) delays the
+context, data, pipeline, innermost first. The members of a collective end together, so a rank that is late delays the
 others, as in a measured job.
 """
 
@@ -14,7 +14,6 @@ import numpy as np
 
 from lumos.errors import LumosError, UsageError
 from lumos.graph.lists import Lists, end_to_end, offsets, places
-from lumos.graph.table import Collectives, Graph, Kind, Processor
 from lumos.trace.table import ABSENT, Int32, Int64
 from lumos.vocabulary import CollectiveKind
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.blocks.work import Collective
+    from lumos.graph.table import Collectives, Graph, Processor
     from lumos.plan.plan import Plan
     from lumos.prediction.predict import Prediction
 
@@ -43,8 +43,8 @@ class World:
 MOST_TASKS = 20_000_000
 
 
-def whole(prediction: Prediction, jitter: float = 0.0, seed: int = 0) -> World:
-    """All ranks of a predicted job, in kernels, whose step takes as long as predicted. jitter, seed: as for `expand`.
+def whole(prediction: Prediction) -> World:
+    """All ranks of a predicted job, in kernels, whose step takes as long as predicted.
 
     Raises UsageError for a prediction without kernels, LumosError where there would be more than MOST_TASKS tasks.
     """
@@ -57,7 +57,7 @@ def whole(prediction: Prediction, jitter: float = 0.0, seed: int = 0) -> World:
             f"the {plan.devices} ranks of this job have {tasks:,} tasks, more than the {MOST_TASKS:,} that can be written;"
             " write a job with fewer devices (dp) or microbatches, or its stages alone: --perfetto"
         )
-    return expand(run.graph, plan, prediction.collectives, prediction.job.cluster.node.devices, jitter, seed)
+    return expand(run.graph, plan, prediction.collectives, prediction.job.cluster.node.devices)
 
 
 def group_of(rank: int, work: Collective) -> tuple[int, ...]:
@@ -67,9 +67,8 @@ def group_of(rank: int, work: Collective) -> tuple[int, ...]:
     return tuple(base + i * stride for i in range(work.ranks))
 
 
-def expand(folded: Graph, plan: Plan, work: list[Collective | None], per_node: int, jitter: float = 0.0, seed: int = 0) -> World:
-    """Copy each stage's tasks to its ranks. work: for each folded task, its collective or None. per_node: devices of a node. jitter:
-    standard deviation of the logarithm of a random factor (from `seed`) on every duration except those of collectives."""
+def expand(folded: Graph, plan: Plan, work: list[Collective | None], per_node: int) -> World:
+    """Copy each stage's tasks to its ranks. work: for each folded task, its collective or None. per_node: devices of a node."""
     peers = plan.tp * plan.cp * plan.dp
     of_task = folded.rank_of_task
     starts = np.searchsorted(of_task, np.arange(plan.pp + 1))
@@ -83,17 +82,12 @@ def expand(folded: Graph, plan: Plan, work: list[Collective | None], per_node: i
     degree = np.diff(folded.pred_offset)[source]
     at = places(folded.pred_offset[source], degree)
     pred = (folded.pred[at] + np.repeat(shift, degree)).astype(np.int32)
-    duration = folded.duration[source].copy()
-    if jitter:
-        noisy = folded.kind[source] != Kind.COLLECTIVE
-        noise = np.exp(np.random.default_rng(seed).normal(0.0, jitter, total))
-        duration[noisy] = np.rint(duration[noisy] * noise[noisy]).astype(np.int64)
     rendezvous = end_to_end(_rendezvous_sets(folded, plan, work, starts, first, peers))
     graph = replace(
         folded,
         ranks=tuple(range(len(stage))),
         processors=processors,
-        duration=duration,
+        duration=folded.duration[source],
         processor=processor,
         kind=folded.kind[source],
         name=folded.name[source],

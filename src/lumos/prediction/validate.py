@@ -509,33 +509,14 @@ def explained(scored: Sequence[Scored], count: int) -> list[tuple[Scored, dict[s
 
 
 def summary(scored: Sequence[Scored]) -> dict[str, Any]:
-    """The keys of `lumos validate --json`, over all rows and by source, device, number of devices and parallelism."""
+    """The keys of `lumos validate --json`, over all rows and by source."""
     good = [s for s in scored if s.skipped is None]
     return {
         **figures(good),
         "skipped_count": len(scored) - len(good),
         "by_source": {source: figures([s for s in good if s.source == source]) for source in dict.fromkeys(s.source for s in scored)},
-        "by_gpu": figures_by(good, lambda s: s.row.get("gpu", "")),
-        "by_devices": figures_by(good, lambda s: s.row.get("n_gpus", "")),
-        "by_parallel": figures_by(good, parallel_kind),
         "memory": memory_figures(good),
     }
-
-
-def figures_by(scored: Sequence[Scored], key: Callable[[Scored], str]) -> dict[str, Any]:
-    """`figures` of the rows with each value of `key`."""
-    names = sorted({key(s) for s in scored})
-    return {name: figures([s for s in scored if key(s) == name]) for name in names}
-
-
-def parallel_kind(s: Scored) -> str:
-    """The kinds of parallelism that a row uses: "tp+pp", "zero3", "dp", …"""
-    assert s.job is not None
-    p = s.job.plan
-    parts = [name for name, size in (("tp", p.tp), ("pp", p.pp), ("cp", p.cp), ("ep", p.ep)) if size > 1]
-    if p.dp > 1:
-        parts.append(f"zero{p.zero}" if p.zero else "dp")
-    return "+".join(parts) or "one device"
 
 
 def figures(scored: Sequence[Scored]) -> dict[str, Any]:
@@ -629,7 +610,7 @@ class Validation(Shown):
     rows: tuple[Scored, ...]
 
     def to_dict(self) -> dict[str, Any]:
-        """The rows, and figures over them: all, by source, by device, by size; the keys of `lumos validate --json`."""
+        """The rows, and figures over them: all and by source; the keys of `lumos validate --json`."""
         return {"rows": rows_of(self.rows), **summary(self.rows)}
 
     def described(self) -> str:

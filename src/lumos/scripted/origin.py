@@ -68,10 +68,17 @@ class TaskOrigins:
 
     def __call__(self, task: int) -> str:
         """Where a task of the recording's graph comes from, "" where no operator of the script is known to have made it."""
+        return str(self._of(task))
+
+    def module(self, task: int) -> str:
+        """The module that a task of the recording's graph comes from, "" where none is known."""
+        return self._of(task).module
+
+    def _of(self, task: int) -> ScriptOrigin:
         owners = self._recording.owners
         rank = owners.graph.ranks[owners.rank[task]]
         operator = self._matched.owner.get(rank, {}).get(int(self._recording.row[task]), -1)
-        return str(self._of_kind[self._script.ranks.of[rank]][operator]) if operator >= 0 else ""
+        return self._of_kind[self._script.ranks.of[rank]][operator] if operator >= 0 else ScriptOrigin("", "")
 
 
 def differing_steps(process: Process) -> bool:

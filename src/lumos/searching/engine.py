@@ -10,7 +10,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -47,18 +47,6 @@ class Simulated:
     keys: dict[str, Any]
 
 
-class Engine(Protocol):
-    """Times and simulates plans."""
-
-    pricer: Pricer
-
-    def times(self, plans: Plans, columns: Columns, rows: Ints) -> Iterator[tuple[Ints, Floats]]:
-        """Blocks of rows, each with the steps of its plans in coarse form, seconds."""
-
-    def simulate(self, plans: Plans, rows: Ints) -> Iterator[Simulated]:
-        """The plans of `rows` simulated in full, in the order of `rows`."""
-
-
 def simulated(job: PlannedJob, pricer: Pricer) -> Simulated:
     """The step of `job` simulated in full."""
     p = predict_job(job, pricer, coarse=True)
@@ -66,28 +54,20 @@ def simulated(job: PlannedJob, pricer: Pricer) -> Simulated:
 
 
 def layer_blocks(plans: Plans, rows: Ints, count: int) -> list[Ints]:
-    """The rows in about `count` blocks of equal work. As far as that allows, plans with the same order of passes stay together."""
-    groups = []
-    for structure, members in structures(plans.take(rows)):
-        passes = 2 * structure.stages * structure.chunks * structure.microbatches
-        groups.append((passes, rows[members]))
-    share = sum(passes * len(members) for passes, members in groups) / max(1, count)
-    out: list[Ints] = []
-    current: list[Ints] = []
-    work_left = share
-    for passes, members in groups:
-        while len(members):
-            fitting = max(1, min(len(members), round(work_left / passes)))
-            current.append(members[:fitting])
-            members, work_left = members[fitting:], work_left - fitting * passes
-            if work_left < passes:
-                out.append(np.concatenate(current))
-                current, work_left = [], share
-    return [*out, np.concatenate(current)] if current else out
+    """The rows in at most `count` blocks of about equal work. As far as that allows, plans with the same order of passes stay together."""
+    if not len(rows):
+        return []
+    groups = [(2 * s.stages * s.chunks * s.microbatches, rows[members]) for s, members in structures(plans.take(rows))]
+    done = np.cumsum(np.repeat([passes for passes, _ in groups], [len(members) for _, members in groups]))
+    block = (done - 1) * count // done[-1]
+    return np.split(np.concatenate([members for _, members in groups]), np.flatnonzero(np.diff(block)) + 1)
 
 
 class Local:
-    """Times plans in threads of this process, without the interpreter's lock. Full simulations run one by one."""
+    """Times plans in threads of this process, without the interpreter's lock. Full simulations run one by one.
+
+    times: blocks of rows, each with the steps of its plans in coarse form, seconds. simulate: the plans of rows in full, in their order.
+    """
 
     def __init__(self, problem: Problem, threads: int | None = None) -> None:
         self.pricer = Pricer(problem.cluster)
@@ -107,7 +87,7 @@ class Local:
 
 
 class Ray:
-    """Runs tasks on a Ray cluster. The plans, their columns and the prices are put into its object store once."""
+    """The same by tasks of a Ray cluster. The plans, their columns and the prices are put into its object store once."""
 
     def __init__(self, problem: Problem, workers: Workers) -> None:
         self.pricer = Pricer(problem.cluster)
@@ -136,7 +116,7 @@ def _simulated(table: tuple[Plans, Pricer], row: int) -> Simulated:
 
 
 @contextmanager
-def engines(name: str, address: str | None = None) -> Iterator[Callable[[Problem], Engine]]:
+def engines(name: str, address: str | None = None) -> Iterator[Callable[[Problem], Local | Ray]]:
     """What makes the engine of that name for a problem; engines on Ray share one connection.
 
     address: of a running Ray cluster. Raises UsageError for an unknown name, LumosError where no cluster answers.

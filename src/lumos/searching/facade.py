@@ -23,20 +23,19 @@ from lumos.plan.words import JobWords, PlanWords, with_words
 from lumos.prediction.predict import Prediction, predict_job, result
 from lumos.result import Rows, Shown, plain
 from lumos.searching.choice import predict as predict
-from lumos.searching.constraints import parse_constraint
 from lumos.searching.engine import engines
 from lumos.searching.explain import Explanation
 from lumos.searching.explain import explain_predictions as difference_of
 from lumos.searching.search import Found, plan_keys
 from lumos.searching.search import search_problem as search_problem
-from lumos.searching.settings import problem_of, proved_only, settings_of, space_of, sweep_of, switched
+from lumos.searching.settings import problem_of, settings_of, space_of, sweep_of, switched
 from lumos.searching.space import Problem
 from lumos.searching.sweep import sweep_sizes as sweep_problem
 from lumos.searching.words import SearchWords, SpaceWords
 from lumos.trace.source import Source, as_job
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 
 class Swept(NamedTuple):
@@ -66,12 +65,9 @@ def search(
     """
     for word in words:
         check_choice(word, sorted(SearchWords.__optional_keys__), "a word of search")
-    conditions = [parse_constraint(text) for text in _listed(words.get("require", ()))]
     given = cast("dict[str, object]", dict(words))
     space = space_of({key: given[key] for key in SpaceWords.__optional_keys__ & given.keys()})
     problem = _problem(job, words)
-    if words.get("proved", False):
-        space = proved_only(space, problem.schedules)
     switches = as_mapping(words.get("switches", {}), "switches", "{'dropout': True}")
     problem = switched(problem, {key: switch_text(value) for key, value in switches.items()})
     problem = replace(problem, reserved_bytes=1e9 * as_number(words.get("reserve_gb", 0.0), "reserve_gb"))
@@ -83,9 +79,7 @@ def search(
     with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
 
         def run(p: Problem) -> Found:
-            found = search_problem(
-                p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), conditions, engine_of(p)
-            )
+            found = search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), engine_of(p))
             return replace(found, tokens=tokens, price=price)
 
         rows = sweep_problem(problem, key, values, run)
@@ -122,10 +116,6 @@ def _problem(job: Source | None, words: SearchWords) -> Problem:
     problem = Problem(ran.model, ran.framework, cluster, *sizes, plan.precision)
     problem.cluster.check_size(problem.gpus)
     return problem
-
-
-def _listed(value: object) -> Sequence[str]:
-    return (str(value),) if isinstance(value, (str, int)) else tuple(map(str, cast("Iterable[object]", value)))
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from lumos.prediction.operating import Campaign, campaign
 from lumos.prediction.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown, plain
 from lumos.searching.bounds import lower_bounds
-from lumos.searching.engine import Engine, Local, Simulated
+from lumos.searching.engine import Local, Ray, Simulated
 from lumos.searching.explain import Against, Timed, against
 from lumos.searching.memory import peak_bytes
 from lumos.searching.prices import Floats, Prices
@@ -24,13 +24,9 @@ from lumos.searching.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enu
 
 if TYPE_CHECKING:
     from lumos.blocks.price import Pricer
-    from lumos.searching.constraints import Constraint
 
 #: How many plans the first round times; the best of them set the limit for the others.
 FIRST_ROUND = 2048
-#: For every plan asked for, at most this many are simulated in full while the conditions are not met.
-MOST_ATTEMPTS = 20
-
 #: For every plan asked for, at most this many more are simulated because the coarse form took them for faster than those.
 MOST_DOUBTED = 1
 
@@ -71,9 +67,8 @@ class Found(Shown):
     """The result of a search.
 
     plans: all that were listed. infeasible: those that need more memory than there is. least_bytes: peak memory of the plan that needs
-    least, None where there is no plan. excluded: those that break a condition on plan or memory. pruned: those whose lower bound proves
-    them slower. evaluated: those that were timed. simulated: those simulated in full. best: those of them that meet the conditions, best
-    first.
+    least, None where there is no plan. pruned: those whose lower bound proves them slower. evaluated: those that were timed. simulated:
+    those simulated in full. best: those of them that were asked for, best first.
     complete: False where the search was interrupted. pricer: what the plans were timed with. tokens: of a whole training run; price:
     dollars of a device and hour (`campaigns`).
     """
@@ -82,7 +77,6 @@ class Found(Shown):
     plans: int
     infeasible: int
     least_bytes: int | None
-    excluded: int
     pruned: int
     evaluated: int
     simulated: int
@@ -136,10 +130,9 @@ def search_problem(
     refine: int = 10,
     report: _Report | None = None,
     prune: bool = True,
-    require: Sequence[Constraint] = (),
-    engine: Engine | None = None,
+    engine: Local | Ray | None = None,
 ) -> Found:
-    """The fastest plans of `problem` that meet `require`. refine: how many are simulated in full.
+    """The fastest plans of `problem`. refine: how many are simulated in full.
 
     For a given number of devices, the least step time is also the most tokens per second and device. prune=False times every plan
     that fits. The answer is deterministic: of equal plans the one listed first wins. A search that is interrupted answers with the best
@@ -157,10 +150,9 @@ def search_problem(
         raise InterruptedSearchError(UNTIMED) from None
     capacity = problem.capacity
     fits = np.flatnonzero(peak <= capacity) if capacity is not None else np.arange(len(everything))
-    meeting = _meeting(everything, peak, fits, require)
     least = int(peak.min()) if len(peak) else None
-    plans, peak = everything.take(meeting), peak[meeting]
-    full = _Full(engine, refine, require, tell)
+    plans, peak = everything.take(fits), peak[fits]
+    full = _Full(engine, refine, tell)
     seconds = np.full(len(plans), np.inf)
     complete, done = True, 0
     try:
@@ -194,12 +186,11 @@ def search_problem(
         plans=len(everything),
         infeasible=len(everything) - len(fits),
         least_bytes=least,
-        excluded=len(fits) - len(plans),
         pruned=len(plans) - len(timed) if complete else 0,
         evaluated=len(timed),
         simulated=full.simulated,
         seconds_s=time.perf_counter() - began,
-        best=tuple(full.accepted()),
+        best=tuple(full.fastest()),
         candidates=Candidates(plans.take(timed), seconds[timed], peak[timed]),
         complete=complete,
         pricer=engine.pricer,
@@ -210,37 +201,27 @@ def _silent(stage: SearchStage, done: int, total: int) -> None:
     """The report of a search of which nobody asks for reports."""
 
 
-def _meeting(plans: Plans, peak: Ints, rows: Ints, require: Sequence[Constraint]) -> Ints:
-    """The rows that meet the conditions on the plan and its peak memory; other conditions need a simulation."""
-    early = [c for c in require if c.keys <= {*PLAN_COLUMNS, "memory.peak_bytes"}]
-    if not early:
-        return rows
-    known = ((row, {**plan_keys(plans.plan(row)), "memory": {"peak_bytes": int(peak[row])}}) for row in rows.tolist())
-    return np.array([row for row, keys in known if all(c(keys) for c in early)], np.int64)
-
-
 class _Full:
-    """Simulates plans in full, each once, until enough of them meet the conditions."""
+    """Simulates plans in full, each once."""
 
-    def __init__(self, engine: Engine, wanted: int, require: Sequence[Constraint], tell: _Report) -> None:
-        self._engine, self._wanted, self._require, self._tell = engine, wanted, require, tell
+    def __init__(self, engine: Local | Ray, wanted: int, tell: _Report) -> None:
+        self._engine, self._wanted, self._tell = engine, wanted, tell
         self._known: dict[int, Simulated] = {}
-        self._accepted: dict[int, bool] = {}
 
     @property
     def simulated(self) -> int:
         """How many plans were simulated."""
         return len(self._known)
 
-    def accepted(self) -> list[Simulated]:
-        """The plans that meet the conditions, best first."""
-        return [self._known[row] for row in self._distinct(self._accepted)][: self._wanted]
+    def fastest(self) -> list[Simulated]:
+        """As many of the simulated plans as are wanted, best first."""
+        return [self._known[row] for row in self._distinct(self._known)][: self._wanted]
 
     def _distinct(self, rows: Iterable[int]) -> list[int]:
-        """Those of the rows that meet the conditions, best first, each plan once: where sharding more changes neither time nor memory, as
-        in a pipeline that reduces once a step, the plans are one."""
+        """The rows, best first, each plan once: where sharding more changes neither time nor memory, as in a pipeline that reduces once a
+        step, the plans are one."""
         found: dict[object, int] = {}
-        for row in sorted((row for row in rows if self._accepted[row]), key=lambda row: (self._known[row].time.time_s, row)):
+        for row in sorted(rows, key=lambda row: (self._known[row].time.time_s, row)):
             p = self._known[row]
             found.setdefault((p.time, p.keys["memory"]["peak_bytes"], replace(p.job.plan, zero=0)), row)
         return list(found.values())
@@ -249,13 +230,13 @@ class _Full:
         """A time that as many plans as are wanted reach in the full simulation, so that slower plans cannot be among the best; infinite
         while there are fewer."""
         self.best(plans, seconds)
-        accepted = self.accepted()
-        return accepted[-1].time.time_s if len(accepted) >= self._wanted else np.inf
+        fastest = self.fastest()
+        return fastest[-1].time.time_s if len(fastest) >= self._wanted else np.inf
 
     def best(self, plans: Plans, seconds: Floats) -> None:
-        """Simulate the plans that were timed fastest, until as many as are wanted meet the conditions or `MOST_ATTEMPTS` is reached."""
+        """Simulate the plans that were timed fastest, until there are as many as are wanted."""
         ranked = np.argsort(seconds, kind="stable")
-        ranked = ranked[np.isfinite(seconds[ranked])][: MOST_ATTEMPTS * self._wanted]
+        ranked = ranked[np.isfinite(seconds[ranked])]
         tried: list[int] = []
         while (lacking := self._wanted - len(self._distinct(tried))) > 0 and len(ranked):
             chosen, ranked = ranked[:lacking].tolist(), ranked[lacking:]
@@ -266,14 +247,14 @@ class _Full:
         """Simulate also the plans that the coarse form took for faster than the last of the best turned out to be, up to `MOST_DOUBTED`."""
         ranked = [row for row in np.argsort(seconds, kind="stable").tolist() if np.isfinite(seconds[row]) and row not in self._known]
         for row in ranked[: MOST_DOUBTED * self._wanted]:
-            accepted = self.accepted()
-            if len(accepted) < self._wanted or seconds[row] >= accepted[-1].time.time_s:
+            fastest = self.fastest()
+            if len(fastest) < self._wanted or seconds[row] >= fastest[-1].time.time_s:
                 break
             self._simulate(plans, [row])
 
     def at_least_one(self, plans: Plans, seconds: Floats) -> None:
-        """Simulate the fastest plan so far, so that an interrupted search has an answer, unless a simulated plan meets the conditions."""
-        if not self.accepted() and np.any(np.isfinite(seconds)):
+        """Simulate the fastest plan so far, so that an interrupted search has an answer, unless one was simulated already."""
+        if not self._known and np.any(np.isfinite(seconds)):
             self._simulate(plans, [int(np.argmin(seconds))])
 
     def _simulate(self, plans: Plans, rows: list[int]) -> None:
@@ -281,7 +262,6 @@ class _Full:
         for done, (row, p) in enumerate(zip(rows, self._engine.simulate(plans, np.array(rows, np.int64)), strict=True), 1):
             self._tell(SearchStage.SIMULATING, done, len(rows))
             self._known[row] = p
-            self._accepted[row] = all(c(keys_of(p)) for c in self._require)
 
 
 def search_keys(found: Found) -> dict[str, Any]:
@@ -296,7 +276,6 @@ def search_keys(found: Found) -> dict[str, Any]:
         "evaluated": found.evaluated,
         "infeasible": found.infeasible,
         "least_bytes": found.least_bytes,
-        "excluded": found.excluded,
         "pruned": found.pruned,
         "simulated": found.simulated,
         "seconds_s": found.seconds_s,

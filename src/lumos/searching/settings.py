@@ -15,9 +15,8 @@ from lumos.model.catalogue import read_model
 from lumos.plan.configuration import Settings
 from lumos.plan.framework import DEFAULTS, SWITCHES, with_switches
 from lumos.plan.profiles import Told, named
-from lumos.prediction.predict import UNPROVED_SCHEDULES
 from lumos.searching.space import PLAN_COLUMNS, Problem, Space
-from lumos.vocabulary import Precision, Schedule, one_of
+from lumos.vocabulary import Precision, one_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -99,16 +98,6 @@ def _words(value: object) -> Sequence[str]:
     if isinstance(value, str):
         return value.split(",")
     return [str(each) for each in value] if isinstance(value, Iterable) else [str(value)]
-
-
-def proved_only(space: Space, schedules: Sequence[Schedule]) -> Space:
-    """The space without schedules that no measured run has proved. schedules: those that are searched unless others are named. Raises
-    UsageError where none is left."""
-    named = space.schedule or schedules
-    proved = tuple(schedule for schedule in named if schedule not in UNPROVED_SCHEDULES)
-    if not proved:
-        raise UsageError(f"no measured run of {', '.join(named)} is known, so nothing is left to search; leave out --proved")
-    return replace(space, schedule=proved)
 
 
 def _sizes(key: str, value: object) -> tuple[int, ...] | range:

@@ -40,9 +40,7 @@ class SearchWords(SpaceWords, total=False):
     framework: str
     switches: Mapping[str, object]
     refine: Annotated[int, Term("Plans that are simulated in full (10).", least=1)]
-    require: Annotated[Words, Term("A condition: 'memory.peak_bytes < 70e9'.", shown="EXPR")]
     reserve_gb: Annotated[float, Term("Memory of each device that plans may not use, GB.", least=0)]
-    proved: Annotated[bool, Term("Only schedules that were compared with measured runs.")]
     tokens: Annotated[float, Term("Tokens of the whole training run: its days and dollars.", least=1)]
     price: Annotated[float, Term("Dollars of a device and hour, in place of a published price.", least=0)]
     prune: Annotated[bool, Term("Leave out plans that are proved slower (the default).", off=True)]

@@ -32,8 +32,8 @@ from lumos.result import plain
 MOST_ENTRIES = 40
 
 
-class _Nothing(TypedDict):
-    pass
+class _Grouped(TypedDict, total=False):
+    by: Annotated[str, Term("kernel, pattern, operator, module, stream or rank: a row for each, in place of one for each step and rank.")]
 
 
 class _Read(TypedDict, total=False):
@@ -57,7 +57,7 @@ class _Compared(_Read, total=False):
 TOOLS: Mapping[str, tuple[tuple[str, ...], type]] = {
     "inspect": (("job",), _Read),
     "diagnose": (("job",), _Judged),
-    "breakdown": (("timeline",), _Nothing),
+    "breakdown": (("timeline",), _Grouped),
     "whatif": (("job",), _Changed),
     "predict": ((), JobWords),
     "compare": (("before", "after"), _Compared),

@@ -92,7 +92,7 @@ def test_the_best_plan_of_a_search_is_written(tmp_path):
 
 
 def test_what_cannot_be_written_says_why(tmp_path, monkeypatch):
-    found = lumos.search(**SMALL, refine=1, require="memory.peak_bytes < 1")
+    found = lumos.search(**SMALL, refine=1, reserve_gb=79.9)
     with pytest.raises(LumosError, match="no plan"):
         lumos.export(found, chakra=tmp_path)
     prediction = lumos.predict(**SMALL, blocks=True)

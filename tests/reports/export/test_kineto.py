@@ -109,16 +109,6 @@ def test_exports_of_a_predicted_job_and_of_its_files_say_the_same_bytes(tmp_path
     assert written[0] == written[1]
 
 
-def test_jitter_and_clocks(tmp_path):
-    prediction = predicted("tensor and pipeline")
-    write_kineto(str(tmp_path), prediction, jitter=0.05, clock_offset_ns=2_000_000, seed=3)
-    graph = build(read(str(tmp_path)))
-    result = replay(graph, simulate(graph))
-    assert result.max_abs_error is not None and result.max_abs_error < 0.002
-    starts = {int(step.start) for step in graph.steps}
-    assert len(starts) > 1
-
-
 def test_rows_look_like_a_profilers(tmp_path):
     write_kineto(str(tmp_path), predicted("tensor and pipeline"), ranks="stages")
     files = sorted(p.name for p in tmp_path.iterdir())

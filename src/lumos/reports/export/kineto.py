@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lumos.blocks.share import Share
 from lumos.blocks.work import Attention, Collective, Contention, Gemm, GroupedGemm, Traffic, Work
 from lumos.errors import UsageError
@@ -30,24 +28,20 @@ if TYPE_CHECKING:
 LAUNCH_S = 4.5e-6
 
 
-def write_kineto(
-    folder: str, prediction: Prediction, *, ranks: str = "all", jitter: float = 0.0, clock_offset_ns: int = 0, seed: int = 0
-) -> list[str]:
+def write_kineto(folder: str, prediction: Prediction, *, ranks: str = "all") -> list[str]:
     """Write the files of a prediction at kernel granularity to `folder`, which is created if it is absent; returns their paths.
 
-    ranks: "all", or "stages" (the first rank of every pipeline stage). jitter: sigma of the noise on host and kernel times.
-    clock_offset_ns: the most by which the clocks of the ranks differ. Raises UsageError for other `ranks`, a prediction
-    without kernels or a folder with other traces, LumosError where the folder cannot be written.
+    ranks: "all", or "stages" (the first rank of every pipeline stage). Raises UsageError for other `ranks`, a prediction without kernels or
+    a folder with other traces, LumosError where the folder cannot be written.
     """
     if ranks not in ("all", "stages"):
         raise UsageError(f"ranks {ranks!r} is not known; valid: all, stages")
-    world, plan = whole(prediction, jitter, seed), prediction.job.plan
+    world, plan = whole(prediction), prediction.job.plan
     run = WrittenRun(simulate(world.graph))
     chosen = range(plan.devices) if ranks == "all" else range(0, plan.devices, plan.tp * plan.cp * plan.dp)
-    offsets = np.random.default_rng(seed + 1).integers(0, clock_offset_ns + 1, plan.devices).tolist()
 
     def content(rank: int) -> tuple[bytes, Iterator[str]]:
-        return _header(prediction, run, rank), _PredictedRows(run, rank, offsets[rank], prediction, world).rows()
+        return _header(prediction, run, rank), _PredictedRows(run, rank, prediction, world).rows()
 
     return write_ranks(folder, chosen, content)
 
@@ -76,8 +70,8 @@ class _PredictedRows(RankRows):
 
     element = ("BFloat16", 2)
 
-    def __init__(self, run: WrittenRun, rank: int, shift: int, prediction: Prediction, world: World) -> None:
-        super().__init__(run, rank, shift)
+    def __init__(self, run: WrittenRun, rank: int, prediction: Prediction, world: World) -> None:
+        super().__init__(run, rank)
         self.works, self.folded = prediction.works, world.folded
         self.longest_launch = round(1e9 * (prediction.job.cluster.accelerator.launch_s or LAUNCH_S))
 

@@ -25,26 +25,6 @@ def write_figure(path: str, title: str, traces: Sequence[dict[str, Any]], layout
     write_figure_page(path, title, {"data": list(traces), "layout": layout})
 
 
-def stacked(titles: Sequence[str], shares: Sequence[float], gap: float) -> dict[str, Any]:
-    """The layout of drawings below each other, the first at the top, each with the title above it.
-
-    shares: how high each is, relative to the others. gap: the space between two, as a share of the figure. The drawings' axes are `xaxis`
-    and `yaxis`, `xaxis2` and `yaxis2`, and so on.
-    """
-    room = 1 - gap * (len(shares) - 1)
-    layout: dict[str, Any] = {"annotations": []}
-    top = 1.0
-    for i, (title, share) in enumerate(zip(titles, shares, strict=True), start=1):
-        bottom = max(top - room * share / sum(shares), 0.0)
-        number = str(i) if i > 1 else ""
-        layout[f"xaxis{number}"] = {"anchor": f"y{number}"}
-        layout[f"yaxis{number}"] = {"anchor": f"x{number}", "domain": [bottom, top]}
-        place = {"x": 0.5, "y": top, "xref": "paper", "yref": "paper", "xanchor": "center", "yanchor": "bottom"}
-        layout["annotations"].append({"text": title, "showarrow": False, "font": {"size": 14}, **place})
-        top = bottom - gap
-    return layout
-
-
 def log_axis(values: Iterable[float], title: str) -> dict[str, Any]:
     """A logarithmic axis that shows `values`, with ticks at 1, 2 and 5 of every decade where there is more than one. Plotly's own ticks
     between decades are single digits, of which a reader cannot tell the decade."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from itertools import groupby
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TimeRow
+from lumos.analyze.patterns import PatternRow
+from lumos.analyze.tables import ModuleRow, OperatorRow, RankRow, StreamRow, TableRow, TensorCores, TimeRow
+from lumos.graph.kernel_names import KernelClass, kernel_class
 from lumos.reports.text.format import (
     ShownField,
     heading,
@@ -36,6 +39,15 @@ if TYPE_CHECKING:
     from lumos.vocabulary import Basis
 
 _IDLE = {"host_bound_ns": "host-bound", "kernel_gap_ns": "kernel gap", "wait_ns": "wait", "unexplained_ns": "unexplained"}
+#: How many patterns are listed, and what stands below them.
+MOST_PATTERNS = 10
+_PATTERN_NOTES = ("rows of kernels that repeat on a stream; between: the time between their kernels; --json names every kernel",)
+_STREAM_NOTE = "idle because of the host, the gap between kernels, or a wait for other work; queue: launched work, on average and at most"
+_NOTHING = {
+    "stream": "no device work in the steps, so no streams; --by kernel or operator shows the CPU's",
+    "pattern": "no row of kernels on a device occurs twice in a step",
+    "module": "no device work in the steps; --by operator shows the CPU's",
+}
 #: The named parts of a step, in words.
 PARTS = {
     "compute_ns": "compute",
@@ -67,6 +79,7 @@ class Breakdown(NamedTuple):
     by: str
     rows: Sequence[TableRow]
     queue: Sequence[QueueLength]
+    tensor_cores: TensorCores
     achieved_flops: Sequence[Achieved]
     variability: Sequence[Variability]
     trust: Trust
@@ -96,6 +109,8 @@ def print_breakdown(console: Console, found: Breakdown) -> None:
         causes = {label: sum(getattr(i, key) for i, _ in idle) / len(idle) for key, label in _IDLE.items()}
         print_shares(console, "Idle devices, by cause (mean over steps)", causes, total / len(idle))
     _print_rows(console, found.rows, found.by)
+    if found.by == "kernel" and (said := _tensor_core_words(found.tensor_cores)):
+        sentence(console, said)
     if found.by in ("kernel", "operator"):
         table(console, _ACHIEVED, found.achieved_flops, title="Achieved by products and attention")
     print_diagnostics(console, found.diagnostics)
@@ -111,13 +126,36 @@ def breakdown_headline(found: Breakdown) -> str:
 
 def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:
     if not rows:
-        no_device = "no device work in the steps, so no streams; --by kernel or operator shows the CPU's"
         heading(console, f"By {by}")
-        console.print(f"  nothing to show: {no_device if by == 'stream' else 'no work in the steps'}")
+        console.print(f"  nothing to show: {_NOTHING.get(by, 'no work in the steps')}")
+        return
+    if isinstance(rows[0], PatternRow):
+        table(console, _COLUMNS[PatternRow], rows, *_PATTERN_NOTES, title="By pattern", most=MOST_PATTERNS, whole=True)
         return
     on_cpu = isinstance(rows[0], OperatorRow) and not any(isinstance(row, OperatorRow) and row.device_tasks for row in rows)
-    notes = ["idle because of the host, the gap between kernels, or a wait for other work"] * isinstance(rows[0], StreamRow)
+    notes = [_STREAM_NOTE] * isinstance(rows[0], StreamRow)
     table(console, _OF_CPUS if on_cpu else _COLUMNS[type(rows[0])], rows, *notes, title=f"By {by}")
+
+
+def _tensor_core_words(of: TensorCores) -> str:
+    """How much of the products runs on tensor cores, in a sentence; "" where devices do not multiply."""
+    products = of.on_ns + of.off_ns + of.unknown_ns
+    if not products or of.share is None:
+        return ""
+    unknown = f"; {share_of(of.unknown_ns, products)} in kernels whose names do not say" if of.unknown_ns else ""
+    on = share_of(of.on_ns, products)
+    return f"  tensor cores: {percent(of.share, decimals=1)} of device time, {on} of products and attention{unknown}"
+
+
+def _pattern_words(row: PatternRow) -> str:
+    """What the kernels of a pattern do, in order, those in a row that do the same counted."""
+    runs = [(label, len([*several])) for label, several in groupby(map(_kernel_word, row.kernels))]
+    return ", ".join(f"{number} {label}" if number > 1 else label for label, number in runs)
+
+
+def _kernel_word(name: str) -> str:
+    label = kernel_class(name)
+    return kernel_name(name) if label is KernelClass.OTHER else label.value
 
 
 def _part(index: int) -> ShownField:
@@ -125,16 +163,25 @@ def _part(index: int) -> ShownField:
     return lambda row: share_of(row.breakdown[index], row.duration_ns)
 
 
+def _queue_words(row: StreamRow) -> str:
+    mean, most = row.queue
+    return "–" if mean is None or most is None else f"{mean:.1f}, {most:,}"
+
+
 #: The parts of a rank's or a step's time, in the order of `FourWay`.
 _FOUR: Mapping[str, ShownField] = {name: _part(i) for i, name in enumerate(("compute", "both", "comm.", "neither"))}
 #: The columns of each kind of row, and of operators where no device has work.
 _COLUMNS: Mapping[type[TableRow], Mapping[str, ShownField]] = {
     TimeRow: {"name": lambda row: kernel_name(row.name), "count": "tasks", "total": "total_ns", "share": "share", "mean": "mean_ns"},
+    PatternRow: {
+        "what its kernels do": _pattern_words, "kernels": lambda row: str(len(row.kernels)), "times": "times",
+        "total": "total_ns", "share": "share", "between": "gaps_ns",
+    },
     OperatorRow: {"operator": "name", "kernels": "device_tasks", "device": "device_ns", "share": "device_share", "own CPU": "cpu_ns"},
     ModuleRow: {"module": "name", "kernels": "device_tasks", "device": "device_ns", "share": "device_share"},
     StreamRow: {
         "rank": "rank", "stream": "name", "tasks": "tasks", "busy": "share",
-        "host": "idle.host_bound_ns", "gap": "idle.kernel_gap_ns", "wait": "idle.wait_ns",
+        "host": "idle.host_bound_ns", "gap": "idle.kernel_gap_ns", "wait": "idle.wait_ns", "queue": _queue_words,
     },
     RankRow: {"rank": "rank", "steps": "steps", "time": "duration_ns", **_FOUR},
 }  # fmt: skip

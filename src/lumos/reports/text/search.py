@@ -72,7 +72,7 @@ def print_found(out: Console, found: Found) -> None:
     p = found.problem
     out.print(f"{p.model.name} on {p.gpus} x {p.cluster.name}, {p.global_batch} sequences of {p.seq_len} tokens, {p.framework.name}")
     if not found.complete:
-        fit = found.plans - found.infeasible - found.excluded
+        fit = found.plans - found.infeasible
         sentence(out, f"partial: interrupted when {found.evaluated:,} of the {fit:,} plans that fit were timed")
     if not found.best:
         sentence(out, _why_none(found))
@@ -85,8 +85,7 @@ def print_found(out: Console, found: Found) -> None:
     )
     paragraph(
         out,
-        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more than {_capacity(found)}, {found.excluded:,} break a condition, "
-        f"{found.pruned:,} are proved slower, "
+        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more than {_capacity(found)}, {found.pruned:,} are proved slower, "
         f"{found.evaluated:,} timed, {found.simulated} simulated in full, in {found.seconds_s:.1f} s",
     )
     for note in p.assumed:
@@ -137,19 +136,9 @@ def _listed_plans(plans: Sequence[str]) -> str:
 def _why_none(found: Found) -> str:
     if not found.plans:
         return "no plan keeps the rules"
-    if not found.complete:
-        return f"none of the {count(found.evaluated, 'plan')} that were timed is known to meet the conditions"
-    if found.infeasible == found.plans and found.least_bytes is not None:
-        return (
-            f"none of {count(found.plans, 'plan')} fits {_capacity(found)}: the one that needs least takes"
-            f" {found.least_bytes / 1e9:.1f} GB; with more devices or shorter sequences plans need less"
-        )
-    if not found.simulated:
-        broken = f"{found.excluded:,} fit {_capacity(found)} and break a condition"
-        return f"none of {count(found.plans, 'plan')} meets the conditions: {broken}, {found.infeasible:,} do not fit"
     return (
-        f"none of the {count(found.simulated, 'plan')} that were simulated in full meets the conditions. They are the fastest, by the"
-        f" coarse form, of {found.evaluated:,} that were timed; only conditions on the plan and its peak memory are checked on all"
+        f"none of {count(found.plans, 'plan')} fits {_capacity(found)}: the one that needs least takes"
+        f" {(found.least_bytes or 0) / 1e9:.1f} GB; with more devices or shorter sequences plans need less"
     )
 
 

@@ -16,17 +16,13 @@ if TYPE_CHECKING:
 #: Rows with their predicted critical path by kind of work.
 ExplainedRow = Sequence[tuple[Scored, Mapping[str, float]]]
 
-#: The groups of rows, by their key in the result.
-_GROUPS = {"by_source": "source", "by_gpu": "device", "by_devices": "devices", "by_parallel": "parallel"}
-
 
 def print_validation(console: Console, scored: Sequence[Scored], result: Mapping[str, Any], worst: ExplainedRow) -> None:
-    """Print errors by source, device, size and kind of parallelism; the worst rows; and why rows were skipped."""
+    """Print errors by source; the worst rows; and why rows were skipped."""
     good = [s for s in scored if s.skipped is None]
     sentence(console, validate_headline(len(good), len(scored), result))
     if good:
-        for key, title in _GROUPS.items():
-            _print_figures(console, title, result[key])
+        _print_figures(console, "source", result["by_source"])
         paragraph(console, "rank: correlation of ranks within a model, size and batch; within: in the 80 % interval")
         _print_memory(console, result["memory"])
         _print_worst(console, worst)
