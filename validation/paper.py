@@ -2,8 +2,9 @@
 
     LUMOS_MEASURED=... python -m validation.paper
 
-The paper predicts nine targets from the trace of one run, 2x2x4; here all are predicted from configuration alone and, as
-that run's step is not printed, compared as ratios to the 2x2x8 run. Nothing is fitted to them. What the paper leaves open
+It writes `validation/results/paper.md`, and the drawings and tables of `docs/paper.md`. The paper predicts nine targets from the trace of
+one run, 2x2x4; here all are predicted from configuration alone and, as that run's step is not printed, also with the step of the 2x2x8 run
+known, which scales them. Nothing is fitted to them. What the paper leaves open
 is assumed: sequences of 2,048 (MLPerf), bf16, micro-batch 1, Megatron's 1F1B, optimizer states sharded over data parallelism (175B
 with tp 8 and pp 4 could not hold them whole), and MICROBATCHES microbatches a pipeline stage: tp times pp, as its figure 4 prints.
 """
@@ -18,11 +19,12 @@ from pathlib import Path
 from statistics import mean
 
 import numpy as np
-from tools.document import markdown_table
+from tools.document import ROOT, markdown_table, write_section
 from tools.figures import write_result
 
 from lumos.analyze.breakdown import four_way
 from lumos.analyze.loop.steps import members, step_times
+from lumos.bars import Bar, draw_bars
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
@@ -72,7 +74,64 @@ def main() -> int:
     rows = list(csv.DictReader((Path(folder) / "lumos_paper.csv").open(encoding="utf-8")))
     pricer = Pricer(load_cluster("h100"))
     write_result("validation/results/paper.md", report(rows, pricer))
+    write_page(rows, pricer)
     return 0
+
+
+#: The parts of the paper's figure 7, by what they scale.
+FIGURES = {
+    "7a": ("data parallelism", ("2x2x16", "2x2x32")),
+    "7b": ("pipeline parallelism", ("2x4x4", "2x8x4", "2x16x4")),
+    "7c": ("both", ("2x4x8", "2x8x8", "2x4x16")),
+}
+
+
+def write_page(rows: list[dict[str, str]], pricer: Pricer) -> None:
+    """The drawings of the figures, and the tables of docs/paper.md: absolute errors beside the paper's absolute errors."""
+    known = {(r["id"], r["series"]): r for r in rows}
+    scale = float(known[BASE, "measured"]["step_ms"]) / (1000 * predicted("gpt3-15b", "2x2x8", pricer).time.time_s)
+    table = []
+    for figure, (what, layouts) in FIGURES.items():
+        bars = []
+        for layout in layouts:
+            measured, paper = (known[f"15b-{layout}", series] for series in ("measured", "paper_prediction"))
+            ours = predicted("gpt3-15b", layout, pricer)
+            bars += [_bar(f"{layout} measured", measured), _bar(f"{layout} the paper", paper)]
+            bars += [_bar_of(f"{layout} here", ours, 1.0), _bar_of(f"{layout} here, one step", ours, scale)]
+            told = (float(paper["step_ms"]), 1000 * ours.time.time_s, 1000 * ours.time.time_s * scale)
+            errors = (each / float(measured["step_ms"]) - 1 for each in told)
+            table.append((figure, layout, measured["step_ms"], *(f"{error:+.1%}" for error in errors)))
+        _draw(f"paper-{figure}", bars)
+        print(f"figure {figure}: {what}")
+    means = [_mean_error(table, column) for column in (3, 4, 5)]
+    steady = [_mean_error([row for row in table if f"15b-{row[1]}" not in STALLED], column) for column in (3, 4, 5)]
+    table += [("", "mean, all eight", "", *means), ("", "mean, without the three that stall", "", *steady)]
+    head = ("figure", "tp x pp x dp", "measured, ms", "the paper, from a trace", "here, from the configuration", "here, one step measured")
+    write_section("docs/paper.md", "figure-7", markdown_table(head, table))
+    whole = predicted("gpt3-175b", "8x4x8", pricer, MICROBATCHES_175B)
+    measured, dpro = known["175b-8x4x8", "measured"], known["175b-8x4x8", "dpro_replay"]
+    _draw("paper-1", [_bar("measured", measured), _bar("dPRO's replay", dpro), _bar_of("here", whole, 1.0)])
+    told = (("dPRO's replay of a trace", float(dpro["step_ms"])), ("here, from the configuration", 1000 * whole.time.time_s))
+    errors = [(name, f"{ms:.0f}", f"{ms / float(measured['step_ms']) - 1:+.1%}") for name, ms in told]
+    write_section("docs/paper.md", "figure-1", markdown_table(("", "ms", "error"), [("measured", measured["step_ms"], ""), *errors]))
+
+
+def _mean_error(rows: list[tuple[str, ...]], column: int) -> str:
+    return f"{mean(abs(float(row[column].rstrip('%'))) for row in rows):.1f}%"
+
+
+def _bar(name: str, row: dict[str, str]) -> Bar:
+    return Bar(name, {key.replace("_", " "): 1e6 * float(row[f"{key}_ms"]) for key in COMPONENTS})
+
+
+def _bar_of(name: str, p: Prediction, scale: float) -> Bar:
+    return Bar(name, {key.replace("_", " "): 1e9 * scale * seconds for key, seconds in recorded(p).items()})
+
+
+def _draw(name: str, bars: list[Bar]) -> None:
+    """Bars as a picture, on white ground."""
+    head, end, rest = draw_bars(bars).partition(">")
+    (ROOT / "docs" / "images" / f"{name}.svg").write_text(f'{head}{end}<rect width="100%" height="100%" fill="#fff"/>{rest}\n', encoding="utf-8")
 
 
 def report(rows: list[dict[str, str]], pricer: Pricer) -> str:
