@@ -131,7 +131,8 @@ def _bar_of(name: str, p: Prediction, scale: float) -> Bar:
 def _draw(name: str, bars: list[Bar]) -> None:
     """Bars as a picture, on white ground."""
     head, end, rest = draw_bars(bars).partition(">")
-    (ROOT / "docs" / "images" / f"{name}.svg").write_text(f'{head}{end}<rect width="100%" height="100%" fill="#fff"/>{rest}\n', encoding="utf-8")
+    drawn = f'{head}{end}<rect width="100%" height="100%" fill="#fff"/>{rest}\n'
+    (ROOT / "docs" / "images" / f"{name}.svg").write_text(drawn, encoding="utf-8")
 
 
 def report(rows: list[dict[str, str]], pricer: Pricer) -> str:
