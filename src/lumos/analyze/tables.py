@@ -229,7 +229,7 @@ def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
         window = int((end[steps] - start[steps]).sum()) or 1
         owned = int(counted[tasks].sum())
         launched = queue_steps(timeline, owners, int(owners.rank[tasks[0]]), int(place))
-        queue = queue_during(*launched, int(start[steps].min(initial=0)), int(end[steps].max(initial=0)))
+        queue = queue_during(*launched, int(start[steps[0]]), int(end[steps[-1]])) if len(steps) else QueueLength(None, None)
         rows.append(StreamRow(processor.rank, processor.name, owned, busy, busy / window, Idle(*_sums(idle, 4)), queue))
     return tuple(sorted(rows, key=lambda r: (r.rank, -r.busy_ns)))
 
