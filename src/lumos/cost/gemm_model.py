@@ -129,8 +129,8 @@ def gemm(
     multiply: `SHARED_PER_CLOCK` a core. split: whether the library has kernels that split k. clock: the clock that the device holds
     under load / that of the measured device, where its power limit is another. in_step: whether other work comes before and after, so
     that what power allows for long limits also a short multiplication, and each starts for itself (`STARTED_S`). The data gradient is
-    gemm(m, k, n), the weight gradient gemm(k, n, m). Raises UsageError for a negative size, no taps or a dtype that the device does
-    not have, LumosError where the accelerator lacks a number.
+    gemm(m, k, n), the weight gradient gemm(k, n, m). book: coefficients in place of those that ship (`lumos.calibrate(…).book`). Raises
+    UsageError for a negative size, no taps or a dtype that the device does not have, LumosError where the accelerator lacks a number.
     """
     sizes = {"m": m, "n": n, "k": k, "batch": batch, "shared_bytes": shared_bytes}
     shape = np.broadcast_shapes(*map(np.shape, sizes.values()))
