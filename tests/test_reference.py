@@ -26,7 +26,7 @@ def test_the_reference_has_every_public_name_once(package):
 
 
 def test_a_name_is_described_where_it_is_defined():
-    assert defined("lumos", "breakdown") == "lumos.analyze.breakdown.breakdown"
+    assert defined("lumos", "breakdown") == "lumos.analyze.facade.breakdown"
     assert defined("lumos", "simulate") == "lumos.simulation.engine.simulate"
     with pytest.raises(AttributeError):
         defined("lumos", "brekdown")
