@@ -34,7 +34,7 @@ def test_a_name_is_described_where_it_is_defined():
 
 def test_a_page_keeps_its_text_and_shows_public_names():
     shown = on_page_markdown("# Time\n\n::: lumos.breakdown\n\n::: lumos.cost\n")
-    assert shown.startswith("# Time\n\n::: lumos.analyze.breakdown.breakdown\n    options:\n      heading: lumos.breakdown\n")
+    assert shown.startswith("# Time\n\n::: lumos.analyze.facade.breakdown\n    options:\n      heading: lumos.breakdown\n")
     assert "::: lumos.cost\n    options:\n      members: []\n" in shown, "a module shows its description alone"
 
 
