@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.breakdown import breakdown, four_way, mean_parts, variability
+from lumos.analyze.breakdown import breakdowns, four_way, mean_parts, variability
 from lumos.analyze.loop.steps import members, step_times
 from lumos.analyze.parts import NamedParts
 from lumos.analyze.waiting.idle import Idle
@@ -20,7 +20,7 @@ US = 1000
 
 def test_the_four_parts_by_hand(two_steps):
     """Step 0 is 0 … 80, known by its latency; step 1 is 80 … 150, from the completion of step 0 to the end of k2."""
-    first, second = breakdown(measured(two_steps))
+    first, second = breakdowns(measured(two_steps))
     assert first.breakdown == (16 * US, 10 * US, 20 * US, 34 * US)
     assert second.breakdown == (31 * US, 0, 0, 39 * US)
     assert (first.basis, first.duration_ns, first.latency_ns) == (Basis.LATENCY, 80 * US, 80 * US)
@@ -31,13 +31,13 @@ def test_work_of_an_earlier_step_counts_where_it_runs(two_steps, shifted):
     """Kernels of both steps overlap: the collective of step 0 now runs 110–140, beside k2 of step 1 at 119–150. Nobody waits for it, so
     step 0 is complete with B, at 80, and the collective counts in step 1, where it runs."""
     late = shifted(two_steps, {10: (80, 80)})
-    first, second = breakdown(late)
+    first, second = breakdowns(late)
     assert first.breakdown == (26 * US, 0, 0, 54 * US)
     assert second.breakdown == (10 * US, 21 * US, 9 * US, 30 * US)
 
 
 def test_idle_by_cause_by_hand(two_steps):
-    first, second = breakdown(measured(two_steps))
+    first, second = breakdowns(measured(two_steps))
     assert first.idle == Idle(14 * US + 20 * US, 0, 0, 0)  # before the first launch arrives, and with nothing queued
     assert second.idle == Idle(39 * US, 0, 0, 0)
     assert sum(first.idle) == first.breakdown.other_ns
@@ -57,14 +57,14 @@ def test_idle_for_a_wait_for_the_gap_and_without_a_cause(draw_graph):
     ]
     edges = [(i, 4 + i, Dependency.LAUNCH) for i in range(4)] + [(6, 7, Dependency.STREAM_WAIT)]
     graph = draw_graph(processors, tasks, edges, (Step(0, "s", 0, 200 * US),), lag={Dependency.STREAM_WAIT: 4})
-    (step,) = breakdown(measured(graph))
+    (step,) = breakdowns(measured(graph))
     assert step.idle == Idle(1 * US, 3 * US, 5 * US, 70 * US)
 
 
 def test_without_devices_operators_compute_and_collectives_communicate(draw_graph):
     threads = [Processor(0, False, "main"), Processor(0, False, "gloo")]
     tasks = [(0, Kind.OPERATOR, "mm", 0, 10), (0, Kind.HOST, "python", 10, 15), (1, Kind.COLLECTIVE, "gloo:all_reduce", 5, 20)]
-    (step,) = breakdown(measured(draw_graph(threads, tasks, steps=(Step(0, "s", 0, 50 * US),))))
+    (step,) = breakdowns(measured(draw_graph(threads, tasks, steps=(Step(0, "s", 0, 50 * US),))))
     assert step.breakdown == (5 * US, 5 * US, 10 * US, 0)
     assert step.idle is None
 
@@ -87,7 +87,7 @@ def test_the_parts_sum_to_the_step_and_match_a_count_of_moments(draw_graph, comp
     if not compute and not communication:
         a = {t for s, d in operators for t in range(s, s + d)} & step
     assert [p // US for p in parts] == [len(a - b), len(a & b), len(b - a), len(step - a - b)]
-    (found,) = breakdown(timeline)
+    (found,) = breakdowns(timeline)
     assert sum(found.parts) == found.duration_ns
     assert found.parts.compute_ns == parts.exposed_compute_ns + parts.overlapped_ns
     assert found.parts.communication_ns == parts.exposed_communication_ns
@@ -97,15 +97,15 @@ def test_a_graph_of_two_ranks_keeps_them_apart(draw_graph):
     processors = [Processor(rank, True, "stream 7", 0, 7) for rank in (0, 1)]
     tasks = [(0, Kind.KERNEL, "k", 0, 10), (1, Kind.KERNEL, "k", 5, 25)]
     graph = draw_graph(processors, tasks, steps=tuple(Step(rank, "s", 0, 100 * US) for rank in (0, 1)))
-    assert [s.breakdown.exposed_compute_ns for s in breakdown(measured(graph))] == [10 * US, 20 * US]
+    assert [s.breakdown.exposed_compute_ns for s in breakdowns(measured(graph))] == [10 * US, 20 * US]
 
 
 @pytest.mark.parametrize("kind", [Kind.MEMCPY, Kind.MEMSET])
 def test_copies_are_compute(two_steps, kind):
     kinds = two_steps.kind.copy()
     kinds[8] = kind
-    assert breakdown(measured(replace(two_steps, kind=kinds)))[0].breakdown.exposed_compute_ns == 16 * US
-    assert np.array_equal(breakdown(measured(two_steps))[0].breakdown, (16 * US, 10 * US, 20 * US, 34 * US))
+    assert breakdowns(measured(replace(two_steps, kind=kinds)))[0].breakdown.exposed_compute_ns == 16 * US
+    assert np.array_equal(breakdowns(measured(two_steps))[0].breakdown, (16 * US, 10 * US, 20 * US, 34 * US))
 
 
 def test_steps_of_a_rank(cpu_ahead):
@@ -123,7 +123,7 @@ def test_one_step_does_not_vary(two_steps):
 def test_the_steps_of_a_job_tile_its_time(cpu_ahead):
     """Two ranks, kernels from 10 µs on. Rank 0 completes its steps at 40, 70, 110, rank 1 at 50, 75, 105: the job at 50, 75, 110."""
     graph = cpu_ahead((30, 30, 40), (40, 25, 30))
-    steps = breakdown(measured(graph))
+    steps = breakdowns(measured(graph))
     assert [s.duration_ns // US for s in steps] == [50, 25, 35] * 2
     assert [s.breakdown.exposed_compute_ns // US for s in steps] == [40, 25, 35, 40, 25, 30]  # rank 1 ends 5 µs before rank 0
     assert mean_parts(steps) == {**dict.fromkeys(NamedParts._fields, 0), "compute_ns": 28_750, "host_ns": 1_250}

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lumos.analyze.breakdown import breakdown
+from lumos.analyze.breakdown import breakdowns
 from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
 from lumos.simulation import simulate
 from lumos.simulation.timeline import measured
@@ -19,7 +19,7 @@ US = 1000
 
 def parts(timeline, job=None):
     """For every step the parts that take time, µs."""
-    return [{key: ns // US for key, ns in step.parts._asdict().items() if ns} for step in breakdown(timeline, job=job)]
+    return [{key: ns // US for key, ns in step.parts._asdict().items() if ns} for step in breakdowns(timeline, job=job)]
 
 
 def between_two(graph, tasks):

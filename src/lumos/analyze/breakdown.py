@@ -67,7 +67,7 @@ class StepBreakdown(Shown):
         return Bar(f"rank {self.rank}, {self.name}", four)
 
 
-def breakdown(timeline: Timeline, owners: Members | None = None, job: Job | None = None) -> Rows[StepBreakdown]:
+def breakdowns(timeline: Timeline, owners: Members | None = None, job: Job | None = None) -> Rows[StepBreakdown]:
     """Where the time of every step goes, by rank and start, in a measured timeline or a simulated one.
 
     owners: which task belongs to which step, what `lumos.analyze.loop.steps.members` gives for the graph; worked out here where it is

@@ -5,8 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, overload
 
-from lumos.analyze.breakdown import StepBreakdown
-from lumos.analyze.breakdown import breakdown as of_steps
+from lumos.analyze.breakdown import StepBreakdown, breakdowns
 from lumos.analyze.compare import Comparison
 from lumos.analyze.compare import compare_timelines as compare_sides
 from lumos.analyze.contents import Contents, contents
@@ -48,7 +47,7 @@ def breakdown(
     word, TraceError for modules where none was recorded.
     """
     if by is None:
-        return of_steps(timeline, owners, job)
+        return breakdowns(timeline, owners, job)
     check_choice(by, GROUPINGS, "a grouping (by)")
     if job is None and (job := timeline.job) is None:
         if by in OF_A_RECORDING:

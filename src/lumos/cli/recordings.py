@@ -200,8 +200,7 @@ def breakdown(
     check_choice(by, _groupings(), "a grouping (--by)")
     if before is not None and by != "module":
         raise UsageError("--before names modules, with --by module")
-    from lumos.analyze.breakdown import breakdown as parts_of
-    from lumos.analyze.breakdown import mean_parts, variability
+    from lumos.analyze.breakdown import breakdowns, mean_parts, variability
     from lumos.analyze.device_load import queue_lengths
     from lumos.analyze.flops import achieved_flops
     from lumos.analyze.loop.steps import members, step_times
@@ -218,7 +217,7 @@ def breakdown(
     everything = members(graph)
     membership = everything if step is None else everything.only(step)
     times = step_times(timeline, membership)
-    steps = tuple(row for row in parts_of(timeline, membership, job) if step is None or row.counts)
+    steps = tuple(row for row in breakdowns(timeline, membership, job) if step is None or row.counts)
     found = Breakdown(
         *times.headline,
         mean_parts(steps),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.breakdown import breakdown
+from lumos.analyze.breakdown import breakdowns
 from lumos.analyze.loop.identity import identity
 from lumos.analyze.loop.noise import spread
 from lumos.analyze.loop.steady import altered, steady
@@ -241,7 +241,7 @@ def case_of(
         trust=with_evidence(recorded, (*grounds, *probe_of_base(job, owners, base))),
         at=lengths[(len(lengths) - 1) // 2][1],
         base=base,
-        parts=tuple(step for step in breakdown(truth, owners, job) if step.counts),
+        parts=tuple(step for step in breakdowns(truth, owners, job) if step.counts),
         noise=spread(times, off),
         cut=Cut(job, graph),
         grounds=recorded,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from lumos.analyze.breakdown import breakdown
+from lumos.analyze.breakdown import breakdowns
 from lumos.analyze.loop.steps import step_times
 from lumos.result import plain
 
@@ -44,7 +44,7 @@ def steps_shown(measured: Timeline, replayed: Timeline, owners: Members, job: Jo
 
 def _parts(timeline: Timeline, owners: Members, job: Job | None) -> list[dict[str, dict[str, int]]]:
     """The parts of every step of `owners`: the four, and the named ones."""
-    return [{"four": row.breakdown._asdict(), "named": row.parts._asdict()} for row in breakdown(timeline, owners, job)]
+    return [{"four": row.breakdown._asdict(), "named": row.parts._asdict()} for row in breakdowns(timeline, owners, job)]
 
 
 def _mean(ranks: Sequence[dict[str, dict[str, int]]]) -> dict[str, dict[str, float]]:
