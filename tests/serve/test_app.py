@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import shlex
 import threading
-import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -115,15 +114,12 @@ def test_a_body_that_is_not_json(explorer):
     assert explorer.ask("/api/whatif", method="POST", headers={"content-type": "application/json"}).status == 400
 
 
-def test_a_change_of_the_plan_is_answered_in_the_background(explorer, graph):
-    number = explorer.ask("/api/work", {"set": ["layers=8"]}).json["work"]
-    assert explorer.session.work(number).wait(60)
-    found = explorer.ask(f"/api/work/{number}").json
+def test_a_change_of_the_plan_is_answered_as_well(explorer, graph):
+    found = explorer.ask("/api/whatif", {"set": ["layers=8"]}).json
     expected = answer_changes(lumos.read(EXAMPLE), graph, Changes({"layers": "8"}))
-    assert found["state"] == "done"
-    assert found["answer"]["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
-    assert found["answer"]["command"].endswith("--set layers=8")
-    assert found["answer"]["interval"]["prices_s"] > 0
+    assert found["step_time_s"] == pytest.approx(expected.outcome.step_time_s, abs=1e-12)
+    assert found["command"].endswith("--set layers=8")
+    assert found["interval"]["prices_s"] > 0
 
 
 def test_every_change_is_in_its_command_line():
@@ -133,15 +129,6 @@ def test_every_change_is_in_its_command_line():
         "lumos whatif out --set layers=8 --scale a=2 --drop b --fuse c --rank-slowdown 1=1.5 --network bandwidth=x2"
         " --cluster h100 --base-cluster a100"
     )
-
-
-def test_work_that_is_cancelled_gives_no_answer(explorer):
-    number = explorer.ask("/api/work", {"set": ["layers=9"]}).json["work"]
-    explorer.ask(f"/api/work/{number}", {}, "DELETE")
-    assert explorer.session.work(number).wait(60)
-    found = explorer.ask(f"/api/work/{number}").json
-    assert (found["state"], found["answer"]) == ("cancelled", None)
-    assert explorer.ask("/api/work/999999").status == 400
 
 
 def test_the_settings_are_those_of_the_command_line(explorer):
@@ -160,36 +147,15 @@ def test_the_settings_are_those_of_the_command_line(explorer):
 
 
 def test_the_api_takes_the_words_of_the_command_line_and_no_others(explorer):
-    asked = explorer.ask("/openapi.json").json["components"]["schemas"]["ChangesAsked"]
-    assert set(asked["properties"]) == {"set", *declared(ChangeWords)} - {*SETTINGS} and asked["additionalProperties"] is False
-    assert {*asked["properties"]} - {"set"} <= {option.name for option in load("whatif").params}
+    asked = explorer.ask("/openapi.json").json["components"]["schemas"]["WhatIf"]
+    assert set(asked["properties"]) == {"set", "moved", *declared(ChangeWords)} - {*SETTINGS} and asked["additionalProperties"] is False
+    assert {*asked["properties"]} - {"set", "moved"} <= {option.name for option in load("whatif").params}
     assert all(key in asked["properties"]["set"]["description"] for key in SETTINGS)
 
 
-def test_scenarios_are_saved_listed_and_removed(explorer):
-    saved = explorer.ask("/api/scenarios", {"name": "faster <b>mm</b>", "changes": {"scale": ["aten::mm=0.5"]}}).json
-    listed = explorer.ask("/api/scenarios").json
-    assert [s["name"] for s in listed] == ["faster <b>mm</b>"]
-    assert listed[0]["answer"]["step_time_s"] == saved["answer"]["step_time_s"]
-    assert listed[0]["changes"]["scale"] == ["aten::mm=0.5"]
-    assert explorer.ask(f"/api/scenarios/{saved['number']}", {}, "DELETE").status == 200
-    assert explorer.ask("/api/scenarios").json == []
-    assert explorer.ask(f"/api/scenarios/{saved['number']}", {}, "DELETE").status == 400
-
-
-def test_a_scenario_that_cannot_be_answered_is_not_saved(explorer):
-    assert explorer.ask("/api/scenarios", {"name": "x", "changes": {"drop": ["nothing-like-it"]}}).status == 400
-    assert explorer.ask("/api/scenarios").json == []
-
-
 def test_the_timeline_and_its_tasks(explorer):
-    drawing = explorer.ask("/api/timeline").json
-    length = drawing["runs"][0]["length_ns"]
-    step = urllib.parse.quote(drawing["step"])
-    found = explorer.ask(f"/api/tasks?step={step}&run=measured&begin_ns=0&end_ns={length}").json
-    assert found["tasks"]["duration"]["length"] == drawing["runs"][0]["pieces"]
-    assert explorer.ask(f"/api/tasks?step={step}&run=dreamt&begin_ns=0&end_ns=9").status == 400
-    assert explorer.ask(f"/api/tasks?step={step}&run=measured&begin_ns=9&end_ns=9").status == 400
+    run = explorer.ask("/api/timeline").json["runs"][0]
+    assert run["tasks"]["duration"]["length"] == run["pieces"]
     assert explorer.ask("/api/timeline?step=nine").status == 400
 
 
@@ -200,7 +166,7 @@ def test_the_names_that_take_most_time_come_first(explorer):
 
 
 def test_the_api_describes_itself(explorer):
-    assert {"/api/whatif", "/api/scenarios", "/api/timeline"} <= explorer.ask("/openapi.json").json["paths"].keys()
+    assert {"/api/whatif", "/api/timeline"} <= explorer.ask("/openapi.json").json["paths"].keys()
 
 
 @pytest.mark.parametrize(("clients", "questions"), [(5, 10), pytest.param(20, 50, marks=pytest.mark.slow)])
@@ -249,18 +215,9 @@ def test_every_field_takes_any_value_and_answers_in_json(explorer, value):
         for body in ({field: value}, {field: [value]}, {field: {"layers": value}}, {field: [rows]}):
             answer = explorer.ask("/api/whatif", body)
             assert answer.status in (200, 400) and isinstance(answer.json, dict), body
-    assert explorer.ask("/api/scenarios", {"name": "x", "changes": value}).status == 400
-
-
-@pytest.mark.parametrize("number", ["x", "-1", "9" * 30, "9" * 6000, "", "%00", "nan"])
-def test_numbers_in_addresses_may_be_anything(explorer, number):
-    for method in ("GET", "DELETE"):
-        kind = {"content-type": "application/json"}
-        assert explorer.ask(f"/api/work/{number}", method=method, headers=kind).json["error"]
-    assert explorer.ask(f"/api/scenarios/{number}", method="DELETE", headers=kind).json["error"]
 
 
 def test_an_error_that_nobody_foresaw_is_said_to_be_a_fault_of_lumos(explorer, monkeypatch):
-    monkeypatch.setattr(type(explorer.session), "scenarios", lambda self: 1 // 0)
-    answer = explorer.ask("/api/scenarios")
+    monkeypatch.setattr(type(explorer.session.loading.result), "names", lambda self: 1 // 0)
+    answer = explorer.ask("/api/names")
     assert answer.status == 500 and answer.json["error"].endswith("this is a fault of Lumos, please report it")

@@ -14,8 +14,6 @@ CANVAS = "document.querySelector('.timeline canvas')"
 
 @pytest.fixture
 def opened(page, explorer):
-    for scenario in explorer.session.scenarios():
-        explorer.session.remove(scenario.number)
     page.open(explorer.url)
     page.wait(f"{BENCH}.dataset.state === 'settled'")
     return page
@@ -67,14 +65,12 @@ def test_a_slider_shows_the_step_that_the_api_gives(opened, explorer):
     assert opened.errors == []
 
 
-def test_a_change_of_the_plan_is_asked_in_the_background(opened, explorer):
+def test_a_change_of_the_plan_is_asked_once_the_form_rests(opened, explorer):
     setting(opened, "layers")
     opened.wait(f"{BENCH}.dataset.state === 'settled' && document.querySelector('#bench .change input') !== null")
     opened.run("(() => { const i = document.querySelector('#bench .change input'); i.value = 8; i.dispatchEvent(new Event('change')); })()")
     opened.wait(f"{BENCH}.dataset.state === 'settled' && {BENCH}.dataset.stepTime > 0.3", 60)
-    number = explorer.ask("/api/work", {"set": ["layers=8"]}).json["work"]
-    explorer.session.work(number).wait(60)
-    expected = explorer.ask(f"/api/work/{number}").json["answer"]["step_time_s"]
+    expected = explorer.ask("/api/whatif", {"set": ["layers=8"]}).json["step_time_s"]
     assert float(opened.run(f"{BENCH}.dataset.stepTime")) == expected
     assert opened.errors == []
 
@@ -117,12 +113,10 @@ def test_scenarios_are_listed_together(opened, explorer):
             f" f.querySelector('input').value = {json.dumps(name)}; f.requestSubmit(); }})()"
         )
         opened.wait(f"[...document.querySelectorAll('#bench table td')].some(c => c.textContent === {json.dumps(name)})")
-    saved = explorer.ask("/api/scenarios").json
-    assert [s["name"] for s in saved] == ["half", "<b>double</b>"]
     cells = opened.run("[...document.querySelectorAll('#bench table.rows')].at(-1).innerText")
-    for scenario in saved:
-        assert scenario["name"] in cells
-        assert f"{scenario['answer']['step_time_s'] * 1e3:.1f} ms" in cells
+    for name, factor in (("half", 0.5), ("<b>double</b>", 2)):
+        assert name in cells
+        assert f"{explorer.ask('/api/whatif', {'scale': [f'aten::mm={factor}']}).json['step_time_s'] * 1e3:.1f} ms" in cells
     assert opened.run("document.querySelectorAll('#bench td b').length") == 0
     assert opened.run("[...document.querySelectorAll('th')].filter(t => !t.textContent.trim()).length") == 0
 
@@ -140,14 +134,6 @@ def test_the_timeline_zooms_and_shows_another_step(opened):
     )
     opened.wait("window.lumos.timeline.drawing.step === 'ProfilerStep#12'")
     assert opened.errors == []
-
-
-def test_tasks_come_from_the_server_where_the_drawing_has_none(opened):
-    opened.run("window.lumos.timeline.runs.forEach(r => { r.tasks = null })")
-    opened.run("window.lumos.timeline.show(1e6, 1.2e6)")
-    opened.wait("window.lumos.timeline.excerpts.has('measured')")
-    assert opened.run("window.lumos.timeline.excerpts.get('measured').tasks.start.length") > 0
-    opened.wait(f"{CANVAS}.dataset.mode === 'tasks'")
 
 
 def test_the_api_has_a_page(page, explorer):

@@ -55,7 +55,7 @@ def test_a_link_from_another_site_may_open_the_page(explorer):
 
 @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data; boundary=x", ""])
 def test_what_a_form_can_send_changes_nothing(explorer, kind):
-    answer = explorer.ask("/api/scenarios", method="POST", headers={"content-type": kind})
+    answer = explorer.ask("/api/whatif", method="POST", headers={"content-type": kind})
     assert answer.status == 403
     assert "application/json" in answer.json["error"]
 

@@ -6,9 +6,10 @@ lumos.report("traces/", "out.html", scale={"*nccl*": 0.5})
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from lumos.changes.facade import changes_of
 from lumos.changes.words import ChangeWords  # noqa: TC001 - help shows its words
@@ -65,14 +66,27 @@ def report(
 
 def write(recording: ReportedJob, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
     """Write the report of a recording. command: the command that the report says it was made with."""
-    path = os.fspath(output)
+    path, traces = os.fspath(output), recording.job.traces
     found = document(
         recording,
         command=command,
         step=None if step is None else check_step(step, recording.steps),
         changes=changes if changes.structural or changes.durations.described() else None,
     )
-    write_report(path, found)
+    folders = {str(folder) for file in (path, *(trace.path for trace in traces)) if (folder := Path(file).parent).is_absolute()}
+    write_report(path, portable(found, sorted(folders, key=len, reverse=True)))
     time = recording.times.headline
     size = Path(path).stat().st_size
     return Written(path, size, found["headline"], found["step"], time.step_time_ns, time.latency_ns, time.basis, recording.trust)
+
+
+def portable(value: Any, folders: Sequence[str]) -> Any:
+    """A value of a document in which only their own names are left of absolute folders: a report is sent to others. folders: the longest
+    first."""
+    if isinstance(value, str):
+        for folder in folders:
+            value = value.replace(folder, Path(folder).name)
+        return value
+    if isinstance(value, Mapping):
+        return value if "gzip" in value else {key: portable(each, folders) for key, each in value.items()}
+    return [portable(each, folders) for each in value] if isinstance(value, list | tuple) else value

@@ -11,7 +11,7 @@ import hashlib
 from itertools import chain
 from typing import Annotated, Any
 
-from fastapi import FastAPI, Query, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse
 from pydantic import BaseModel, ConfigDict, Field
@@ -26,7 +26,7 @@ from lumos.errors import LumosError, QuestionError, UsageError
 from lumos.reports.page.html import imported_modules, json_text, page, plotly_source, static
 from lumos.result import as_json
 from lumos.serve.guard import App, Guard
-from lumos.serve.session import Loaded, Scenario, Session
+from lumos.serve.session import Loaded, Session
 from lumos.serve.work import fault_of
 
 #: The modules that start the explorer and its page about the API.
@@ -59,8 +59,9 @@ def _said(word: str) -> str:
     return f"{term.shown}: {term.text}" if term.shown else term.text
 
 
-class ChangesAsked(BaseModel):
-    """Changes of a job, in the words of `lumos whatif`. They are applied in this order: set, drop, fuse, scale, rank_slowdown."""
+class WhatIf(BaseModel):
+    """Changes of a job, in the words of `lumos whatif`. They are applied in this order: set, drop, fuse, scale, rank_slowdown. With `moved`
+    the critical paths are compared too, which takes longer."""
 
     model_config = ConfigDict(extra="forbid")
     set: _Texts = Field(default=[], description=f"KEY=VALUE: {in_words()}")
@@ -74,27 +75,14 @@ class ChangesAsked(BaseModel):
     base_cluster: _Cluster = Field(default=None, description=_said("base_cluster"))
     repeat: bool = Field(default=False, description=_said("repeat"))
     host_factor: float | None = Field(default=None, description=_said("host_factor"))
+    moved: bool = False
 
     def changes(self) -> Changes:
         """The changes as `whatif` takes them. Raises UsageError for a wrong word or an unknown cluster; no path of a file is accepted."""
         for name in (self.base_cluster, self.cluster):
             if name is not None and name not in cluster_names():
                 raise UsageError(f"{name!r} is not a cluster; valid are {', '.join(cluster_names())}")
-        return Changes.parse(**{key: getattr(self, key) for key in ChangesAsked.model_fields})
-
-
-class WhatIf(ChangesAsked):
-    """Changes. With `moved` the critical paths are compared too, which takes longer."""
-
-    moved: bool = False
-
-
-class SavedScenario(BaseModel):
-    """A scenario to save."""
-
-    model_config = ConfigDict(extra="forbid")
-    name: str = Field(min_length=1, max_length=200)
-    changes: ChangesAsked
+        return Changes.parse(**self.model_dump(exclude={"moved"}))
 
 
 def application(session: Session, port: int, token: str) -> App:
@@ -184,10 +172,6 @@ def _report(app: FastAPI, session: Session) -> None:
         loaded = _loaded(session)
         return _json(loaded.drawing(step or loaded.document["step"]))
 
-    @app.get("/api/tasks", tags=["job"], summary="The tasks in a part of a step (times in ns from its start); null where they are too many")
-    def tasks(step: str, run: str, begin_ns: Annotated[int, Query(ge=0)], end_ns: Annotated[int, Query(ge=0, lt=2**62)]) -> Response:
-        return _json(_loaded(session).excerpt(step, run, begin_ns, end_ns))
-
     @app.get("/api/names", tags=["what-if"], summary="The names that take most time, for patterns")
     def names() -> Response:
         return _json(_loaded(session).names())
@@ -203,51 +187,6 @@ def _whatif(app: FastAPI, session: Session) -> None:
     @app.get("/api/settings", tags=["what-if"], summary="The settings that can be changed, and the clusters that can be named")
     def settings() -> Response:
         return _json({"settings": {key: _offered(setting) for key, setting in SETTINGS.items()}, "clusters": cluster_names()})
-
-    @app.post(
-        "/api/work",
-        tags=["what-if"],
-        summary="The same in the background, for changes that take long; the answer is the number of the work",
-    )
-    def start(asked: WhatIf) -> Response:
-        return _json({"work": session.ask(_loaded(session), asked.changes())})
-
-    @app.get("/api/work/{number}", tags=["what-if"], summary="How far the work is, and its answer once done")
-    def ask(number: int) -> Response:
-        work = session.work(number)
-        status = work.status()
-        return _json({**status, "answer": work.result if status["state"] == "done" else None})
-
-    @app.delete(
-        "/api/work/{number}",
-        tags=["what-if"],
-        summary="Cancel the work: it stops the next time it reports its progress, and its answer is dropped",
-    )
-    def stop(number: int) -> Response:
-        session.work(number).cancel()
-        return _json(session.work(number).status())
-
-    @app.get("/api/scenarios", tags=["scenarios"], summary="The saved scenarios, each with its answer")
-    def scenarios() -> Response:
-        loaded = _loaded(session)
-        return _json([_scenario(session, loaded, saved) for saved in session.scenarios()])
-
-    @app.post("/api/scenarios", tags=["scenarios"], summary="Save a scenario")
-    def save(asked: SavedScenario) -> Response:
-        changes, loaded = asked.changes.changes(), _loaded(session)
-        loaded.whatif(changes, moved=False)  # a scenario that cannot be answered is not saved
-        return _json(_scenario(session, loaded, session.save(asked.name, changes)))
-
-    @app.delete("/api/scenarios/{number}", tags=["scenarios"], summary="Forget a scenario")
-    def remove(number: int) -> Response:
-        session.remove(number)
-        return _json({"removed": number})
-
-
-def _scenario(session: Session, loaded: Loaded, saved: Scenario) -> dict[str, Any]:
-    answer = loaded.whatif(saved.changes, moved=False)
-    about = {"number": saved.number, "name": saved.name, "changes": saved.changes.words}
-    return {**about, "answer": answer, **session.equivalents(saved.changes)}
 
 
 def _loaded(session: Session) -> Loaded:

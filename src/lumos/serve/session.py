@@ -1,4 +1,4 @@
-"""The state of the explorer: the job that it was started with, the job's report, and the scenarios that its users saved.
+"""The state of the explorer: the job that it was started with, and the job's report.
 
 The paths of the job are given once, on the command line; nothing in a request names a file.
 """
@@ -22,22 +22,16 @@ from lumos.findings.case import options
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.reports.page.document import ReportedJob, document, what_if
-from lumos.reports.page.timeline_levels import Limits, excerpt
+from lumos.reports.page.timeline_levels import Limits
 from lumos.result import plain
 from lumos.serve.work import BackgroundWork, Progressing
-from lumos.simulation import Timeline, simulate
+from lumos.simulation import simulate
 from lumos.trace import read
 
 #: The largest timeline that is sent to a browser on the same machine.
-LIMITS = Limits(cells=3_000_000, tasks=1_200_000)
-#: The most tasks that are sent for a part of a step.
-_MOST_TASKS = 200_000
+LIMITS = Limits(cells=3_000_000, tasks=4_000_000)
 #: How many names the page suggests as patterns.
 SUGGESTIONS = 200
-#: How many what-ifs in the background are remembered, running or ended.
-MOST_WORK = 32
-#: How many scenarios can be saved.
-MOST_SCENARIOS = 64
 
 
 @dataclass(frozen=True)
@@ -58,15 +52,6 @@ class Loaded:
                 self.drawings[step] = self.recording.drawing(step, LIMITS)
             return self.drawings[step]
 
-    def excerpt(self, step: str, run: str, begin: int, end: int) -> dict[str, Any] | None:
-        """The tasks of the measured or the replayed run in a part of a step, begin to end in ns; None where they are too many."""
-        runs: dict[str, Timeline] = {"measured": self.recording.measured, "replayed": self.recording.replayed}
-        if run not in runs:
-            raise UsageError(f"{run!r} is no run; valid are {', '.join(runs)}")
-        if not 0 <= begin < end:
-            raise UsageError(f"an excerpt from {begin} to {end} ns is empty; begin at 0 or later and end after that")
-        return excerpt(runs[run], self.recording.membership, step, begin, end, self.recording.job, _MOST_TASKS)
-
     def names(self) -> list[dict[str, Any]]:
         """The names of tasks that take most time over the job, as patterns to suggest, each with its class and its time in ns."""
         graph, works = self.recording.graph, equal_work(self.recording.graph, self.recording.membership, self.recording.job)
@@ -84,26 +69,14 @@ class Loaded:
         return {**answer, "seconds_s": time.perf_counter() - began}
 
 
-@dataclass(frozen=True)
-class Scenario:
-    """A set of changes with a name."""
-
-    number: int
-    name: str
-    changes: Changes
-
-
 class Session:
-    """The explorer's state: the job, which is read in the background, and the scenarios that its users saved."""
+    """The explorer's state: the job, which is read in the background."""
 
     def __init__(self, paths: Sequence[str], *, repair: bool = False, force: bool = False) -> None:
         self.paths = tuple(paths)
         self.force = force
         self._repair = repair
         self._lock = threading.Lock()
-        self._scenarios: dict[int, Scenario] = {}
-        self._work: dict[int, BackgroundWork[dict[str, Any]]] = {}
-        self._last = 0
         self.loading = BackgroundWork(self._load)
 
     def reload(self) -> None:
@@ -112,59 +85,10 @@ class Session:
             if self.loading.state in ("failed", "cancelled"):
                 self.loading = BackgroundWork(self._load)
 
-    def scenarios(self) -> list[Scenario]:
-        """The saved scenarios, in the order in which they were saved."""
-        with self._lock:
-            return list(self._scenarios.values())
-
-    def save(self, name: str, changes: Changes) -> Scenario:
-        """Save a scenario. Raises UsageError where there are too many."""
-        with self._lock:
-            if len(self._scenarios) >= MOST_SCENARIOS:
-                raise UsageError(f"at most {MOST_SCENARIOS} scenarios can be saved; remove one first")
-            self._last += 1
-            self._scenarios[self._last] = Scenario(self._last, name, changes)
-            return self._scenarios[self._last]
-
-    def remove(self, number: int) -> None:
-        """Remove a scenario. Raises UsageError where none has that number."""
-        with self._lock:
-            if self._scenarios.pop(number, None) is None:
-                raise UsageError(f"there is no scenario {number}")
-
     def equivalents(self, changes: Changes) -> dict[str, str]:
         """The command and the program with the same answer."""
         how = {"command": command_line, "python": python_code}
         return {key: of(self.paths, changes, force=self.force) for key, of in how.items()}
-
-    def ask(self, loaded: Loaded, changes: Changes) -> int:
-        """Start a what-if in the background and return its number. Where too many are remembered, ended ones are forgotten.
-
-        Raises UsageError where too many are running.
-        """
-
-        def call(report: Progressing) -> dict[str, Any]:
-            report("changing and simulating", 0, 0)
-            answer = loaded.whatif(changes, moved=True)
-            report("done", 1, 1)
-            return {**answer, **self.equivalents(changes)}
-
-        with self._lock:
-            ended = [number for number, work in self._work.items() if work.state != "running"]
-            for number in ended[: max(len(self._work) - MOST_WORK + 1, 0)]:
-                del self._work[number]
-            if len(self._work) >= MOST_WORK:
-                raise UsageError(f"{MOST_WORK} what-ifs are running; wait for one to end, or cancel one")
-            self._last += 1
-            self._work[self._last] = BackgroundWork(call)
-            return self._last
-
-    def work(self, number: int) -> BackgroundWork[dict[str, Any]]:
-        """The work of that number. Raises UsageError where there is none."""
-        with self._lock:
-            if number not in self._work:
-                raise UsageError(f"there is no work {number}")
-            return self._work[number]
 
     def _load(self, report: Progressing) -> Loaded:
         job = read(*self.paths, repair=self._repair, progress=lambda done, total: report("reading", done, total))

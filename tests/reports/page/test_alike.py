@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lumos.reports.page.alike import ranks_alike
+from lumos.reports.page.timeline_lanes import ranks_alike
 
 
 def test_ranks_that_do_the_same_are_one_group():

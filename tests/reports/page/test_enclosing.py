@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 
 import numpy as np
 import pytest
+from tests.reports.page.test_timeline_levels import values
 
 import lumos
 from lumos.analyze.loop.steps import members
 from lumos.cost.operators import launched_by
 from lumos.graph.build import build
 from lumos.reports.page.enclosing import Enclosing
-from lumos.reports.page.timeline_levels import Limits, drawing, excerpt
+from lumos.reports.page.timeline_levels import Limits, drawing
 from lumos.simulation import measured, simulate
 
 #: What is around a task of that name, the outermost first. An operator's own time is part of the operator itself.
@@ -31,10 +30,6 @@ AROUND = {
 def recorded(nested):
     job = lumos.read(nested)
     return job, build(job)
-
-
-def values(column):
-    return np.frombuffer(gzip.decompress(base64.b64decode(column["gzip"])), np.dtype(column["dtype"]).newbyteorder("<")).tolist()
 
 
 def chains(tasks, around, names):
@@ -68,15 +63,6 @@ def test_without_the_number_of_the_operator_the_call_that_launched_leads_to_it(n
     graph = build(job)
     found = drawing({"run": measured(graph)}, members(graph), "ProfilerStep#0", {}, job)
     assert chains(found["runs"][0]["tasks"], found["around"], found["names"])["gemm"] == [AROUND["gemm"]]
-
-
-def test_an_excerpt_nests_as_the_whole_drawing(recorded):
-    job, graph = recorded
-    found = excerpt(measured(graph), members(graph), "ProfilerStep#0", 15_000, 24_000, job, 100)
-    assert chains(found["tasks"], found["around"], found["names"]) == {
-        "aten::mm": [["ProfilerStep#0", "aten::linear", "aten::mm"]],
-        "cudaLaunchKernel": [["ProfilerStep#0", "aten::linear", "aten::mm"]],
-    }
 
 
 def test_without_a_recording_nothing_is_known_to_enclose_a_task(recorded):

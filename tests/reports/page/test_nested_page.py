@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import lumos
+from lumos.changes.facade import changes_of
 from lumos.reports.page.document import ReportedJob, document
 from lumos.reports.page.html import write_report
 
@@ -15,7 +16,8 @@ ROW_HEIGHT, DEPTH_OF = 15, {"ProfilerStep#0": 0, "aten::linear": 1, "aten::mm": 
 
 @pytest.fixture
 def opened(page, nested, tmp_path):
-    write_report(str(tmp_path / "report.html"), document(ReportedJob.of(lumos.read(nested))))
+    job = ReportedJob.of(lumos.read(nested), force=True)
+    write_report(str(tmp_path / "report.html"), document(job, changes=changes_of({"scale": {"gemm": 2}})))
     page.offline()
     page.open((tmp_path / "report.html").as_uri())
     return page
@@ -94,9 +96,10 @@ def test_keys_open_the_thread_and_step_through_a_row(opened):
 
 def test_every_run_nests_by_its_own_times(opened):
     opened.run("[...document.querySelectorAll('#timeline button')].find(b => b.textContent === 'nested operators').click()")
-    opened.run("[...document.querySelectorAll('#timeline button')].find(b => b.textContent === 'replayed').click()")
+    opened.run("[...document.querySelectorAll('#timeline button')].find(b => b.textContent === 'changed').click()")
+    opened.wait(f"{TIMELINE}.run.tasks")
     click(opened, 30_000, row(opened, 2))
-    assert opened.run(f"[{TIMELINE}.run.source, {TIMELINE}.selected.name]") == ["replayed", "aten::mm"]
+    assert opened.run(f"[{TIMELINE}.run.source, {TIMELINE}.selected.name]") == ["changed", "aten::mm"]
     assert opened.errors == []
 
 

@@ -45,7 +45,7 @@ def test_the_parts_of_every_rank_and_their_mean_sum_to_the_step(shown):
 def test_the_report_says_one_step_time(recording):
     found = document(recording)
     assert (found["step_time_ns"], found["latency_ns"], found["basis"], found["step"]) == (30_000, 70_000, "period", "ProfilerStep#1")
-    assert report_headline(recording).startswith("30.00 µs a step (period; latency 70.00 µs) on 2 ranks; ")
+    assert report_headline(recording).endswith("of 30.00 µs a step (period; latency 70.00 µs) on 2 ranks.")
     assert next(path for path in found["path"] if path["step"] == found["step"])["duration_ns"] == 30_000
     assert found["timeline"]["runs"][0]["length_ns"] == 30_000
 
@@ -76,4 +76,4 @@ def test_a_public_job_of_eight_ranks_has_one_step_time_in_all_parts_of_the_repor
     everywhere += [found["latency_ns"], found["replay"]["step_time_ns"], found["stragglers"]["measured_step_ns"]]
     everywhere += [round(sum(parts["measured"][kind].values())) for parts in (step, *step["ranks"]) for kind in ("four", "named")]
     assert set(everywhere) == {found["step_time_ns"]}
-    assert found["headline"].startswith("20.65 ms a step (latency) on 8 ranks; ")
+    assert found["headline"].endswith("of 20.65 ms a step (latency) on 8 ranks.")

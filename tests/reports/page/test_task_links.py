@@ -39,7 +39,7 @@ def test_columns_list_what_each_piece_waited_for(drawn):
     _, graph, run, shown = drawn
     found = link_columns(task_links(run, freeze(graph), shown.task), len(shown.task))
     assert found["offset"]["length"] == len(shown.task) + 1
-    assert found["before"]["length"] == found["kind"]["length"] == 3
+    assert found["back"]["length"] == found["kind"]["length"] == 3
 
 
 def test_a_blocking_call_passes_its_wait_on(tmp_path):

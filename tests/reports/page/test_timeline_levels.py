@@ -13,14 +13,17 @@ from lumos.analyze.loop.steps import members
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
 from lumos.reports.page import timeline_lanes
-from lumos.reports.page.alike import NO_CLASS
-from lumos.reports.page.timeline_lanes import lanes_of, one_of_each_kind
-from lumos.reports.page.timeline_levels import Limits, Pieces, drawing, excerpt, levels, window_of
+from lumos.reports.page.html import column, differences
+from lumos.reports.page.timeline_lanes import NO_CLASS, lanes_of, one_of_each_kind
+from lumos.reports.page.timeline_levels import Limits, Pieces, drawing, levels, window_of
 from lumos.simulation.timeline import measured
 
 
 def values(column):
-    return np.frombuffer(gzip.decompress(base64.b64decode(column["gzip"])), np.dtype(column["dtype"]).newbyteorder("<"))
+    raw = np.frombuffer(gzip.decompress(base64.b64decode(column["gzip"])), np.uint8)
+    dtype = np.dtype(column["dtype"]).newbyteorder("<")
+    found = np.ascontiguousarray(raw.reshape(dtype.itemsize, -1).T).view(dtype).reshape(-1)
+    return np.cumsum(found, dtype=np.int64) if "differences" in column else found
 
 
 @pytest.fixture
@@ -94,7 +97,6 @@ def test_of_many_lanes_the_ranks_drawn_whole_have_tasks_and_the_others_levels(jo
     busy = values(level["busy"]).reshape(4, level["bins"]).sum(axis=1) / 255 * level["bin_ns"]
     assert busy == pytest.approx([400, 800, 400, 200], abs=2 * level["bin_ns"])
     assert draw(job, limits=Limits(tasks=0))["runs"][0]["tasks"] is None
-    assert excerpt(measured(job), members(job), "step", 0, 1000, None, 100) is None
 
 
 def test_tasks_carry_exact_times_and_waiting_apart_from_transfer(job):
@@ -102,7 +104,7 @@ def test_tasks_carry_exact_times_and_waiting_apart_from_transfer(job):
     tasks = found["runs"][0]["tasks"]
     offset, label = values(tasks["offset"]).tolist(), values(tasks["label"])
     assert offset == [0, 1, 4, 5, 6]  # the all-reduce of rank 1 came last: no waiting
-    assert values(tasks["start"]).tolist() == [0, 100, 200, 300, 0, 300]  # differences within a lane
+    assert values(tasks["pause"]).tolist() == [0, 100, 0, 100, 0, 300]  # since the end of the piece before on the lane
     assert values(tasks["duration"]).tolist() == [400, 200, 200, 400, 400, 200]
     assert [found["labels"][i] for i in label[1:4]] == ["waiting", "collective", "gemm"]
     assert [found["names"][i] for i in values(tasks["name"])] == ["aten::mm", "all_reduce", "all_reduce", "gemm", "aten::mm", "all_reduce"]
@@ -140,15 +142,26 @@ def test_cells_are_bounded(job):
     assert draw(job, limits=Limits(cells=4 * 1024))["runs"][0]["levels"][0]["bins"] == 1024
 
 
-def test_an_excerpt_is_cut_to_its_window(job):
-    found = excerpt(measured(job), members(job), "step", 450, 700, None, 100)
-    assert found["begin_ns"] == 450
-    assert values(found["tasks"]["start"]).tolist() == [0, 150, 0]
-    assert values(found["tasks"]["duration"]).tolist() == [50, 100, 50]
+def test_a_replay_is_drawn_where_it_looks_different(job):
+    """A bin of the finest level is 1000 / 16384 of the step: of 10^8 ns, 6103 ns."""
+
+    def runs(off):
+        wide = replace(job, measured_start=job.measured_start * 10**5, measured_end=job.measured_end * 10**5)
+        wide = replace(wide, steps=tuple(replace(s, end=100_000_001) for s in job.steps))
+        truth = measured(wide)
+        end = truth.end - np.array([0, 0, 0, off, 0])
+        found = drawing({"measured": truth, "replayed": replace(truth, end=end, source="replayed")}, members(wide), "step", {})
+        return [run["source"] for run in found["runs"]]
+
+    assert runs(6000) == ["measured"]
+    assert runs(6200) == ["measured", "replayed"]
 
 
-def test_an_excerpt_of_too_many_tasks_is_none(job):
-    assert excerpt(measured(job), members(job), "step", 0, 1000, None, 5) is None
+def test_columns_take_the_least_bytes_that_hold_them():
+    for numbers, dtype in (([0, 255], "uint8"), ([0, 256], "uint16"), ([-1, 5], "int32"), ([-(2**40), 1], "float64"), ([], "uint8")):
+        found = column(np.array(numbers, np.int64))
+        assert (found["dtype"], values(found).tolist()) == (dtype, numbers)
+    assert values(differences(np.array([5, 3, 3, 90_000]))).tolist() == [5, 3, 3, 90_000]
 
 
 def test_times_beyond_32_bits_stay_exact(job):
@@ -156,7 +169,6 @@ def test_times_beyond_32_bits_stay_exact(job):
     late = replace(job, measured_start=job.measured_start * far // 1000, measured_end=job.measured_end * far // 1000)
     late = replace(late, steps=tuple(replace(s, end=far + 1) for s in job.steps))
     tasks = draw(late)["runs"][0]["tasks"]
-    assert tasks["start"]["dtype"] == "uint32"  # differences are small
     assert values(tasks["duration"]).max() == 2_000_000_000
     assert draw(late)["runs"][0]["length_ns"] == far
 

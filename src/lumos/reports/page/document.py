@@ -18,8 +18,9 @@ from lumos.analyze.critical_path import CriticalPath, critical_paths
 from lumos.analyze.device_load import BIN_NS, busy_curves
 from lumos.analyze.loop.steps import Members, StepTimes, is_operation_level, members, step_times
 from lumos.analyze.ranks.equal_work import EqualWork, equal_work
+from lumos.analyze.ranks.straggler_causes import described
 from lumos.analyze.ranks.stragglers import Stragglers, stragglers
-from lumos.analyze.replay import ReplayResult, relative, replay
+from lumos.analyze.replay import ReplayResult, replay
 from lumos.analyze.tables import class_times
 from lumos.changes.answer import contracted
 from lumos.changes.interval import interval_causes
@@ -29,15 +30,17 @@ from lumos.errors import GraphError, LumosError
 from lumos.findings.diagnose import diagnose_paths, named_paths
 from lumos.findings.ranks import MOST_TRIED
 from lumos.graph.build import build
+from lumos.reports.page.cards import device_use
 from lumos.reports.page.html import column
 from lumos.reports.page.steps import steps_shown
 from lumos.reports.page.timeline_levels import Limits, drawing
-from lumos.reports.text.format import a_step, kernel_name, percent
+from lumos.reports.text.format import a_step, kernel_name, short_name
 from lumos.result import plain
 from lumos.segment.outline import outline
 from lumos.segment.segment import Cut, segment
 from lumos.simulation import Frozen, Timeline, freeze, measured, simulate
 from lumos.stages import stage
+from lumos.units import count, duration
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
@@ -54,7 +57,7 @@ MOST_CURVES = 16
 #: The most points of a memory curve.
 _MOST_POINTS = 2000
 #: The most pieces of the timelines of all steps but the first shown, the most cells of a level of one of them, and the most such steps.
-OTHER_TASKS, OTHER_CELLS, MOST_OTHERS = 60_000, 50_000, 24
+OTHER_TASKS, OTHER_CELLS, MOST_OTHERS = 200_000, 50_000, 24
 #: How many of the longest links of the critical path the report lists.
 LONGEST_LINKS = 24
 
@@ -148,7 +151,7 @@ class ReportedJob:
         return Cut(self.job, self.graph)
 
     def drawing(self, step: str, limits: Limits = Limits(), changed: Timeline | None = None) -> dict[str, Any]:
-        """The timeline of a step: measured, replayed, and changed where a changed run is given."""
+        """The timeline of a step: measured, replayed where that can be told from it, and changed where a changed run is given."""
         runs = {"measured": self.measured, "replayed": self.replayed}
         paths = {run: self.paths[run][step] for run in runs}
         if changed is not None:
@@ -186,6 +189,7 @@ def document(
         "middle": middle,
         "median_ns": headline.median_ns,
         "trust": plain(recording.trust),
+        "use": _use(recording),
         "about": _about(recording, command),
         "diagnosis": _diagnosis(recording),
         "step": step,
@@ -214,7 +218,7 @@ def _drawings(recording: ReportedJob, step: str, changed: Timeline | None) -> di
     left, others = OTHER_TASKS, {}
     for name in [name for name in recording.steps if name != step][:MOST_OTHERS]:
         others[name] = recording.drawing(name, Limits(cells=OTHER_CELLS, tasks=left))
-        left -= max((run["tasks"]["start"]["length"] for run in others[name]["runs"] if run["tasks"] is not None), default=0)
+        left -= sum(run["tasks"]["task"]["length"] for run in others[name]["runs"] if run["tasks"] is not None)
     return {"timeline": recording.drawing(step, changed=changed), "other_timelines": others}
 
 
@@ -231,18 +235,17 @@ def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> 
 
 
 def report_headline(recording: ReportedJob) -> str:
-    """One sentence: the time of the job's step, the error of its replay, and what bounds it."""
-    result = recording.result
-    error = relative(result.replayed_step_time_ns, result.step_time_ns)
-    replayed = "nothing to compare" if error is None else f"the replay is {percent(error, signed=True)} off"
-    if not any(s.scored for s in result.steps):
-        replayed += f" (no step is scored: {result.steps[-1].unscored_reason})"
-    ranks = f"on {result.ranks} ranks" if result.ranks > 1 else f"on rank {result.rank_numbers[0]}"
-    paths = [path for path in recording.paths["measured"].values() if path.counts]
-    share = {group: sum(path.by_group.get(group, 0) for path in paths) for path in paths for group in path.by_group}
-    largest, total = max(share, key=lambda group: share[group], default=None), sum(path.duration_ns for path in paths)
-    bound = f"; bound by {largest} ({percent(share[largest] / total, decimals=0)} of the critical path)" if largest else ""
-    return f"{a_step(recording.times.headline)} {ranks}; {replayed}{bound}."
+    """The first finding and what it is worth; where there is none, the time of the job's step."""
+    found, graph = recording.diagnosis, recording.graph
+    ranks = count(len(graph.ranks), "rank") if len(graph.ranks) > 1 else f"rank {graph.ranks[0]}"
+    step = f"{a_step(recording.times.headline)} on {ranks}"
+    if isinstance(found, LumosError):
+        return f"{step}."
+    if not found.findings:
+        return f"{step}; nothing was found that is worth 2 % of it."
+    first = found.findings[0]
+    title = " ".join(short_name(word) for word in first.title.split(" "))
+    return f"{title}: worth {duration(1e9 * first.worth_s)} of {step}."
 
 
 def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:
@@ -257,6 +260,12 @@ def _about(recording: ReportedJob, command: Sequence[str]) -> dict[str, Any]:
         "devices": sorted(devices),
         "files": [{"path": t.path, "rank": t.rank, "rank_source": t.rank_source, "events": len(t)} for t in recording.job.traces],
     }
+
+
+def _use(recording: ReportedJob) -> dict[str, float | None]:
+    times = recording.times
+    together = times.mean_ns * max(len(times.counted), 1)
+    return device_use(recording.measured, recording.membership, recording.job, times.tasks_counted(), together)._asdict()
 
 
 def _busy(recording: ReportedJob) -> list[dict[str, Any]]:
@@ -337,6 +346,7 @@ def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
     if recording.compared is None:
         return None
     answer: dict[str, Any] = plain(recording.compared)
+    _number_tasks(recording, answer["findings"])
     answer["diagnostics"] = [d for d in answer["diagnostics"] if d not in plain(recording.result.diagnostics)]
     return answer
 
@@ -344,7 +354,19 @@ def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
 def _diagnosis(recording: ReportedJob) -> dict[str, Any] | None:
     """What to fix first; None where that is left out."""
     found = recording.diagnosis
-    return None if isinstance(found, LumosError) else {key: plain(getattr(found, key)) for key in ("findings", "lacks", "step_time_s")}
+    if isinstance(found, LumosError):
+        return None
+    answer = {key: plain(getattr(found, key)) for key in ("findings", "lacks", "step_time_s")}
+    _number_tasks(recording, answer["findings"])
+    return answer
+
+
+def _number_tasks(recording: ReportedJob, findings: Sequence[dict[str, Any]]) -> None:
+    """Add to the place of each finding the number of its task, by which links lead there."""
+    graph, begin = recording.graph, {time.name: time.begin_ns for time in recording.times.job}
+    for where in (finding["where"] for finding in findings):
+        at = np.flatnonzero(recording.measured.start == begin[where["step"]] + where["start_ns"])
+        where["number"] = next((task for task in at.tolist() if described(graph, task) == where["task"]), None)
 
 
 def _left_out(recording: ReportedJob) -> list[dict[str, str]]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from lumos.cost.operators import launched_by
-from lumos.reports.page.html import index
+from lumos.reports.page.html import column, differences
 from lumos.trace.nesting import parents
 from lumos.trace.table import Category
 
@@ -52,7 +52,7 @@ class Enclosing:
 
     def columns(self, number: Callable[[list[str]], Int64]) -> dict[str, Any]:
         """What encloses each operator, and its name, as columns; entry 0 is for none. number: of each of some names."""
-        return {"parent": index(np.array(self._parent, np.int64)), "name": index(number(self._text))}
+        return {"parent": differences(np.array(self._parent, np.int64)), "name": column(number(self._text))}
 
     def _numbers(self, trace: Trace, rows: Int64) -> Int64:
         """The number of the innermost operator of each row, int64[rows], adding those that are new."""

@@ -11,8 +11,9 @@ import numpy as np
 
 from lumos.cost.operators import launched_by
 from lumos.graph.joined.arguments import text
+from lumos.graph.lists import numbered
 from lumos.result import cut
-from lumos.trace.table import Category
+from lumos.trace.table import ABSENT, Category
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,10 +47,10 @@ class TaskFacts:
     """The lines of facts in use, numbered from 1 in the order in which they are first used; 0 is a task without any."""
 
     def __init__(self, graph: Graph, job: Job | None) -> None:
+        self._number: dict[tuple[str, ...], int] = {(): 0}
         self._graph = graph
         self._traces = {} if job is None else {trace.rank: trace for trace in job.traces}
-        self._number: dict[tuple[str, ...], int] = {(): 0}
-        self._known: dict[int, int] = {}
+        self._of_task = np.full(len(graph), -1, np.int64)
 
     @property
     def used(self) -> list[tuple[str, ...]]:
@@ -58,20 +59,26 @@ class TaskFacts:
 
     def of(self, tasks: Int64) -> Int64:
         """The number of the facts of each task, int64[tasks]."""
-        new = np.array([task for task in np.unique(tasks).tolist() if task not in self._known], np.int64)
+        new = np.unique(tasks[self._of_task[tasks] < 0])
+        self._of_task[new] = 0
+        new = new[self._graph.event[new] >= 0]
         ranks = self._graph.rank_of_task[new]
         for rank in np.unique(ranks).tolist():
-            here = new[ranks == rank]
-            trace = self._traces.get(rank)
-            rows = self._graph.event[here]
-            if trace is None:
-                self._known.update(dict.fromkeys(here.tolist(), 0))
-                continue
-            operator = launched_by(trace, rows, np.flatnonzero(trace.category == Category.OPERATOR))
-            for task, row, by in zip(here.tolist(), rows.tolist(), operator.tolist(), strict=True):
-                facts = () if row < 0 else tuple(_facts(trace, row, by))
-                self._known[task] = self._number.setdefault(facts, len(self._number))
-        return np.array([self._known[task] for task in tasks.tolist()], np.int64)
+            if rank in self._traces:
+                here = new[ranks == rank]
+                self._of_task[here] = self._numbers(self._traces[rank], self._graph.event[here].astype(np.int64))
+        found: Int64 = self._of_task[tasks]
+        return found
+
+    def _numbers(self, trace: Trace, rows: Int64) -> Int64:
+        """The number of the facts of each row, int64[rows]. Of rows that say the same, as in every layer, one is read."""
+        operator = launched_by(trace, rows, np.flatnonzero(trace.category == Category.OPERATOR))
+        by_operator = [trace.name.astype(np.int64), *(trace.dense(key) for key in _OPERATOR_KEYS)]
+        of_operator = [np.where(operator >= 0, values[operator], ABSENT) for values in by_operator]
+        equal = numbered(*(trace.dense(key)[rows] for key in _KEYS if key in trace.args), *of_operator)
+        _, first = np.unique(equal, return_index=True)
+        facts = [tuple(_facts(trace, row, by)) for row, by in zip(rows[first].tolist(), operator[first].tolist(), strict=True)]
+        return np.array([self._number.setdefault(one, len(self._number)) for one in facts], np.int64)[equal]
 
 
 def _facts(trace: Trace, row: int, operator: int) -> Iterator[str]:

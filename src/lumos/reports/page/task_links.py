@@ -14,7 +14,7 @@ import numpy as np
 from lumos.analyze.collectives import waiting
 from lumos.graph.lists import offsets, places
 from lumos.graph.table import Dependency, Kind
-from lumos.reports.page.html import column, index
+from lumos.reports.page.html import column, differences
 
 if TYPE_CHECKING:
     from lumos.simulation.freeze import Frozen
@@ -76,9 +76,9 @@ def _predecessors(frozen: Frozen, tasks: Int64) -> tuple[Int64, Int64, Int8]:
 
 
 def link_columns(links: TaskLinks, pieces: int) -> dict[str, Any]:
-    """The links as columns: list i of `offset` holds what piece i waited for, as the numbers of pieces."""
-    offset = offsets(np.bincount(links.after, minlength=pieces))
-    return {"offset": column(offset.astype(np.uint32)), "before": index(links.before), "kind": column(links.kind)}
+    """The links as columns: list i of `offset` holds what piece i waited for, as how many pieces before i these are."""
+    offset = differences(offsets(np.bincount(links.after, minlength=pieces)))
+    return {"offset": offset, "back": column(links.after - links.before), "kind": column(links.kind)}
 
 
 #: What a dependency is called in the browser, by its number.

@@ -21,12 +21,11 @@ from lumos.analyze.loop.steps import Members, step_times
 from lumos.analyze.ranks.equal_work import equal_work
 from lumos.errors import GraphError
 from lumos.graph.table import Graph, Kind
-from lumos.reports.page.alike import NO_CLASS, ranks_alike
 from lumos.reports.page.enclosing import Enclosing
-from lumos.reports.page.html import column, index, times
+from lumos.reports.page.html import column, differences
 from lumos.reports.page.task_facts import TaskFacts
 from lumos.reports.page.task_links import LINK_WORDS, link_columns, task_links
-from lumos.reports.page.timeline_lanes import lanes_of, one_of_each_kind
+from lumos.reports.page.timeline_lanes import NO_CLASS, lanes_of, one_of_each_kind, ranks_alike
 from lumos.reports.text.format import kernel_name
 from lumos.result import cut
 
@@ -53,12 +52,11 @@ _WAITING = "waiting"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most cells of the finest level, and the most tasks, that a drawing may contain (tasks 0: only levels). details: the most tasks
-    of which it says what they waited for, and their facts."""
+    """The most cells of the finest level, and the most tasks of all its runs, that a drawing may contain (tasks 0: only levels). A task
+    takes some 4 bytes of a file."""
 
     cells: int = 1_500_000
-    tasks: int = 100_000
-    details: int = 300_000
+    tasks: int = 1_000_000
 
 
 class TimelineLevel(NamedTuple):
@@ -160,31 +158,42 @@ def drawing(
     frozen: Frozen | None = None,
     classes: EqualWork | None = None,
 ) -> dict[str, Any]:
-    """One step of each run, in values that JSON can hold. timelines: by the name of the run ("measured", "replayed", …).
-    paths: the critical path of the step by run. frozen: of the runs' graph, for what each task waited for. classes: of `equal_work`,
-    where they are known already."""
+    """One step of each run, in values that JSON can hold. timelines: by the name of the run ("measured", "replayed", …); a replay is left
+    out where it looks like the measurement. paths: the critical path of the step by run. frozen: of the runs' graph, for what each task
+    waited for. classes: of `equal_work`, where they are known already."""
     graph = next(iter(timelines.values())).graph
     classes = classes or equal_work(graph, membership, job)
     labels = (*classes.labels, _WAITING)
     windows = {source: window_of(timeline, membership, step) for source, timeline in timelines.items()}
     lanes, lane_of, groups, shown = _layout(timelines, windows, classes.label, len(labels), limits.tasks)
     single = np.array([lane.is_single for lane in lanes], bool)
+    both = [(timelines[source], windows[source], shown[source]) for source in ("measured", "replayed") if source in timelines]
+    if len(both) > 1 and _look_alike(both):
+        del shown["replayed"]
     told = {source: _picked(found, np.flatnonzero(single[found.lane])) for source, found in shown.items()}
-    whole = {source for source, found in told.items() if single.any() and len(found.task) <= limits.tasks}
+    room = np.cumsum([len(found.task) for found in told.values()]) <= limits.tasks
+    whole = {source for source, fits in zip(told, room.tolist(), strict=True) if fits and single.any()}
     runs, names, facts = [], _Names(graph), TaskFacts(graph, job)
     around = Enclosing(graph, job if whole else None, np.concatenate([found.task for found in told.values()]))
-    for source, timeline in timelines.items():
-        here, drawn, window = shown[source], told[source], windows[source]
+    for source, here in shown.items():
+        timeline, drawn, window = timelines[source], told[source], windows[source]
         cells = [_encoded(level) for level in levels(here, len(lanes), len(labels), window.length, limits.cells)]
         tasks = _tasks(drawn, names, len(lanes), around) if source in whole else None
-        if tasks is not None and frozen is not None and len(drawn.task) <= limits.details:
+        if tasks is not None and frozen is not None:
             links = task_links(timeline, frozen, drawn.task)
-            tasks |= {"facts": index(facts.of(drawn.task)), "links": link_columns(links, len(drawn.task))}
+            tasks |= {"facts": column(facts.of(drawn.task)), "links": link_columns(links, len(drawn.task))}
         path = _path(paths[source], window, lane_of[graph.processor]) if source in paths else None
         runs.append({"source": source, "length_ns": window.length, "pieces": len(here.task), "levels": cells, "tasks": tasks, "path": path})
     around_columns = around.columns(names.numbers) if whole else None
     said = {"facts": facts.used, "link_words": LINK_WORDS, "groups": groups, "around": around_columns}
     return {"step": step, "lanes": [lane._asdict() for lane in lanes], "labels": labels, "names": names.used, **said, "runs": runs}
+
+
+def _look_alike(runs: Sequence[tuple[Timeline, TimelineWindow, Pieces]]) -> bool:
+    """Whether runs look the same: no piece begins or ends further from its place in the first than the finest bin is wide."""
+    tasks = np.unique(np.concatenate([found.task for *_, found in runs]))
+    places = [np.stack((run.start[tasks], run.end[tasks])) - window.start for run, window, _ in runs]
+    return bool(np.ptp(places, axis=0).max(initial=0) <= runs[0][1].length / BINS[0])
 
 
 class _Layout(NamedTuple):
@@ -229,23 +238,6 @@ def _picked(shown: Pieces, rows: Int64) -> Pieces:
     return Pieces(shown.lane[rows], shown.start[rows], shown.end[rows], shown.label[rows], shown.task[rows])
 
 
-def excerpt(timeline: Timeline, membership: Members, step: str, begin: int, end: int, job: Job | None, most: int) -> dict[str, Any] | None:
-    """The tasks of one run between `begin` and `end` (ns from the start of the step) on the lanes of `drawing`.
-
-    None where there are more than `most`, or where a lane shows several processors, whose tasks would cover each other.
-    """
-    graph = timeline.graph
-    lanes, lane_of = lanes_of(graph)
-    whole = window_of(timeline, membership, step)
-    classes = equal_work(graph, membership, job)
-    shown = pieces(timeline, TimelineWindow(step, whole.start + begin, end - begin), lane_of, classes.label, len(classes.labels))
-    if len(shown.task) > most or not all(lane.is_single for lane in lanes):
-        return None
-    names, around = _Names(graph), Enclosing(graph, job, shown.task)
-    tasks = _tasks(shown, names, len(lanes), around)
-    return {"begin_ns": begin, "tasks": tasks, "around": around.columns(names.numbers), "names": names.used}
-
-
 def _encoded(level: TimelineLevel) -> dict[str, Any]:
     cells = {"label": column(level.label.reshape(-1)), "busy": column(level.busy.reshape(-1))}
     return {"bins": level.bins, "bin_ns": level.bin_ns, **cells}
@@ -277,18 +269,18 @@ def _shown(name: str) -> str:
 
 
 def _tasks(shown: Pieces, names: _Names, lanes: int, around: Enclosing) -> dict[str, Any]:
-    """Pieces as columns. Starts are differences within a lane, because these compress well."""
+    """Pieces as columns. A start is the pause since the end of the piece before it on the lane, because pauses are mostly none."""
     offset = np.searchsorted(shown.lane, np.arange(lanes + 1))
-    before = np.concatenate(([0], shown.start[:-1])) if len(shown.start) else shown.start
+    before = np.concatenate(([0], shown.end[:-1])) if len(shown.end) else shown.end
     before[offset[:-1][offset[:-1] < len(before)]] = 0
     return {
-        "offset": column(offset.astype(np.uint32)),
-        "start": times(shown.start - before),
-        "duration": times(shown.end - shown.start),
-        "label": index(shown.label),
-        "name": index(names.of(shown.task)),
-        "task": column(shown.task.astype(np.uint32)),
-        "around": index(around.of(shown.task)),
+        "offset": differences(offset),
+        "pause": column(shown.start - before),
+        "duration": column(shown.end - shown.start),
+        "label": column(shown.label),
+        "name": column(names.of(shown.task)),
+        "task": differences(shown.task),
+        "around": differences(around.of(shown.task)),
     }
 
 
@@ -298,11 +290,11 @@ def _path(path: CriticalPath, window: TimelineWindow, lane_of: Int32) -> dict[st
     start = np.array([link.start_ns for link in path.links], np.int64) - window.start
     end = np.array([link.end_ns for link in path.links], np.int64) - window.start
     if not len(lane):
-        return {"lane": index(lane), "start": times(start), "duration": times(end)}
+        return {"lane": column(lane), "start": differences(start), "duration": column(end)}
     new = np.ones(len(lane), bool)
     new[1:] = (lane[1:] != lane[:-1]) | (start[1:] > end[:-1])
     first = np.flatnonzero(new)
     last = np.append(first[1:], len(lane)) - 1
     start, end = np.maximum(start[first], 0), np.minimum(end[last], window.length)
     keep = end > start
-    return {"lane": index(lane[first][keep]), "start": times(start[keep]), "duration": times((end - start)[keep])}
+    return {"lane": column(lane[first][keep]), "start": differences(start[keep]), "duration": column((end - start)[keep])}

@@ -14,7 +14,7 @@ const PAUSE_MS = 350;
 
 // doc: the report's document; names: of /api/names; settings: of /api/settings (by key {kind, words, least, most, help, valid_for}). Returns {element, set(changes)}.
 export function bench(doc, names, settings) {
-  let changes = [], timer = 0;
+  let changes = [], saved = [], timer = 0;
   const list = el("div"), error = el("p", { class: "error", role: "alert" }), changedPath = el("div");
   const figures = el("div"), memory = el("p", { class: "hint" }), waiting = el("div", { class: "bar" });
   const clusters = (label, none) => el("select", { "aria-label": label, onchange: () => turn() }, el("option", { value: "" }, none), ...settings.clusters.map((c) => el("option", { value: c }, c)));
@@ -33,7 +33,7 @@ export function bench(doc, names, settings) {
     try {
       const asked = request(), long = ["set", "network", "cluster"].some((kind) => kind in asked);
       if (long && !full) return; // a change of the plan takes too long to answer while a slider moves: ask once it rests
-      const found = long ? await inBackground(asked) : await ask("/api/whatif", { ...asked, moved: full });
+      const found = long ? await slowly(asked) : await ask("/api/whatif", { ...asked, moved: full });
       if (!found) return;
       error.textContent = "";
       show(found, full);
@@ -44,20 +44,15 @@ export function bench(doc, names, settings) {
   });
 
   // Ask a question that takes long: show that it is under way, and a button that cancels it. Returns null where it was cancelled.
-  async function inBackground(asked) {
-    const { work } = await ask("/api/work", asked);
-    const stop = el("button", { type: "button", onclick: () => ask(`/api/work/${work}`, null, "DELETE") }, "cancel");
-    const text = el("span", { class: "hint" });
-    waiting.replaceChildren(el("progress"), text, stop);
+  async function slowly(asked) {
+    const asking = new AbortController(), stop = el("button", { type: "button", onclick: () => asking.abort() }, "cancel");
+    waiting.replaceChildren(el("progress"), el("span", { class: "hint" }, "changing and simulating …"), stop);
     try {
-      for (;;) {
-        const status = await ask(`/api/work/${work}`);
-        text.textContent = `${status.doing} …`;
-        if (status.state === "done") return status.answer;
-        if (status.state === "failed") throw new Error(status.error);
-        if (status.state === "cancelled") { element.dataset.state = "cancelled"; return null; }
-        await new Promise((wake) => setTimeout(wake, 120));
-      }
+      return await ask("/api/whatif", { ...asked, moved: true }, "POST", asking.signal);
+    } catch (problem) {
+      if (problem.name !== "AbortError") throw problem;
+      element.dataset.state = "cancelled";
+      return null;
     } finally { waiting.replaceChildren(); }
   }
 
@@ -148,20 +143,18 @@ export function bench(doc, names, settings) {
   const known = (key) => (key === "layers" && doc.outline?.layers ? doc.outline.layers : key === "dp" ? doc.classes.ranks.length : 1);
 
   async function listScenarios() {
-    const found = await ask("/api/scenarios");
-    const rows = found.map((s) => [
-      el("span", { class: "group" }, el("button", { type: "button", onclick: () => set(s.changes) }, "load"),
-        el("button", { type: "button", "aria-label": `remove scenario ${s.name}`, onclick: async () => { await ask(`/api/scenarios/${s.number}`, null, "DELETE"); listScenarios(); } }, "×")),
+    const rows = saved.map((s) => [
+      el("span", { class: "group" }, el("button", { type: "button", onclick: () => set(s.asked) }, "load"),
+        el("button", { type: "button", "aria-label": `remove scenario ${s.name}`, onclick: () => { saved = saved.filter((other) => other !== s); listScenarios(); } }, "×")),
       s.name, seconds(s.answer.step_time_s), { value: `${seconds(s.answer.difference_s, true)} (${percent(s.answer.change, { signed: true, decimals: 1 })})`, class: s.answer.difference_s < 0 ? "good" : s.answer.difference_s > 0 ? "bad" : "" },
       ...PARTS.map(([key]) => seconds(s.answer.breakdown[`${key}_s`])), s.answer.changes.join("; ") || "none",
     ]);
     const side = el("div");
-    scenarios.replaceChildren(...(found.length ? [side, table("Scenarios", [
+    scenarios.replaceChildren(...(saved.length ? [side, table("Scenarios", [
       { title: "use" }, { title: "scenario", text: true }, { title: "step" }, { title: "difference" }, ...PARTS.map(([, name]) => ({ title: name })), { title: "changes", text: true },
     ], rows)] : [el("p", { class: "hint" }, "None saved.")]));
-    scenarios.dataset.count = found.length;
-    if (!found.length) return;
-    const base = found[0].answer.base.breakdown, bars = [...found.map((s) => [`${s.number}. ${s.name}`, s.answer.breakdown]).reverse(), ["base", base]];
+    if (!saved.length) return;
+    const base = saved[0].answer.base.breakdown, bars = [...saved.map((s, i) => [`${i + 1}. ${s.name}`, s.answer.breakdown]).reverse(), ["base", base]];
     await chart(side, PARTS.map(([key, name, colour]) => ({
       type: "bar", orientation: "h", name, y: bars.map(([n]) => plain(n)), x: bars.map(([, b]) => 1e3 * b[`${key}_s`]), marker: { color: colour }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
     })), { barmode: "stack", height: 110 + 28 * bars.length, xaxis: { title: { text: "ms" } }, margin: { l: 120, r: 16, t: 50, b: 40 } });
@@ -181,7 +174,8 @@ export function bench(doc, names, settings) {
   const save = el("form", { class: "bar", onsubmit: async (e) => {
     e.preventDefault();
     try {
-      await ask("/api/scenarios", { name: name.value.trim() || `scenario ${Number(scenarios.dataset.count ?? 0) + 1}`, changes: request() });
+      const asked = request(), title = name.value.trim() || `scenario ${saved.length + 1}`, answer = await slowly(asked);
+      if (answer) saved = [...saved, { name: title, asked, answer }];
       name.value = "";
       await listScenarios();
     } catch (problem) { error.textContent = problem.message; }

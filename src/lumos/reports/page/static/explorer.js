@@ -1,6 +1,6 @@
 // The explorer: waits for the job to be read, then shows the bench and the report's parts.
 
-import { ask, query } from "lumos/api.js";
+import { ask } from "lumos/api.js";
 import { bench } from "lumos/bench.js";
 import { el } from "lumos/dom.js";
 import { bytes } from "lumos/format.js";
@@ -50,6 +50,5 @@ async function explore() {
 
 // The timeline of any step, fetched when it is chosen.
 function fetched(doc) {
-  const detail = (step, run, begin, end) => ask(query("/api/tasks", { step, run, begin_ns: begin, end_ns: end }));
-  return timelines(stepOptions(doc), doc.step, (step) => ask(query("/api/timeline", { step })), detail);
+  return timelines(stepOptions(doc), doc.step, (step) => ask(`/api/timeline?${new URLSearchParams({ step })}`));
 }

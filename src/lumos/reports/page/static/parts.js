@@ -1,11 +1,11 @@
 // The parts of a report: each takes the document and an element, and fills the element. Report and explorer use the same.
 
-import { inflate } from "lumos/columns.js";
+import { decode } from "lumos/columns.js";
 import { chart, plain, short } from "lumos/charts.js";
 import { choice, el, folded, selector, table } from "lumos/dom.js";
 import { bytes, count, cut, duration, percent, rate, seconds } from "lumos/format.js";
 import { viewLink } from "lumos/view_link.js";
-import { NAMED, NAMED_COLOUR, palette, PARTS, RUN, style } from "lumos/theme.js";
+import { byColour, NAMED, NAMED_COLOUR, palette, PARTS, RUN, style } from "lumos/theme.js";
 
 const ms = (ns) => ns / 1e6;
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
@@ -17,16 +17,20 @@ export function tiles(facts) {
 }
 
 // How far an answer can be trusted: the grade, and the reasons why it is no better.
-export function trustLine(trust) {
-  const reasons = trust.reasons.length ? folded(count(trust.reasons.length, "reason"), diagnosticList(trust.reasons)) : null;
-  const style = { sound: "good", limited: "", unsound: "bad" }[trust.grade];
-  return el("div", { class: "trust" }, "Trust: ", el("b", { class: style }, trust.grade), trust.reasons.length ? `: ${trust.reasons[0].message} ` : "", reasons);
+export function trustLine(trust, beside = "") {
+  const style = { sound: "good", limited: "", unsound: "bad" }[trust.grade], [first, ...others] = trust.reasons;
+  return el("div", { class: "trust" }, "Trust: ", el("b", { class: style }, trust.grade), first ? `: ${first.message}. ` : ". ", beside, others.length ? folded(count(others.length, "more reason"), diagnosticList(others)) : null);
 }
 
-// A link to the task of a rank that starts at a time, ns from the step's first start.
-function atTask(doc, { step, start_ns: start, task }, rank, text) {
+// Whether a replayed time can be told from the measured one in a drawing of a step.
+const SEEN = 0.01;
+const differ = (measured, replayed, whole) => Math.abs(measured - replayed) > SEEN * whole;
+const UNSEEN = "The replay is not drawn: it differs by less than 1 % of the step.";
+
+// A link to a task; where its number is not drawn, to the time at which it starts, ns from the step's first start.
+function atTask(doc, { step, start_ns: start, number }, rank, text) {
   const begin = doc.steps.find((s) => s.name === step)?.begin_ns;
-  return begin === undefined ? text : el("a", { href: viewLink({ step, run: "measured", rank, at: start + begin, name: task }) }, text);
+  return begin === undefined ? text : el("a", { href: viewLink({ step, run: "measured", task: number, rank, at: start + begin }) }, text);
 }
 
 // What a figure of a step is, in words.
@@ -39,22 +43,22 @@ const uncounted = (doc, s) => (s.counts ? "" : s.basis !== doc.basis ? s.basis :
 export const stepOptions = (doc) => doc.steps.map((s) => [s.name, uncounted(doc, s) ? `${s.name} (${uncounted(doc, s)})` : s.name]);
 
 export function summary(doc, node) {
-  const { replay } = doc;
-  const scored = replay.steps.filter((s) => s.scored).length;
-  const worst = (key) => Math.max(...replay.steps.map((s) => s[key]));
-  const p95 = replay.steps.map((s) => s.kernel_start_error.p95).filter((v) => v !== null);
-  const counted = doc.steps.filter((s) => s.counts).length;
+  const { replay, use, diagnosis } = doc, counted = doc.steps.filter((s) => s.counts), first = diagnosis?.findings[0];
+  const part = (key) => mean(counted.map((s) => s.measured.four[`${key}_ns`] / s.time_ns)), peak = Math.max(0, ...doc.memory.map((m) => Math.max(...m.allocated_bytes)));
+  const tera = (flops) => (flops < 1e12 ? `${(flops / 1e9).toPrecision(3)} GFLOP/s` : `${(flops / 1e12).toPrecision(3)} TFLOP/s`), errors = replay.steps.filter((s) => s.scored).map((s) => Math.abs(s.error));
+  const worst = (key) => percent(Math.max(...replay.steps.map((s) => s[key])), { decimals: 1 });
   node.append(tiles([
-    ["step", duration(doc.step_time_ns), `${doc.basis}: ${BASIS[doc.basis]}${counted > 1 ? `; mean of ${counted} steps${Math.abs(doc.median_ns / doc.step_time_ns - 1) > 0.05 ? `, their median ${duration(doc.median_ns)}` : ""}` : ""}`],
+    ["step", duration(doc.step_time_ns), `${doc.basis}: ${BASIS[doc.basis]}${counted.length > 1 ? `; mean of ${counted.length} steps${Math.abs(doc.median_ns / doc.step_time_ns - 1) > 0.05 ? `, their median ${duration(doc.median_ns)}` : ""}` : ""}`],
     doc.basis === "period" ? ["latency", duration(doc.latency_ns), `of the same steps: ${BASIS.latency}`] : null,
-    ["replayed step", duration(replay.replayed_step_time_ns), `${percent(replay.replayed_step_time_ns / doc.step_time_ns - 1, { signed: true })}`],
-    ["replay error", percent(replay.mean_abs_error), `mean; worst ${percent(replay.max_abs_error)}; ${scored} of ${replay.steps.length} scored`],
-    p95.length ? ["kernel starts", percent(mean(p95)), "95 % are at most this share of the step off"] : null,
-    ["kept waiting", percent(worst("kept_wait")), "of the worst step, no rule explained it"],
-    ["unexplained idle", percent(worst("unexplained_idle")), "of the worst step, left out"],
-    ["ranks", replay.ranks.toLocaleString("en"), `${count(replay.tasks, "task")}, ${replay.dependencies.toLocaleString("en")} dependencies`],
-    doc.stragglers ? ["slowdown by stragglers", doc.stragglers.slowdown.toFixed(3), `ideal step ${duration(doc.stragglers.ideal_step_ns)}`] : null,
-  ]), trustLine(doc.trust));
+    first ? ["the first finding", `${seconds(first.worth_s)}`, `${percent(first.worth_s / diagnosis.step_time_s, { decimals: 1 })} of the step if it is fixed`] : null,
+    counted.length ? ["busy", percent(1 - part("other"), { decimals: 1 }), "of the step on the ranks, the mean"] : null,
+    counted.length && replay.ranks > 1 ? ["exposed communication", percent(part("exposed_communication"), { decimals: 1 }), "of the step, nothing else beside it"] : null,
+    use.flops_per_s === null ? null : use.peak_flops_per_s === null ? ["products", tera(use.flops_per_s), "and attention, a device"] : ["MFU", percent(use.flops_per_s / use.peak_flops_per_s, { decimals: 1 }), `${tera(use.flops_per_s)} of a device's ${tera(use.peak_flops_per_s)} in 16 bits`],
+    use.matrix_units === null ? null : ["on matrix units", percent(use.matrix_units, { decimals: 1 }), "of the time of kernels, by their names"],
+    use.occupancy === null ? null : ["occupancy", percent(use.occupancy, { decimals: 0 }), "of the devices' warps, the profiler's estimate"],
+    peak ? ["peak memory", bytes(peak), "of tensors on one device"] : null,
+    ["ranks", replay.ranks.toLocaleString("en"), count(replay.tasks, "task")],
+  ]), trustLine(doc.trust, `Replayed, the step is ${percent(replay.replayed_step_time_ns / doc.step_time_ns - 1, { signed: true })} off${errors.length ? ` (one step ${percent(Math.max(...errors))} at most)` : ""}; no rule explains ${worst("kept_wait")} of the worst step as waiting and ${worst("unexplained_idle")} as idle.`));
 }
 
 // The bars of every step as the mean of its ranks, or those of every rank in one step. Each bar is as long as the step of the job.
@@ -72,13 +76,14 @@ export function breakdown(doc, node) {
     const bars = step
       ? [...(several ? [whole(step, "mean")] : []), ...step.ranks.map((r) => whole(r, `rank ${r.rank}`))]
       : doc.steps.map((s) => whole(s, `${cut(s.name.replace("ProfilerStep#", "#"), 16)}${uncounted(doc, s) ? ` (${uncounted(doc, s)})` : ""}`));
-    const rows = bars.slice(0, most).reverse().flatMap((b) => ["replayed", "measured"].map((run) => [`${plain(b.name)} · ${run}`, b[run]]));
+    const seen = (b) => kinds.some(([key, group]) => differ(b.measured[group][key], b.replayed[group][key], Object.values(b.measured.four).reduce((x, y) => x + y)));
+    const rows = bars.slice(0, most).reverse().flatMap((b) => (seen(b) ? ["replayed", "measured"] : ["measured"]).map((run) => [run === "measured" ? plain(b.name) : `${plain(b.name)} · ${run}`, b[run]]));
     const traces = kinds.map(([key, group, name, colour]) => ({
       type: "bar", orientation: "h", name, marker: { color: colour, line: { width: 0 } }, y: rows.map(([label]) => label),
       x: rows.map(([, parts]) => ms(parts[group][key])), hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + name + "</extra>",
     }));
     named.replaceChildren(namedTable(doc, step ?? doc.steps.find((s) => s.name === doc.middle)));
-    note.textContent = bars.length > most ? `The first ${most} of ${bars.length}.` : "";
+    note.textContent = `${bars.length > most ? `The first ${most} of ${bars.length}. ` : ""}${bars.some(seen) ? "" : UNSEEN}`;
     return chart(drawing, traces, { barmode: "stack", height: 70 + rows.length * 17, yaxis: { dtick: 1 }, xaxis: { title: { text: several && !step ? "ms, mean over the ranks" : "ms" } }, bargap: 0.25, margin: { l: 150, r: 16, t: 28, b: 40 } });
   };
   node.append(el("div", { class: "bar" }, selector("step", [["", "all"], ...stepOptions(doc)], first, draw),
@@ -88,19 +93,21 @@ export function breakdown(doc, node) {
 
 // What the time of a step went to, by name, the mean over the ranks.
 function namedTable(doc, s) {
-  const rows = Object.entries(s.measured.named).map(([key, time]) => [NAMED[key.replace(/_ns$/, "")] ?? key, time, s.replayed.named[key]]).filter(([, time, other]) => time || other).sort((a, b) => b[1] - a[1]);
+  const found = Object.entries(s.measured.named).map(([key, time]) => [NAMED[key.replace(/_ns$/, "")] ?? [key, ""], time, s.replayed.named[key]]).filter(([, time, other]) => time || other).sort((a, b) => b[1] - a[1]);
+  const both = found.some(([, time, other]) => differ(time, other, s.time_ns));
   return table(`Where the time of ${s.name} goes${doc.replay.ranks > 1 ? ", mean over the ranks" : ""}`, [
-    { title: "part", text: true }, { title: "measured" }, { title: "of the step" }, { title: "replayed" }, { title: "what it is", text: true },
-  ], rows.map(([[name, what], time, other]) => [name, duration(time), percent(s.time_ns ? time / s.time_ns : null, { decimals: 1 }), duration(other), what]));
+    { title: "part", text: true }, { title: "time" }, { title: "of the step" }, ...(both ? [{ title: "replayed" }] : []), { title: "what it is", text: true },
+  ], found.map(([[name, what], time, other]) => [name, duration(time), percent(s.time_ns ? time / s.time_ns : null, { decimals: 1 }), ...(both ? [duration(other)] : []), what]));
 }
 
 // Every step of the job with its time.
 function stepTable(doc) {
   const remark = (s) => (s.name === doc.middle ? "nearest to the mean" : s.counts ? "" : s.once ? `${s.once}, which happens once: counts in no figure` : s.basis === doc.basis ? "outside the longest run of steps: counts in no figure" : "no step before it, so no period: counts in no figure");
+  const both = doc.steps.some((s) => differ(s.time_ns, s.replayed_ns, s.time_ns));
   const rows = table("Steps of the job", [
-    { title: "step", text: true }, { title: "time" }, { title: "basis", text: true }, { title: "latency" }, { title: "replayed" }, { title: "error" }, { title: "remark", text: true },
+    { title: "step", text: true }, { title: "time" }, { title: "basis", text: true }, { title: "latency" }, ...(both ? [{ title: "replayed" }, { title: "error" }] : []), { title: "remark", text: true },
   ], doc.steps.map((s) => [
-    el("a", { href: viewLink({ step: s.name }) }, s.name), duration(s.time_ns), s.basis, duration(s.latency_ns), duration(s.replayed_ns), offBy(s.time_ns ? s.replayed_ns / s.time_ns - 1 : null), remark(s),
+    el("a", { href: viewLink({ step: s.name }) }, s.name), duration(s.time_ns), s.basis, duration(s.latency_ns), ...(both ? [duration(s.replayed_ns), offBy(s.time_ns ? s.replayed_ns / s.time_ns - 1 : null)] : []), remark(s),
   ]));
   return doc.steps.length > 24 ? folded("Every step", rows) : rows;
 }
@@ -122,15 +129,17 @@ export async function busy(doc, node) {
   const draw = async (step) => {
     const { curves, bin_ms } = doc.busy.find((b) => b.step === step);
     const traces = [];
-    for (const [i, c] of curves.entries())
-      for (const run of ["measured", "replayed"]) {
-        const values = new Uint8Array(await inflate(c[run].gzip));
+    for (const [i, c] of curves.entries()) {
+      const both = await Promise.all([decode(c.measured), decode(c.replayed)]), off = both[0].reduce((sum, v, bin) => sum + Math.abs(v - (both[1][bin] ?? 0)), 0);
+      for (const [at, run] of (differ(off, 0, 255 * both[0].length) ? ["measured", "replayed"] : ["measured"]).entries()) {
+        const values = both[at];
         traces.push({
-          type: "scatter", mode: "lines", name: run, legendgroup: run, showlegend: i === 0, x0: bin_ms / 2, dx: bin_ms, y: Array.from(values, (v) => v / 255),
+          type: "scatter", mode: "lines", name: run, legendgroup: run, showlegend: !traces.some((t) => t.name === run), x0: bin_ms / 2, dx: bin_ms, y: Array.from(values, (v) => v / 255),
           xaxis: "x", yaxis: i ? `y${i + 1}` : "y", line: { color: RUN[run], width: run === "measured" ? 2.4 : 1.2, dash: run === "measured" ? "solid" : "dot" },
           hovertemplate: `${plain(c.name)}<br>%{x:.1f} ms: %{y:.0%}<extra>${run}</extra>`,
         });
       }
+    }
     const layout = { height: 90 + 110 * curves.length, xaxis: { title: { text: "ms from the begin of the step" }, anchor: curves.length > 1 ? `y${curves.length}` : "y" } };
     curves.forEach((c, i) => {
       const high = 1 - i / curves.length;
@@ -151,15 +160,15 @@ export function classes(doc, node) {
   const bars = labels.map((l) => [l, of(measured, l), of(replayed, l), colour(l)]);
   if (waits.some(Boolean)) bars.push(["waiting", ...waits, colour("waiting")]);
   bars.sort((a, b) => b[1] - a[1]);
-  const shown = bars.slice(0, 18).reverse(), drawing = el("div");
+  const shown = bars.slice(0, 18).reverse(), drawing = el("div"), both = bars.some(([, m, r]) => differ(m, r, doc.step_time_ns));
   node.append(drawing, folded("As a table", table("Time by class, mean over ranks and steps", [
-    { title: "class", text: true }, { title: "measured" }, { title: "replayed" }, { title: "difference" },
-  ], bars.map(([l, m, r]) => [l, duration(m), duration(r), duration(r - m, true)]))));
+    { title: "class", text: true }, { title: both ? "measured" : "time" }, ...(both ? [{ title: "replayed" }, { title: "difference" }] : []),
+  ], bars.map(([l, m, r]) => [l, duration(m), ...(both ? [duration(r), duration(r - m, true)] : [])]))));
   const y = shown.map(([l]) => plain(l));
   return chart(drawing, [
-    { type: "bar", orientation: "h", name: "replayed", y, x: shown.map((b) => ms(b[2])), marker: { color: shown.map((b) => b[3]), opacity: 0.45 }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>replayed</extra>" },
+    !both ? null : { type: "bar", orientation: "h", name: "replayed", y, x: shown.map((b) => ms(b[2])), marker: { color: shown.map((b) => b[3]), opacity: 0.45 }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>replayed</extra>" },
     { type: "bar", orientation: "h", name: "measured", y, x: shown.map((b) => ms(b[1])), marker: { color: shown.map((b) => b[3]) }, hovertemplate: "%{y}<br>%{x:.3f} ms<extra>measured</extra>" },
-  ], { height: 70 + 30 * shown.length, barmode: "group", bargap: 0.25, showlegend: false, xaxis: { title: { text: "ms a step, mean over the ranks (solid: measured, pale: replayed)" } } });
+  ].filter(Boolean), { height: 70 + (both ? 30 : 20) * shown.length, barmode: "group", bargap: 0.25, showlegend: false, xaxis: { title: { text: `ms a step, mean over the ranks${both ? " (solid: measured, pale: replayed)" : ""}` } } });
 }
 
 export function collectives(doc, node) {
@@ -191,12 +200,12 @@ export function path(doc, node) {
   const drawing = el("div"), below = el("div");
   const draw = (step) => {
     const found = doc.path.find((p) => p.step === step);
-    const labels = Object.keys(found.by_class), colour = palette(labels);
-    const rows = [["replayed", found.replayed], ["measured", found]];
-    const all = [...new Set([...labels, ...Object.keys(found.replayed.by_class)])];
-    const traces = all.map((label) => ({
-      type: "bar", orientation: "h", name: plain(label), y: rows.map(([run]) => run), x: rows.map(([, p]) => ms(p.by_class[label] ?? 0)), marker: { color: colour(label), line: { width: 1, color: style("--paper") } },
-      hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + plain(label) + "</extra>",
+    const labels = [...new Set([...Object.keys(found.by_class), ...Object.keys(found.replayed.by_class)])];
+    const both = labels.some((label) => differ(found.by_class[label] ?? 0, found.replayed.by_class[label] ?? 0, found.duration_ns));
+    const rows = both ? [["replayed", found.replayed], ["measured", found]] : [["measured", found]];
+    const traces = byColour(labels).map(([colour, all]) => ({
+      type: "bar", orientation: "h", name: plain(all.join(", ")), y: rows.map(([run]) => run), x: rows.map(([, p]) => ms(all.reduce((sum, label) => sum + (p.by_class[label] ?? 0), 0))), marker: { color: colour, line: { width: 1, color: style("--paper") } },
+      hovertemplate: "%{y}<br>%{x:.3f} ms<extra>" + plain(all.join(", ")) + "</extra>",
     }));
     below.replaceChildren(
       folded(`The longest of ${count(found.count, "link")}`, table("Longest stretches of work on the critical path, in order", [
@@ -206,7 +215,7 @@ export function path(doc, node) {
         { title: "rank" }, { title: "of the path" }, { title: "waited for others" }, { title: "others waited for it" },
       ], found.by_rank.map((r) => [atRank(step, r.rank), duration(r.path_ns), duration(r.waited_ns), duration(r.waited_for_ns)])))] : []),
     );
-    return chart(drawing, traces, { barmode: "stack", height: 210, xaxis: { title: { text: "ms of the critical path" } }, margin: { l: 80, r: 16, t: 60, b: 40 } });
+    return chart(drawing, traces, { barmode: "stack", height: both ? 210 : 160, xaxis: { title: { text: "ms of the critical path" } }, yaxis: { visible: both }, margin: { l: 80, r: 16, t: 60, b: 40 } });
   };
   node.append(el("div", { class: "bar" }, selector("step", stepOptions(doc), doc.step, draw)), drawing, below);
   return draw(doc.step);

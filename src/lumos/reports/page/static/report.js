@@ -9,10 +9,10 @@ import { timelines } from "lumos/timelines.js";
 const PARTS = [
   ["findings", "What to fix first", "What makes the step longer than it needs to be. Each finding is priced by simulating the job without it; the one that saves most once those above it are fixed comes first.", parts.findings, (doc) => doc.diagnosis],
   ["changed", "What if", "The changed job against the replayed one. Both are simulated, so the replay's error cancels in the difference.", parts.whatif, (doc) => doc.whatif],
-  ["breakdown", "Where the time goes", "The time of each step of the job four ways, as measured and as replayed: on its ranks ran device work (or, without a device, operators) alone, together with communication, communication alone, or neither.", parts.breakdown],
+  ["breakdown", "Where the time goes", "The time of each step of the job four ways: on its ranks ran device work (or, without a device, operators) alone, together with communication, communication alone, or neither.", parts.breakdown],
   ["timeline", "Timeline", "What every thread and stream does in the time of one step. Zoomed out, a cell shows the class of work that took most of it, as high as the share that was busy.", null],
   ["path", "Critical path", "The chain of tasks that sets the step, and what its time went to. Only what is on it can make the step shorter.", parts.path],
-  ["busy", "How busy the devices were", "The busy share of each millisecond of a step (coarser where it lasts more than 100 s), measured and replayed on top of each other.", parts.busy],
+  ["busy", "How busy the devices were", "The busy share of each millisecond of a step (coarser where it lasts more than 100 s).", parts.busy],
   ["classes", "Time by class of work", "Own time without waiting for peers, a step; the mean over the ranks and the steps that count.", parts.classes],
   ["collectives", "Collectives", "Waiting for the last rank and the transfer itself are shown separately where every member was recorded.", parts.collectives, (doc) => doc.collectives.rows.length],
   ["stragglers", "Stragglers", "How far each rank is off the median rank, class by class, and what its slowness costs the job.", parts.stragglers, (doc) => doc.stragglers],
@@ -57,6 +57,8 @@ export async function show(doc, { before = [], timeline = ownTimelines } = {}) {
   made.find((m) => m.id === "timeline").body.append(shown.element);
   await new Promise(requestAnimationFrame);
   document.documentElement.dataset.opened = Math.round(performance.now());
+  await shown.timeline.loaded;
+  document.documentElement.dataset.loaded = Math.round(performance.now());
   for (const { draw, body } of made) if (draw) await draw(doc, body);
   await shown.follow();
   document.documentElement.dataset.state = "ready";

@@ -60,6 +60,13 @@ export function palette(labels) {
   return (label) => CLASS[label] ?? SPARE[spare.indexOf(label) % SPARE.length] ?? "#999999";
 }
 
+// Classes by their colour: [colour, classes], so that a legend has one entry for each.
+export function byColour(labels) {
+  const colour = palette(labels), found = new Map();
+  for (const label of labels) found.set(colour(label), [...(found.get(colour(label)) ?? []), label]);
+  return [...found];
+}
+
 const listeners = new Set();
 const system = window.matchMedia("(prefers-color-scheme: dark)");
 let chosen = "auto";

@@ -12,20 +12,17 @@ import { Operators } from "lumos/timeline_operators.js";
 import { cell, levelFor, MOST_TASKS, paintLevel, paintTasks, pixel, tasksInView, visible } from "lumos/timeline_paint.js";
 import { operatorPanel, panel } from "lumos/timeline_panel.js";
 import { TaskSearch } from "lumos/timeline_search.js";
-import { onTheme, palette, style } from "lumos/theme.js";
+import { byColour, onTheme, palette, style } from "lumos/theme.js";
 
 export class Timeline {
-  // drawing: what lumos.reports.page.timeline_levels.drawing returns. detail: async (run, begin, end) → excerpt or null; fetches
-  // tasks that the drawing lacks.
-  static async create(drawing, detail = null) {
-    const runs = await Promise.all(drawing.runs.map(decodeRun));
-    return new Timeline(drawing, runs, await decodeAround(drawing.around), detail);
+  // drawing: what lumos.reports.page.timeline_levels.drawing returns. Levels are drawn first; tasks are unpacked behind that (`loaded`).
+  static async create(drawing) {
+    return new Timeline(drawing, await Promise.all(drawing.runs.map(decodeRun)));
   }
 
-  constructor(drawing, runs, around, detail) {
-    Object.assign(this, { drawing, runs, around, detail });
+  constructor(drawing, runs) {
+    Object.assign(this, { drawing, runs, around: null });
     this.run = runs[0];
-    this.excerpts = new Map();
     this.names = drawing.names;
     this.length = Math.max(...runs.map((r) => r.length_ns), 1);
     this.view = { begin: 0, end: this.length };
@@ -42,6 +39,19 @@ export class Timeline {
     this.element = this.build();
     onTheme(() => this.draw());
     new ResizeObserver(() => this.draw()).observe(this.canvas);
+    this.loaded = new Promise((done) => requestAnimationFrame(done)).then(() => this.load(this.run));
+  }
+
+  // Unpack the tasks of a run, and the operators around them.
+  async load(run) {
+    if (!run.packed || run.tasks) return;
+    this.around ??= await decodeAround(this.drawing.around);
+    run.tasks = await decodeTasks(run.packed);
+    if (run === this.run) {
+      this.search.update(this.wanted);
+      this.operators.reopen();
+      this.draw();
+    }
   }
 
   // Show one rank of each kind, or every rank.
@@ -64,9 +74,10 @@ export class Timeline {
       this.showRun(source);
       this.moved();
     });
+    runs.hidden = this.runs.length === 1;
     this.runChoice = runs;
     const path = el("label", {}, el("input", { type: "checkbox", checked: true, onchange: (e) => { this.showPath = e.target.checked; this.draw(); } }), " critical path");
-    const flows = this.runs.some((r) => r.tasks?.links) ? el("label", {}, el("input", { type: "checkbox", onchange: (e) => { this.showFlows = e.target.checked; this.draw(); } }), " launches") : null;
+    const flows = this.runs.some((r) => r.packed?.links) ? el("label", {}, el("input", { type: "checkbox", onchange: (e) => { this.showFlows = e.target.checked; this.draw(); } }), " launches") : null;
     const { groups: kinds, ranks, grouped } = this.lanes;
     const groups = kinds.length < ranks && ranks > 2 ? choice("ranks", [[true, `${kinds.length} kinds of rank`], [false, `all ${ranks} ranks`]], grouped, (on) => this.group(on)) : null;
     this.groupChoice = groups;
@@ -79,10 +90,8 @@ export class Timeline {
     this.canvas.style.height = `${this.lanes.tall}px`;
     listen(this);
     const present = new Set(this.runs.flatMap((r) => [...(r.levels.at(-1)?.label ?? [])]));
-    const families = new Map(); // labels of one colour share a key
-    for (const label of this.drawing.labels.filter((_, i) => present.has(i))) families.set(this.colour(label), [...(families.get(this.colour(label)) ?? []), label]);
     const threads = this.drawing.lanes.some((_, lane) => this.operators.canOpen(lane));
-    const keys = [...families].map(([colour, labels]) => {
+    const keys = byColour(this.drawing.labels.filter((_, i) => present.has(i))).map(([colour, labels]) => {
       const key = el("span", { class: "key" });
       key.style.background = colour;
       return el("span", {}, key, labels.join(", "));
@@ -102,7 +111,6 @@ export class Timeline {
     begin = Math.min(Math.max(begin, -0.02 * this.length), this.length * 1.02 - span);
     this.view = { begin, end: begin + span };
     this.draw();
-    this.fetchDetail();
     this.moved();
   }
 
@@ -114,6 +122,7 @@ export class Timeline {
     this.search.update(this.wanted);
     this.select(null);
     this.operators.reopen();
+    this.loaded = this.load(this.run);
   }
 
   // What is shown, as view_link.js writes it.
@@ -124,14 +133,15 @@ export class Timeline {
   }
 
   // Show what a link names: a run, a range, a rank, a task.
-  async goTo({ run, begin, end, task, rank, at, name, open }) {
+  async goTo({ run, begin, end, task, rank, at, open }) {
     if (run && run !== this.run.source && this.runs.some((r) => r.source === run)) this.showRun(run);
+    await this.loaded;
     const { tasks } = this.run;
     for (const lane of (open ?? "").split(",").filter(Boolean).map(Number)) if (!this.lanes.depth.has(lane)) this.operators.toggle(lane);
     const piece = tasks && task !== undefined ? tasks.task.lastIndexOf(task) : -1;
     if (piece >= 0) this.reveal(this.describe(piece), begin === undefined);
     else if (at !== undefined) {
-      const found = tasks && this.taskNear(rank, at, name);
+      const found = tasks && this.taskNear(rank, at);
       if (found) this.reveal(found, begin === undefined);
       else this.show(at - this.length / 100, at + this.length / 50);
     }
@@ -143,16 +153,13 @@ export class Timeline {
     }
   }
 
-  // The task of a rank that starts nearest to a time, of that name if one does.
-  taskNear(rank, at, name) {
+  // The task of a rank that starts nearest to a time.
+  taskNear(rank, at) {
     const { tasks } = this.run;
     let best = -1, least = Infinity;
     for (let lane = 0; lane + 1 < tasks.offset.length; lane++) {
       if (rank !== undefined && this.drawing.lanes[lane].rank !== rank) continue;
-      for (let i = tasks.offset[lane]; i < tasks.offset[lane + 1]; i++) {
-        const away = Math.abs(tasks.start[i] - at) + (name && this.names[tasks.name[i]] !== name ? this.length / 1000 : 0);
-        if (away < least) [best, least] = [i, away];
-      }
+      for (let i = tasks.offset[lane]; i < tasks.offset[lane + 1]; i++) if (Math.abs(tasks.start[i] - at) < least) [best, least] = [i, Math.abs(tasks.start[i] - at)];
     }
     return best < 0 ? null : this.describe(best);
   }
@@ -194,31 +201,10 @@ export class Timeline {
     this.draw();
   }
 
-  // The tasks to paint on lanes that can show them: {tasks, names, shift}, or null where bins are painted instead.
+  // The tasks to paint on lanes that can show them; null where there are so many in view that bins are painted instead.
   tasksToPaint(lanes) {
-    if (!lanes.some(({ lane }) => this.lanes.isSingle(lane))) return null;
-    const { begin, end } = this.view;
-    const candidates = [];
-    if (this.run.tasks) candidates.push({ tasks: this.run.tasks, names: this.names, shift: 0 });
-    const excerpt = this.excerpts.get(this.run.source);
-    if (excerpt && excerpt.begin <= Math.max(begin, 0) && excerpt.end >= Math.min(end, this.run.length_ns)) candidates.push(excerpt);
-    return candidates.find((c) => tasksInView(c.tasks, lanes, begin - c.shift, end - c.shift) <= MOST_TASKS) ?? null;
-  }
-
-  fetchDetail() {
-    clearTimeout(this.waiting);
-    if (!this.detail || this.run.tasks || this.tasksToPaint(this.lanes.inView(1))) return;
-    const { begin, end } = this.view;
-    if ((end - begin) / this.width > this.run.levels[0].bin_ns * 2) return;
-    this.waiting = setTimeout(async () => {
-      const span = end - begin, run = this.run;
-      const from = Math.max(Math.floor(begin - span), 0), to = Math.min(Math.ceil(end + span), run.length_ns);
-      const found = await this.detail(run.source, from, to);
-      if (!found) return;
-      this.excerpts.set(run.source, { tasks: await decodeTasks(found.tasks), around: await decodeAround(found.around), names: found.names, shift: from, begin: from, end: to });
-      this.operators.reopen();
-      this.draw();
-    }, 120);
+    const { run: { tasks }, view: { begin, end } } = this;
+    return tasks && lanes.some(({ lane }) => this.lanes.isSingle(lane)) && tasksInView(tasks, lanes, begin, end) <= MOST_TASKS ? tasks : null;
   }
 
   // ---- painting
@@ -246,16 +232,15 @@ export class Timeline {
     const found = this.tasksToPaint(lanes);
     const target = { pixels: image.pixels, width: image.data.width, height: image.data.height };
     image.pixels.fill(0);
-    const dim = found && this.dim && (found.names === this.names ? this.dim : Uint8Array.from(found.names, (n) => (n.toLowerCase().includes(this.wanted) ? 0 : 1)));
     const binned = found ? lanes.filter(({ lane }) => !this.lanes.isSingle(lane)) : lanes, level = levelFor(this.run.levels, (this.view.end - this.view.begin) / target.width);
-    if (found) paintTasks(target, found.tasks, lanes, this.view, this.colours, dim, found.shift);
+    if (found) paintTasks(target, found, lanes, this.view, this.colours, this.dim);
     paintLevel(target, level, binned, this.view, this.colours);
     this.backdrop(context, ratio);
     image.context.putImageData(image.data, 0, 0);
     context.drawImage(image.canvas, Math.round(this.lanes.gutter * ratio), Math.round(RULER * ratio));
     context.scale(ratio, ratio);
     if (found) paintNames(this, context, found, lanes);
-    if (this.lanes.depth.size && this.operators.nested) paintNested(this, context, this.operators.nested, this.operators.source);
+    if (this.lanes.depth.size && this.operators.nested) paintNested(this, context, this.operators.nested);
     if (this.showPath) paintPath(this, context);
     paintFlows(this, context);
     paintSelected(this, context);
@@ -294,28 +279,30 @@ export class Timeline {
 
   // ---- what is under the pointer
 
+  // At any zoom: the task that takes most of the pixel.
   taskAt(lane, time) {
-    const found = this.tasksToPaint(this.lanes.inView(1));
-    if (!found) return null;
-    const slack = (this.view.end - this.view.begin) / this.width;
-    const [low, high] = visible(found.tasks, lane, time - found.shift - slack, time - found.shift + slack);
-    let best = null, nearest = slack;
+    const { tasks } = this.run;
+    if (!tasks || !this.lanes.isSingle(lane)) return null;
+    const slack = (this.view.end - this.view.begin) / this.width / 2;
+    const [low, high] = visible(tasks, lane, time - slack, time + slack);
+    let best = -1, most = -1;
     for (let i = low; i < high; i++) {
-      const start = found.tasks.start[i] + found.shift, end = start + found.tasks.duration[i];
-      const away = Math.max(start - time, time - end, 0);
-      if (away <= nearest) [best, nearest] = [i, away];
+      const inside = Math.min(tasks.start[i] + tasks.duration[i], time + slack) - Math.max(tasks.start[i], time - slack);
+      if (inside > most) [best, most] = [i, inside];
     }
-    return best === null ? null : this.describe(best, found, lane);
+    return best < 0 ? null : this.describe(best, lane);
   }
 
-  // Piece i of the tasks that are given, or of the run that is shown.
-  describe(i, { tasks, names, shift } = { tasks: this.run.tasks, names: this.names, shift: 0 }, lane = this.laneOf(tasks, i)) {
-    return { lane, index: i, start: tasks.start[i] + shift, duration: tasks.duration[i], label: this.drawing.labels[tasks.label[i]], name: names[tasks.name[i]] };
+  // A piece of the run that is shown.
+  describe(i, lane = this.laneOf(i)) {
+    const { tasks } = this.run;
+    return { lane, index: i, start: tasks.start[i], duration: tasks.duration[i], label: this.drawing.labels[tasks.label[i]], name: this.names[tasks.name[i]] };
   }
 
-  laneOf(tasks, i) {
+  laneOf(i) {
+    const { offset } = this.run.tasks;
     let lane = 0;
-    while (tasks.offset[lane + 1] <= i) lane++;
+    while (offset[lane + 1] <= i) lane++;
     return lane;
   }
 
@@ -328,7 +315,7 @@ export class Timeline {
     let text;
     if (task) text = words(task, this.lanes.described(lane));
     else {
-      if (place.depth >= 0 || (this.lanes.isSingle(lane) && this.tasksToPaint(this.lanes.inView(1)))) return this.hideTip();
+      if (place.depth >= 0 || (this.lanes.isSingle(lane) && this.run.tasks)) return this.hideTip();
       const level = levelFor(this.run.levels, per);
       const [label, busy] = time < 0 ? [255, 0] : cell(level, lane, time, time + per);
       if (label === 255) return this.hideTip();
@@ -368,18 +355,17 @@ export class Timeline {
     if (!task) return [];
     const { operators } = this, lane = this.lanes.described(task.lane), choose = (piece) => this.reveal(this.describe(piece), false);
     if (task.operator) return operatorPanel(task, lane, { ...operators.facts(task.operator), choose });
-    const whole = this.run.tasks ? task : null;
-    return panel(task, lane, { links: whole && this.links, facts: whole ? this.factsOf(task) : [], around: whole ? operators.around(task.index) : [], choose, describe: (piece) => this.describe(piece) });
+    return panel(task, lane, { links: this.links, facts: this.factsOf(task), around: operators.around(task.index), choose, describe: (piece) => this.describe(piece) });
   }
 
   neighbour(step) {
-    const found = this.tasksToPaint(this.lanes.inView(1)), { selected } = this;
+    const { run: { tasks }, selected } = this;
     if (selected?.operator) return this.operators.neighbour(selected, step);
-    if (!found) return;
+    if (!tasks) return;
     const lane = selected?.lane ?? this.lanes.inView(1).find(({ lane: each, y }) => y >= 0 && this.lanes.isSingle(each))?.lane;
-    const [low, high] = [found.tasks.offset[lane], found.tasks.offset[lane + 1]];
-    const at = selected ? selected.index + step : visible(found.tasks, lane, this.view.begin - found.shift, this.view.end)[0];
-    if (at >= low && at < high) this.select(this.describe(at, found, lane));
+    const [low, high] = [tasks.offset[lane], tasks.offset[lane + 1]];
+    const at = selected ? selected.index + step : visible(tasks, lane, this.view.begin, this.view.end)[0];
+    if (at >= low && at < high) this.select(this.describe(at, lane));
   }
 }
 

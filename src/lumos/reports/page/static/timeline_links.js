@@ -6,14 +6,17 @@ export class TaskLinks {
     Object.assign(this, { tasks, words });
     this.laneOf = new Int32Array(tasks.start.length);
     for (let lane = 0; lane + 1 < tasks.offset.length; lane++) this.laneOf.fill(lane, tasks.offset[lane], tasks.offset[lane + 1]);
-    this.follow = inverted(tasks.links, tasks.start.length);
+    const { offset, back, kind } = tasks.links, before = new Uint32Array(back.length);
+    for (let i = 0; i < tasks.start.length; i++) for (let at = offset[i]; at < offset[i + 1]; at++) before[at] = i - back[at];
+    this.links = { offset, before, kind };
+    this.follow = inverted(this.links, tasks.start.length);
   }
 
   end(i) { return this.tasks.start[i] + this.tasks.duration[i]; }
 
   // What piece i waited for: [{piece, kind, last}], the latest first; last: the one that ended last of all.
   before(i) {
-    const { offset, before, kind } = this.tasks.links, found = [];
+    const { offset, before, kind } = this.links, found = [];
     for (let at = offset[i]; at < offset[i + 1]; at++) found.push({ piece: before[at], kind: this.words[kind[at]] });
     if (i > this.tasks.offset[this.laneOf[i]]) found.push({ piece: i - 1, kind: "before it on the lane" });
     found.sort((a, b) => this.end(b.piece) - this.end(a.piece));
@@ -31,7 +34,7 @@ export class TaskLinks {
 
   // The arrows from launches to the work that they launch which begin or end in the time from begin to end, at most `most`.
   launches(begin, end, most) {
-    const launch = this.words.indexOf("launch"), { offset, before, kind } = this.tasks.links, found = [];
+    const launch = this.words.indexOf("launch"), { offset, before, kind } = this.links, found = [];
     for (let i = 0; i < this.tasks.start.length; i++)
       for (let at = offset[i]; at < offset[i + 1]; at++) {
         if (kind[at] !== launch || this.end(i) < begin || this.tasks.start[before[at]] > end) continue;

@@ -8,16 +8,16 @@ import { visible } from "lumos/timeline_paint.js";
 // More arrows than this are not drawn: zoom in.
 const MOST_FLOWS = 1500;
 
-export function paintNames(timeline, context, { tasks, names, shift }, lanes) {
+export function paintNames(timeline, context, tasks, lanes) {
   context.font = `${Math.min(timeline.lanes.row - 3, 11)}px system-ui, sans-serif`;
   context.textBaseline = "middle";
   const letter = context.measureText("abcdefghij").width / 10;
-  const { begin, end } = timeline.view;
+  const { names, view: { begin, end } } = timeline;
   for (const { lane } of lanes) {
-    const [low, high] = visible(tasks, lane, begin - shift, end - shift);
+    const [low, high] = visible(tasks, lane, begin, end);
     if (high - low > timeline.width) continue;
     for (let i = low; i < high; i++) {
-      const left = Math.max(timeline.x(tasks.start[i] + shift), timeline.lanes.gutter), right = Math.min(timeline.x(tasks.start[i] + shift + tasks.duration[i]), timeline.lanes.gutter + timeline.width);
+      const left = Math.max(timeline.x(tasks.start[i]), timeline.lanes.gutter), right = Math.min(timeline.x(tasks.start[i] + tasks.duration[i]), timeline.lanes.gutter + timeline.width);
       const letters = Math.floor((right - left - 6) / letter);
       if (letters < 3) continue;
       context.fillStyle = readable(timeline.colour(timeline.drawing.labels[tasks.label[i]]));

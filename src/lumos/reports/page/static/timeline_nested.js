@@ -36,13 +36,6 @@ export class Nested {
     }
   }
 
-  // The operators around a piece, the outermost first; of an operator's own time, the operator itself is the last.
-  chain(piece) {
-    const found = [];
-    for (let i = this.tasks.around[piece]; i; i = this.parent[i]) found.unshift(i);
-    return found;
-  }
-
   // The pieces on other lanes that an operator, or one inside it, launched, by start.
   launched(operator) {
     const { around, offset, start } = this.tasks, found = [], [from, to] = [offset[this.lane[operator]], offset[this.lane[operator] + 1]];
@@ -66,9 +59,9 @@ export class Nested {
   }
 }
 
-// Draws the nested rows of the lanes that are open. found: {names, shift} of the tasks that `nested` belongs to.
-export function paintNested(timeline, context, nested, { names, shift }) {
-  const { lanes, view } = timeline, right = lanes.gutter + timeline.width;
+// Draws the nested rows of the lanes that are open.
+export function paintNested(timeline, context, nested) {
+  const { lanes, view, names } = timeline, right = lanes.gutter + timeline.width;
   context.font = "11px system-ui, sans-serif";
   context.textBaseline = "middle";
   const letter = context.measureText("abcdefghij").width / 10;
@@ -80,10 +73,10 @@ export function paintNested(timeline, context, nested, { names, shift }) {
       if (y < RULER - NESTED || y > lanes.tall) return;
       let painted = -1;
       for (const i of row) {
-        const x1 = timeline.x(nested.end[i] + shift);
-        if (nested.end[i] + shift < view.begin || x1 - painted < 0.5) continue;
-        if (nested.start[i] + shift > view.end) break;
-        const from = Math.max(timeline.x(nested.start[i] + shift), lanes.gutter), to = Math.min(x1, right);
+        const x1 = timeline.x(nested.end[i]);
+        if (nested.end[i] < view.begin || x1 - painted < 0.5) continue;
+        if (nested.start[i] > view.end) break;
+        const from = Math.max(timeline.x(nested.start[i]), lanes.gutter), to = Math.min(x1, right);
         context.globalAlpha = timeline.wanted && !names[nested.name[i]].toLowerCase().includes(timeline.wanted) ? 0.3 : 1;
         context.fillStyle = fill;
         context.fillRect(from, y, Math.max(to - from, 0.5), NESTED - 1);

@@ -7,23 +7,16 @@ import { Nested } from "lumos/timeline_nested.js";
 export class Operators {
   constructor(timeline) {
     Object.assign(this, { timeline, known: new WeakMap() });
-    const { around, detail, drawing } = timeline, threads = drawing.lanes.some(({ kind }) => kind === "thread");
-    this.button = threads && (around || detail) ? el("button", { type: "button", "aria-pressed": "false", title: "show the operators that are nested in the threads", onclick: () => this.toggleAll() }, "nested operators") : null;
+    const { drawing } = timeline, threads = drawing.lanes.some(({ kind }) => kind === "thread");
+    this.button = threads && drawing.around ? el("button", { type: "button", "aria-pressed": "false", title: "show the operators that are nested in the threads", onclick: () => this.toggleAll() }, "nested operators") : null;
   }
 
-  // The tasks whose operators are known: {tasks, around, names, shift}, all of the run or the excerpt that was fetched last; or null.
-  get source() {
-    const { run, around, names, excerpts } = this.timeline;
-    if (run.tasks) return around && { tasks: run.tasks, around, names, shift: 0 };
-    const excerpt = excerpts.get(run.source);
-    return excerpt?.around ? excerpt : null;
-  }
-
+  // Those of the run that is shown; null until its tasks are there.
   get nested() {
-    const { source } = this;
-    if (!source) return null;
-    if (!this.known.has(source.tasks)) this.known.set(source.tasks, new Nested(source.tasks, source.around, this.timeline.drawing.lanes));
-    return this.known.get(source.tasks);
+    const { run: { tasks }, around, drawing } = this.timeline;
+    if (!tasks || !around) return null;
+    if (!this.known.has(tasks)) this.known.set(tasks, new Nested(tasks, around, drawing.lanes));
+    return this.known.get(tasks);
   }
 
   canOpen(lane) { return this.button !== null && this.timeline.drawing.lanes[lane]?.kind === "thread"; }
@@ -34,7 +27,7 @@ export class Operators {
     if (!this.canOpen(lane)) return;
     const open = !lanes.depth.has(lane), deep = nested?.rows[lane].length ?? 0, { rank, name } = lanes.all[lane];
     lanes.open(lane, !open ? 0 : nested ? deep : 1);
-    timeline.announcement.textContent = `rank ${rank}, ${name}: ${!open ? "closed" : nested ? `operators, ${deep} deep` : "zoom in to see its operators"}`;
+    timeline.announcement.textContent = `rank ${rank}, ${name}: ${!open ? "closed" : nested ? `operators, ${deep} deep` : "its operators are not there yet"}`;
     this.resize();
   }
 
@@ -69,16 +62,16 @@ export class Operators {
   under({ lane, depth }, time) {
     const { timeline, nested } = this;
     if (depth < 0) return timeline.taskAt(lane, time);
-    const found = nested?.at(lane, depth, time - this.source.shift, (timeline.view.end - timeline.view.begin) / timeline.width);
+    const found = nested?.at(lane, depth, time, (timeline.view.end - timeline.view.begin) / timeline.width);
     return found ? this.describe(found) : null;
   }
 
   // An operator in the form in which Timeline.describe gives tasks.
   describe(operator) {
-    const { nested, source: { names, shift } } = this;
+    const { nested, timeline: { names } } = this;
     return {
       operator, lane: nested.lane[operator], depth: nested.depth[operator], index: -1, label: "operator", name: names[nested.name[operator]],
-      start: nested.start[operator] + shift, duration: nested.end[operator] - nested.start[operator],
+      start: nested.start[operator], duration: nested.end[operator] - nested.start[operator],
     };
   }
 
@@ -97,18 +90,20 @@ export class Operators {
     if (next) this.timeline.select(this.describe(next));
   }
 
-  // The operators around a piece of the run that is shown, the outermost first: {name, open}.
-  around(piece) {
-    const { nested, source } = this;
-    return nested ? nested.chain(piece).map((i) => ({ name: source.names[nested.name[i]], open: nested.lane[i] < 0 ? null : () => this.reveal(i) })) : [];
+  // The innermost of these operators and those around it, the outermost first: {name, open}.
+  chain(operator) {
+    const { nested, timeline: { names } } = this, found = [];
+    for (let i = operator; i; i = nested.parent[i]) found.unshift({ name: names[nested.name[i]], open: nested.lane[i] < 0 ? null : () => this.reveal(i) });
+    return found;
   }
+
+  // The operators around a piece of the run that is shown; of an operator's own time, the operator itself is the last.
+  around(piece) { return this.nested ? this.chain(this.nested.tasks.around[piece]) : []; }
 
   // What the panel says of an operator: its own time, the lines of its facts, what is around it, and the pieces that it launched.
   facts(operator) {
-    const { timeline, nested, source } = this, first = nested.first[operator], whole = timeline.run.tasks === source.tasks;
-    const around = [];
-    for (let i = nested.parent[operator]; i; i = nested.parent[i]) around.unshift({ name: source.names[nested.name[i]], open: nested.lane[i] < 0 ? null : () => this.reveal(i) });
-    const launched = nested.launched(operator).map((piece) => ({ piece, ...timeline.describe(piece, source) }));
-    return { own: nested.own[operator], facts: whole ? timeline.factsOf({ index: first }) : [], around, launched, whole };
+    const { timeline, nested } = this;
+    const launched = nested.launched(operator).map((piece) => ({ piece, ...timeline.describe(piece) }));
+    return { own: nested.own[operator], facts: timeline.factsOf({ index: nested.first[operator] }), around: this.chain(nested.parent[operator]), launched };
   }
 }

@@ -72,14 +72,14 @@ export function paintLevel(target, level, lanes, view, colours) {
 }
 
 // dim: Uint8Array by name, 1 where a task is to be pale (null: none).
-export function paintTasks(target, tasks, lanes, view, colours, dim, shift = 0) {
+export function paintTasks(target, tasks, lanes, view, colours, dim) {
   const { pixels, width } = target;
   const scale = width / (view.end - view.begin);
   for (const { lane, y, height } of lanes) {
-    const [low, high] = visible(tasks, lane, view.begin - shift, view.end - shift);
+    const [low, high] = visible(tasks, lane, view.begin, view.end);
     let painted = -1;
     for (let i = low; i < high; i++) {
-      const left = (tasks.start[i] + shift - view.begin) * scale;
+      const left = (tasks.start[i] - view.begin) * scale;
       const right = left + tasks.duration[i] * scale;
       const x0 = Math.max(Math.floor(left), painted, 0);
       const x1 = Math.min(Math.max(Math.ceil(right - 0.5), x0 + 1), width);

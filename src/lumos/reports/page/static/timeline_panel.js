@@ -11,7 +11,7 @@ const short = (name) => (name.length > LONGEST_NAME ? `${name.slice(0, LONGEST_N
 // choose: (piece) → selects it. describe: (piece) → task.
 export function panel(task, lane, { links, facts, around, choose, describe }) {
   const parts = [...heading(task, lane, [["class", task.label]], facts), nested(around, task.name)];
-  if (!links) return [...parts, el("p", { class: "hint" }, "Zoom in, or choose a step with fewer tasks, to see what it waited for.")];
+  if (!links) return parts;
   const before = links.before(task.index), after = links.after(task.index);
   const last = before.length ? links.end(before[0].piece) : 0;
   const one = ({ piece, kind }, note) => {
@@ -26,12 +26,11 @@ export function panel(task, lane, { links, facts, around, choose, describe }) {
 }
 
 // The same for an operator. own: its time without the operators inside it. launched: the device work of it and of those inside it.
-// whole: whether all of the step's tasks are known; else they are those of an excerpt.
-export function operatorPanel(task, lane, { own, facts, around, launched, whole, choose }) {
+export function operatorPanel(task, lane, { own, facts, around, launched, choose }) {
   const busy = launched.reduce((sum, other) => sum + other.duration, 0), many = launched.length;
   const rows = [["class", "operator"], ["its own time", `${duration(own)}, without the operators inside it`]];
   if (many) rows.push(["launched", `${many.toLocaleString("en")} task${many === 1 ? "" : "s"} of ${duration(busy)} on devices`]);
-  const one = (other) => el("li", {}, whole ? el("button", { type: "button", class: "link", title: other.name, onclick: () => choose(other.piece) }, short(other.name)) : short(other.name), el("span", { class: "hint" }, ` ${duration(other.duration)}`));
+  const one = (other) => el("li", {}, el("button", { type: "button", class: "link", title: other.name, onclick: () => choose(other.piece) }, short(other.name)), el("span", { class: "hint" }, ` ${duration(other.duration)}`));
   const list = many ? el("div", {}, el("h3", {}, "It launched"), el("ul", { class: "waits" }, ...launched.slice(0, MOST_SHOWN).map(one)), many > MOST_SHOWN ? el("p", { class: "hint" }, `and ${(many - MOST_SHOWN).toLocaleString("en")} more`) : null) : null;
   return [...heading(task, lane, rows, facts), nested(around, task.name), list ?? ""];
 }

@@ -40,7 +40,7 @@ export class TaskSearch {
   say(wanted) {
     const { hits, at } = this;
     if (!wanted) this.count.textContent = "";
-    else if (!this.timeline.run.tasks) this.count.textContent = "too many tasks to search: zoom in";
+    else if (!this.timeline.run.tasks) this.count.textContent = "no tasks to search: levels only";
     else this.count.textContent = (at < 0 ? `${hits.length.toLocaleString("en")} hit${hits.length === 1 ? "" : "s"}` : `${(at + 1).toLocaleString("en")} of ${hits.length.toLocaleString("en")}`) + (this.partial ? " on the ranks with tasks" : "");
   }
 

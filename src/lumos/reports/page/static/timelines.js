@@ -7,15 +7,14 @@ import { linkedView, viewLink } from "lumos/view_link.js";
 const PAUSE_MS = 250;
 
 // steps: [name, text] of each step that has a timeline. first: the one shown first. drawing: async (step) → what
-// lumos.reports.page.timeline_levels.drawing returns. detail: async (step, run, begin, end) → excerpt or null; null where there is none.
+// lumos.reports.page.timeline_levels.drawing returns.
 // Returns {element, timeline (the one that is shown), follow}.
-export async function timelines(steps, first, drawing, detail = null) {
+export async function timelines(steps, first, drawing) {
   const holder = el("div"), made = { timeline: null };
   let shown = null, timer = 0;
   async function choose(step) {
     if (shown === step) return;
-    const found = await drawing(step);
-    made.timeline = await Timeline.create(found, detail && ((run, begin, end) => detail(step, run, begin, end)));
+    made.timeline = await Timeline.create(await drawing(step));
     made.timeline.onview = keep;
     shown = select.value = step;
     holder.replaceChildren(made.timeline.element);

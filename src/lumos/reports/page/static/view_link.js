@@ -3,7 +3,7 @@
 const PART = "timeline";
 
 // view: {step, run, begin, end, task, rank, at}. begin, end, at: ns from where the step's timeline begins. task: its number. rank, at: the
-// task of a rank that runs then, where its number is not known; name: its name.
+// task of a rank that runs then, where its number is not known or not drawn.
 export function viewLink(view) {
   const known = Object.entries(view).filter(([, value]) => value !== null && value !== undefined && value !== "");
   return `#${PART}&${new URLSearchParams(known.map(([key, value]) => [key, typeof value === "number" ? String(Math.round(value)) : value]))}`;

@@ -1,0 +1,80 @@
+"""How well a job uses its devices, in the few figures that a report begins with: operations, matrix units, occupancy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lumos.analyze.flops import achieved_flops
+from lumos.analyze.task_class import bound_by_arithmetic
+from lumos.cost.from_trace import accelerator_of
+from lumos.errors import LumosError
+from lumos.graph.table import Kind
+from lumos.operators.kernel_formats import type_by_name
+from lumos.vocabulary import DType
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from lumos.analyze.loop.steps import Members
+    from lumos.simulation.timeline import Timeline
+    from lumos.trace.table import Job
+
+#: The types of which a device's peak is taken, the first that it has: what MFU is said of by convention.
+_PEAK_IN = (DType.BF16, DType.FP16)
+#: Types whose products run on matrix units.
+_ON_MATRIX_UNITS = frozenset({DType.TF32, DType.BF16, DType.FP16, DType.FP8})
+#: A figure needs this share of the time that it is of: what is left out could be anything.
+_ENOUGH = 0.8
+
+
+class DeviceUse(NamedTuple):
+    """Means over the ranks and the steps that count; None where the recording does not say. flops_per_s: of products, attention and
+    convolutions, on a device. peak_flops_per_s: dense, of the device in 16 bits. matrix_units: the share of the time of kernels in which
+    these multiply on matrix units, by their names. occupancy: of the device's warps, the profiler's estimate, the mean over the time of
+    kernels that have one."""
+
+    flops_per_s: float | None
+    peak_flops_per_s: float | None
+    matrix_units: float | None
+    occupancy: float | None
+
+
+def device_use(timeline: Timeline, owners: Members, job: Job, counted: NDArray[np.bool_], steps_ns: float) -> DeviceUse:
+    """The figures of a job. counted: bool[n], the tasks of the steps that count, which take `steps_ns` together."""
+    graph = timeline.graph
+    kernels = np.flatnonzero(counted & (graph.kind == Kind.KERNEL))
+    time = (timeline.end - timeline.start)[kernels]
+    flops = sum(each.flops * each.calls for each in achieved_flops(timeline, owners, job)) if len(kernels) else 0.0
+    rate = flops / (1e-9 * steps_ns * len(graph.ranks)) if flops and steps_ns else None
+    types = {int(name): type_by_name(graph.names[int(name)]) for name in np.unique(graph.name[kernels])}
+    multiplies = bound_by_arithmetic(graph)[kernels]
+    named = np.array([types[name] is not None for name in graph.name[kernels].tolist()], bool) | ~multiplies
+    on_units = multiplies & np.array([types[name] in _ON_MATRIX_UNITS for name in graph.name[kernels].tolist()], bool)
+    return DeviceUse(rate, _peak(job), _mean(on_units.astype(float), time, named), _occupancy(owners, job, kernels, time))
+
+
+def _peak(job: Job) -> float | None:
+    try:
+        peaks = accelerator_of(job.traces[0]).peak_flops
+    except LumosError:
+        return None
+    return next((peaks[dtype] for dtype in _PEAK_IN if dtype in peaks), None)
+
+
+def _occupancy(owners: Members, job: Job, kernels: NDArray[np.int64], time: NDArray[np.int64]) -> float | None:
+    """The profiler writes 0 where it does not know, and, as it rounds down, for kernels of less than a warp on each multiprocessor."""
+    percent, few = np.zeros(len(kernels)), np.zeros(len(kernels), bool)
+    for position, trace in enumerate(job.traces):
+        here = owners.rank[kernels] == position
+        rows = owners.graph.event[kernels[here]]
+        percent[here] = trace.dense("est. achieved occupancy %", 0)[rows]
+        few[here] = trace.dense("warps per SM", 1)[rows] < 1
+    return _mean(percent / 100, time, (percent > 0) | few)
+
+
+def _mean(values: NDArray[np.float64], time: NDArray[np.int64], known: NDArray[np.bool_]) -> float | None:
+    """The mean of the known values by time; None where what is known is too little of the time."""
+    total = float(time[known].sum())
+    return float((values * time)[known].sum()) / total if total and total >= _ENOUGH * time.sum() else None
