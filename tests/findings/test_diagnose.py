@@ -23,7 +23,8 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 FOREIGN = EXAMPLES / "foreign" / "DLRM__tf32"
 TRACES = Path(os.environ.get("LUMOS_TRACES", "none"))
 #: Public recordings that are examined in a few seconds.
-QUICK = ("dlrm-8xv100", "mi210-gpu-only", "resnet-ddp-a100", "vgg13-h100", "straggler-8gpu", "pipeline-8gpu", "dlrm-a100-rank3")
+_DDP = ("resnet-ddp-a100", "resnet-ddp-mi300x")
+QUICK = (*_DDP, "dlrm-8xv100", "mi210-gpu-only", "vgg13-h100", "straggler-8gpu", "pipeline-8gpu", "dlrm-a100-rank3")
 RECORDINGS = [
     *(folder for parent in ("faults", "foreign") for folder in sorted((EXAMPLES / parent).iterdir()) if folder.is_dir()),
     *(TRACES / name for name in QUICK if TRACES.is_dir()),
@@ -46,7 +47,7 @@ def first(path):
 
 def answered(job, command):
     """What `lumos.whatif` answers to the words of a command, as a finding has it."""
-    words, changes = shlex.split(command)[2:], {"scale": {}, "rank_slowdown": {}, "drop": [], "fuse": []}
+    words, changes = shlex.split(command.removesuffix(" --force"))[2:], {"scale": {}, "rank_slowdown": {}, "drop": [], "fuse": []}
     while not words[0].startswith("--"):
         words.pop(0)
     for option, value in zip(words[::2], words[1::2], strict=True):
@@ -67,8 +68,9 @@ def answered(job, command):
 
 @pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.name)
 def test_a_finding_is_what_its_command_answers_to_the_digit(path):
-    read = lumos.read(path)
-    for each in lumos.diagnose(read, force=True).findings:
+    found = lumos.diagnose(read := lumos.read(path), force=True).findings
+    assert len({each.command for each in found}) == len(found)
+    for each in found:
         assert (each.worth_s, each.worth_low_s, each.worth_high_s, each.grade) == answered(read, each.command), each.command
 
 
@@ -264,7 +266,9 @@ def test_a_recording_that_is_unsound_is_refused(job, gpu):
     path = job(rank)
     with pytest.raises(LumosError, match="diagnose: the recording cannot give a sound answer"):
         lumos.diagnose(path)
-    assert lumos.diagnose(path, force=True).trust.grade == "unsound"
+    forced = lumos.diagnose(path, force=True)
+    assert forced.trust.grade == "unsound"
+    assert all(found.command.endswith(" --force") for found in forced.findings)
 
 
 def test_what_the_recording_lacks(job, cpu):

@@ -29,6 +29,7 @@ from lumos.errors import LumosError
 from lumos.findings.finding import Finding, FindingCode, FindingPlace
 from lumos.segment.segment import Cut
 from lumos.simulation import measured, simulate
+from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
     from lumos.graph.table import Graph
     from lumos.simulation.timeline import Timeline
     from lumos.trace.table import Int64, Job
-    from lumos.vocabulary import Grade
 
 #: A finding is listed where it is worth this share of the step. Steps of a healthy job differ by about as much
 #: (`analyze.loop.noise.FEW_STEPS`).
@@ -158,7 +158,7 @@ class Case:
         self, code: FindingCode, title: str, where: FindingPlace, price: Worth, *, evidence: str, fix: str
     ) -> Priced:
         """A finding of that price."""
-        command = f"lumos whatif {self.paths} {options(changes_of(price.words))}"
+        command = f"lumos whatif {self.paths} {options(changes_of(price.words), force=price.grade is Grade.UNSOUND)}"
         priced = price.worth_s, price.low_s, price.high_s, price.worth_s, price.grade
         return Priced(Finding(code, title, where, *priced, evidence=evidence, fix=fix, command=command), price.words)
 

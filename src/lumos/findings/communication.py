@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.collectives import CollectiveRow
     from lumos.findings.case import Case, Priced, Worth
-    from lumos.trace.table import Int64
+    from lumos.trace.table import Int32, Int64
 
 #: How many kinds of collectives are priced, those with most time first.
 MOST_PRICED = 8
@@ -33,9 +33,11 @@ MANY = 8
 
 
 class _Group(NamedTuple):
-    """Collectives of one kind. groups: the names of the groups that meet in them. tasks: all of the job's, ascending."""
+    """Collectives of one kind, or of several that are carried out by the same kernels, the kind with most time first. patterns: of the
+    names of their tasks. groups: the names of the groups that meet in them. tasks: all of the job's, ascending."""
 
-    kind: CollectiveKind
+    kinds: tuple[CollectiveKind, ...]
+    patterns: tuple[str, ...]
     groups: tuple[str, ...]
     tasks: Int64
 
@@ -44,23 +46,29 @@ def communication_findings(case: Case) -> Iterator[Priced]:
     """Exposed communication."""
     every = collective_times(case.truth, case.owners)
     for group in _groups(case)[:MOST_PRICED]:
-        rows = [row for row in every if row.kind == group.kind]
+        rows = [row for row in every if row.kind in group.kinds]
         merge = _merge(case, rows)
-        price = case.ask({"scale": {**_free(case, group), **(_calls(case, group) if merge else {})}})
+        price = case.ask({"scale": {**dict.fromkeys(group.patterns, 0), **(_calls(case, group) if merge else {})}})
         if price is not None:
             yield _exposed(case, group, rows, price, merge=merge)
 
 
 def _groups(case: Case) -> list[_Group]:
-    """The collectives of every kind, those first whose transfers take longest."""
+    """The collectives of every kind, those first whose transfers take longest. Ranks still meet in what takes no time."""
     facts = case.graph.collectives
     if facts is None or not len(facts.task):
         return []
+    time = np.bincount(facts.kind, case.graph.duration[facts.task], len(facts.kinds))
+    kinds: dict[tuple[str, ...], list[int]] = {}
+    for kind in sorted(np.unique(facts.kind).tolist(), key=lambda kind: -time[kind]):
+        names = case.graph.name[facts.task[facts.kind == kind]]
+        kinds.setdefault(_patterns(case, names), []).append(kind)
     groups = []
-    for kind in np.unique(facts.kind).tolist():
-        own = facts.kind == kind
-        names = tuple(facts.groups[i] for i in np.unique(facts.group[own]).tolist() if i >= 0)
-        groups.append(_Group(facts.kinds[kind], names, np.sort(facts.task[own]).astype(np.int64)))
+    for patterns, alike in kinds.items():
+        own = np.isin(facts.kind, alike)
+        named = tuple(facts.groups[i] for i in np.unique(facts.group[own]).tolist() if i >= 0)
+        of = tuple(facts.kinds[kind] for kind in alike)
+        groups.append(_Group(of, patterns, named, np.sort(facts.task[own]).astype(np.int64)))
     return sorted(groups, key=lambda g: -int(case.graph.duration[g.tasks].sum()))
 
 
@@ -73,24 +81,25 @@ def _merge(case: Case, rows: list[CollectiveRow]) -> bool:
 def _calls(case: Case, group: _Group) -> dict[str, float]:
     """The patterns of the operators of torch.distributed that start collectives of the kind."""
     named = (str(name) for name in case.graph.names if str(name).startswith("c10d::"))
-    return {f"operator:{escape(name)}": 0 for name in named if CollectiveKind.in_name(name) is group.kind}
+    return {f"operator:{escape(name)}": 0 for name in named if CollectiveKind.in_name(name) in group.kinds}
 
 
 def _exposed(case: Case, group: _Group, rows: list[CollectiveRow], price: Worth, *, merge: bool) -> Priced:
     calls = round(sum(row.calls for row in rows) / case.steps / max(len(case.graph.ranks), 1))
     lone = bool(np.isin(group.tasks, case.graph.waiting_unknown).any())
     whose = f" of group {group.groups[0].partition(' [')[0]}" if len(group.groups) == 1 else ""
-    evidence = f"{count(max(calls, 1), group.kind.value)} a step and rank{_largest(rows)}"
+    known = [kind.value for kind in group.kinds if kind is not CollectiveKind.UNKNOWN] or [group.kinds[0].value]
+    evidence = f"{count(max(calls, 1), known[0] if len(group.kinds) == 1 else 'collective')} a step and rank{_largest(rows)}"
     if lone:
         evidence += "; their time may hold waiting for ranks that are not in the recording"
     what = "small collectives that nothing hides" if merge else "communication that nothing hides"
     return case.finding(
         FindingCode.EXPOSED_COMMUNICATION,
-        f"{group.kind.value}{whose}: {what}",
+        f"{' and '.join(known)}{whose}: {what}",
         case.at_longest(group.tasks),
         price,
         evidence=evidence,
-        fix=_advice(group.kind, merge),
+        fix=_advice(group.kinds[0], merge),
     )
 
 
@@ -117,7 +126,6 @@ def _advice(kind: CollectiveKind, merge: bool) -> str:
     return "start it earlier (buckets, prefetching), send less, or use faster links"
 
 
-def _free(case: Case, group: _Group) -> dict[str, float]:
-    """The patterns with which the collectives take no time, by the names of their tasks; ranks still meet in them."""
-    names = {re.split(r"[(<\[]", str(case.graph.names[i]))[0] for i in np.unique(case.graph.name[group.tasks]).tolist()}
-    return {f"{name}*": 0 for name in sorted(names)}
+def _patterns(case: Case, names: Int32) -> tuple[str, ...]:
+    """The patterns of tasks of these names, without what differs from call to call."""
+    return tuple(sorted({re.split(r"[(<\[]", str(case.graph.names[i]))[0] + "*" for i in np.unique(names).tolist()}))

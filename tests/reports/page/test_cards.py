@@ -39,6 +39,5 @@ def test_operations_matrix_units_and_occupancy_are_means_over_time(use):
     assert use(KERNELS) == pytest.approx((2e13, 312e12, 20 / 30, 0.5 * 20 / 30))  # an occupancy rounded down to 0 in the other
 
 
-def test_what_the_recording_does_not_say_is_none(use):
-    """A product whose name tells no type, with no estimate of its occupancy, on a device that is not known."""
+def test_what_the_recording_does_not_say_is_none(use):  # no type, no occupancy, no known device
     assert use([("a_gemm_kernel", 30, 20, 0, 8.0)], "an accelerator")[1:] == (None, None, None)
