@@ -35,9 +35,9 @@ def use(tmp_path):
 
 
 def test_operations_matrix_units_and_occupancy_are_means_over_time(use):
-    """2 · 10^9 operations in 100 µs; the device does 312 TFLOP/s."""
-    assert use(KERNELS) == pytest.approx((2e13, 312e12, 20 / 30, 0.5 * 20 / 30))  # an occupancy rounded down to 0 in the other
+    assert use(KERNELS) == pytest.approx((2e9 / 100e-6, 312e12, 20 / 30, 0.5 * 20 / 30))  # an occupancy rounded down to 0 in the other
 
 
 def test_what_the_recording_does_not_say_is_none(use):  # no type, no occupancy, no known device
+    assert use([*KERNELS, ("ampere_bf16_s16816gemm", 75, 20, 50, 8.0)]).flops_per_s is None  # half of the products are launched by others
     assert use([("a_gemm_kernel", 30, 20, 0, 8.0)], "an accelerator")[1:] == (None, None, None)

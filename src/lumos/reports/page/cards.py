@@ -46,10 +46,12 @@ def device_use(timeline: Timeline, owners: Members, job: Job, counted: NDArray[n
     graph = timeline.graph
     kernels = np.flatnonzero(counted & (graph.kind == Kind.KERNEL))
     time = (timeline.end - timeline.start)[kernels]
-    flops = sum(each.flops * each.calls for each in achieved_flops(timeline, owners, job)) if len(kernels) else 0.0
-    rate = flops / (1e-9 * steps_ns * len(graph.ranks)) if flops and steps_ns else None
-    types = {int(name): type_by_name(graph.names[int(name)]) for name in np.unique(graph.name[kernels])}
     multiplies = bound_by_arithmetic(graph)[kernels]
+    counts = achieved_flops(timeline, owners, job) if len(kernels) else ()
+    known = steps_ns > 0 and sum(each.time_ns for each in counts) >= _ENOUGH * time[multiplies].sum()
+    flops = sum(each.flops * each.calls for each in counts)
+    rate = flops / (1e-9 * steps_ns * len(graph.ranks)) if counts and known else None
+    types = {int(name): type_by_name(graph.names[int(name)]) for name in np.unique(graph.name[kernels])}
     named = np.array([types[name] is not None for name in graph.name[kernels].tolist()], bool) | ~multiplies
     on_units = multiplies & np.array([types[name] in _ON_MATRIX_UNITS for name in graph.name[kernels].tolist()], bool)
     return DeviceUse(rate, _peak(job), _mean(on_units.astype(float), time, named), _occupancy(owners, job, kernels, time))

@@ -50,7 +50,7 @@ export function summary(doc, node) {
   node.append(tiles([
     ["step", duration(doc.step_time_ns), `${doc.basis}: ${BASIS[doc.basis]}${counted.length > 1 ? `; mean of ${counted.length} steps${Math.abs(doc.median_ns / doc.step_time_ns - 1) > 0.05 ? `, their median ${duration(doc.median_ns)}` : ""}` : ""}`],
     doc.basis === "period" ? ["latency", duration(doc.latency_ns), `of the same steps: ${BASIS.latency}`] : null,
-    first ? ["the first finding", `${seconds(first.worth_s)}`, `${percent(first.worth_s / diagnosis.step_time_s, { decimals: 1 })} of the step if it is fixed`] : null,
+    first ? ["the first fix saves", seconds(first.worth_s), `${percent(first.worth_s / diagnosis.step_time_s, { decimals: 1 })} of the step`] : null,
     counted.length ? ["busy", percent(1 - part("other"), { decimals: 1 }), "of the step on the ranks, the mean"] : null,
     counted.length && replay.ranks > 1 ? ["exposed communication", percent(part("exposed_communication"), { decimals: 1 }), "of the step, nothing else beside it"] : null,
     use.flops_per_s === null ? null : use.peak_flops_per_s === null ? ["products", tera(use.flops_per_s), "and attention, a device"] : ["MFU", percent(use.flops_per_s / use.peak_flops_per_s, { decimals: 1 }), `${tera(use.flops_per_s)} of a device's ${tera(use.peak_flops_per_s)} in 16 bits`],
@@ -223,13 +223,16 @@ export function path(doc, node) {
 
 const atRank = (step, rank) => el("a", { href: viewLink({ step, run: "measured", rank }) }, `${rank}`);
 
+// Two worths that differ by less than this share of the step are one.
+const SAME = 0.005;
+
 // What to fix first: one block a finding, and what the recording does not show.
 export function findings(doc, node) {
   const { findings: found, lacks, step_time_s: step } = doc.diagnosis;
   const ranks = (of) => (of.length === 1 ? `rank ${of[0]}` : of.length > 8 ? `${of.length} ranks` : `ranks ${of.join(", ")}`);
   const one = (f, i) => el("div", { class: "finding" },
     el("h3", {}, `${i + 1}. ${f.title}`),
-    el("div", { class: "worth" }, el("strong", {}, `worth ${seconds(f.worth_s)} a step`), ` (${percent(f.worth_s / step)}; 80 % interval ${seconds(f.worth_low_s)} to ${seconds(f.worth_high_s)})`),
+    el("div", { class: "worth" }, el("strong", {}, `worth ${seconds(f.worth_s)} a step`), ` (${percent(f.worth_s / step)}; 80 % interval ${seconds(f.worth_low_s)} to ${seconds(f.worth_high_s)}${f.grade === "sound" ? "" : `; ${f.grade}`})${i && Math.abs(f.worth_after_s - f.worth_s) > SAME * step ? `, ${seconds(f.worth_after_s)} once those above are fixed` : ""}`),
     el("div", {}, f.evidence),
     el("div", {}, el("strong", {}, "Fix: "), f.fix),
     el("div", { class: "hint" }, atTask(doc, f.where, f.where.ranks[0], `${f.where.step} at ${duration(f.where.start_ns)}`), `, ${ranks(f.where.ranks)}: ${cut(f.where.task)}`),
