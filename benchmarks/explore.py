@@ -181,7 +181,7 @@ def _whatifs(loaded: Loaded) -> list[tuple[str, str, str]]:
         times, processor = [], []
         for i in range(QUESTIONS + 1):
             began, worked = time.perf_counter(), time.process_time()
-            loaded.whatif(Changes(durations=Durations.parse([f"aten::mm={0.3 + i / 10}"], (), (), ())), None, moved=moved)
+            loaded.whatif(Changes(durations=Durations.parse([f"aten::mm={0.3 + i / 10}"], (), (), ())), moved=moved)
             times.append(time.perf_counter() - began)
             processor.append(time.process_time() - worked)
         times = sorted(times[1:])  # the first works out what all share
