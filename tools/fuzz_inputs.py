@@ -296,7 +296,7 @@ def _pipeline(document: Any, folder: Path) -> Mapping[str, str]:
 
 _GEMM_OF = ("--m", "512", "--n", "512", "--k", "512")
 _ON_H100 = ("--cluster", "h100", *_PREDICT)
-_LINK_VERBS: Verbs = (("chakra", "link", "ET", "PATH", "-o", "OUT/linked.et"), ("proxy", "generate", "JOB", "-o", "OUT/proxy.py"))
+_LINK_VERBS: Verbs = (("chakra", "link", "ET", "PATH", "-o", "OUT/linked"), ("proxy", "generate", "JOB", "-o", "OUT/proxy.py"))
 _MODEL_VERBS: Verbs = (("predict", "--model", "CONFIG", *_ON_H100), ("search", "--model", "CONFIG", *_ON_H100, "--refine", "1"))
 _CLUSTER_VERBS: Verbs = (
     ("predict", "--model", "llama3-8b", "--cluster", "TOML", *_PREDICT),

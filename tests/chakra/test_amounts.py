@@ -16,8 +16,7 @@ import lumos
 from lumos.blocks.work import Attention, Gemm, Traffic
 from lumos.chakra.amounts import Amounts
 from lumos.chakra.gather import gather
-from lumos.chakra.predicted import predicted_work
-from lumos.chakra.recorded import _call, amounts_of
+from lumos.chakra.recorded import _call, amounts_of, predicted_work
 from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, NodeType
 from lumos.vocabulary import AttentionKernel, Direction, DType

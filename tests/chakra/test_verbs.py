@@ -41,7 +41,7 @@ def test_a_session(run: Any, stages: Path, tmp_path: Path) -> None:
     assert (status, json.loads(out)) == (0, {"ok": True, "violations": [], "warnings": [], "ranks": 4, "nodes": 24})
     status, out, _ = run("stat", tmp_path / "a", "--json")
     assert json.loads(out)["nodes"] == {"comp": 12, "send": 4, "recv": 4, "coll": 4}
-    status, out, _ = run("import", tmp_path / "a", "-o", tmp_path / "b", "--as-json", "--json")
+    status, out, _ = run("import", tmp_path / "a", "-o", tmp_path / "b", "--json")
     imported = json.loads(out)
     assert imported["step_time_ns"] == pytest.approx(3_329_274, rel=1e-3)
     assert (imported["latency_ns"], imported["basis"]) == (imported["step_time_ns"], "latency")  # the set is one step

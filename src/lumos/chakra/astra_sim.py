@@ -1,4 +1,4 @@
-"""What ASTRA-sim needs besides the `.et` files: system, network and memory files, a second rank, and the command line to run it.
+"""What ASTRA-sim needs besides the `.et` files: system, network and memory files, and a second rank.
 
 The system file has the peak rate and the memory bandwidth of the cluster's accelerator, by which the simulator prices
 compute in roofline mode. It is one rate for all kernels: that of the type in which the job makes most of its operations.
@@ -135,7 +135,6 @@ def files(network: Network, compute: Compute) -> dict[str, str]:
         "net.yml": "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items()),
         "sys.json": _json(_system(network, compute)),
         "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
-        "README.md": _readme(network.npus, compute),
     }
 
 
@@ -160,30 +159,3 @@ def _system(network: Network, compute: Compute) -> Mapping[str, Any]:
 
 def _json(value: Any) -> str:
     return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
-
-
-_TIMES: Mapping[Compute, str] = {
-    Compute.RECORDED: "Durations are whole microseconds, rounded so that they add up along every chain.",
-    Compute.EXACT: "Compute keeps nanoseconds as operation counts, so `sys.json` has roofline mode on; host operators are whole"
-    " microseconds.",
-    Compute.ROOFLINE: "Compute takes what `peak-perf` (TFLOP/s) and `local-mem-bw` (GB/s) in `sys.json` allow for its operations and"
-    " bytes.",
-}
-
-
-def _readme(ranks: int, compute: Compute) -> str:
-    return f"""# A workload of {ranks} ranks for ASTRA-sim
-
-Run in this folder with the congestion-unaware analytical back-end (for a single-level network also with the aware one):
-
-    AstraSim_Analytical_Congestion_Unaware \\
-      --workload-configuration=$PWD/job \\
-      --system-configuration=$PWD/sys.json \\
-      --network-configuration=$PWD/net.yml \\
-      --remote-memory-configuration=$PWD/mem.json \\
-      --comm-group-configuration=$PWD/groups.json
-
-A good run prints one line `sys[R] finished, C cycles, ...` for each of the {ranks} ranks; a cycle is a nanosecond.
-{_TIMES[compute]}
-`lumos chakra check .` holds the files to the simulator's rules.
-"""

@@ -69,8 +69,8 @@ def export_graph(
     """Write a graph, whether measured, changed or assembled, as `job.R.et` and groups.json.
 
     amounts: what its tasks compute and move. exact_ns: keep nanoseconds (see `write`). astra_sim: write also sys.json, net.yml (of
-    `cluster`), mem.json and a README, and give communication the order that it needs. roofline: let the simulator price compute by
-    operations and bytes. origin: of a job that no device ran. Raises UsageError for `roofline` without `astra_sim` and a cluster, or with
+    `cluster`) and mem.json, and give communication the order that it needs. roofline: let the simulator price compute by operations and
+    bytes. origin: of a job that no device ran. Raises UsageError for `roofline` without `astra_sim` and a cluster, or with
     `exact_ns`; GraphError where the graph has no schedule, LumosError where the folder cannot be written.
     """
     if roofline and (cluster is None or exact_ns or not astra_sim):

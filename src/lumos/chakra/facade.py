@@ -21,12 +21,12 @@ from lumos.chakra.exporting import Exported as Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.linking.link import link_traces as link_traces
-from lumos.chakra.linking.linked_job import LinkedJob, link_job, observed_in, write_linked, write_linked_job
+from lumos.chakra.linking.linked_job import LinkedJob, link_job, linked_nodes, observed_in
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import amounts_of
 from lumos.chakra.statistics import Stat as Stat
 from lumos.chakra.statistics import stat_workload as stat_workload
-from lumos.chakra.write import write_again
+from lumos.chakra.write import write_again, write_set
 from lumos.cost.cluster import load_cluster
 from lumos.cost.from_trace import cluster_of
 from lumos.diagnostics import Diagnostic
@@ -91,10 +91,10 @@ def link(
 ) -> LinkedJob:
     """Join execution traces, which have tensors, with the profiler's files of the same ranks and run, which have times.
 
-    execution_traces: that of one rank, or a folder with one for each rank. output: write the linked nodes to this .et file; of a folder, a
-    set into this one, whose collectives meet their peers. other_window: link two windows of one process too. Raises UsageError where one
-    trace is given for several ranks, LumosError, with the reasons, where a rank has none of its run, TraceError where a file cannot be
-    read, GraphError where the job has no schedule.
+    execution_traces: that of one rank, or a folder with one for each rank. output: write the linked nodes as a set into this folder; of all
+    ranks, its collectives meet their peers. other_window: link two windows of one process too. Raises UsageError where one trace is given
+    for several ranks, LumosError, with the reasons, where a rank has none of its run, TraceError where a file cannot be read, GraphError
+    where the job has no schedule.
     """
     keep_inputs([execution_traces], output)
     keep_inputs(kineto, output)
@@ -104,7 +104,7 @@ def link(
         raise UsageError(f"{path}: the first of {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
     found = link_job(observed_in(source) if source.is_dir() else [read_execution_trace(source)], job, other_window=other_window)
     if output is not None:
-        (write_linked_job if source.is_dir() else write_linked)(Path(output), job, found)
+        write_set(linked_nodes(job, found), Path(output))
     return found
 
 
@@ -129,18 +129,18 @@ class Imported(Shown):
         }
 
 
-def import_(source: Source, *, output: str | os.PathLike[str] | None = None, as_json: bool = False) -> Imported:
+def import_(source: Source, *, output: str | os.PathLike[str] | None = None) -> Imported:
     """Read a set that any tool wrote as a job, and simulate it.
 
-    output: write the set again into this folder, every node as it was read. as_json: write JSON instead of .et. Raises TraceError
-    where the set is broken, GraphError where its ranks wait for each other for ever.
+    output: write the set again into this folder, every node as it was read. Raises TraceError where the set is broken, GraphError where
+    its ranks wait for each other for ever.
     """
     keep_inputs(source, output)
     job = as_job(source)
     graph = build(job)
     timeline = simulate(graph)
     if output is not None:
-        write_again(job, Path(output), as_json=as_json)
+        write_again(job, Path(output))
     return Imported(job, graph, timeline, step_times(timeline, members(graph)).headline)
 
 

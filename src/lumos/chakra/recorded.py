@@ -1,10 +1,11 @@
-"""What the kernels of a job compute and move, as a set says it or from the shapes that the profiler wrote (record_shapes=True).
+"""What the kernels of a job compute and move: as a set says it, from the shapes that the profiler wrote (record_shapes=True), or as priced.
 
 The operations are those of the innermost operator around the kernel's launch whose operations are known (`analyze.flops`).
 Inputs are those of the innermost operator with shapes. Bytes are what that operator's kernel reads and writes where this
 follows from its shapes (`cost.traffic`); of products, convolutions and attention its inputs, and the output of products, once.
 Others, such as lookups, need not read all of their inputs: their bytes are unknown. Of an operator that launches several
-kernels each has the share of operations and bytes that it has of their time; all have its inputs.
+kernels each has the share of operations and bytes that it has of their time; all have its inputs. Of a predicted job, bytes are the least
+that the work moves: every input read and every output written once; a backward attention kernel also reads the output and its gradient.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.flops import counted_operators, is_counted
+from lumos.blocks.work import Attention, Gemm, GroupedGemm, Traffic, Work, flops
 from lumos.chakra.amounts import Amounts, Details, unknown
 from lumos.chakra.build import timed
 from lumos.chakra.gather import folder_of, gather
@@ -26,7 +28,7 @@ from lumos.operators.shaped import ShapedOperator, elements, factors, result_sha
 from lumos.trace.chakra.et import FORMAT
 from lumos.trace.chakra.schema import IOInfo
 from lumos.trace.table import ABSENT, Category, Int64
-from lumos.vocabulary import DType
+from lumos.vocabulary import Direction, DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -149,3 +151,48 @@ def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> _Call:
     detail = table.setdefault(Details(IOInfo(values, dims, kinds), outputs), len(table))
     total = round(moved[1]) if moved is not None else read + written if is_counted(name) else ABSENT
     return _Call(detail, total or ABSENT, sizes[0][1] if sizes else None)
+
+
+def predicted_work(works: Sequence[Work | None]) -> Amounts:
+    """The amounts of tasks by the work of each; None for host work."""
+    columns = np.full((3, len(works)), ABSENT, np.int64)
+    table: dict[Details, int] = {}
+    types: Counter[DType | None] = Counter()
+    known: dict[Work, tuple[int, int, int]] = {}
+    for task, work in enumerate(works):
+        if isinstance(work, Gemm | GroupedGemm | Attention | Traffic):
+            columns[:, task] = known.get(work) or known.setdefault(work, _amounts(work, table))
+            if not isinstance(work, Traffic):
+                types[work.dtype] += known[work][0]
+    return Amounts.of(columns, table, types)
+
+
+def _amounts(work: Gemm | GroupedGemm | Attention | Traffic, table: dict[Details, int]) -> tuple[int, int, int]:
+    """Operations, bytes, and the index of the details."""
+    if isinstance(work, Traffic):
+        return ABSENT, work.bytes, ABSENT
+    inputs, outputs = _attention(work) if isinstance(work, Attention) else _product(work)
+    read, written = (sum(int(np.prod(shape)) for shape in shapes) for shapes in (inputs, outputs))
+    out_bytes = work.dtype.bytes if isinstance(work, Attention) else work.out_bytes
+    details = Details(_io(inputs, work.dtype), _io(outputs, work.dtype))
+    return round(flops(work)), read * work.dtype.bytes + written * out_bytes, table.setdefault(details, len(table))
+
+
+def _product(work: Gemm | GroupedGemm) -> tuple[list[list[int]], list[list[int]]]:
+    rows, count = (work.m, work.batch) if isinstance(work, Gemm) else (work.rows, work.groups)
+    lead = [count] if count > 1 else []
+    return [[*lead, rows, work.k], [*lead, work.k, work.n]], [[*lead, rows, work.n]]
+
+
+def _attention(work: Attention) -> tuple[list[list[int]], list[list[int]]]:
+    query = [work.batch, work.heads, work.queries, work.head_dim]
+    key = [work.batch, work.kv_heads, work.keys, work.head_dim]
+    value = [work.batch, work.kv_heads, work.keys, work.value_dim]
+    output = [work.batch, work.heads, work.queries, work.value_dim]
+    if work.direction is Direction.BACKWARD:
+        return [output, query, key, value, output], [query, key, value]
+    return [query, key, value], [output]
+
+
+def _io(shapes: list[list[int]], dtype: DType) -> IOInfo:
+    return IOInfo("[]", json.dumps(shapes), json.dumps([f"Tensor({dtype.torch_name})"] * len(shapes)))

@@ -11,7 +11,7 @@ import msgspec
 from lumos.chakra.algorithms import Algorithm, Implementation
 from lumos.chakra.network import Dimension, Network, RemoteKind, RemoteMemory, Topology
 from lumos.errors import LumosError
-from lumos.trace.chakra.companions import Companion, companions
+from lumos.trace.chakra.companions import Companion, companions, yaml_lists
 from lumos.trace.chakra.schema import CollectiveType
 
 if TYPE_CHECKING:
@@ -117,14 +117,3 @@ def _number(values: Mapping[str, Any], key: str, default: float, *, least: float
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not value >= least:
         raise ValueError(f"{key} is {value!r}")
     return float(value)
-
-
-def yaml_lists(text: str) -> dict[str, list[str]]:
-    """The lists of a network file: `key: [ a, b ]`, or one `- a` a line below the key. Comments and quotes are left out."""
-    text = re.sub(r"#.*", "", text)
-    lists = re.finditer(r"(?m)^([\w-]+)\s*:\s*(?:\[([^\]]*)\]|((?:\s*\n\s*-[^\n]*)+))", text)
-    return {one[1]: _items(one[2].split(",") if one[2] is not None else re.findall(r"-[ \t]*([^\n]+)", one[3])) for one in lists}
-
-
-def _items(texts: list[str]) -> list[str]:
-    return [item for text in texts if (item := text.strip().strip("\"'"))]

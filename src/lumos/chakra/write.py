@@ -7,23 +7,21 @@ an operation count, which a simulator in roofline mode with a peak of 1 TFLOP/s 
 
 from __future__ import annotations
 
-from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import numpy as np
 
+from lumos.chakra.amounts import Details
 from lumos.characters import is_whole
 from lumos.errors import UsageError
 from lumos.graph.table import Kind
 from lumos.output_files import check_only_own, new_folder
-from lumos.trace.chakra.attributes import encode_once
 from lumos.trace.chakra.et import FORMAT
-from lumos.trace.chakra.json_form import dump
-from lumos.trace.chakra.protobuf import frame, varint, varints
-from lumos.trace.chakra.schema import Attribute, Metadata, NodeType
-from lumos.trace.chakra.wire import encode_io, encode_metadata, encode_node, encoded_attribute_field
+from lumos.trace.chakra.protobuf import frame
+from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
+from lumos.trace.chakra.wire import encode_metadata, encode_node
 from lumos.trace.table import ABSENT, Int64, Origin
 
 if TYPE_CHECKING:
@@ -32,10 +30,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.chakra.amounts import Details
     from lumos.chakra.workload import Workload
     from lumos.graph.table import Step
-    from lumos.trace.table import Job, Trace
+    from lumos.trace.table import Job
 
 #: Operations per ns that a roofline of 1 TFLOP/s performs.
 OPERATIONS_PER_NS = 1000
@@ -77,103 +74,81 @@ def write_set(
 
     Writes all files or none. LumosError where the folder cannot be written, UsageError where it holds another set.
     """
-    check_only_own(folder, "*.et", map(file_name, range(len(workload.ranks))))
-    with new_folder(folder) as draft:
-        for rank, frames in enumerate(encode_ranks(workload, exact_ns, origin)):
-            with (draft / file_name(rank)).open("wb") as file:
-                file.writelines(frames)
-        groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
-        (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
-        for name, text in (extra or {}).items():
-            (draft / name).write_text(text)
+    said = () if origin is None else (Attribute("lumos", "string", msgspec.json.encode(origin.said).decode()),)
+    timed = (*_timed(workload), *said)
+    ranks = {r: (_metadata(workload, r, timed, exact_ns), nodes_of(workload, r, exact_ns)) for r in range(len(workload.ranks))}
+    groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
+    _write(folder, ranks, groups, extra or {})
 
 
-def write_again(job: Job, folder: Path, *, as_json: bool = False) -> None:
+def write_again(job: Job, folder: Path) -> None:
     """Write a file for every rank of a Chakra job, and its communicators. UsageError for another job, LumosError where it cannot."""
     if any(trace.metadata.get("format") != FORMAT for trace in job.traces):
         raise UsageError("only a Chakra set is written as it was read; `lumos chakra export` makes one of a job first")
-    check_only_own(folder, "*.et", [file_name(trace.rank) for trace in job.traces])
+    said = [trace.metadata for trace in job.traces]
+    ranks = {
+        rank: (Metadata(str(one["chakraVersion"]), one["chakraAttributes"]), iter(one["chakra"]))
+        for rank, one in zip(job.ranks, said, strict=True)
+    }
+    _write(folder, ranks, {g.name: list(g.ranks) for g in job.groups if is_whole(g.name) and g.ranks}, {})
+
+
+def _write(
+    folder: Path, ranks: Mapping[int, tuple[Metadata, Iterator[ChakraNode]]], groups: Mapping[str, list[int]], extra: Mapping[str, str]
+) -> None:
+    check_only_own(folder, "*.et", map(file_name, ranks))
     with new_folder(folder) as draft:
-        for trace in job.traces:
-            if as_json:
-                (draft / f"job.{trace.rank}.json").write_text("\n".join(dump(_metadata_again(trace), trace.metadata["chakra"])) + "\n")
-            else:
-                messages = (encode_metadata(_metadata_again(trace)), *map(encode_node, trace.metadata["chakra"]))
-                (draft / file_name(trace.rank)).write_bytes(b"".join(map(frame, messages)))
-        groups = {g.name: list(g.ranks) for g in job.groups if is_whole(g.name) and g.ranks}
+        for rank, (metadata, nodes) in ranks.items():
+            with (draft / file_name(rank)).open("wb") as file:
+                file.write(frame(encode_metadata(metadata)))
+                file.writelines(frame(encode_node(node)) for node in nodes)
         (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
+        for name, text in extra.items():
+            (draft / name).write_text(text)
 
 
-def _metadata_again(trace: Trace) -> Metadata:
-    return Metadata(str(trace.metadata["chakraVersion"]), trace.metadata["chakraAttributes"])
-
-
-def encode_ranks(workload: Workload, exact_ns: bool = False, origin: Origin | None = None) -> Iterator[Iterator[bytes]]:
-    """The frames of each rank's file. origin: of the job."""
-    said = () if origin is None else (Attribute("lumos", "string", msgspec.json.encode(origin.said).decode()),)
-    timed = (*_timed(workload), *said)
-    for rank in range(len(workload.ranks)):
-        yield _frames(workload, rank, timed, exact_ns)
-
-
-def _frames(workload: Workload, rank: int, timed: Sequence[Attribute], exact_ns: bool) -> Iterator[bytes]:
-    """The frames of one rank's file: its metadata, then its nodes, numbered from 1. Each field is encoded for all nodes at once."""
-    yield frame(encode_metadata(_metadata(workload, rank, timed, exact_ns)))
+def nodes_of(workload: Workload, rank: int, exact_ns: bool = False) -> Iterator[ChakraNode]:
+    """The nodes of the rank at a position, numbered from 1."""
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     here = slice(low, high)
     start, duration, queue = (column[here] for column in (workload.start, workload.duration, workload.queue))
-    types, cpu = workload.type[here], workload.on_cpu[here]
-    start_us = _microseconds(start)
-    duration_us = np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - start_us)
-    fields = [
-        [b"\x08" + number for number in varints(np.arange(1, high - low + 1))],
-        [_name_field(kind, workload.names[name]) for kind, name in zip(types.tolist(), workload.name[here].tolist(), strict=True)],
-        _dependency_fields(workload, low, high),
-        _optional(b"\x30", start_us),
-        _optional(b"\x38", duration_us),
-        _chosen([encoded_attribute_field(Attribute("is_cpu_op", "bool", value)) for value in (False, True)], cpu),
-        _numbers("tid", "int64", np.where(cpu, queue, ABSENT)),
-        _numbers("stream", "int64", np.where(cpu, ABSENT, queue)),
+    cpu, begin = workload.on_cpu[here], _microseconds(start)
+    lasts = np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - begin)
+    names = [name.encode("utf-8", "replace").decode() for name in workload.names]
+    detail = np.full(high - low, ABSENT) if workload.detail is None else workload.detail[here]
+    bounds = (workload.dep_offset[low : high + 1] - workload.dep_offset[low]).tolist()
+    deps = (workload.dep[workload.dep_offset[low] : workload.dep_offset[high]] - (low - 1)).tolist()
+    columns = (workload.type[here], workload.name[here], begin, lasts, detail)
+    attributes = (
+        _chosen([Attribute("is_cpu_op", "bool", value) for value in (False, True)], cpu),
+        _numbers("tid", np.where(cpu, queue, ABSENT)),
+        _numbers("stream", np.where(cpu, ABSENT, queue)),
         _texts("kind", [kind.name.lower() for kind in Kind], workload.kind[here]),
-        *_communication_fields(workload, rank, low, high),
-        _numbers("release_ns", "int64", workload.release[here]),
-        *_cost_fields(workload, here, exact_ns),
-        [] if workload.detail is None else _chosen([_details(details) for details in workload.details], workload.detail[here]),
-    ]
-    for parts in zip(*filter(None, fields), strict=True):
-        yield frame(b"".join(parts))
+        *_communication(workload, rank, low, high),
+        _numbers("release_ns", workload.release[here]),
+        *_costs(workload, here, exact_ns),
+    )
+    details = (*workload.details, Details())  # ABSENT is the last
+    rows = zip(pairwise(bounds), zip(*(column.tolist() for column in columns), strict=True), zip(*attributes, strict=True), strict=True)
+    for number, ((first, last), (kind, name, begins, time, detailed), attrs) in enumerate(rows, 1):
+        inputs, outputs, more, unknown = details[detailed]
+        whole, awaited = (*filter(None, attrs), *more), tuple(deps[first:last])
+        yield ChakraNode(number, PREFIX[kind] + names[name], kind, (), awaited, begins, time, inputs, outputs, whole, unknown)
 
 
-def _dependency_fields(workload: Workload, low: int, high: int) -> list[bytes]:
-    """Per node of the rank low:high the encoded numbers of the nodes that it depends on."""
-    offsets = workload.dep_offset[low : high + 1] - workload.dep_offset[low]
-    edges = varints(workload.dep[workload.dep_offset[low] : workload.dep_offset[high]] - (low - 1))
-    joined = [b"".join(edges[a:b]) for a, b in pairwise(offsets.tolist())]
-    return [b"\x2a" + varint(len(numbers)) + numbers if numbers else b"" for numbers in joined]
+def _numbers(name: str, values: Int64, kind: str = "int64") -> list[Attribute | None]:
+    """Per value an attribute; None where it is ABSENT."""
+    return [Attribute(name, kind, value) if value >= 0 else None for value in values.tolist()]
 
 
-def _optional(key: bytes, values: Int64) -> list[bytes]:
-    """Per value its encoded field; nothing for 0, the default."""
-    return [key + data if data != b"\x00" else b"" for data in varints(values)]
+def _texts(name: str, table: Sequence[str], index: NDArray[Any]) -> list[Attribute | None]:
+    """Per node an attribute with the text at its place in the table; None where the place is ABSENT."""
+    return _chosen([Attribute(name, "string", text) for text in table], index)
 
 
-def _numbers(name: str, kind: str, values: Int64) -> list[bytes]:
-    """Per value an attribute; nothing where it is ABSENT."""
-    if (values < 0).all():
-        return [b""] * len(values)
-    head = encode_once(Attribute(name, kind, 0))[:-1]
-    encoded = zip((values >= 0).tolist(), varints(np.maximum(values, 0)), strict=True)
-    return [b"\x52" + varint(len(head) + len(data)) + head + data if known else b"" for known, data in encoded]
-
-
-def _texts(name: str, table: Sequence[str], index: NDArray[Any]) -> list[bytes]:
-    """Per node an attribute with the text at its place in the table; nothing where the place is ABSENT."""
-    return _chosen([encoded_attribute_field(Attribute(name, "string", text)) for text in table], index)
-
-
-def _chosen(encoded: list[bytes], index: NDArray[Any]) -> list[bytes]:
-    """Per node the entry at its place; nothing where the place is ABSENT, which is -1."""
-    table = [*encoded, b""]
+def _chosen(attributes: list[Attribute], index: NDArray[Any]) -> list[Attribute | None]:
+    """Per node the entry at its place; None where the place is ABSENT, which is -1."""
+    table = [*attributes, None]
     return [table[i] for i in index.tolist()]
 
 
@@ -217,13 +192,7 @@ def _rounded_mark(step: Step) -> tuple[str, int, int]:
     return step.name, first, last + 1
 
 
-@lru_cache(1 << 16)
-def _name_field(kind: int, name: str) -> bytes:
-    text = (PREFIX[NodeType(kind)] + name).encode("utf-8", "replace")
-    return b"\x12" + varint(len(text)) + text + b"\x18" + varint(kind)
-
-
-def _communication_fields(workload: Workload, rank: int, low: int, high: int) -> Iterator[list[bytes]]:
+def _communication(workload: Workload, rank: int, low: int, high: int) -> Iterator[list[Attribute | None]]:
     """The attributes of communication, per node of a rank."""
     facts = workload.communication
     rows = slice(*np.searchsorted(facts.node, (low, high)).tolist())
@@ -234,17 +203,17 @@ def _communication_fields(workload: Workload, rank: int, low: int, high: int) ->
         out[node] = values if of is None else np.where(types == of, values, ABSENT)
         return out
 
-    yield _numbers("comm_size", "int64", column(facts.size[rows]))
-    yield _numbers("comm_type", "int64", column(facts.type[rows], NodeType.COLL))
+    yield _numbers("comm_size", column(facts.size[rows]))
+    yield _numbers("comm_type", column(facts.type[rows], NodeType.COLL))
     yield _texts("pg_name", [str(number) for number in range(1, len(workload.groups) + 1)], column(facts.group[rows], NodeType.COLL))
     own = np.full(len(node), rank)
     for name, source in (("comm_src", NodeType.SEND), ("comm_dst", NodeType.RECV)):
-        yield _numbers(name, "int64", column(np.where(types == NodeType.COLL, ABSENT, np.where(types == source, own, facts.peer[rows]))))
-    yield _numbers("comm_tag", "int64", column(np.where(types == NodeType.COLL, ABSENT, facts.tag[rows])))
+        yield _numbers(name, column(np.where(types == NodeType.COLL, ABSENT, np.where(types == source, own, facts.peer[rows]))))
+    yield _numbers("comm_tag", column(np.where(types == NodeType.COLL, ABSENT, facts.tag[rows])))
     yield _texts("collective", facts.kinds, column(facts.kind[rows]))
 
 
-def _cost_fields(workload: Workload, here: slice, exact_ns: bool) -> Iterator[list[bytes]]:
+def _costs(workload: Workload, here: slice, exact_ns: bool) -> Iterator[list[Attribute | None]]:
     """Per node its operations and bytes, or its exact times in their place.
 
     Of each there is one at least: in roofline mode a simulator divides the one by the other, and need not accept a node without any.
@@ -255,14 +224,7 @@ def _cost_fields(workload: Workload, here: slice, exact_ns: bool) -> Iterator[li
     if exact_ns:
         known = types == NodeType.COMP
         operations, moved = OPERATIONS_PER_NS * duration, np.ones(len(types), np.int64)
-        yield _numbers("start_ns", "int64", np.maximum(workload.start[here], 0))
-        yield _numbers("duration_ns", "int64", np.where(known, ABSENT, np.maximum(duration, 0)))
-    yield _numbers("num_ops", "int64", np.where(known, np.maximum(operations, 1), ABSENT))
-    yield _numbers("tensor_size", "uint64", np.where(known, np.maximum(moved, 1), ABSENT))
-
-
-@lru_cache(1 << 14)
-def _details(details: Details) -> bytes:
-    parts = ((8, details.inputs), (9, details.outputs))
-    tensors = b"".join(encode_io(number, io) for number, io in parts if io is not None)
-    return tensors + b"".join(map(encoded_attribute_field, details.attrs)) + details.unknown
+        yield _numbers("start_ns", np.maximum(workload.start[here], 0))
+        yield _numbers("duration_ns", np.where(known, ABSENT, np.maximum(duration, 0)))
+    yield _numbers("num_ops", np.where(known, np.maximum(operations, 1), ABSENT))
+    yield _numbers("tensor_size", np.where(known, np.maximum(moved, 1), ABSENT), "uint64")

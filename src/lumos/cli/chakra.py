@@ -48,7 +48,6 @@ class SampleWords(SetWords, total=False):
     save_model: Annotated[str, Term("Save what was learned as one file.", shown="FILE")]
     seed: Annotated[int, Term("The same seed gives the same set.  [default: 0]", least=0)]
     ranks: Annotated[int, Term("Ranks of the new set: a multiple of the source's.")]
-    held_out: Annotated[str, Term("A set that was not learned from: compare the distributions with it.", shown="SET")]
 
 
 @chakra.command("export")
@@ -81,7 +80,7 @@ def link_(
     observed: Annotated[Path, typer.Argument(metavar="ET", help="A PyTorch execution trace, or a folder with one for each rank.")],
     profiled: Annotated[Path, typer.Argument(metavar="KINETO", help="The profiler's file of that rank, or a folder of all ranks.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", metavar="OUT", help="Write the linked nodes: a .et file; of folders, a set.")
+        Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the linked nodes as a set.")
     ] = None,
     other_window: Annotated[
         bool, typer.Option("--other-window", help="Link the files of two windows of one process too: times of one, tensors of the other.")
@@ -108,14 +107,13 @@ def import_(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", metavar="DIR", help="Write the set again, every node as it was read.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--as-json", help="Write JSON instead of .et.")] = False,
     json: Json = False,
 ) -> None:
     """Read a set that any tool wrote as a job, and simulate it; with -o write it again."""
     from lumos.chakra.facade import import_ as import_set
     from lumos.reports.text.chakra import print_imported
 
-    answer(import_set(read_job(*paths), output=output, as_json=as_json), json, print_imported)
+    answer(import_set(read_job(*paths), output=output), json, print_imported)
 
 
 @chakra.command("synthesize")

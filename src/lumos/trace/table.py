@@ -103,7 +103,7 @@ class Trace(Described):
 
     path: str
     rank: int
-    rank_source: str  # "distributedInfo", "file name" or "assumed"
+    rank_source: str  # "distributedInfo", "file name", "content" or "assumed"
     world_size: int | None
     strings: Sequence[str]
     start: Int64

@@ -189,10 +189,10 @@ def test_files_that_share_nothing_are_never_a_success(tmp_path: Path) -> None:
     assert "nothing-to-link" in [d.code for d in found.diagnostics]
 
 
-def test_the_linked_file_has_tensors_and_times(tmp_path: Path) -> None:
+def test_the_linked_set_has_tensors_and_times(tmp_path: Path) -> None:
     files(tmp_path, 2, range(2))
-    lumos.chakra.link(tmp_path / "et.json", tmp_path / "kineto.json", output=tmp_path / "linked.0.et")
-    nodes = {p.node.name: p.node for p in stream(tmp_path / "linked.0.et")[1]}
+    lumos.chakra.link(tmp_path / "et.json", tmp_path / "kineto.json", output=tmp_path / "linked")
+    nodes = {p.node.name: p.node for p in stream(tmp_path / "linked" / "job.0.et")[1]}
     kernel = nodes["COMP_NODE_k0"]
     assert kernel.inputs is not None and kernel.inputs.values == '[[1, 2, 0, 16, 4, "cuda:0"]]'
     assert kernel.value("rf_id") is not None

@@ -9,13 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from lumos.trace.chakra.attributes import ATTRIBUTE_KINDS, decode_attribute, encode_attribute
-from lumos.trace.chakra.protobuf import MAX_MESSAGE, WireError, frame, framed_messages, varint, varints
+from lumos.trace.chakra.protobuf import MAX_MESSAGE, WireError, frame, framed_messages, varint
 from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, Metadata
 from lumos.trace.chakra.wire import decode_metadata, decode_node, encode_metadata, encode_node
 
@@ -173,8 +172,3 @@ def test_a_cut_off_frame_is_an_error(data: bytes) -> None:
 def test_attributes_decode_to_the_last_value_of_the_oneof() -> None:
     data = encode_attribute(Attribute("x", "int64", 5)) + varint(3 << 3 | 1) + struct.pack("<d", 2.5)
     assert decode_attribute(data) == Attribute("x", "double", 2.5)
-
-
-@given(st.lists(st.integers(0, 2**63 - 1)))
-def test_many_varints_at_once_are_those_of_each_value(values: list[int]) -> None:
-    assert varints(np.array(values, np.int64)) == [varint(value) for value in values]

@@ -19,10 +19,8 @@ from lumos.chakra.linking.link import Linked, link_traces
 from lumos.chakra.linking.votes import processes
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import recorded_work
-from lumos.chakra.write import encode_ranks, write_set
-from lumos.errors import LumosError, UsageError
+from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.output_files import new_file
 from lumos.result import Shown, plain
 from lumos.trace.blocks import head
 from lumos.trace.chakra.schema import Attribute, IOInfo
@@ -96,23 +94,7 @@ def _linked(observed: Sequence[ExecutionTrace], trace: Trace, other_window: bool
     return max(good, key=lambda pair: (pair.confidence or 0.0, pair.linked))
 
 
-def write_linked_job(folder: Path, job: Job, linked: LinkedJob) -> None:
-    """Write the job as a set whose nodes have the tensors of their operators.
-
-    Raises GraphError where the job has no schedule, LumosError where the folder cannot be written, UsageError for a set as input.
-    """
-    if len(linked.ranks) != len(job.traces):
-        raise UsageError("every rank of the job needs its execution trace")
-    write_set(_nodes(job, linked), folder)
-
-
-def write_linked(path: Path, job: Job, linked: LinkedJob) -> None:
-    """Write the nodes of a job's one rank to a file, operators and their kernels with inputs and outputs. LumosError where it cannot be."""
-    with new_file(path) as file:
-        file.writelines(next(encode_ranks(_nodes(job, linked))))
-
-
-def _nodes(job: Job, linked: LinkedJob) -> Workload:
+def linked_nodes(job: Job, linked: LinkedJob) -> Workload:
     """The nodes of a job with their operations and bytes, and the tensors and attributes of the operators of its execution traces.
 
     A kernel has those of the operator that launched it. An operator that calls others becomes several nodes: the first gets its tensors.

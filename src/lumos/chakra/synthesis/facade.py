@@ -40,19 +40,14 @@ if TYPE_CHECKING:
 class Synthetic(Shown):
     """A sampled set. symbols: how many symbols the model has. step_time_ns: of the step of the sample, simulated.
     source_step_time_ns: the same of each set that was learned from. likeness: the distances of the distributions from its source's; None
-    where there were several, or structure or speeds were changed. held_out: the same from a set of the family that was not learned from,
-    held_out_within_5_percent those where durations that differ by 5 % count as equal, and held_out_step_time_ns its step; None without
-    one. facts: what a sample of a family is a set of. disclosure: how well its source can be told among the sets that were learned from;
-    None where it is no sample of a family, or these are not at hand."""
+    where there were several, or structure or speeds were changed. facts: what a sample of a family is a set of. disclosure: how well its
+    source can be told among the sets that were learned from; None where it is no sample of a family, or these are not at hand."""
 
     exported: Exported
     symbols: int
     step_time_ns: int
     source_step_time_ns: tuple[int, ...]
     likeness: dict[str, float] | None
-    held_out: dict[str, float] | None = None
-    held_out_within_5_percent: dict[str, float] | None = None
-    held_out_step_time_ns: int | None = None
     facts: dict[str, int] | None = None
     disclosure: Disclosure | None = None
 
@@ -72,7 +67,6 @@ def synthesize(
     ranks: int | None = None,
     facts: Mapping[str, Sequence[int]] | None = None,
     at: Mapping[str, int] | None = None,
-    held_out: Source | None = None,
     astra_sim: bool = False,
     cluster: str | None = None,
 ) -> Synthetic:
@@ -80,9 +74,8 @@ def synthesize(
 
     sets: the sets or jobs to learn from; or model: a file that save_model wrote. seed: the same seed gives the same set. ranks: a
     multiple of the source's ranks. facts: what tells sets of one family apart, for each set: "tp", "dp", "pp", "layers" and any other
-    number; at: those of the sample, which replace ranks; what is not given is drawn. held_out: a set to compare the sample's step and
-    distributions with, which must not be among those that were learned from. astra_sim, cluster: as for `export`. Raises UsageError
-    where these contradict each other.
+    number; at: those of the sample, which replace ranks; what is not given is drawn. astra_sim, cluster: as for `export`. Raises
+    UsageError where these contradict each other.
     """
     listed = (sets,) if isinstance(sets, str | os.PathLike | Job | OfJob) else tuple(sets)
     if (model is None) == (not listed):
@@ -105,7 +98,7 @@ def synthesize(
         graph, Path(output), amounts=amounts, exact_ns=not priced, astra_sim=astra_sim, cluster=described
     )
     made = tuple(d for source in sources for d in source.diagnostics if d.code in (COPIED, ASSUMED))
-    written, other = lower(graph), None if held_out is None else learned_from(held_out)
+    written = lower(graph)
     told = disclosure(sources, written, drawn.source, learned.facts) if drawn.facts is not None and sources else None
     like_source = len(sources) == 1 and not of_family and ranks is None
     return Synthetic(
@@ -116,9 +109,6 @@ def synthesize(
         likeness=distances(sources[0], written) if like_source else None,
         facts=drawn.facts,
         disclosure=told,
-        held_out=None if other is None else distances(other, written),
-        held_out_within_5_percent=None if other is None else distances(other, written, 0.05),
-        held_out_step_time_ns=None if other is None else _step_time(graph_of(other)),
     )
 
 

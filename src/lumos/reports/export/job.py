@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.predicted import predicted_work
-from lumos.chakra.recorded import recorded_work
+from lumos.chakra.recorded import predicted_work, recorded_work
 from lumos.changes.answer import Answer
 from lumos.errors import LumosError
 from lumos.output_files import check_outputs

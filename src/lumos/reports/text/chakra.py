@@ -105,18 +105,7 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
             ("structure (runs of 16 nodes)", percent(told.structure, decimals=1), "–"),
         ]
         table(console, ("", "this set", "by chance"), rows, title="What it reveals of the set that gave its structure")
-    if result.held_out is not None and result.held_out_within_5_percent is not None:
-        _print_held_out(console, result, result.held_out, result.held_out_within_5_percent)
     print_diagnostics(console, found.diagnostics)
-
-
-def _print_held_out(console: Console, result: Synthetic, exact: Mapping[str, float], near: Mapping[str, float]) -> None:
-    """The set that was held out: its step, and the distances from it."""
-    step = result.held_out_step_time_ns or 0
-    change = f" ({percent(result.step_time_ns / step - 1, signed=True)})" if step else ""
-    distances = [(name, f"{exact[name]:.3f}", f"{near[name]:.3f}") for name in exact]
-    title = f"Against the set held out, whose step takes {duration(step)}{change}"
-    table(console, ("Kolmogorov–Smirnov", "exact", "within 5 %"), distances, title=title)
 
 
 def print_stat(console: Console, result: Stat) -> None:

@@ -112,8 +112,8 @@ def _list(kind: str, raw: bytes) -> Value:
     return tuple(out)  # type: ignore[return-value]
 
 
-def encode_once(attribute: Attribute) -> bytes:
-    """One attribute's message, without a cache: for attributes that few nodes share. WireError where the value does not fit."""
+def encode_attribute(attribute: Attribute) -> bytes:
+    """One attribute's message. WireError where the value does not fit."""
     name, kind, value, doc = attribute
     out = chunk(1, name.encode()) + (chunk(2, doc.encode()) if doc else b"")
     if not kind:
@@ -132,10 +132,6 @@ def encode_once(attribute: Attribute) -> bytes:
     else:
         inner = chunk(1, b"".join(varint(_raw(element, int(v))) for v in values)) if values else b""
     return out + chunk(number, inner)
-
-
-#: The same with a cache, for attributes that many nodes share.
-encode_attribute = lru_cache(1 << 16)(encode_once)
 
 
 def _element(kind: str, number: int, value: object) -> bytes:

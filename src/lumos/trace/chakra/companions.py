@@ -24,7 +24,6 @@ class Companion(StrEnum):
     SYSTEM = "sys.json"
     MEMORY = "mem.json"
     NETWORK = "net.yml"
-    NOTES = "README.md"
 
 
 #: Keys with which a system file may begin.
@@ -40,7 +39,6 @@ _CONTENT = {
     Companion.MEMORY: re.compile(rb'\s*\{\s*"memory-type"\s*:'),
     # Lines that are blank or comments before it; possessive, so that a file of blanks is not tried in every division into lines.
     Companion.NETWORK: re.compile(rb"(?:[^\S\n]*+(?:#[^\n]*+|---)?+[^\S\n]*+\n)*+\s*+(?:topology|npus_count|bandwidth|latency)\s*+:"),
-    Companion.NOTES: re.compile(rb"# A workload of \d+ ranks"),
 }
 _SUFFIXES = (".json", ".yml", ".yaml", ".txt", ".cfg")
 _RANK = re.compile(r"\.\d{1,7}\.json$")
@@ -72,3 +70,14 @@ def _the_one(kind: Companion, paths: list[Path]) -> Path:
             f"{paths[0].parent}: {names} could each be the set's {kind.value}; give one of them that name, or remove the others"
         )
     return (usual or paths)[0]
+
+
+def yaml_lists(text: str) -> dict[str, list[str]]:
+    """The lists of a network file: `key: [ a, b ]`, or one `- a` a line below the key. Comments and quotes are left out."""
+    text = re.sub(r"#.*", "", text)
+    lists = re.finditer(r"(?m)^([\w-]+)\s*:\s*(?:\[([^\]]*)\]|((?:\s*\n\s*-[^\n]*)+))", text)
+    return {one[1]: _items(one[2].split(",") if one[2] is not None else re.findall(r"-[ \t]*([^\n]+)", one[3])) for one in lists}
+
+
+def _items(texts: list[str]) -> list[str]:
+    return [item for text in texts if (item := text.strip().strip("\"'"))]

@@ -123,11 +123,12 @@ def read(path: Path, *, progress: Callable[[int], None] | None = None) -> Trace:
     return trace_of(path, metadata, nodes)
 
 
-def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode]) -> Trace:
-    """The nodes of one rank, whatever form of file they come from, as a Trace. Rows are nodes in file order."""
+def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int | None = None) -> Trace:
+    """The nodes of one rank, whatever form of file they come from, as a Trace. Rows are nodes in file order. rank: where the name of the
+    file does not say it."""
     found: list[Diagnostic] = []
     attrs = {a.name: a.value for a in metadata.attrs}
-    rank, source = _rank(path, found)
+    rank, source = _rank(path, found) if rank is None else (rank, "content")
     if metadata.version and metadata.version not in KNOWN_VERSIONS:
         found.append(Diagnostic("chakra-version", f"{path}: unknown Chakra version {metadata.version!r}; read by its fields"))
     names: dict[str, int] = {}

@@ -16,16 +16,14 @@ from lumos.trace.chakra.et import check_lengths, trace_of
 from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, Metadata, NodeType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from lumos.trace.table import Trace
 
-_WIDE = ("int64", "uint64", "sint64", "fixed64", "sfixed64")
-_TYPE_NAMES = {
-    kind: f"COMM_{kind.name}_NODE" if kind in (NodeType.SEND, NodeType.RECV, NodeType.COLL) else f"{kind.name}_NODE" for kind in NodeType
+_TYPES = {
+    f"COMM_{kind.name}_NODE" if kind in (NodeType.SEND, NodeType.RECV, NodeType.COLL) else f"{kind.name}_NODE": kind for kind in NodeType
 }
-_TYPES = {name: kind for kind, name in _TYPE_NAMES.items()}
 
 
 def sniff(head: bytes) -> bool:
@@ -162,46 +160,3 @@ def _integer(value: Any, signed: bool = False, bits: int = 64) -> int:
     if not least <= number <= most:
         raise ValueError(f"{number} is not from {least} to {most}")
     return number
-
-
-def dump(metadata: Metadata, nodes: Sequence[ChakraNode]) -> Iterator[str]:
-    """The lines of protobuf's JSON form, one object each, the metadata first. Unknown fields are left out: they have no JSON form."""
-    first = {"version": metadata.version, **({"attr": [_dumped(a) for a in metadata.attrs]} if metadata.attrs else {})}
-    yield json.dumps(first)
-    for node in nodes:
-        entry: dict[str, Any] = {"id": str(node.id)} if node.id else {}
-        if node.name:
-            entry["name"] = node.name
-        if node.type:
-            entry["type"] = _TYPE_NAMES[NodeType(node.type)] if node.type in list(NodeType) else node.type
-        for key, ids in (("ctrlDeps", node.ctrl_deps), ("dataDeps", node.data_deps)):
-            if ids:
-                entry[key] = [str(i) for i in ids]
-        for key, time in (("startTimeMicros", node.start_time_micros), ("durationMicros", node.duration_micros)):
-            if time:
-                entry[key] = str(time)
-        for key, io in (("inputs", node.inputs), ("outputs", node.outputs)):
-            if io is not None:
-                entry[key] = {name: text for name, text in zip(IOInfo._fields, io, strict=True) if text}
-        if node.attrs:
-            entry["attr"] = [_dumped(a) for a in node.attrs]
-        yield json.dumps(entry)
-
-
-def _dumped(attribute: Attribute) -> dict[str, Any]:
-    name, kind, value, doc = attribute
-    element = kind.removesuffix("_list")
-    out: dict[str, Any] = {"name": name, **({"docString": doc} if doc else {})}
-    if not kind:
-        return out
-    if isinstance(value, tuple):
-        out[f"{element}List"] = {"values": [_plain(element, v) for v in value]}
-    else:
-        out[f"{element}Val"] = _plain(element, value)
-    return out
-
-
-def _plain(kind: str, value: Any) -> Any:
-    if kind in _WIDE:
-        return str(value)
-    return base64.b64encode(value).decode() if kind == "bytes" else value

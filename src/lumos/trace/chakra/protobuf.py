@@ -7,14 +7,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from lumos.trace.table import Int64
 
 #: The largest message that is read, bytes. Chakra's own converter writes nodes of some 100 kB at most.
 MAX_MESSAGE = 64 << 20
@@ -36,21 +33,6 @@ def varint(value: int) -> bytes:
         value >>= 7
     out.append(value)
     return bytes(out)
-
-
-def varints(values: Int64) -> list[bytes]:
-    """Each of these integers, none of which is negative, as a varint; many at once are faster than one by one."""
-    if not len(values):
-        return []
-    groups = max((int(values.max()).bit_length() + 6) // 7, 1)
-    rest = values[:, None] >> 7 * np.arange(groups)
-    used = rest > 0
-    used[:, 0] = True
-    more = np.zeros_like(used)
-    more[:, :-1] = used[:, 1:]
-    data = ((rest & 127) | (more.astype(np.int64) << 7)).astype(np.uint8)[used].tobytes()
-    ends = np.cumsum(used.sum(axis=1)).tolist()
-    return [data[begin:end] for begin, end in zip([0, *ends], ends, strict=False)]
 
 
 def read_varint(data: bytes, at: int) -> tuple[int, int]:
