@@ -116,7 +116,7 @@ def test_keyword_arguments_and_the_command_line_have_the_same_words():
         (lambda: lumos.compare(EXAMPLE), "two jobs"),
         (lambda: lumos.compare(EXAMPLE, EXAMPLE, step="99"), "not a step"),
         (lambda: lumos.calibrate(["a.csv", "b.json"]), "not both"),
-        (lambda: lumos.chakra.synthesize(output="x"), "either sets to learn from"),
+        (lambda: lumos.chakra.synthesize([], output="x"), "one set or more to learn from"),
         (lambda: lumos.proxy.run("x", mode="fast"), "'fast' is not a value of --mode"),
     ],
 )

@@ -18,13 +18,13 @@ from tests.chakra.two_stages import FINISH, NETWORK, two_stages
 from tools.document import markdown_table
 from tools.figures import write_result
 from validation import chakra_player, chakra_ranks, chakra_simulator, chakra_uneven
+from validation.chakra_distances import distances
 
 import lumos
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.linking.link import Linked, link_traces
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.likeness import distances
 from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
 from lumos.errors import LumosError

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from tools.document import markdown_table
 from tools.figures import write_result
+from validation.chakra_distances import distances
 from validation.chakra_operators import operator_distances, operator_names
 
 import lumos
@@ -24,7 +25,7 @@ from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
+from lumos.chakra.synthesis.likeness import Disclosure, disclosure
 from lumos.chakra.synthesis.model import SetModel, learn
 from lumos.chakra.workload import Workload
 from lumos.graph.table import Graph
@@ -187,7 +188,7 @@ def _finish(graph: Graph) -> int:
 def _told(model: SetModel, sources: list[Workload], folder: Path) -> Told:
     ok, told = 0, []
     for seed in range(DRAWN):
-        found = sample_family(model, seed)
+        found = sample_family(model, seed, {"width": 1280 + 128 * (seed % 5)})
         export_graph(found.graph, folder / f"sample-{seed}", exact_ns=True, astra_sim=True)
         ok += check(folder / f"sample-{seed}").ok
         told.append(disclosure(sources, lower(found.graph), found.source, model.facts))

@@ -22,7 +22,7 @@ from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
-from lumos.chakra.write import nodes_of
+from lumos.chakra.write import rank_nodes
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
@@ -176,10 +176,10 @@ def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     from lumos.chakra import write
 
     def fails(*given: object) -> Iterator[ChakraNode]:
-        yield next(nodes_of(*given))  # type: ignore[arg-type]
+        yield next(rank_nodes(*given))  # type: ignore[arg-type]
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(write, "nodes_of", fails)
+    monkeypatch.setattr(write, "rank_nodes", fails)
     with pytest.raises(LumosError, match="No space left"):
         export_graph(two_stages.two_stages(), tmp_path / "set")
     assert list(tmp_path.iterdir()) == []

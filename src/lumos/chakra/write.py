@@ -76,7 +76,7 @@ def write_set(
     """
     said = () if origin is None else (Attribute("lumos", "string", msgspec.json.encode(origin.said).decode()),)
     timed = (*_timed(workload), *said)
-    ranks = {r: (_metadata(workload, r, timed, exact_ns), nodes_of(workload, r, exact_ns)) for r in range(len(workload.ranks))}
+    ranks = {r: (_metadata(workload, r, timed, exact_ns), rank_nodes(workload, r, exact_ns)) for r in range(len(workload.ranks))}
     groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
     _write(folder, ranks, groups, extra or {})
 
@@ -107,7 +107,7 @@ def _write(
             (draft / name).write_text(text)
 
 
-def nodes_of(workload: Workload, rank: int, exact_ns: bool = False) -> Iterator[ChakraNode]:
+def rank_nodes(workload: Workload, rank: int, exact_ns: bool = False) -> Iterator[ChakraNode]:
     """The nodes of the rank at a position, numbered from 1."""
     low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
     here = slice(low, high)

@@ -44,8 +44,6 @@ class CheckWords(TypedDict, total=False):
 class SampleWords(SetWords, total=False):
     """How a set is sampled."""
 
-    model: Annotated[str, Term("Sample from a saved model instead.", shown="FILE")]
-    save_model: Annotated[str, Term("Save what was learned as one file.", shown="FILE")]
     seed: Annotated[int, Term("The same seed gives the same set.  [default: 0]", least=0)]
     ranks: Annotated[int, Term("Ranks of the new set: a multiple of the source's.")]
 
@@ -120,15 +118,13 @@ def import_(
 @takes(SampleWords, last=True)
 def synthesize_(
     output: Output,
-    paths: Annotated[
-        list[str] | None, typer.Argument(metavar="[SET]...", help="Sets or jobs to learn from, one for each argument.")
-    ] = None,
+    paths: Annotated[list[str], typer.Argument(metavar="SET...", help="Sets or jobs to learn from, one for each argument.")],
     facts: Annotated[
         list[str] | None,
         typer.Option(metavar="KEY=N,N,…", help="What tells sets of a family apart: tp, dp, pp, layers or any other, one for each SET."),
     ] = None,
     at: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=N", help="That of the new set; drawn from the known ones otherwise.")
+        list[str] | None, typer.Option("--set", metavar="KEY=N", help="That of the new set; that of any known set otherwise.")
     ] = None,
     json: Json = False,
     **words: Any,
@@ -139,7 +135,7 @@ def synthesize_(
 
     told = _numbers(facts or [], "--facts")
     wanted = {key: numbers[0] for key, numbers in _numbers(at or [], "--set", most=1).items()}
-    found = synthesize([read_job(path) for path in paths or ()], output=output, facts=told, at=wanted, **words)
+    found = synthesize([read_job(path) for path in paths], output=output, facts=told, at=wanted, **words)
     answer(found, json, print_synthetic)
 
 

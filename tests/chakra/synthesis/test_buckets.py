@@ -93,7 +93,7 @@ def test_the_names_of_labels_tell_whole_layers_apart(sets: list[Workload]) -> No
 def test_a_copy_of_a_layer_waits_for_its_own_gather() -> None:
     """Gathers 0 to 2 of three layers on a stream of their own, then the layers 3 to 5; five layers, and two."""
     symbols = tuple(Symbol(type=4, on_cpu=False, kind=6, label=i, quantiles=(1,)) for i in range(2))
-    model = SetModel("", symbols, (), ())
+    model = SetModel(symbols, (), ())
     program = SetProgram((0, 0, 0, 1, 1, 1), (6, 6, 6, 1, 1, 1), (-1,) * 6, ((), (1,), (1,), (3,), (1, 3), (1, 3)), ())
     longer = reordered(model, program, [0, 1, 2, 0, 1, 3, 4, 5, 3, 4])
     assert [max(back) for back in longer.deps[5:]] == [5] * 5

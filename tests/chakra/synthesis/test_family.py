@@ -11,6 +11,7 @@ import pytest
 from msgspec.structs import replace as replaced
 from tests.chakra.synthesis.test_synthesize import step
 from tests.graph_contract import apart
+from validation.chakra_distances import distances
 
 import lumos
 from lumos.chakra.checks import check
@@ -20,8 +21,8 @@ from lumos.chakra.synthesis.facade import facts_of_sets
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
 from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions, with_more_layers
-from lumos.chakra.synthesis.likeness import disclosure, distances
-from lumos.chakra.synthesis.model import SetModel, SetStructure, learn, load, save
+from lumos.chakra.synthesis.likeness import disclosure
+from lumos.chakra.synthesis.model import SetModel, SetStructure, learn
 from lumos.chakra.synthesis.trends import factor, middle, trends, varied
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError
@@ -123,12 +124,6 @@ def test_facts_that_are_not_given_are_drawn_and_follow_the_seed(family: SetModel
     assert drawn == [sample_family(family, seed).facts for seed in range(8)]
     assert len({tuple(facts.values()) for facts in drawn}) > 3
     assert all(sample_family(family, seed, {"width": 15}).facts["width"] == 15 for seed in range(3))
-
-
-def test_a_saved_family_samples_the_same(family: SetModel, tmp_path: Path) -> None:
-    save(family, tmp_path / "model")
-    one, other = (sample_family(m, 3, {"layers": 7}) for m in (family, load(tmp_path / "model")))
-    assert one.facts == other.facts and one.graph.duration.tolist() == other.graph.duration.tolist()
 
 
 @pytest.mark.parametrize(

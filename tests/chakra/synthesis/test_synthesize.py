@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from tests.chakra import two_stages
 from tests.graph_contract import apart
+from validation.chakra_distances import distances, kolmogorov_smirnov
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
@@ -20,10 +21,10 @@ from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.statistics import stat_workload
 from lumos.chakra.synthesis.every_rank import with_every_rank
-from lumos.chakra.synthesis.likeness import disclosure, distances, kolmogorov_smirnov
-from lumos.chakra.synthesis.model import learn, load, save
+from lumos.chakra.synthesis.likeness import disclosure
+from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
-from lumos.errors import LumosError, UsageError
+from lumos.errors import UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import NodeType
@@ -134,19 +135,6 @@ def test_messages_keep_their_pairs(tmp_path: Path) -> None:
     assert check(tmp_path).violations == ()
     workload = lower(found)
     assert (workload.type == NodeType.SEND).sum() == 8
-
-
-def test_a_model_is_one_small_file(tmp_path: Path) -> None:
-    source = lower(layered(40))
-    model = learn([source])
-    save(model, tmp_path / "m.bin")
-    assert load(tmp_path / "m.bin") == model
-    assert (tmp_path / "m.bin").stat().st_size < 4 * len(source)
-    (tmp_path / "m.bin").write_bytes(b"not a model")
-    with pytest.raises(LumosError, match="not a model"):
-        load(tmp_path / "m.bin")
-    with pytest.raises(LumosError, match=r"absent\.bin"):
-        load(tmp_path / "absent.bin")
 
 
 @pytest.mark.parametrize(

@@ -14,14 +14,13 @@ from lumos.chakra.lower import lower
 from lumos.chakra.recorded import amounts_of
 from lumos.chakra.synthesis.every_rank import ASSUMED, COPIED, with_every_rank
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.likeness import Disclosure, disclosure, distances
-from lumos.chakra.synthesis.model import learn, load, save
+from lumos.chakra.synthesis.likeness import Disclosure, disclosure
+from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
 from lumos.chakra.synthesis.trends import MOST_VARIED, varied
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.graph.build import build
-from lumos.output_files import check_outputs
 from lumos.result import Shown, by_field
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import FORMAT
@@ -39,15 +38,13 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Synthetic(Shown):
     """A sampled set. symbols: how many symbols the model has. step_time_ns: of the step of the sample, simulated.
-    source_step_time_ns: the same of each set that was learned from. likeness: the distances of the distributions from its source's; None
-    where there were several, or structure or speeds were changed. facts: what a sample of a family is a set of. disclosure: how well its
-    source can be told among the sets that were learned from; None where it is no sample of a family, or these are not at hand."""
+    source_step_time_ns: the same of each set that was learned from. facts: what a sample of a family is a set of. disclosure: how well its
+    source can be told among the sets that were learned from; None where it is no sample of a family."""
 
     exported: Exported
     symbols: int
     step_time_ns: int
     source_step_time_ns: tuple[int, ...]
-    likeness: dict[str, float] | None
     facts: dict[str, int] | None = None
     disclosure: Disclosure | None = None
 
@@ -58,11 +55,9 @@ class Synthetic(Shown):
 
 
 def synthesize(
-    sets: Source | Sequence[Source] = (),
+    sets: Source | Sequence[Source],
     *,
     output: str | os.PathLike[str],
-    model: str | os.PathLike[str] | None = None,
-    save_model: str | os.PathLike[str] | None = None,
     seed: int = 0,
     ranks: int | None = None,
     facts: Mapping[str, Sequence[int]] | None = None,
@@ -72,43 +67,33 @@ def synthesize(
 ) -> Synthetic:
     """Sample a new set into the folder `output`: without the names and times of its source, with other ranks, or of other facts.
 
-    sets: the sets or jobs to learn from; or model: a file that save_model wrote. seed: the same seed gives the same set. ranks: a
-    multiple of the source's ranks. facts: what tells sets of one family apart, for each set: "tp", "dp", "pp", "layers" and any other
-    number; at: those of the sample, which replace ranks; what is not given is drawn. astra_sim, cluster: as for `export`. Raises
-    UsageError where these contradict each other.
+    sets: the sets or jobs to learn from. seed: the same seed gives the same set. ranks: a multiple of the source's ranks. facts: what
+    tells sets of one family apart, for each set: "tp", "dp", "pp", "layers" and any other number; at: those of the sample, which replace
+    ranks; the others are those of any set. astra_sim, cluster: as for `export`. Raises UsageError where these contradict each other.
     """
     listed = (sets,) if isinstance(sets, str | os.PathLike | Job | OfJob) else tuple(sets)
-    if (model is None) == (not listed):
-        raise UsageError("give either sets to learn from, or a saved model with --model")
+    if not listed:
+        raise UsageError("give one set or more to learn from")
     for source in listed:
-        keep_inputs(source, output, save_model)
-    check_outputs([output, save_model], [] if model is None else [model])
+        keep_inputs(source, output)
     described = load_cluster(cluster) if cluster is not None else None
     sources = [learned_from(source) for source in listed]
-    learned = load(Path(model)) if model is not None else learn(sources, facts_of_sets(len(sources), facts or {}))
-    if save_model is not None:
-        save(learned, Path(save_model))
+    learned = learn(sources, facts_of_sets(len(sources), facts or {}))
     of_family = bool(learned.facts)
     if of_family and ranks is not None:
         raise UsageError("sets of a family are sampled by their facts: give --set instead of --ranks")
     drawn = sample_family(learned, seed, at) if of_family or at else sample(learned, seed, ranks=ranks)
     graph, amounts = drawn.graph, drawn.amounts
     priced = bool((amounts.operations >= 0).any())  # exact nanoseconds would take the place of operations
-    exported = export_graph(
-        graph, Path(output), amounts=amounts, exact_ns=not priced, astra_sim=astra_sim, cluster=described
-    )
+    exported = export_graph(graph, Path(output), amounts=amounts, exact_ns=not priced, astra_sim=astra_sim, cluster=described)
     made = tuple(d for source in sources for d in source.diagnostics if d.code in (COPIED, ASSUMED))
-    written = lower(graph)
-    told = disclosure(sources, written, drawn.source, learned.facts) if drawn.facts is not None and sources else None
-    like_source = len(sources) == 1 and not of_family and ranks is None
     return Synthetic(
         exported=replace(exported, diagnostics=(*exported.diagnostics, *made)),
         symbols=len(learned.symbols),
         step_time_ns=_step_time(graph),
         source_step_time_ns=tuple(_step_time(graph_of(s)) for s in sources),
-        likeness=distances(sources[0], written) if like_source else None,
         facts=drawn.facts,
-        disclosure=told,
+        disclosure=None if drawn.facts is None else disclosure(sources, lower(graph), drawn.source, learned.facts),
     )
 
 

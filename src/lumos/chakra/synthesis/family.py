@@ -31,7 +31,7 @@ LARGEST_FACT = 1_000_000
 
 
 def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | None = None) -> Drawn:
-    """A set of the family with these facts; others are drawn from the values that the sets have. The same seed gives the same set.
+    """A set of the family with these facts, and otherwise those of any of its sets. The same seed gives the same set.
 
     UsageError where the model is of no family, or where no set was learned from that a set with these facts could be like.
     """
@@ -73,18 +73,12 @@ def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:
 
 
 def _drawn(model: SetModel, wanted: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
-    """All facts of a sample: those that are wanted, and random ones, of a kind of set that was learned from."""
+    """All facts of a sample: those that are wanted, and otherwise those of any set of the same kind."""
     kinds = [each for each in model.facts if all(_kind(each)[key] == value for key, value in _kind(wanted).items())]
     if not kinds:
         raise UsageError(f"{_words(wanted)}: no set of that kind was learned from; {_known(model.facts)}")
     like = kinds[int(rng.integers(len(kinds)))]
-    out: dict[str, int] = {}
-    for key in like:
-        values = sorted({each[key] for each in model.facts if _kind(each) == _kind(like)})
-        if key == LAYERS:
-            values = [value for value in values if value % out.get(PIPELINE, like.get(PIPELINE, 1)) == 0]
-        out[key] = wanted[key] if key in wanted else values[int(rng.integers(len(values)))]
-    return out
+    return {key: wanted.get(key, value) for key, value in like.items()}
 
 
 def _kind(facts: Mapping[str, int]) -> dict[str, int]:

@@ -1,4 +1,4 @@
-"""How similar a synthetic set is to another one, and what it tells about the set that it was made from.
+"""What a synthetic set tells about the set that it was made from.
 
 One who knows all sets that were learned from, and how samples are made, names the set whose runs of consecutive nodes and communications
 have most in common with a sample; by chance he is right once in as many times as there are sets. A sample is made from the set that is
@@ -13,15 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.chakra.build import in_program_order
-from lumos.chakra.synthesis.sample import SIZE_SHIFT
 from lumos.chakra.synthesis.trends import ranks_of
-from lumos.trace.chakra.schema import NodeType
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from lumos.chakra.workload import Workload
-    from lumos.trace.table import Int64
 
     Runs = set[tuple[object, ...]]
 
@@ -68,36 +65,3 @@ def _exchanges(workload: Workload) -> Runs:
     rows = list(zip(facts.type.tolist(), ranks_of(workload).tolist(), workload.type[facts.node].tolist(), strict=True))
     ranks = pairwise(np.searchsorted(facts.node, workload.rank_offset).tolist())
     return {tuple(rows[i : min(i + STRUCTURE, high)]) for low, high in ranks for i in range(low, max(high - STRUCTURE, low) + 1)}
-
-
-def distances(source: Workload, sample: Workload, tolerance: float = 0.0) -> dict[str, float]:
-    """The largest distance of the cumulative distributions of two workloads, neither of which need be the source of the other: of durations
-    (whole microseconds) by class of node, of sizes of communication (to within SIZE_SHIFT) and of dependencies a node.
-
-    tolerance: durations that differ by this share at most count as equal. Where an operator always takes the same time, as in a predicted
-    set, the distance without it is the share of all operators whose times are not hit exactly.
-    """
-    one, other = ({name: (w.duration[mask] + 500) // 1000 for name, mask in _classes(w).items() if mask.any()} for w in (source, sample))
-    out = {name: kolmogorov_smirnov(one[name], other[name], tolerance) for name in one if name in other}
-    if len(source.communication) and len(sample.communication):
-        out["size"] = kolmogorov_smirnov(source.communication.size, sample.communication.size, SIZE_SHIFT)
-    out["dependencies"] = kolmogorov_smirnov(np.diff(source.dep_offset), np.diff(sample.dep_offset))
-    return out
-
-
-def _classes(workload: Workload) -> dict[str, Int64]:
-    """Which nodes are of each class."""
-    compute = workload.type == NodeType.COMP
-    return {"host": compute & workload.on_cpu, "compute": compute & ~workload.on_cpu, "communication": ~compute}
-
-
-def kolmogorov_smirnov(a: Int64, b: Int64, tolerance: float = 0.0) -> float:
-    """The largest distance between the cumulative distributions of two samples.
-
-    tolerance: values of `b` that differ from those of `a` by this share of them at most count as equal (as in Lévy's distance).
-    """
-    one, two = np.sort(a), np.sort(b)
-    above, under = 1 + tolerance * (1 + 1e-9), 1 - tolerance * (1 + 1e-9)  # a value that differs by the tolerance itself is within it
-    low = np.searchsorted(one, one, side="right") / len(one) - np.searchsorted(two, one * above, side="right") / len(two)
-    high = np.searchsorted(two, two, side="right") / len(two) - np.searchsorted(one, two / under, side="right") / len(one)
-    return float(max(low.max(), high.max(), 0.0))

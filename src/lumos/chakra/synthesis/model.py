@@ -1,4 +1,4 @@
-"""A generative model of Chakra workloads: learned from one or many sets, saved as one file, sampled with a seed.
+"""A generative model of Chakra workloads: learned from one or many sets, sampled with a seed.
 
 The model separates structure and values. The structure of a set is a program per rank: a sequence of symbols, each with the distances back
 to the nodes that it depends on. A symbol is an operator, or a kind of communication, with durations of one order of magnitude; its name is
@@ -9,7 +9,6 @@ eighth for the longest). Short nodes have one symbol per operator.
 
 from __future__ import annotations
 
-import lzma
 from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -33,14 +32,11 @@ from lumos.chakra.synthesis.trends import (
     trends,
     varied,
 )
-from lumos.errors import LumosError
 from lumos.graph.lists import grouped
-from lumos.output_files import new_file
 from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -54,8 +50,6 @@ POINTS = 33
 SHORT, LONG = 16_000, 0.01
 #: Transfers of a family have symbols by what they take for their sizes and ranks, so many an octave.
 SYMBOLS_AN_OCTAVE = 16
-
-_FORMAT = "lumos-chakra-model-8"
 
 
 class Symbol(msgspec.Struct, frozen=True):
@@ -105,7 +99,6 @@ class SetModel(msgspec.Struct, frozen=True):
     set of each structure where they are of one family; the quantiles are then those of a set with the middle of all facts. buckets: of the
     operators that exchange whole layers in buckets."""
 
-    format: str
     symbols: tuple[Symbol, ...]
     structures: tuple[SetStructure, ...]
     kinds: tuple[str, ...]
@@ -141,7 +134,6 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
         spread = _quantiles(lasted), *rates
         table.append(Symbol(kind, bool(cpu), task, label, *spread, time, size, transfer, 2 ** (about / SYMBOLS_AN_OCTAVE)))
     return SetModel(
-        _FORMAT,
         tuple(table),
         tuple(structures),
         tuple(kinds),
@@ -260,20 +252,3 @@ def _steps(workload: Workload, rank: int, low: int, high: int) -> Iterator[tuple
             inside = np.flatnonzero(counted & (start >= step.start) & (start < step.end))
             if len(inside):
                 yield int(inside[0]), int(inside[-1])
-
-
-def save(model: SetModel, path: Path) -> None:
-    """Write a model as one file. LumosError where it cannot be written."""
-    with new_file(path) as file:
-        file.write(lzma.compress(msgspec.msgpack.encode(model), preset=6))
-
-
-def load(path: Path) -> SetModel:
-    """Read a model. LumosError: absent, damaged or of another format."""
-    try:
-        model = msgspec.msgpack.decode(lzma.decompress(path.read_bytes()), type=SetModel)
-    except (OSError, lzma.LZMAError, msgspec.MsgspecError) as error:
-        raise LumosError(f"{path}: not a model that `chakra synthesize --save-model` wrote ({error}); learn it again") from error
-    if model.format != _FORMAT or not model.structures:
-        raise LumosError(f"{path}: a model of format {model.format!r}; this version reads {_FORMAT!r}: learn it again")
-    return model

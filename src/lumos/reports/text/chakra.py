@@ -95,8 +95,6 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
         paragraph(console, ", ".join(f"{key} {value}" for key, value in result.facts.items()))
     sources = ", ".join(duration(ns) for ns in result.source_step_time_ns)
     paragraph(console, f"{duration(result.step_time_ns)} a step, simulated" + (f" (source: {sources})" if sources else ""))
-    likeness = [(name, f"{value:.3f}") for name, value in (result.likeness or {}).items()]
-    table(console, ("of", "distance"), likeness, title="Distance of the distributions from its source (Kolmogorov–Smirnov)")
     told = result.disclosure
     if told is not None:
         rows = [
