@@ -24,8 +24,8 @@ from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
+from lumos.chakra.synthesis.facade import Disclosure, disclosure
 from lumos.chakra.synthesis.family import sample_family
-from lumos.chakra.synthesis.likeness import Disclosure, disclosure
 from lumos.chakra.synthesis.model import SetModel, learn
 from lumos.chakra.workload import Workload
 from lumos.graph.table import Graph

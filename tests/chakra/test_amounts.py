@@ -14,9 +14,9 @@ from tests.chakra.conftest import comp, write_nodes
 
 import lumos
 from lumos.blocks.work import Attention, Gemm, Traffic
-from lumos.chakra.amounts import Amounts
 from lumos.chakra.gather import gather
 from lumos.chakra.recorded import _call, amounts_of, predicted_work
+from lumos.chakra.workload import Amounts
 from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, NodeType
 from lumos.vocabulary import AttentionKernel, Direction, DType

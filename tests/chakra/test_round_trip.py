@@ -17,9 +17,8 @@ from tests.graph_contract import apart
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
-from lumos.chakra.astra_sim import ordered
 from lumos.chakra.checks import check
-from lumos.chakra.exporting import export_graph
+from lumos.chakra.exporting import export_graph, ordered
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.write import rank_nodes

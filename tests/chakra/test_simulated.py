@@ -12,11 +12,10 @@ import pytest
 from tests.chakra.test_lower import one_collective
 
 import lumos
-from lumos.chakra.amounts import Amounts
-from lumos.chakra.astra_sim import network_for
-from lumos.chakra.exporting import as_simulated, export_graph, under_roof
+from lumos.chakra.exporting import as_simulated, export_graph, network_for, under_roof
 from lumos.chakra.lower import lower
 from lumos.chakra.network import Dimension, Network
+from lumos.chakra.workload import Amounts
 from lumos.cost.cluster import load_cluster
 from lumos.simulation import simulate
 from lumos.vocabulary import DType

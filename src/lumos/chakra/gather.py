@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.amounts import Details
 from lumos.chakra.collectives import EAGER, chakra_kind
-from lumos.chakra.workload import Communication, Workload
+from lumos.chakra.workload import Communication, Details, Workload
 from lumos.chakra.write import OF_COMMUNICATION, OF_WORK
 from lumos.characters import is_whole
 from lumos.diagnostics import Diagnostic

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import members
-from lumos.chakra.amounts import Amounts, unknown
 from lumos.chakra.collectives import EAGER, LOWERED, lowered_bytes
-from lumos.chakra.workload import Communication, Workload
+from lumos.chakra.workload import Amounts, Communication, Workload, unknown
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import distinct

@@ -18,10 +18,10 @@ import numpy as np
 
 from lumos.analyze.flops import counted_operators, is_counted
 from lumos.blocks.work import Attention, Gemm, GroupedGemm, Traffic, Work, flops
-from lumos.chakra.amounts import Amounts, Details, unknown
 from lumos.chakra.build import timed
 from lumos.chakra.gather import folder_of, gather
 from lumos.chakra.system_files import network_of
+from lumos.chakra.workload import Amounts, Details, unknown
 from lumos.cost.operators import OperatorTime, device_work_of
 from lumos.cost.traffic import traffic
 from lumos.operators.shaped import ShapedOperator, elements, factors, result_shapes

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.amounts import Details
+from lumos.chakra.workload import Details
 from lumos.characters import is_whole
 from lumos.errors import UsageError
 from lumos.graph.table import Kind

@@ -17,11 +17,10 @@ import lumos
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
-from lumos.chakra.synthesis.facade import facts_of_sets
+from lumos.chakra.synthesis.facade import disclosure, facts_of_sets
 from lumos.chakra.synthesis.family import sample_family
 from lumos.chakra.synthesis.grid import Grid, grid_of, with_axes
 from lumos.chakra.synthesis.layers import LAYER_NODES, RepeatedRegion, layer_regions, with_more_layers
-from lumos.chakra.synthesis.likeness import disclosure
 from lumos.chakra.synthesis.model import SetModel, SetStructure, learn
 from lumos.chakra.synthesis.trends import factor, middle, trends, varied
 from lumos.chakra.workload import Workload

@@ -21,7 +21,7 @@ from lumos.chakra.exporting import export_graph
 from lumos.chakra.lower import lower
 from lumos.chakra.statistics import stat_workload
 from lumos.chakra.synthesis.every_rank import with_every_rank
-from lumos.chakra.synthesis.likeness import disclosure
+from lumos.chakra.synthesis.facade import disclosure
 from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
 from lumos.errors import UsageError

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.chakra.amounts import Details
 from lumos.chakra.linking.link import Linked, link_traces
 from lumos.chakra.linking.votes import processes
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import recorded_work
+from lumos.chakra.workload import Details
 from lumos.errors import LumosError
 from lumos.graph.build import build
 from lumos.result import Shown, plain

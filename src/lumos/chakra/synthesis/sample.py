@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from lumos.chakra.amounts import Amounts, unknown
 from lumos.chakra.build import graph_of
 from lumos.chakra.synthesis.every_rank import MOST_NODES
 from lumos.chakra.synthesis.grid import with_copies
 from lumos.chakra.synthesis.trends import REFERENCE, ranks_of, transfer_times
-from lumos.chakra.workload import Communication, Workload
+from lumos.chakra.workload import Amounts, Communication, Workload, unknown
 from lumos.errors import UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import grouped, offsets
