@@ -10,7 +10,6 @@ mode. It is one rate for all kernels: that of the type in which the job makes mo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -90,10 +89,9 @@ def export_graph(
     if astra_sim:
         alone = len(workload.ranks) == 1
         workload = ordered(with_idle_rank(workload) if alone else workload)
-        compute = Compute.ROOFLINE if roofline else Compute.EXACT if exact_ns else Compute.RECORDED
-        dtype = None if amounts is None else amounts.dtype
-        written, notes = network_for(len(workload.ranks), cluster, dtype)
-        extra = files(written, compute)
+        written, notes = network_for(len(workload.ranks), cluster, None if amounts is None else amounts.dtype)
+        # Operation counts become ns where the peak is 1 TFLOP/s, and memory is too fast to limit anything.
+        extra = files(replace(written, peak=1, local=100_000, roofline=True) if exact_ns else replace(written, roofline=roofline))
         if roofline:
             workload, more = under_roof(workload, written.local)
             notes += more
@@ -214,14 +212,6 @@ def network_dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimen
     return (Dimension(node.devices, link, hop), Dimension(ranks // node.devices, between, wire)), []
 
 
-class Compute(StrEnum):
-    """Where the simulator's times of compute come from."""
-
-    RECORDED = "recorded"  # the nodes' durations, whole microseconds
-    EXACT = "exact"  # nanoseconds, as operation counts at a rate of 1 TFLOP/s
-    ROOFLINE = "roofline"  # operations and bytes against the rates of the system file
-
-
 def network_for(ranks: int, cluster: Cluster | None, dtype: DType | None) -> tuple[Network, list[Diagnostic]]:
     """The network of a job with that many ranks, and what its accelerators reach; and diagnostics that say what had to be assumed.
 
@@ -243,7 +233,7 @@ def network_for(ranks: int, cluster: Cluster | None, dtype: DType | None) -> tup
     return replace(out, peak=rate / 1e12 if rate else out.peak, local=memory / 1e9 if memory else out.local), assumptions
 
 
-def files(network: Network, compute: Compute) -> dict[str, str]:
+def files(network: Network) -> dict[str, str]:
     """The text of every file besides the `.et` files, by file name."""
     dims = network.dimensions
     lists = {
@@ -255,15 +245,12 @@ def files(network: Network, compute: Compute) -> dict[str, str]:
     units = {"bandwidth": "  # GiB/s", "latency": "  # ns"}
     return {
         "net.yml": "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items()),
-        "sys.json": _json(_system(network, compute)),
+        "sys.json": _json(_system(network)),
         "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
     }
 
 
-def _system(network: Network, compute: Compute) -> Mapping[str, Any]:
-    """The system file. To keep nanoseconds, roofline mode turns operation counts into them: the peak is 1 TFLOP/s and memory is
-    too fast to limit anything."""
-    peak, local = (1, 100_000) if compute is Compute.EXACT else (round(network.peak), round(network.local))
+def _system(network: Network) -> Mapping[str, Any]:
     kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
     return {
         "scheduling-policy": "LIFO",
@@ -272,10 +259,10 @@ def _system(network: Network, compute: Compute) -> Mapping[str, Any]:
         "preferred-dataset-splits": 4,
         **{f"{kind}-implementation": ["ring"] * len(network.dimensions) for kind in kinds},
         "collective-optimization": "localBWAware",
-        "local-mem-bw": local,
+        "local-mem-bw": round(network.local),
         "boost-mode": 0,
-        "roofline-enabled": int(compute is not Compute.RECORDED),
-        "peak-perf": peak,
+        "roofline-enabled": int(network.roofline),
+        "peak-perf": round(network.peak),
     }
 
 

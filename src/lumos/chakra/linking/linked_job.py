@@ -1,7 +1,7 @@
 """Link all ranks of a job, and write what was linked: the profiler's times and kernels with the execution trace's tensors.
 
 A rank's execution trace is the one that names the rank's process; where several or none do, the one that the facts of the pair
-confirm best (`votes`). A set is built from the profiler's files of all ranks together, so its collectives meet their peers. In the file
+confirm best. A set is built from the profiler's files of all ranks together, so its collectives meet their peers. In the file
 of one rank they are compute of the time that they took.
 """
 
@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.chakra.linking.link import Linked, link_traces
-from lumos.chakra.linking.votes import processes
+from lumos.chakra.linking.link import Linked, link_traces, processes
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import recorded_work
 from lumos.chakra.workload import Details
