@@ -120,24 +120,6 @@ def test_samples_of_a_generator_with_durations_and_messages(tmp_path: Path) -> N
     assert ends(tmp_path) == [2100, 2100]
 
 
-def test_a_text_workload_as_chakras_converter_writes_it(tmp_path: Path) -> None:
-    """One layer of a data-parallel text workload: forward 3 us, weight gradients 2 us, then 64 bytes reduced. Ids count on over the ranks,
-    nothing says where a node runs or in which group, and the metadata has no version."""
-    beside(tmp_path, "net.yml", "sys.json")
-    metadata = Metadata("", (Attribute("schema", "string", "1.0.2-chakra.1.0.0"), Attribute("input_file", "string", "DATA\n1\n")))
-    reduced = (Attribute("comm_type", "int64", 0), Attribute("comm_size", "int64", 64))
-    for rank in range(2):
-        first = 3 * rank
-        nodes = [
-            ChakraNode(first, "COMP_NODE_a_FWD", duration_micros=3),
-            ChakraNode(first + 1, "COMP_NODE_a_BWD_WG", duration_micros=2, data_deps=(first,)),
-            ChakraNode(first + 2, "COMM_COLL_NODE_a_ALLREDUCE", NodeType.COLL, data_deps=(first + 1,), attrs=reduced),
-        ]
-        (tmp_path / f"text.{rank}.et").write_bytes(b"".join(map(frame, [_unversioned(metadata), *map(encode_node, nodes)])))
-    assert check(tmp_path).violations == ()
-    assert ends(tmp_path) == [5000 + 10 + 2 * (32 + 10) + 3 * 32] * 2
-
-
 def test_json_sets_of_protobuf_and_by_hand(tmp_path: Path) -> None:
     node = {"id": "1", "type": "COMP_NODE", "durationMicros": "3", "attr": [{"name": "is_cpu_op", "int32Val": 0}, {"name": "outputs"}]}
     forms = {

@@ -26,26 +26,17 @@ def workload(folder: Path, *lines: str, network: str | None = None) -> Path:
     return folder
 
 
-def groups(folder: Path) -> set[str]:
-    facts = lumos.build(lumos.read(folder)).collectives
-    return set() if facts is None else {facts.groups[group] for group in facts.group}
-
-
 def test_data_parallelism_reduces_weight_gradients_beside_what_follows(tmp_path: Path) -> None:
-    """a: 0 to 3, b: 3 to 7, its weights to 15, whose reduction takes the link to 205; then that of a, and the delay of 7 ns."""
     workload(tmp_path, "DATA", "a -1 3 NONE 0 5 NONE 0 2 ALLREDUCE 64 7", "b -1 4 NONE 0 6 NONE 0 8 ALLREDUCE 64 0")
-    assert ends(tmp_path) == [15 + 2 * REDUCED + 7] * 2
-    tasks = lumos.build(lumos.read(tmp_path))
-    assert [tasks.names[n] for n in tasks.name[: len(tasks) // 2]].count("a_input_gradient") == 0  # nobody needs those of the inputs
+    assert ends(tmp_path) == [15 + 2 * REDUCED + 7] * 2  # b's reduction takes the link first; then that of a, and its delay
+    assert "a_input_gradient" not in lumos.build(lumos.read(tmp_path)).names  # nobody needs those of the inputs
 
 
 def test_model_parallelism_waits_for_outputs_and_for_input_gradients_but_not_with_the_weights(tmp_path: Path) -> None:
-    """Forward 3, 60, 4; backward 6, then 60 beside the 8 of the weights, then 5 and 2. Nothing reduces weights."""
     lines = "a -1 3 ALLGATHER 40 5 NONE 0 2 NONE 0 0", "b -1 4 NONE 0 6 ALLGATHER 40 8 ALLREDUCE 64 0"
     workload(tmp_path, "MODEL", *lines)
-    assert ends(tmp_path) == [3 + GATHERED + 4 + 6 + GATHERED + 5 + 2] * 2
-    found = [d.message for d in lumos.read(tmp_path).diagnostics] + [d.message for t in lumos.read(tmp_path).traces for d in t.diagnostics]
-    assert [text for text in found if "1 collectives are of passes" in text]
+    assert ends(tmp_path) == [3 + GATHERED + 4 + 6 + GATHERED + 5 + 2] * 2  # the 8 of the weights beside the second gather
+    assert "1 collectives are of passes" in lumos.read(tmp_path).traces[0].diagnostics[0].message
     workload(tmp_path, "DISTRIBUTED_INFERENCE", *lines)
     assert ends(tmp_path) == [3 + GATHERED + 4] * 2
 
@@ -61,28 +52,24 @@ def test_model_parallelism_waits_for_outputs_and_for_input_gradients_but_not_wit
 )
 def test_hybrid_parallelism_puts_weights_across_the_groups_of_the_model(tmp_path: Path, policy: str, own: str, inner: bool) -> None:
     pairs = {True: {"[0, 1]", "[2, 3]"}, False: {"[0, 2]", "[1, 3]"}}
-    workload(tmp_path, policy, f"a -1 3 ALLGATHER 40 5 NONE 0 2 NONE 0 0{own}", network=FOUR)
-    assert groups(tmp_path) == pairs[inner]
-    workload(tmp_path, policy, f"a -1 3 NONE 0 5 NONE 0 2 ALLREDUCE 64 0{own}", network=FOUR)
-    assert groups(tmp_path) == pairs[not inner]
+    for passes, met in (("ALLGATHER 40 5 NONE 0 2 NONE 0", inner), ("NONE 0 5 NONE 0 2 ALLREDUCE 64", not inner)):
+        facts = lumos.build(lumos.read(workload(tmp_path, policy, f"a -1 3 {passes} 0{own}", network=FOUR))).collectives
+        assert facts is not None and {facts.groups[group] for group in facts.group} == pairs[met]
 
 
 def test_the_embedding_of_a_recommender_is_exchanged_beside_the_bottom_layers(tmp_path: Path) -> None:
-    """The exchange of 40 bytes, 20 of them to the other: 10 + 20 + 10 ns from 3 on, so the top starts at 43. Backward: top 3 and 2, and the
-    exchange beside the bottom's 3 and 2 and before the embedding's 3."""
+    """40 bytes, 20 of them to the other: 10 + 20 + 10 ns from 3 on, so the top starts at 43; and back beside the bottom's 3 and 2."""
     rows = ["bottom -1 4 NONE 0 2 NONE 0 3 NONE 0 0", "top -1 4 NONE 0 2 NONE 0 3 NONE 0 0"]
     workload(tmp_path, "HYBRID_DLRM 1", "embedding -1 3 ALLTOALL 40 9 ALLTOALL 40 3 NONE 0 0", *rows)
     assert ends(tmp_path) == [43 + 4 + 3 + 2 + 40 + 3] * 2
 
 
 def test_collectives_alone_and_what_is_written_again(tmp_path: Path) -> None:
-    """A set that is written of a workload ends at the same ns, and keeps every rule."""
     workload(tmp_path, "MICRO", "a -1 0 NONE 0 0 NONE 0 0 ALLREDUCE 64 0")
     assert ends(tmp_path) == [REDUCED] * 2
     workload(tmp_path, "DATA", "a -1 1234 NONE 0 0 NONE 0 567 ALLREDUCE 64 89")
     lumos.chakra.import_(tmp_path, output=tmp_path / "again")
-    for name in ("net.yml", "sys.json"):
-        (tmp_path / "again" / name).write_text((tmp_path / name).read_text())
+    beside(tmp_path / "again", "net.yml", "sys.json")
     assert ends(tmp_path / "again") == ends(tmp_path) == [1234 + 567 + REDUCED + 89] * 2
     assert lumos.chakra.check(tmp_path / "again").violations == ()
 
@@ -109,7 +96,7 @@ def test_what_is_wrong_is_said_with_its_line(tmp_path: Path, lines: list[str], s
 
 
 def test_layers_are_counted_and_a_network_file_has_to_say_how_many_ranks_there_are(tmp_path: Path) -> None:
-    workload(tmp_path, "DATA", "a -1 3 NONE 0 5 NONE 0 2 NONE 0 7")
+    beside(tmp_path, "net.yml", "sys.json")
     (tmp_path / "layers.txt").write_text("DATA\n2\na -1 3 NONE 0 5 NONE 0 2 NONE 0 7\n")
     with pytest.raises(TraceError, match="line 2: says 2 layers, and 1 follow; write the number that there are"):
         lumos.read(tmp_path / "layers.txt")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from tests.chakra import two_stages
 from tests.graph_contract import apart
-from validation.chakra_distances import distances, kolmogorov_smirnov
+from validation.chakra_distances import distances
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
@@ -151,30 +151,12 @@ def test_wishes_that_cannot_be_met(wish: dict[str, Any], reason: str) -> None:
         sample(learn([lower(layered(6))]), **wish)
 
 
-def test_the_distance_of_distributions() -> None:
-    a = np.arange(100)
-    assert kolmogorov_smirnov(a, a) == 0.0
-    assert kolmogorov_smirnov(a, a + 1000) == 1.0
-    assert kolmogorov_smirnov(a, a + 50) == pytest.approx(0.5)
-    assert kolmogorov_smirnov(np.array([1000]), np.array([1020]), tolerance=0.03) == 0.0
-    for changed, distance in ((970, 0.0), (1030, 0.0), (969, 1.0), (1031, 1.0)):  # 3 % of the first, up or down
-        assert kolmogorov_smirnov(np.array([1000]), np.array([changed]), tolerance=0.03) == distance
-
-
 def test_stat_counts_what_is_there() -> None:
     found = stat_workload(lower(layered(3)))
     assert (found.ranks, found.total, found.nodes) == (4, 4 * 13, {"comp": 36, "coll": 16})
     assert found.symmetry == 1.0
     assert {c.kind: (c.nodes, c.ranks) for c in found.communication} == {"all-reduce": (16, 4)}
     assert found.operators[0].name == "secret_2"
-
-
-def test_dlrm_is_sampled_within_the_figures(traces: Path) -> None:
-    job = lumos.build(lumos.read(traces / "dlrm-8xv100"))
-    source = lower(job)
-    found = sample(learn([source]), 0).graph
-    assert step(found) == pytest.approx(step(job), rel=0.05)
-    assert max(distances(source, lower(found)).values()) <= 0.1
 
 
 def test_the_steps_of_a_sample_follow_one_another_as_those_of_its_source(ahead: Graph, tmp_path: Path) -> None:
