@@ -2,6 +2,7 @@
 
     python -m validation.scripted [--seed N …] [--only WORD]
     python -m validation.scripted --real        pairs that are run on a CPU
+    python -m validation.scripted --draw N [--real]        pairs that are drawn by a seed: family, sizes, switches and change
 
 Each pair is a command and a changed one. Both are emulated, and the time of every piece of device work is multiplied by a hidden factor of
 its operator and of the class of its size; both are written as recordings. The first recording and the two commands are then all that the
@@ -25,6 +26,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from tools.document import markdown_table
 from tools.figures import write_result
+from validation.scripted_drawn import Pair, drawn_pairs
 
 import lumos
 from lumos.analyze.loop.noise import step_times_of
@@ -55,15 +57,6 @@ CLUSTER, STEPS = "h100", 4
 FIRST_SEED = 37
 #: Hidden factors are drawn between one half and two.
 SPREAD = np.log(2.0)
-
-
-class Pair(NamedTuple):
-    """A change of a script. ranks: of both, 1 without a launcher."""
-
-    name: str
-    before: str
-    after: str
-    ranks: int = 1
 
 
 #: Sizes at which the device sets the pace.
@@ -256,28 +249,32 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, nargs="*", default=[FIRST_SEED])
     parser.add_argument("--only", default="", help="pairs whose names have one of these words, between commas")
+    parser.add_argument("--draw", type=int, metavar="SEED", help="draw the pairs by this seed")
     parser.add_argument("--real", action="store_true", help="run pairs on the CPU instead")
     parser.add_argument("--write", action="store_true", help="write the result file")
     asked = parser.parse_args()
+    pairs = (REAL if asked.real else PAIRS) if asked.draw is None else drawn_pairs(asked.draw, small=asked.real)
+    drawn = "" if asked.draw is None else f" --draw {asked.draw}"
+    suffix = "" if asked.draw is None else f"-drawn-{asked.draw}"
     if asked.real:
         real = []
-        for pair in REAL:
+        for pair in pairs:
             if any(word in pair.name for word in asked.only.split(",")):
                 real.append(really(pair))
                 print(real[-1], flush=True)
         if asked.write:
-            write_result("validation/results/scripted-real.md", _real_section(real))
+            write_result(f"validation/results/scripted-real{suffix}.md", _real_section(real, drawn))
         return
     rows = []
     for seed in asked.seed:
-        for pair in PAIRS:
+        for pair in pairs:
             if any(word in pair.name for word in asked.only.split(",")):
                 rows.append(scored(pair, seed))
                 print(_line(rows[-1]), flush=True)
     print(_figures([row.error for row in rows]))
     if asked.write:
         name = "scripted" if asked.seed == [FIRST_SEED] else f"scripted-{'-'.join(map(str, asked.seed))}"
-        write_result(f"validation/results/{name}.md", _section(rows, asked.seed))
+        write_result(f"validation/results/{name}{suffix}.md", _section(rows, pairs, asked.seed, drawn))
 
 
 def _figures(errors: Sequence[float | None]) -> str:
@@ -287,7 +284,7 @@ def _figures(errors: Sequence[float | None]) -> str:
     return f"{len(known)} of {len(errors)} answered; median error {np.median(known):.2%}, worst {max(known):.2%} over all"
 
 
-def _section(rows: Sequence[Scored], seeds: Sequence[int]) -> str:
+def _section(rows: Sequence[Scored], pairs: Sequence[Pair], seeds: Sequence[int], drawn: str) -> str:
     table = [
         (
             row.pair.name, str(row.pair.ranks), f"{1e3 * row.base_s:.1f}", f"{row.base_off:+.2%}", f"{1e3 * row.truth_s:.1f}",
@@ -295,18 +292,18 @@ def _section(rows: Sequence[Scored], seeds: Sequence[int]) -> str:
         )
         for row in rows
     ]  # fmt: skip
-    lacking = [pair.name for pair in PAIRS if pair not in {row.pair for row in rows}]
+    lacking = [pair.name for pair in pairs if pair not in {row.pair for row in rows}]
     left = f" Not run: {', '.join(lacking)}." if lacking else ""
     head = ("change", "ranks", "recorded, ms", "base off", "changed, ms", "error", "in the interval")
     return (
-        f"Written by `python -m validation.scripted --seed {' '.join(map(str, seeds))} --write`. The two scripts of each pair"
+        f"Written by `python -m validation.scripted --seed {' '.join(map(str, seeds))}{drawn} --write`. The two scripts of each pair"
         f" are emulated on {CLUSTER}, and every kernel's time is multiplied by a hidden factor between one half and two of its operator and"
         " the class of its shapes. The first recording and the two commands answer for the second recording."
         f" {_figures([row.error for row in rows])}.{left}\n\n{markdown_table(head, table)}"
     )
 
 
-def _real_section(rows: Sequence[RealScore]) -> str:
+def _real_section(rows: Sequence[RealScore], drawn: str) -> str:
     table = [
         (
             row.pair.name, f"{row.base_off:+.2%}", f"x {row.truth:.3f}", f"{row.noise:.1%}",
@@ -316,7 +313,7 @@ def _real_section(rows: Sequence[RealScore]) -> str:
     ]  # fmt: skip
     head = ("change", "base off", "processor time of a step", "noise of the rounds", "error")
     return (
-        "Written by `python -m validation.scripted --real --write`. One process on one core; the"
+        f"Written by `python -m validation.scripted --real{drawn} --write`. One process on one core; the"
         f" processor time of a step of both sides, in {ROUNDS} rounds in turn, against the answer from a recording of the first."
         f" {_figures([row.error for row in rows])}.\n\n{markdown_table(head, table)}"
     )

@@ -183,7 +183,86 @@ class Ranking(nn.Module):
         return self.over(torch.cat([functional.relu(self.dense(x)), *(table(at) for table in self.tables)], 1))
 
 
-MODELS = {"gpt": GPT, "cnn": Convolutions, "lstm": Recurrent, "mlp": Perceptron, "dlrm": Ranking}
+class Translator(nn.Module):
+    """An encoder and a decoder of torch's own layers."""
+
+    def __init__(self, a: argparse.Namespace) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(a.vocab, a.width)
+        self.body = nn.Transformer(a.width, a.heads, a.layers, a.layers, 4 * a.width, dropout=a.dropout, batch_first=True)
+        self.head = nn.Linear(a.width, a.vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(self.body(x, x.flip(1)))
+
+
+class Temporal(nn.Module):
+    """Dilated convolutions over a sequence, each added to what it was given."""
+
+    def __init__(self, a: argparse.Namespace) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(a.vocab, a.width)
+        self.convolutions = nn.ModuleList(nn.Conv1d(a.width, a.width, 3, padding=2**i, dilation=2**i) for i in range(a.layers))
+        self.norm, self.head = nn.GroupNorm(4, a.width), nn.Linear(a.width, a.vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens).transpose(1, 2)
+        for convolution in self.convolutions:
+            x = x + functional.silu(self.norm(convolution(x)))
+        return self.head(x.transpose(1, 2))
+
+
+class Mixer(nn.Module):
+    """Layers that mix positions and then channels."""
+
+    def __init__(self, a: argparse.Namespace) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(a.vocab, a.width)
+        self.positions = nn.ModuleList(nn.Linear(a.length, a.length) for _ in range(a.layers))
+        self.channels = nn.ModuleList(nn.Sequential(nn.Linear(a.width, 2 * a.width), nn.GELU(), nn.Linear(2 * a.width, a.width))
+                                      for _ in range(a.layers))  # fmt: skip
+        self.norm, self.head = nn.LayerNorm(a.width), nn.Linear(a.width, a.vocab)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for positions, channels in zip(self.positions, self.channels, strict=True):
+            x = x + positions(x.transpose(1, 2)).transpose(1, 2)
+            x = x + channels(self.norm(x))
+        return self.head(x)
+
+
+class Ladder(nn.Module):
+    """Convolutions down to small images and up again, with what was there on the way down beside it."""
+
+    def __init__(self, a: argparse.Namespace) -> None:
+        super().__init__()
+        sizes = [a.width // 4 * 2**i for i in range(3)]
+        self.stem = nn.Conv2d(3, sizes[0], 3, padding=1)
+        self.down = nn.ModuleList(nn.Conv2d(m, n, 3, padding=1, stride=2) for m, n in pairwise(sizes))
+        self.middle = nn.ModuleList(nn.Conv2d(sizes[-1], sizes[-1], 3, padding=1) for _ in range(a.layers))
+        self.up = nn.ModuleList(nn.Conv2d(n + m, m, 3, padding=1) for m, n in reversed([*pairwise(sizes)]))
+        self.head = nn.Linear(sizes[0], a.vocab)
+
+    def forward(self, images: Tensor) -> Tensor:
+        x, kept = self.stem(images), []
+        for down in self.down:
+            kept.append(x)
+            x = functional.leaky_relu(down(x))
+        for middle in self.middle:
+            x = x + functional.leaky_relu(middle(x))
+        for up in self.up:
+            x = functional.interpolate(x, scale_factor=2.0)
+            x = functional.leaky_relu(up(torch.cat([x, kept.pop()], 1)))
+        return self.head(x.mean((2, 3)))
+
+
+MODELS = {
+    "gpt": GPT, "cnn": Convolutions, "lstm": Recurrent, "mlp": Perceptron, "dlrm": Ranking, "translator": Translator, "temporal": Temporal,
+    "mixer": Mixer, "ladder": Ladder,
+}  # fmt: skip
+#: Those that are given tokens, and those that are given images; others take rows of numbers.
+_OF_TOKENS, _OF_IMAGES = ("gpt", "lstm", "translator", "temporal", "mixer"), ("cnn", "ladder")
 
 
 def average_gradients(model: nn.Module) -> None:
@@ -227,10 +306,10 @@ def run_stages(a: argparse.Namespace, device: torch.device) -> None:
 
 def batch_of(a: argparse.Namespace, device: torch.device) -> tuple[Tensor, Tensor]:
     """Inputs and targets."""
-    if a.model in ("gpt", "lstm"):
+    if a.model in _OF_TOKENS:
         tokens = torch.randint(a.vocab, (a.batch, a.length), device=device)
         return tokens, tokens.flatten()
-    shape = (a.batch, 3, 64, 64) if a.model == "cnn" else (a.batch, a.width)
+    shape = (a.batch, 3, 64, 64) if a.model in _OF_IMAGES else (a.batch, a.width)
     return torch.randn(shape, device=device), torch.randint(a.vocab, (a.batch,), device=device)
 
 
