@@ -67,6 +67,7 @@ class MeasuredPrices:
         self.residuals = Residuals(self.by_rank.values())
         self.sizes = HostSizes(self.by_rank.values()) if before.on_host else None
         self._indexes: dict[int, _Index] = {}
+        self._models: dict[int, RankPrices] = {}
         self._sources: dict[tuple[int, int], _Sources] = {}
 
     def carried(self, script: Script) -> Carried:
@@ -114,7 +115,12 @@ class MeasuredPrices:
         return RankPrices(best, low, high, source)
 
     def _modelled(self, kindred: Kindred) -> RankPrices:
-        """What the model and the residual say of a process."""
+        """What the model and the residual say of a process, whatever rank it stands for."""
+        if id(kindred) not in self._models:
+            self._models[id(kindred)] = self._at_residuals(kindred)
+        return self._models[id(kindred)]
+
+    def _at_residuals(self, kindred: Kindred) -> RankPrices:
         ratio = np.stack([self.residuals.columns(kindred, slot) for slot in Slot], axis=1)
         best, low, high = kindred.modelled * ratio
         if self.sizes is not None:
@@ -133,11 +139,14 @@ def _mean(of_each: list[RankPrices]) -> RankPrices:
 
 
 def _note_new(script: Script, kindred: Kindred, prices: RankPrices, new: dict[str, list[float]]) -> None:
-    for i, operator in enumerate(kindred.process.operators):
-        if operator.leaf and prices.source[Slot.OWN, i] == PriceSource.MODELLED:
+    spent = prices.best[: Slot.EXCHANGE].sum(axis=0)
+    modelled = np.flatnonzero(prices.source[Slot.OWN, : len(kindred.process.operators)] == PriceSource.MODELLED)
+    for i in modelled.tolist():
+        operator = kindred.process.operators[i]
+        if operator.leaf:
             entry = new.setdefault(operator.name, [0.0, 0.0])
             entry[0] += 1 / script.steps
-            entry[1] += float(prices.best[: Slot.EXCHANGE, i].sum()) / script.steps
+            entry[1] += float(spent[i]) / script.steps
 
 
 class _Index:

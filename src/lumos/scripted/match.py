@@ -101,7 +101,9 @@ class _Matching:
     def rank(self, rank: int, steps: list[RecordedStep]) -> None:
         """Match one rank."""
         kind = self.before.ranks.of[rank] if rank < len(self.before.ranks.of) else 0
-        side = self.sides.setdefault(kind, _Emulated(self.before.kinds[kind], self.numbers))
+        if kind not in self.sides:
+            self.sides[kind] = _Emulated(self.before.kinds[kind], self.numbers)
+        side = self.sides[kind]
         prices = np.full(side.kindred.modelled.shape, np.nan)
         self.least = shortest(steps)
         owner = self.found.owner.setdefault(rank, {})
@@ -143,12 +145,12 @@ class _Matching:
                 elif not self.found.first and i:
                     self.found.first = f"{each.name} after {ours[i - 1].name}, which only the recording has"
         totals = self._totals(step, owner, claimed, resized)
-        side.share_out(number, claimed, totals, prices)
-        for i in side.in_step[number]:
-            if side.claim(i, claimed) < 0:
-                entry = self.emulated_alone.setdefault(side.name(i), [0.0, 0.0])
-                entry[0] += 1
-                entry[1] += float(side.kindred.modelled[[Slot.OWN, Slot.DEVICE], i].sum())
+        claimants = side.claimants(number, claimed)
+        side.share_out(number, claimants, totals, prices)
+        for i in np.array(side.in_step[number], np.int64)[claimants < 0].tolist():
+            entry = self.emulated_alone.setdefault(side.name(i), [0.0, 0.0])
+            entry[0] += 1
+            entry[1] += float(side.kindred.modelled[[Slot.OWN, Slot.DEVICE], i].sum())
         self._exchanges(side, step, number, prices)
         return owner
 
@@ -222,26 +224,27 @@ class _Emulated:
             by_thread.setdefault(self.kindred.process.operators[i].thread, []).append(i)
         return [np.array(by_thread[thread], np.int64) for thread in sorted(by_thread)]
 
-    def claim(self, i: int, claimed: set[int]) -> int:
-        """The operator that an operator's work belongs to: itself or the innermost one around it that has a partner; -1 without."""
-        while i >= 0 and i not in claimed:
-            i = self.kindred.placed.parent[i]
-        return i
+    def claimants(self, step: int, claimed: set[int]) -> Int64:
+        """By operator of a step the one that its work belongs to: itself or the innermost one around it that has a partner; -1 without."""
+        found: dict[int, int] = {}
+        for i in self.in_step[step]:
+            found[i] = i if i in claimed else found.get(self.kindred.placed.parent[i], -1)
+        return np.fromiter(found.values(), np.int64, len(found))
 
-    def share_out(self, step: int, claimed: set[int], totals: dict[int, list[float]], prices: Float64) -> None:
-        """Write what operators cost, each group's time in the shares that the models say."""
-        model = self.kindred.modelled
-        groups: dict[int, list[int]] = {}
-        for i in self.in_step[step] if step < len(self.in_step) else ():
-            if (owner := self.claim(i, claimed)) >= 0:
-                groups.setdefault(owner, []).append(i)
-        for owner, members in groups.items():
-            total = list(totals[owner])
-            for slot in (Slot.CALLS, Slot.DEVICE, Slot.BEFORE, Slot.OWN):
-                shares = model[slot, members]
-                if not shares.sum() and slot in (Slot.CALLS, Slot.BEFORE):
-                    total[Slot.OWN] += total[slot]  # the emulated operator makes no such call
-                prices[slot, members] = total[slot] * shares / shares.sum() if shares.sum() else 0.0
+    def share_out(self, step: int, claimants: Int64, totals: dict[int, list[float]], prices: Float64) -> None:
+        """Write what operators cost, each group's time in the shares that the models say. claimants: as above."""
+        has = claimants >= 0
+        members = np.array(self.in_step[step], np.int64)[has]
+        if not len(members):
+            return
+        owners, group = np.unique(claimants[has], return_inverse=True)
+        total = np.array([totals[owner] for owner in owners.tolist()]).T
+        model = self.kindred.modelled[: Slot.EXCHANGE, members]
+        whole = np.stack([np.bincount(group, shares) for shares in model])
+        for slot in (Slot.CALLS, Slot.BEFORE):  # the emulated operator makes no such call
+            total[Slot.OWN] += np.where(whole[slot] > 0, 0.0, total[slot])
+        ratio = np.divide(total, whole, out=np.zeros_like(total), where=whole > 0)
+        prices[: Slot.EXCHANGE, members] = model * ratio[:, group]
 
     def exchange_key(self, i: int) -> tuple[Hashable, ...]:
         each: Exchange = self.kindred.process.exchanges[i]

@@ -7,6 +7,7 @@ operator around it, and what the device did to the operator that launched it. A 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -22,6 +23,8 @@ from lumos.trace.table import Category
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from lumos.analyze.loop.steps import Members
     from lumos.segment.dimensions import Shapes
     from lumos.trace.table import Int32, Int64, Job, Trace
@@ -89,14 +92,14 @@ class RecordedCosts:
         begins = np.array([mark.start for mark in marks], np.int64)
         step_of_row = np.searchsorted(begins, trace.start[rows], "right") - 1
         cost = self._cost(trace, position, rows)
-        shapes = shapes_of(trace)
+        given = _given(shapes_of(trace))
         number = {mark.name: i for i, mark in enumerate(marks)}
         index = {step.name: i for i, step in enumerate(owners.steps) if step.rank == trace.rank}
         out = []
         for name in self.names:
             at = number.get(name, 0)
             own = rows[step_of_row == at] if len(marks) > 1 else rows
-            threads = _threads(trace, own, shapes, marks[at].lane)
+            threads = _threads(trace, own, given, marks[at].lane)
             out.append(RecordedStep(threads, self._exchanges(owners.tasks(index[name])), cost))
         return out
 
@@ -160,24 +163,31 @@ def _following(processor: Int32, row: Int64) -> Int64:
     return out
 
 
-def _threads(trace: Trace, rows: Int64, shapes: Shapes, marked: int) -> list[list[RecordedCall]]:
-    """The operators of each thread in order, those of the marked thread first, then of those with the most."""
+def _threads(trace: Trace, rows: Int64, given: Sequence[tuple[GivenTensor, ...]], marked: int) -> list[list[RecordedCall]]:
+    """The operators of each thread in order, those of the marked thread first, then of those with the most. given: by row."""
     lanes, count = np.unique(trace.lane[rows], return_counts=True)
     order = sorted(zip(lanes.tolist(), count.tolist(), strict=True), key=lambda each: (each[0] != marked, -each[1]))
-    return [_thread(trace, rows[trace.lane[rows] == lane], shapes) for lane, _ in order]
+    return [_thread(trace, rows[trace.lane[rows] == lane], given) for lane, _ in order]
 
 
-def _thread(trace: Trace, rows: Int64, shapes: Shapes) -> list[RecordedCall]:
-    out: list[RecordedCall] = []
-    for row, caller in zip(rows.tolist(), callers(trace, rows).tolist(), strict=True):
-        known = shapes[row]
-        given = () if known is None else tuple(
-            (shape, type_name(kind)) for shape, kind in zip(known.shapes, known.dtypes, strict=True) if shape
-        )
-        out.append(RecordedCall(trace.strings[trace.name[row]], given, caller, row))
-    return out
+def _thread(trace: Trace, rows: Int64, given: Sequence[tuple[GivenTensor, ...]]) -> list[RecordedCall]:
+    return [
+        RecordedCall(trace.strings[name], given[row], caller, row)
+        for row, name, caller in zip(rows.tolist(), trace.name[rows].tolist(), callers(trace, rows).tolist(), strict=True)
+    ]
 
 
+def _given(shapes: Shapes) -> list[tuple[GivenTensor, ...]]:
+    """What the operator of each row of a trace was given; nothing where it is not known."""
+    known = [
+        tuple((shape, type_name(kind)) for shape, kind in zip(each.shapes, each.dtypes, strict=True) if shape)
+        for each in shapes.operators
+    ]
+    known.append(())
+    return [known[i] for i in shapes.of_row.tolist()]
+
+
+@cache
 def type_name(name: str) -> str:
     """The name of a type of elements, one for each; "" where it is not known."""
     known = DType.parse(name)

@@ -38,17 +38,16 @@ class Residuals:
     """The ratios of a job. measured: of each recorded rank its kind and prices, NaN where nothing was measured."""
 
     def __init__(self, measured: Iterable[tuple[Kindred, Float64]]) -> None:
-        seen: dict[tuple[int, str], list[tuple[float, float]]] = {}
+        seen: dict[tuple[int, str], list[Float64]] = {}
         for kindred, prices in measured:
-            model = kindred.modelled
             for slot in Slot:
-                names = _names(kindred, slot)
-                known = np.flatnonzero(~np.isnan(prices[slot]) & (model[slot] > 0))
-                for i in known[known < len(names)].tolist():
-                    pair = (float(prices[slot, i]), float(model[slot, i]))
-                    seen.setdefault((slot, names[i]), []).append(pair)
-                    seen.setdefault((slot, ""), []).append(pair)
-        self._ratios: Mapping[tuple[int, str], Residual] = {key: _ratio(np.array(pairs)) for key, pairs in seen.items()}
+                pairs = np.stack([prices[slot], kindred.modelled[slot]], axis=1)
+                known = ~np.isnan(pairs[:, 0]) & (pairs[:, 1] > 0)
+                for name, which in _named(kindred, slot).items():
+                    seen.setdefault((slot, name), []).append(pairs[which][known[which]])
+        self._ratios: Mapping[tuple[int, str], Residual] = {
+            key: _ratio(pairs) for key, each in seen.items() if len(pairs := np.concatenate(each))
+        }
 
     def of(self, slot: Slot, name: str) -> Residual:
         """The ratio of an operator's slot."""
@@ -56,16 +55,21 @@ class Residuals:
 
     def columns(self, kindred: Kindred, slot: Slot) -> Float64:
         """The ratios of all operators, or exchanges, of a process: float64[3, n], best, low and high."""
-        names = _names(kindred, slot)
         out = np.ones((3, kindred.modelled.shape[1]))
-        for i, name in enumerate(names):
-            out[:, i] = self.of(slot, name)
+        for name, which in _named(kindred, slot).items():
+            if name:
+                out[:, which] = np.array(self.of(slot, name))[:, None]
         return out
 
 
-def _names(kindred: Kindred, slot: Slot) -> list[str]:
+def _named(kindred: Kindred, slot: Slot) -> dict[str, list[int]]:
+    """The operators, or exchanges, of a process by their name, and all of them as ""."""
     process = kindred.process
-    return [each.kind for each in process.exchanges] if slot is Slot.EXCHANGE else [each.name for each in process.operators]
+    names = [each.kind for each in process.exchanges] if slot is Slot.EXCHANGE else [each.name for each in process.operators]
+    out: dict[str, list[int]] = {"": [*range(len(names))]}
+    for i, name in enumerate(names):
+        out.setdefault(name, []).append(i)
+    return out
 
 
 def _ratio(pairs: Float64) -> Residual:
