@@ -57,6 +57,15 @@ def test_what_only_the_changed_script_does_is_modelled_and_named(scripts, slower
     assert found.outcome.step_time_low_s < measured_s(truth) < found.outcome.step_time_high_s
 
 
+def test_what_only_the_first_script_does_is_named(scripts, slower, tmp_path):
+    job = scripts.job(tmp_path, slower(**FACTORS), 3, 4096)
+    base = scripts.base(job, 3, 4096, "tanh")
+    base.asked = Asked(force=True)
+    found = base.answer(scripts.command(3, 4096, "tanh"))
+    (only,) = (each.message for each in found.diagnostics if each.code == "only-emulated")
+    assert only.startswith("only in the script") and "aten::tanh (3 calls" in only
+
+
 def test_a_value_that_is_read_no_more_is_waited_for_no_more(scripts, slower, tmp_path):
     job, truth = scripts.job(tmp_path / "a", slower(), 3, 64, "item"), scripts.job(tmp_path / "b", slower(), 3, 64)
     found = scripts.base(job, 3, 64, "item").answer(scripts.command(3, 64))

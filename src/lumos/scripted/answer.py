@@ -200,8 +200,12 @@ class Base:
         if matched.device.whole:
             shares.insert(0, f"{matched.device.part:.1%} of the recorded time of devices")
         yield Diagnostic("script-matched", f"the script explains {' and '.join(shares)} time")
-        if matched.only_recorded:
-            yield Diagnostic("only-recorded", _named("only in the recording", ((e.what, e.calls, e.ns) for e in matched.only_recorded)))
+        for code, what, lone in (
+            ("only-recorded", "only in the recording", matched.only_recorded),
+            ("only-emulated", "only in the script, at the models' prices", matched.only_emulated),
+        ):
+            if lone:
+                yield Diagnostic(code, _named(what, ((e.what, e.calls, e.ns) for e in lone)))
         if carried.new:
             yield Diagnostic("new-operators", _named("only in the changed script, and modelled", carried.new))
         here = script.kinds[0].process.torch
