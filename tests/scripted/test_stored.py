@@ -39,7 +39,7 @@ def test_no_process_starts_where_before_is_missing(monkeypatch):
         lumos.whatif("examples/gpt-2rank-cpu", after="python3 train.py")
     with pytest.raises(UsageError, match="give the changed one with --after"):
         lumos.whatif("examples/gpt-2rank-cpu", before="python3 train.py")
-    with pytest.raises(UsageError, match="tp: a changed script is the whole change"):
+    with pytest.raises(UsageError, match="--tp: a changed script is the whole change"):
         lumos.whatif("examples/gpt-2rank-cpu", before="python3 train.py", after="python3 train.py", tp=2)
     with pytest.raises(UsageError, match="ranks says how many"):
         lumos.whatif("examples/gpt-2rank-cpu", ranks=2)

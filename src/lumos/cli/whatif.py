@@ -56,8 +56,8 @@ def whatif(
     if grid and any(files.values()):
         raise UsageError("--grid has many answers, and --perfetto, --chakra and --kineto write one job; leave out --grid")
     if before is not None or after is not None or ranks is not None:
-        beside = {**({"set": assigned} if assigned else {}), **words}
-        _by_script(paths, (before, after), ranks, beside, grid, files, how, force, json)
+        words |= {"set": assigned} if assigned else {}
+        _by_script(paths, grid, files, how, json, before=before, after=after, ranks=ranks, force=force, **words)
         return
     from lumos.analyze.trust import trust
     from lumos.changes.changes import Changes
@@ -92,39 +92,22 @@ def whatif(
 
 
 def _by_script(
-    paths: list[str],
-    commands: tuple[str | None, str | None],
-    ranks: int | None,
-    changes: dict[str, Any],
-    grid: list[str] | None,
-    files: dict[str, str | None],
-    how: ReadWords,
-    force: bool,
-    json: bool,
+    paths: list[str], grid: list[str] | None, files: dict[str, str | None], how: ReadWords, json: bool, **words: Any
 ) -> None:
-    """The answer for a changed script; the only changes that go with it are of the cluster."""
+    """The answer for a changed script. words: of `lumos.whatif`."""
     from lumos.reports.text.whatif import print_script_grid
-    from lumos.scripted.answer import Asked
-    from lumos.scripted.facade import by_script, by_scripts
+    from lumos.scripted.facade import whatif as by_script
     from lumos.scripted.templates import parse_values
     from lumos.trace.source import keep_inputs
 
-    if beside := [f"--{key.replace('_', '-')}" for key in changes if key not in ("cluster", "base_cluster")]:
-        raise UsageError(f"{beside[0]}: a changed script is the whole change; leave out {beside[0]}, or write it into --after")
-    if commands == (None, None):
-        raise UsageError("--ranks says how many ranks --after has: give --before and --after too")
     keep_inputs(paths, *files.values())
-    job = read_job(*paths, **how)
-    asked = Asked(ranks, changes.get("cluster"), changes.get("base_cluster"), force=force)
-    if grid:
-        cells = by_scripts(job, None, *commands, parse_values(grid), asked)
-        if json:
-            write_json({"grid": [cell._asdict() for cell in cells]})
-        else:
-            print_script_grid(console(), cells)
-        return
-    found = by_script(job, None, *commands, asked)
-    _write(found, files, json)
+    found: Any = by_script(read_job(*paths, **how), grid=parse_values(grid) if grid else None, **words)
+    if not grid:
+        _write(found, files, json)
+    elif json:
+        write_json({"grid": [cell._asdict() for cell in found]})
+    else:
+        print_script_grid(console(), found)
 
 
 def _write(found: Answer, files: dict[str, str | None], json: bool) -> None:

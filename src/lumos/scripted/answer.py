@@ -189,7 +189,7 @@ class Base:
         if self.share.part < ENOUGH:
             message = f"the script explains {self.share.part:.0%} of the recorded time; what is only in the recording is in neither step"
             yield Evidence("script-explains-part", message, Grade.LIMITED, 1 - self.share.part)
-        absent = self.world - len(self.recording.ranks)
+        absent = self.world - len(self.graph.ranks)
         if absent > 0:
             yield Evidence("ranks-alike", f"{count(absent, 'rank')} without a recording cost what the recorded ones do", Grade.LIMITED)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import shutil
+from itertools import takewhile
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.errors import UsageError
@@ -54,19 +55,13 @@ def parse(given: str | Sequence[str], option: str) -> Command:
         words = shlex.split(given) if isinstance(given, str) else [str(word) for word in given]
     except ValueError as error:
         raise UsageError(f"{option} {given!r}: {error}; write the command as you would start it, in quotes") from error
-    variables = [word for word, last in zip(words, _still_variables(words), strict=True) if last]
+    variables = [*takewhile(_VARIABLE.fullmatch, words)]
     program = words[len(variables) :]
     if not program:
         raise UsageError(f"{option} {given!r}: names no program; write the command as you would start it, in quotes")
     if shutil.which(program[0]) is None:
         raise UsageError(f"{option}: {program[0]!r}: no such command; write it as you would start it, in quotes")
     return Command(shlex.join(words), (*(("env", *variables) if variables else ()), *program), _ranks(program))
-
-
-def _still_variables(words: Sequence[str]) -> list[bool]:
-    """Whether each word is a variable before the program."""
-    number = next((i for i, word in enumerate(words) if not _VARIABLE.fullmatch(word)), len(words))
-    return [i < number for i in range(len(words))]
 
 
 def _ranks(program: Sequence[str]) -> int | None:

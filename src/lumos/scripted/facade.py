@@ -8,7 +8,7 @@ Everything else is as in `changes.facade`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, TypeAlias, Unpack, overload
+from typing import TYPE_CHECKING, Unpack, overload
 
 from lumos.changes import facade
 from lumos.changes.words import ChangeWords  # noqa: TC001 - help shows its words
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from lumos.trace.source import Source
     from lumos.trace.table import Job
 
-#: A command of the user's, as one text or as its words; None where it is not given.
-CommandWords: TypeAlias = "str | Sequence[str] | None"
 #: The changes that go together with a changed script.
 _BESIDE = ("cluster", "base_cluster")
 
@@ -109,29 +107,19 @@ def whatif(
     """
     if before is None and after is None:
         if ranks is not None:
-            raise UsageError("ranks says how many ranks `after` has: give `after` and `before` too")
+            raise UsageError("--ranks says how many ranks --after has: give --before and --after too")
         return facade.whatif_by_settings(job, graph=graph, repair=repair, force=force, grid=grid, **changes)
-    if other := sorted(set(changes) - set(_BESIDE)):
-        raise UsageError(f"{', '.join(other)}: a changed script is the whole change; leave out {other[0]}, or write it into `after`")
+    if other := [f"--{key.replace('_', '-')}" for key in changes if key not in _BESIDE]:
+        raise UsageError(f"{other[0]}: a changed script is the whole change; leave out {other[0]}, or write it into --after")
     read = as_job(job, repair=repair)
     asked = Asked(ranks, changes.get("cluster"), changes.get("base_cluster"), force=force)
+    if after is None:
+        raise UsageError("--before is the command that made the recording; give the changed one with --after")
     if grid is None:
-        return by_script(read, graph, before, after, asked)
+        second = parse(after, "--after")
+        return _base(read, graph, before, asked).answer(second)
     values = {key: tuple(map(str, several)) for key, several in as_mapping(grid, "grid", "{'batch': (4, 8)}").items()}
-    return Rows(by_scripts(read, graph, before, after, values, asked))
-
-
-def by_script(job: Job, graph: Graph | None, before: CommandWords, after: CommandWords, asked: Asked) -> Answer:
-    """The answer for one changed script."""
-    second = parse(_asked_for(after), "--after")
-    return _base(job, graph, before, asked).answer(second)
-
-
-def by_scripts(
-    job: Job, graph: Graph | None, before: CommandWords, after: CommandWords, values: Mapping[str, tuple[str, ...]], asked: Asked
-) -> tuple[ScriptCell, ...]:
-    """The answers for every combination of the values of the placeholders in `after`."""
-    return evaluate_scripts(lambda: _base(job, graph, before, asked), _asked_for(after), values)
+    return Rows(evaluate_scripts(lambda: _base(read, graph, before, asked), after, values))
 
 
 def task_origins(job: Job, graph: Graph, before: str | Sequence[str], *, force: bool = False) -> TaskOrigins:
@@ -139,13 +127,7 @@ def task_origins(job: Job, graph: Graph, before: str | Sequence[str], *, force: 
     return _base(job, graph, before, Asked(force=force)).origins
 
 
-def _asked_for(after: CommandWords) -> str | Sequence[str]:
-    if after is None:
-        raise UsageError("--before is the command that made the recording; give the changed one with --after")
-    return after
-
-
-def _base(job: Job, graph: Graph | None, before: CommandWords, asked: Asked) -> Base:
+def _base(job: Job, graph: Graph | None, before: str | Sequence[str] | None, asked: Asked) -> Base:
     if before is None:
         raise before_missing(job)
     first = parse(recorded_words(job) if before == RECORDED else before, "--before")

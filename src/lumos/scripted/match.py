@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from lumos.emulation.record import Exchange, Operator
     from lumos.scripted.recorded import GivenTensor, RecordedCall, RecordedCosts, RecordedExchange, RecordedStep
     from lumos.scripted.script import Kindred, Script
-    from lumos.trace.table import Int64
+    from lumos.trace.table import Int32, Int64
 
 
 class Coverage(NamedTuple):
@@ -56,12 +56,12 @@ class Lone(NamedTuple):
 @dataclass
 class Matched:
     """The recording on the emulated script. prices: of each recorded rank, ns as `Kindred.modelled`, NaN where nothing was measured.
-    owner: of each recorded rank, by row of its trace, the emulated operator that the row belongs to. device, host: how much of the recorded
-    time has a partner. only_recorded, only_emulated: what has none, the longest first. first: where the two differ first, in words; ""
-    where they do not."""
+    owner: of each recorded rank, by row of its trace, the emulated operator that the row belongs to; -1 for none, as for all rows that
+    follow. device, host: how much of the recorded time has a partner. only_recorded, only_emulated: what has none, the longest first.
+    first: where the two differ first, in words; "" where they do not."""
 
     prices: dict[int, Float64] = field(default_factory=dict)
-    owner: dict[int, dict[int, int]] = field(default_factory=dict)
+    owner: dict[int, Int32] = field(default_factory=dict)
     device: Coverage = UNRECORDED
     host: Coverage = UNRECORDED
     only_recorded: list[Lone] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Matched:
 def match_script(recording: RecordedCosts, before: Script) -> Matched:
     """Match every recorded rank with the emulated one of its number. before: emulated with as many steps as the recording has."""
     matching = _Matching(before)
-    for rank, steps in recording.ranks.items():
+    for rank, steps in recording.ranks():
         matching.rank(rank, steps)
     return matching.result(max(len(recording.names), 1))
 
@@ -106,10 +106,12 @@ class _Matching:
         side = self.sides[kind]
         prices = np.full(side.kindred.modelled.shape, np.nan)
         self.least = shortest(steps)
-        owner = self.found.owner.setdefault(rank, {})
+        owner: dict[int, int] = {}
         for number, step in enumerate(steps):
             owner.update(self._step(side, step, min(number, self.before.steps - 1), prices))
         self.found.prices[rank] = prices
+        of_row = self.found.owner[rank] = np.full(max(owner, default=-1) + 1, -1, np.int32)
+        of_row[list(owner)] = list(owner.values())
 
     def result(self, steps: int) -> Matched:
         """What was found. steps: that were matched."""

@@ -77,7 +77,8 @@ class TaskOrigins:
     def _of(self, task: int) -> ScriptOrigin:
         owners = self._recording.owners
         rank = owners.graph.ranks[owners.rank[task]]
-        operator = self._matched.owner.get(rank, {}).get(int(self._recording.row[task]), -1)
+        owner, row = self._matched.owner.get(rank, ()), int(self._recording.row[task])
+        operator = int(owner[row]) if 0 <= row < len(owner) else -1
         return self._of_kind[self._script.ranks.of[rank]][operator] if operator >= 0 else ScriptOrigin("", "")
 
 

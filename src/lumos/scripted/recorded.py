@@ -23,7 +23,7 @@ from lumos.trace.table import Category
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from lumos.analyze.loop.steps import Members
     from lumos.segment.dimensions import Shapes
@@ -74,8 +74,13 @@ class RecordedCosts:
         self.awaiting = awaiting & ~owners.on_device
         self.calls = self._calls()
         self.row = np.full(len(self.graph), -1, np.int64)
-        self.ranks = {trace.rank: self._rank(trace, position) for position, trace in enumerate(job.traces)}
+        self._traces = job.traces
         self.torch = next((str(t.metadata["lumos_collect"].get("torch")) for t in job.traces if "lumos_collect" in t.metadata), "")
+
+    def ranks(self) -> Iterator[tuple[int, list[RecordedStep]]]:
+        """The ranks and their steps, one after the other: what all of a large job did does not fit into memory. `row` is whole after it."""
+        for position, trace in enumerate(self._traces):
+            yield trace.rank, self._rank(trace, position)
 
     def _calls(self) -> dict[str, float]:
         graph = self.graph
