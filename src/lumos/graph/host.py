@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.graph.hand_offs.slices import HostSlices
-    from lumos.graph.hand_offs.threads import HandOffs, Joins
+    from lumos.graph.hand_offs.threads import HandOffs
 
 
 @dataclass(slots=True, eq=False)
@@ -78,11 +78,11 @@ class HostTasks:
         return len(self.kind)
 
 
-def host_tasks(planned: HostPlan, handed: HandOffs, joined: Joins) -> HostTasks:
+def host_tasks(planned: HostPlan, handed: HandOffs) -> HostTasks:
     """Make the tasks, in the order of their measured starts.
 
     A hand-off becomes a RETURN at the end of the other thread's work, followed by a task for the CPU time that the waiting
-    thread needed from then until its next row. joined: what else it waits for.
+    thread needed from then until its next row.
     """
     slices = planned.slices
     n = len(slices)
@@ -122,7 +122,7 @@ def host_tasks(planned: HostPlan, handed: HandOffs, joined: Joins) -> HostTasks:
         end=end[order],
         of_slice=of_slice,
         return_of_slice=return_of_slice,
-        hand_off_task=np.concatenate((position[: split[0]], position[joined.wait])),
-        hand_off_source=behind[np.concatenate((handed.source, joined.source))],
+        hand_off_task=np.concatenate((position[: split[0]], position[handed.joins])),
+        hand_off_source=behind[np.concatenate((handed.source, handed.joined))],
     )
 

@@ -18,7 +18,7 @@ from lumos.graph.dispatch import dispatches
 from lumos.graph.edges import Edges
 from lumos.graph.evidence import inferred_waits, row_evidence
 from lumos.graph.hand_offs.slices import host_slices
-from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs, joins
+from lumos.graph.hand_offs.threads import SHORTEST_HAND_OFF, hand_offs
 from lumos.graph.hand_offs.timers import timers
 from lumos.graph.hand_offs.unclaimed_waits import unclaimed_waits
 from lumos.graph.host import HostPlan, HostTasks, host_tasks, plan
@@ -155,8 +155,7 @@ def _host(trace: Trace, device: _Device, latency: int) -> _Host:
     _plan_launches(planned, device, latency)
     awaiting = np.flatnonzero((syncs.target != NONE) | (syncs.event >= 0))
     planned.cut(syncs.row[awaiting], Kind.SYNC, syncs.own[awaiting])
-    tasks = host_tasks(planned, handed, joins(trace, slices, handed, np.flatnonzero(~alone)))
-    return _Host(alone, slices, handed, planned, tasks)
+    return _Host(alone, slices, handed, planned, host_tasks(planned, handed))
 
 
 def _without_work(trace: Trace) -> str:

@@ -1,11 +1,12 @@
 """Hand-offs: the times at which one CPU thread waits for another.
 
 Some time between operators is not work but waiting for another thread: the autograd thread idles until the forward
-pass has called backward(), the main thread until backward() returns. Such a gap ends because the other thread became
-idle. A gap counts as such a wait where it lasts at least 20 us and another thread finished its work during it and stayed
-idle until its end. It becomes a return that depends on that thread's last work, followed by the CPU time from there to
-the end of the gap. Where a thread goes on only when several others have done their part, it waits for all of them. Which
-collectives a thread waits for is in `graph.hand_offs.awaited`; threads that work on their own are in `graph.hand_offs.timers`.
+pass has called backward(), the main thread until backward() returns. Such a gap lasts at least 20 us, and ends because another thread
+became idle. So what a thread may have waited for is the last work that another had begun when it went on. Where that was not over at the
+same place of any step, the thread does not wait for that other one there (`graph.waits.solve`). Of those that finished during the
+pause the last one is its source: the pause becomes a return that depends on that thread's work, followed by the CPU time from there to
+the end of the gap. It also waits for each thread that it had started and that finished in all of its pauses before the same operator.
+Which collectives a thread waits for is in `graph.hand_offs.awaited`; threads that work on their own are in `graph.hand_offs.timers`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,17 @@ import numpy as np
 
 from lumos.graph.hand_offs.awaited import Awaited, awaited, shortened
 from lumos.graph.joined.collectives import is_cpu_collective
+from lumos.graph.lists import numbered, ordinals
+from lumos.graph.places import step_at
+from lumos.graph.waits.issued import NO_TIME, Issued
+from lumos.graph.waits.solve import Awaitable, OpenWaits, work_for
+from lumos.trace.table import ABSENT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.graph.hand_offs.slices import HostSlices
-    from lumos.trace.table import Int64, Trace
+    from lumos.trace.table import Int32, Int64, Trace
 
 #: Shortest gap that can be waiting for another thread (ns). Below it, Python between two operators is the likelier cause.
 SHORTEST_HAND_OFF = 20_000
@@ -33,7 +39,7 @@ class HandOffs(NamedTuple):
 
     slice[i] is a pause of a thread, a collective that it begins without a pause, or its first slice where paused[i] is False. issued:
     bool, whether the thread then begins a collective, which source[i] issued. pause: bool[slices], all pauses, whether they waited for a
-    known thread or not.
+    known thread or not. joins, joined: slice[joins[i]] also waits for slice joined[i].
     """
 
     slice: Int64
@@ -41,6 +47,8 @@ class HandOffs(NamedTuple):
     paused: NDArray[np.bool_]
     issued: NDArray[np.bool_]
     pause: NDArray[np.bool_]
+    joins: Int64
+    joined: Int64
 
     def resumed(self, slices: HostSlices) -> Int64:
         """When each wait was over, ns: the end of its source, but not before the pause began."""
@@ -52,51 +60,83 @@ def hand_offs(trace: Trace, slices: HostSlices, timers: NDArray[np.bool_]) -> tu
     """Find the slices that wait for another thread; returns them with the slices, in which a collective that a thread waited for
     ends no later than the wait.
 
-    `timers` marks lanes that work on their own: they wait for no other thread, and no other thread waits for them.
-    The source of a wait is the last slice that another thread finished before the waiting thread resumed, where that thread
-    stayed idle until then; of several threads, the one that finished last. A thread's first slice is treated as a gap that
-    began with the recording. A thread that resumes with a node of the backward pass may have received it from a thread that
-    stays busy: the source is then the last top-level operator that had ended there. A collective on a CPU thread waits for the operator
+    `timers` marks lanes that work on their own: they wait for no other thread, and no other thread waits for them. A thread's first slice
+    is treated as a gap that began with the recording. A thread that resumes with a node of the backward pass may have received it from a
+    thread that stays busy: the source is then the last work that had ended there. A collective on a CPU thread waits for the operator
     that issued it, also where its thread was busy until it began, and the thread that issues collectives waits for those of `awaited`.
     """
-    n = len(slices)
-    if n == 0:
-        none, never = np.empty(0, np.int64), np.empty(0, bool)
-        return slices, HandOffs(none, none, never, never, never)
     found = awaited(trace, slices, SHORTEST_HAND_OFF)
     slices = shortened(slices, found.source)
-    first = np.ones(n, bool)
-    first[1:] = slices.lane[1:] != slices.lane[:-1]
-    gap = found.pause
-    at_once = _begins_collective(slices, found) & ~first & ~np.append(False, gap[:-1])
+    first, gap = np.diff(slices.lane, prepend=-1) != 0, found.pause
+    at_once = _begins_collective(slices, found) & ~first & ~np.append(False, gap)[:-1]
     waiting = np.flatnonzero((gap | first | at_once) & ~timers[slices.lane])
-    resumes = np.where(gap[waiting], slices.end[waiting], slices.start[waiting])
-    since = np.where(gap[waiting], slices.start[waiting], np.iinfo(np.int64).min)
-    lanes = [int(lane) for lane in slices.lanes() if not timers[lane]]
-    # Two candidates for each source: the last work of a thread that is idle since, and of one that may be busy.
-    idle, busy = np.full(len(waiting), -1, np.int64), np.full(len(waiting), -1, np.int64)
-    idle_end, busy_end = since.copy(), since.copy()
-    last_of_operator = (slices.row >= 0) & np.append((slices.row[1:] < 0) | first[1:], True)
-    for lane in lanes:
-        elsewhere = (slices.lane[waiting] != lane) & ~at_once[waiting]
-        work = np.flatnonzero((slices.lane == lane) & (slices.row >= 0))
-        if not len(work):
-            continue
-        # The lane's last slice that had started when the waiting thread resumed must have ended by then, and during the gap.
-        last = work[np.maximum(np.searchsorted(slices.start[work], resumes, "left") - 1, 0)]
-        own_rule = gap[waiting] & found.issues[slices.lane[waiting]] & (found.issuer[last] >= 0)
-        _take_later(idle, idle_end, last, slices.end[last], elsewhere & ~own_rule & (slices.end[last] <= resumes))
-        closing = np.flatnonzero((slices.lane == lane) & last_of_operator)
-        done = closing[np.maximum(np.searchsorted(slices.end[closing], resumes, "right") - 1, 0)]
-        _take_later(busy, busy_end, done, slices.end[done], elsewhere & (slices.end[done] <= resumes))
-    collective = found.source[waiting]
-    _take_later(idle, idle_end, collective, slices.end[collective], gap[waiting] & (collective >= 0))
-    source = np.where((idle < 0) & _starts_node(trace, slices)[np.minimum(waiting + 1, n - 1)] & gap[waiting], busy, idle)
-    issued = _issues(trace, slices, found)[np.where(gap[waiting], np.minimum(waiting + 1, n - 1), waiting)]
-    by_issuer = (issued >= 0) & (slices.end[issued] <= resumes)
-    source = np.where(by_issuer, issued, source)
-    has_source = source >= 0
-    return slices, HandOffs(waiting[has_source], source[has_source], ~(first & ~gap)[waiting[has_source]], by_issuer[has_source], gap)
+    then = np.where(gap[waiting], np.minimum(waiting + 1, len(slices) - 1), waiting)  # what it goes on with
+    row, paused = slices.row[then], gap[waiting]
+    node = paused & (row >= 0) & is_backward_node(trace)[row]
+    place = numbered(slices.lane[waiting], np.where(row >= 0, trace.name[row], -1), paused + 2 * at_once[waiting])
+    over = np.where(paused, slices.end[waiting], slices.start[waiting])
+    begun = np.where(paused, slices.start[waiting], _BEFORE)
+    lanes = slices.lanes()[~timers[slices.lanes()]]
+    again = numbered(place, ordinals(place, step_at(trace, over)))
+    waits = OpenWaits(again, again, again, waiting, np.searchsorted(lanes, slices.lane[waiting]), over, over, begun)
+    by_thread, busy = _finished(slices, found, lanes, waits, node)
+    by_thread[:, at_once[waiting]] = busy[at_once[waiting]] = ABSENT
+    collective = np.where(paused & (slices.end[found.source[waiting]] > begun), found.source[waiting], ABSENT)
+    source = _last(slices, np.stack((*by_thread, collective)))
+    issued = _issues(trace, slices, found)[then]
+    by_issuer = (issued >= 0) & (slices.end[issued] <= over)
+    source = np.where(by_issuer, issued, np.where(source < 0, busy, source))
+    known = np.flatnonzero(source >= 0)
+    lone = ~np.isin(lanes, trace.lane[is_cpu_collective(trace)])
+    handed = HandOffs(waiting[known], source[known], ~(first & ~gap)[waiting[known]], by_issuer[known], gap, known[:0], known[:0])
+    return slices, _joined(slices, handed, by_thread[lone][:, known], place[known])
+
+
+#: Before all recordings, ns.
+_BEFORE = np.iinfo(np.int64).min // 2
+
+
+def _finished(slices: HostSlices, found: Awaited, lanes: Int32, waits: OpenWaits, node: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+    """The last slice of what each thread had finished with during each wait, int64[lanes, waits], and of what a thread that may be busy had
+    finished with last, int64[waits] for those that go on with a `node`; ABSENT without any. The pauses of threads that issue collectives
+    are for none but those of `found`."""
+    works = np.flatnonzero((slices.row >= 0) & np.isin(slices.lane, lanes))
+    start, end = slices.start[works], slices.end[works]
+    issued = Issued(start, end, np.append(np.searchsorted(slices.lane[works], lanes), len(works)))
+    stops = np.append((slices.row[1:] < 0) | (np.diff(slices.lane) != 0), True)[works]
+    awaitable = (
+        Awaitable(start, furthest=0, fewest=1),
+        Awaitable(np.where(stops, end - 1, NO_TIME), furthest=np.where(node, 0, -1), fewest=1),
+    )
+    work = work_for(issued, waits, awaitable, NO_TIME).found
+    last = np.where((work >= 0) & (np.append(end, 0)[work] > waits.begun), np.append(works, ABSENT)[work], ABSENT)
+    own = found.issues[slices.lane[waits.held]] & found.pause[waits.held]
+    last = np.where(own & (last >= 0) & (found.issuer[last] >= 0), ABSENT, last)
+    return last[:, 0], _last(slices, last[:, 1])
+
+
+def _last(slices: HostSlices, some: Int64) -> Int64:
+    """Of several slices for each wait, int64[slices, waits], the one that ends last; ABSENT without any."""
+    some = np.append(some, np.full((1, some.shape[1]), ABSENT), axis=0)
+    return np.asarray(np.take_along_axis(some, np.append(slices.end, _BEFORE)[some].argmax(axis=0)[None], axis=0)[0])
+
+
+def _joined(slices: HostSlices, handed: HandOffs, by_thread: Int64, place: Int64) -> HandOffs:
+    """The hand-offs with the further threads that their pauses waited for: those that the waiting thread had started, and that finished in
+    all of its pauses at the place, with what nothing else waited for."""
+    pause = np.flatnonzero(handed.paused & ~handed.issued)
+    lane, awaits = slices.lane[handed.slice[pause]], np.full(len(slices), ABSENT, np.int64)
+    awaits[handed.slice] = handed.source
+    joins, joined = [pause[:0]], [pause[:0]]
+    for last in by_thread[:, pause]:
+        starter = np.sort(handed.slice[np.isin(slices.lane[handed.slice], slices.lane[last[last >= 0]])])
+        if len(starter):
+            started = starter[np.maximum(np.searchsorted(starter, last, "right") - 1, 0)]
+            by_own = (last >= 0) & (slices.lane[awaits[started]] == lane) & (slices.lane[started] == slices.lane[last])
+            chosen = np.flatnonzero(~np.isin(place[pause], place[pause[~by_own]]) & ~np.isin(last, handed.source))
+            joins.append(pause[chosen])
+            joined.append(last[chosen])
+    return handed._replace(joins=np.concatenate(joins), joined=np.concatenate(joined))
 
 
 def _begins_collective(slices: HostSlices, found: Awaited) -> NDArray[np.bool_]:
@@ -123,12 +163,6 @@ def _issues(trace: Trace, slices: HostSlices, found: Awaited) -> Int64:
     return out
 
 
-def _take_later(best: Int64, best_end: Int64, candidate: Int64, end: Int64, allowed: NDArray[np.bool_]) -> None:
-    """Replace entries of `best` by candidates that ended later, and after the gap began: `best_end` starts as that time."""
-    better = allowed & (end > best_end)
-    best[better], best_end[better] = candidate[better], end[better]
-
-
 #: Operators that are nodes of the backward pass, under the names that old and new profilers give them.
 _NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
 
@@ -136,53 +170,3 @@ _NODE = re.compile(r"autograd::engine::evaluate_function|\w+Backward\d*$")
 def is_backward_node(trace: Trace) -> NDArray[np.bool_]:
     """Rows that are nodes of the backward pass."""
     return trace.named(_NODE.match)
-
-
-def _starts_node(trace: Trace, slices: HostSlices) -> NDArray[np.bool_]:
-    """Slices that belong to a node of the backward pass."""
-    mask: NDArray[np.bool_] = (slices.row >= 0) & is_backward_node(trace)[slices.row]
-    return mask
-
-
-class Joins(NamedTuple):
-    """Further sources of waits: wait[i], an index into HandOffs, also waits for slice source[i]."""
-
-    wait: Int64
-    source: Int64
-
-
-def joins(trace: Trace, slices: HostSlices, handed: HandOffs, lanes: Int64) -> Joins:
-    """The further threads that the pauses of hand-offs waited for. lanes: the threads that others may wait for.
-
-    Such a thread finished during the same pause, was idle from then on, had been started by the waiting thread, and nothing else waited for
-    what it finished with. It must be so in all pauses of the waiting thread that end with the same operator: one in which the other thread
-    still works refutes it. Threads that carry out collectives have a rule of their own (`graph.hand_offs.awaited`).
-    """
-    waits = np.flatnonzero(handed.paused & ~handed.issued)
-    gap = handed.slice[waits]
-    after = slices.row[np.minimum(gap + 1, max(len(slices) - 1, 0))]
-    place = np.stack((slices.lane[gap], np.where(after >= 0, trace.name[after], -1)))
-    kind = np.unique(place, axis=1, return_inverse=True)[1].reshape(-1) if len(gap) else gap
-    wait, source = [gap[:0]], [gap[:0]]
-    collective = is_cpu_collective(trace)
-    for lane in lanes.tolist():
-        work = np.flatnonzero((slices.lane == lane) & (slices.row >= 0))
-        work = work if not collective[slices.row[work]].any() else work[:0]
-        starter = np.sort(handed.slice[slices.lane[handed.slice] == lane])
-        if not len(work) or not len(starter):
-            continue
-        last = work[np.maximum(np.searchsorted(slices.start[work], slices.end[gap], "left") - 1, 0)]
-        finished = (slices.end[last] > slices.start[gap]) & (slices.end[last] <= slices.end[gap]) & (slices.lane[gap] != lane)
-        by = starter[np.maximum(np.searchsorted(starter, last, "right") - 1, 0)]
-        joined = finished & (slices.lane[_source_of(handed, by)] == slices.lane[gap])
-        always = ~np.isin(kind, kind[~joined])
-        chosen = np.flatnonzero(always & ~np.isin(last, handed.source))
-        wait.append(waits[chosen])
-        source.append(last[chosen])
-    return Joins(np.concatenate(wait), np.concatenate(source))
-
-
-def _source_of(handed: HandOffs, slices: Int64) -> Int64:
-    """What each of the slices, all of which wait, waits for."""
-    order = np.argsort(handed.slice, kind="stable")
-    return handed.source[order[np.searchsorted(handed.slice[order], slices)]]

@@ -19,24 +19,29 @@ NO_TIME = np.iinfo(np.int64).max
 
 
 class Issued:
-    """The device work issued to each stream, searched by the time of the launching call.
+    """Work issued to streams, or to threads, searched by when that was: of device work, when the launching call began.
 
-    The streams are one for all times, or one for each; there is no work on a negative one.
+    issued, end: int64[works] ns; on every stream, issued ascends. bounds: the first work of every stream, and the total. rounding: how late
+    an end may be shown, ns. The streams that methods take are one for all times, or one for each; there is no work on a negative one.
     """
 
-    def __init__(self, work: DeviceWork) -> None:
-        self.work = work
-        self.bounds = work.bounds()
-        #: A clock of whole microseconds may show the end of work up to 1 us late.
-        self.rounding = 1000 if not (work.start % 1000).any() else 0
+    def __init__(self, issued: Int64, end: Int64, bounds: Int64, rounding: int = 0) -> None:
+        self.issued, self.end, self.bounds, self.rounding = issued, end, bounds, rounding
         #: When all work that had been issued to its stream before it, and it itself, had ended.
-        self.ended = np.empty(len(work), np.int64)
-        for low, high in pairwise(self.bounds.tolist()):
-            np.maximum.accumulate(work.end[low:high], out=self.ended[low:high])
+        self.ended = np.empty(len(end), np.int64)
+        for low, high in pairwise(bounds.tolist()):
+            np.maximum.accumulate(end[low:high], out=self.ended[low:high])
+
+    @classmethod
+    def of(cls, work: DeviceWork, *, together: bool = False) -> Issued:
+        """The work of a device. together: all streams as one. A clock of whole microseconds may show an end up to 1 us late."""
+        order = np.argsort(work.issued, kind="stable") if together else np.arange(len(work))
+        bounds = np.array([0, len(work)]) if together else work.bounds()
+        return cls(work.issued[order], work.end[order], bounds, 1000 if not (work.start % 1000).any() else 0)
 
     def last_before(self, stream: int | Int64, time: Int64) -> Int64:
         """Index of the last work on a stream whose call started before each time; ABSENT where there is none."""
-        return self._last(self.work.issued, stream, time, "left")
+        return self._last(self.issued, stream, time, "left")
 
     def next_after(self, stream: int | Int64, time: Int64) -> Int64:
         """Index of the first work on a stream whose call started at each time or later; ABSENT where there is none."""
@@ -55,11 +60,9 @@ class Issued:
             out[here] = np.where(at > 0, low + at - 1, ABSENT)
         return out
 
-    def last_of_all_before(self, time: Int64) -> Int64:
-        """Of the last work on each stream whose call started before each time, the one that ended last; ABSENT where there is none."""
-        last = np.array([np.full(len(time), ABSENT), *(self.last_before(s, time) for s in range(len(self.work.streams)))])
-        latest = np.append(self.work.end, ABSENT)[last].argmax(axis=0)
-        return np.asarray(np.take_along_axis(last, latest[None], axis=0)[0])
+    def ended_before(self, stream: int, time: Int64) -> Int64:
+        """When all work on a stream had ended that was issued before each time, ns; ABSENT where there is none."""
+        return np.append(self.ended, ABSENT)[self.last_before(stream, time)]
 
     def marked(self, stream: int | Int64, recorded: Int64, over: Int64) -> Int64:
         """Index of the work on a stream that events stand for which were recorded at each time; ABSENT where there is none. Of work from
@@ -74,11 +77,11 @@ def recorded_events(trace: Trace, calls: Int8, issued: Issued) -> Int64 | None:
     records = np.sort(trace.start[calls == Call.EVENT_RECORD])
     if not len(records):
         return None
-    out = np.full(len(issued.work), NO_TIME)
-    for stream in range(len(issued.work.streams)):
+    out = np.full(len(issued.end), NO_TIME)
+    for stream in range(len(issued.bounds) - 1):
         last = issued.last_before(stream, records)
         np.minimum.at(out, last[last >= 0], records[last >= 0])
-    return np.where(issued.work.issued >= BEFORE, out, NO_TIME)
+    return np.where(issued.issued >= BEFORE, out, NO_TIME)
 
 
 def issued_together(trace: Trace, work: DeviceWork) -> Int64:

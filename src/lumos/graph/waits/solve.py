@@ -73,7 +73,7 @@ class OpenWaits(NamedTuple):
 
     place: the same for waits that repeat each other; alike: also where they differ only in their number within a step, as in the layers of
     a model. option: numbers what waits of one place may hold back, the likeliest first. held: what that is, and stream: the one that it is
-    on, ABSENT for calls. called, over: when the wait was called, and by when it was over, ns.
+    on, ABSENT for calls. called, over: what was issued before can be awaited, and by when the wait was over; begun: from when it lasts, ns.
     """
 
     place: Int64
@@ -83,16 +83,18 @@ class OpenWaits(NamedTuple):
     stream: Int64
     called: Int64
     over: Int64
+    begun: Int64
 
 
 class Awaitable(NamedTuple):
     """What waits may be for. since: int64[works], from when each piece of work can be awaited, ascending on every stream, or NO_TIME.
     furthest: how many pieces before the last a wait may be for. in_turn: where positive, the waits, so many in a step, are for these pieces
-    one after the other, instead of each for one so many before the last."""
+    one after the other, instead of each for one so many before the last. fewest: how many of the waits that are alike it must explain."""
 
     since: Int64
     furthest: int | Int64 = NO_TIME
     in_turn: int = 0
+    fewest: int = 0
 
 
 class _Candidate(NamedTuple):
@@ -114,15 +116,15 @@ class _Candidate(NamedTuple):
         return {*zip(waits.held[self.rows].tolist(), self.source.tolist(), strict=True)}
 
 
-def solve(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], *, by_return: bool) -> tuple[Int64, Int64]:
+def solve(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int = 0) -> tuple[Int64, Int64]:
     """The rows of the waits that are resolved, and the work that each is for, ABSENT where there was none. awaitable: the likeliest first.
-    by_return: whether the return of calls tells.
+    within: see `work_for`.
 
     Nobody lets the same work wait for the same work twice, so of several candidates those come first that no other wait has.
     """
     chosen: list[_Candidate] = []
     known: set[tuple[int, int]] = set()
-    for _, of_place in groupby(_ranked(issued, waits, awaitable, by_return=by_return), key=lambda one: one.place):
+    for _, of_place in groupby(_ranked(issued, waits, awaitable, within), key=lambda one: one.place):
         several = list(of_place)
         chosen.append(next((one for one in several if not one.pairs(waits) <= known), several[0]))
         known |= chosen[-1].pairs(waits)
@@ -130,16 +132,30 @@ def solve(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], *, b
     return np.concatenate(none + [one.rows for one in chosen]), np.concatenate(none + [one.source for one in chosen])
 
 
-def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], *, by_return: bool) -> list[_Candidate]:
+class WorkForWaits(NamedTuple):
+    """What waits may be for, int64[streams, awaitable, waits]: the work, ABSENT without any, and how many of the waits that are alike it
+    explains."""
+
+    found: Int64
+    explains: Int64
+
+
+def work_for(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int) -> WorkForWaits:
+    """What remains for each wait. within: so many ns after the end of some work a wait for it is over; where it is 0, that says nothing."""
+    shape = len(issued.bounds) - 1, len(awaitable), len(waits.place)
+    found = np.array([[unrefuted(issued, waits, s, some) for some in awaitable] for s in range(shape[0])], np.int64).reshape(shape)
+    explains = _explained(issued, waits, found, within) if within else np.zeros_like(found)
+    fewest = np.array([some.fewest for some in awaitable])[:, None]
+    return WorkForWaits(np.where(explains >= fewest, found, ABSENT), explains)
+
+
+def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int) -> list[_Candidate]:
     """All candidates, in order."""
-    streams = range(len(issued.work.streams) if len(waits.place) else 0)
-    found = np.array([[unrefuted(issued, waits, s, some) for some in awaitable] for s in streams], np.int64)
-    found = found.reshape(len(streams), len(awaitable), len(waits.place))
-    explains = _explained(issued, waits, found) if by_return else np.zeros_like(found)
+    found, explains = work_for(issued, waits, awaitable, within)
     out = []
     repeated = grouped(waits.option, int(waits.option.max(initial=-1)) + 1)
     for rows in (repeated.flat[low:high] for low, high in pairwise(repeated.offset.tolist()) if low < high):
-        latest = issued.work.issued[found[:, :, rows].max(axis=(1, 2))].tolist()
+        latest = issued.issued[found[:, :, rows].max(axis=(1, 2))].tolist()
         place, option = int(waits.place[rows[0]]), int(waits.option[rows[0]])
         for s, kind in np.argwhere((found[:, :, rows] >= 0).any(axis=2)).tolist():
             out.append(_Candidate(place, option, -int(explains[s, kind, rows[0]]), -latest[s], kind, s, rows, found[s, kind, rows]))
@@ -166,10 +182,11 @@ def unrefuted(issued: Issued, waits: OpenWaits, stream: int, awaitable: Awaitabl
     return np.where(remains, np.where(at >= 0, np.append(events, ABSENT)[at], early), ABSENT)
 
 
-def _explained(issued: Issued, waits: OpenWaits, found: Int64) -> Int64:
-    """For every row, how many of the calls that are alike took long and returned just after the work `found` for them had ended."""
-    end = np.where(found >= 0, np.append(issued.work.end, 0)[found], waits.called)
-    returned = (waits.over - waits.called >= LONG_CALL) & (end > waits.called) & (waits.over - end <= WAKE_UP)
+def _explained(issued: Issued, waits: OpenWaits, found: Int64, within: int) -> Int64:
+    """For every row, how many of the waits that are alike lasted long, and were over `within` so many ns of the end of what was `found` for
+    them."""
+    end = np.where(found >= 0, np.append(issued.end, 0)[found], waits.begun)
+    returned = (waits.over - waits.begun >= LONG_CALL) & (end > waits.begun) & (waits.over - end <= within)
     counted = np.zeros_like(found.T)
     np.add.at(counted, waits.alike, returned.T)
     return counted[waits.alike].T

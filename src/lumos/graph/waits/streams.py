@@ -58,13 +58,13 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     if not known:
         inside = _inside_the_library(trace, work, rows)
         rows, notes = rows[~inside], Notes(*(column[~inside] for column in notes))
-    issued, place = Issued(work), repetitions(trace, work, rows).place
+    issued, place = Issued.of(work), repetitions(trace, work, rows).place
     if known:
         held = issued.next_after(notes.stream, trace.start[rows])
         source = issued.marked(notes.source, notes.recorded, np.append(work.start, 0)[held])
     else:
-        waits = _may_hold(trace, issued, rows, place, notes.stream)
-        row, source = solve(issued, waits, _awaitable(trace, calls, issued), by_return=False)
+        waits = _may_hold(trace, work, issued, rows, place, notes.stream)
+        row, source = solve(issued, waits, _awaitable(trace, calls, work, issued))
         unresolved = int(np.isin(place, np.setdiff1d(waits.place, waits.place[row])).sum())
         held, place = waits.held[row], waits.place[row]
     real = (held != ABSENT) & (source != ABSENT)
@@ -73,22 +73,22 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
     return StreamWaits(held, source, place, known, 0 if known else len(rows) - unresolved, unresolved)
 
 
-def _awaitable(trace: Trace, calls: Int8, issued: Issued) -> list[Awaitable]:
+def _awaitable(trace: Trace, calls: Int8, work: DeviceWork, issued: Issued) -> list[Awaitable]:
     """What waits between streams may be for. An event that was not recorded may stand for whatever was issued before the wait."""
     events = recorded_events(trace, calls, issued)
     if events is not None:
         return [Awaitable(events)]
-    return [Awaitable(issued.work.issued, furthest=0), Awaitable(issued_together(trace, issued.work))]
+    return [Awaitable(issued.issued, furthest=0), Awaitable(issued_together(trace, work))]
 
 
-def _may_hold(trace: Trace, issued: Issued, rows: Int32, place: Int64, named: Int64) -> OpenWaits:
+def _may_hold(trace: Trace, work: DeviceWork, issued: Issued, rows: Int32, place: Int64, named: Int64) -> OpenWaits:
     """The waits in `rows`, with the next work of the streams that may be the waiting one: of the `named` one, where it is noted, else of
     those to which is launched next after the first call of their place."""
-    launches = np.flatnonzero(issued.work.call >= 0)
-    launches = launches[np.argsort(issued.work.issued[launches], kind="stable")]
+    launches = np.flatnonzero(work.call >= 0)
+    launches = launches[np.argsort(work.issued[launches], kind="stable")]
     _, first = np.unique(place, return_index=True)
-    at = np.searchsorted(issued.work.issued[launches], trace.start[rows[first]], "left")[:, None] + np.arange(LAUNCHES_AHEAD)
-    ahead = np.append(issued.work.stream[launches], ABSENT)[np.minimum(at, max(len(launches) - 1, 0))]
+    at = np.searchsorted(work.issued[launches], trace.start[rows[first]], "left")[:, None] + np.arange(LAUNCHES_AHEAD)
+    ahead = np.append(work.stream[launches], ABSENT)[np.minimum(at, max(len(launches) - 1, 0))]
     ahead = np.where(named[first, None] >= 0, named[first, None], ahead)
     for later in range(1, LAUNCHES_AHEAD):
         ahead[(ahead[:, :later] == ahead[:, later, None]).any(axis=1), later] = ABSENT
@@ -96,7 +96,7 @@ def _may_hold(trace: Trace, issued: Issued, rows: Int32, place: Int64, named: In
     stream, called = ahead[place[wait], nth], trace.start[rows[wait]]
     held = issued.next_after(stream, called)
     option = place[wait] * LAUNCHES_AHEAD + nth
-    waits = OpenWaits(place[wait], option, option, held, stream, called, np.append(issued.work.start, 0)[held])
+    waits = OpenWaits(place[wait], option, option, held, stream, called, np.append(work.start, 0)[held], called)
     return OpenWaits(*(column[held != ABSENT] for column in waits))  # nothing is held back where nothing is launched any more
 
 

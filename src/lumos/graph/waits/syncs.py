@@ -16,7 +16,7 @@ import numpy as np
 from lumos.graph.calls import Call
 from lumos.graph.waits.issued import NO_TIME, Issued, recorded_events
 from lumos.graph.waits.notes import noted
-from lumos.graph.waits.solve import LONG_CALL, Awaitable, OpenWaits, repetitions, solve
+from lumos.graph.waits.solve import LONG_CALL, WAKE_UP, Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
 if TYPE_CHECKING:
@@ -66,39 +66,39 @@ def synchronisations(trace: Trace, calls: Int8, work: DeviceWork) -> Synchronisa
     """The synchronising calls of a trace, each with the work it waits for."""
     rows = np.flatnonzero((calls >= Call.DEVICE_SYNC) & (calls <= Call.EVENT_SYNC)).astype(np.int32)
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    issued, notes = Issued(work), noted(trace, work, rows)
+    issued, notes = Issued.of(work), noted(trace, work, rows)
     kind, begin, finish = calls[rows], trace.start[rows], trace.start[rows] + trace.duration[rows]
     stream = np.where(kind == Call.STREAM_SYNC, notes.stream, notes.source)
     awaited = issued.marked(stream, notes.recorded, finish)
     for each in (Call.STREAM_SYNC, Call.EVENT_SYNC):
         here = np.flatnonzero((kind == each) & (stream < 0))
-        awaited[here] = _inferred(trace, calls, issued, rows[here])
+        awaited[here] = _inferred(trace, calls, work, issued, rows[here])
         stream[here] = np.append(work.stream, NONE)[awaited[here]]
     of_device, on_event = kind == Call.DEVICE_SYNC, kind == Call.EVENT_SYNC
-    stream[of_device], awaited[of_device] = _ALL, issued.last_of_all_before(begin[of_device])
     awaited_end = np.append(work.end, ABSENT)[awaited]
+    stream[of_device], awaited_end[of_device] = _ALL, Issued.of(work, together=True).ended_before(0, begin[of_device])
     waited = awaited_end > begin
     own, unclaimed = _own_costs(trace, rows, waited, stream != NONE)
     target, event = np.where(on_event, NONE, stream).astype(np.int32), np.where(on_event, awaited, ABSENT).astype(np.int32)
     return Synchronisations(rows, target, event, own, unclaimed, waited, awaited_end)
 
 
-def _inferred(trace: Trace, calls: Int8, issued: Issued, rows: Int32) -> Int64:
+def _inferred(trace: Trace, calls: Int8, work: DeviceWork, issued: Issued, rows: Int32) -> Int64:
     """The last work that synchronisations wait for by the order of calls, ABSENT without any. rows: of one kind, by start."""
     out = np.full(len(rows), ABSENT, np.int64)
     if not len(rows):
         return out
-    place, alike = repetitions(trace, issued.work, rows)
+    place, alike = repetitions(trace, work, rows)
     events = recorded_events(trace, calls, issued)
     if calls[rows[0]] == Call.STREAM_SYNC:
-        awaitable = [Awaitable(issued.work.issued, furthest=0)]
+        awaitable = [Awaitable(issued.issued, furthest=0)]
     elif events is None:  # any work may have had an event behind it, but only repetitions can tell which
-        awaitable = [Awaitable(issued.work.issued, furthest=np.where(np.bincount(place)[place] > 1, NO_TIME, 0))]
+        awaitable = [Awaitable(issued.issued, furthest=np.where(np.bincount(place)[place] > 1, NO_TIME, 0))]
     else:
         awaitable = [Awaitable(events, in_turn=int(place.max()) + 1), Awaitable(events)]
     call = np.arange(len(rows))
-    waits = OpenWaits(place, alike, place, call, np.full(len(rows), ABSENT), trace.start[rows], trace.start[rows] + trace.duration[rows])
-    row, source = solve(issued, waits, awaitable, by_return=True)
+    begin, over = trace.start[rows], trace.start[rows] + trace.duration[rows]
+    row, source = solve(issued, OpenWaits(place, alike, place, call, np.full(len(rows), ABSENT), begin, over, begin), awaitable, WAKE_UP)
     out[row] = source
     return out
 

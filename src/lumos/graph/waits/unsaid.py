@@ -4,9 +4,9 @@ A thread that asks again and again, at even times and doing nothing else in betw
 Its queries become one call, and so do those of every repetition of that place in the code, also where one query was enough. A thread that
 asks of many events in a row, as an allocator does, asks for a moment only.
 
-Whether a call that allocates waits depends on the driver, the size and what else is allocated, so that only its times can tell. It waits
-where it took longer than it does on an idle device, and returned just after the last work of all streams that was issued before it had
-ended. A place in the code where it returned before that end, or took long for another reason, is refuted with all its repetitions.
+Whether a call that allocates waits depends on the driver, the size and what else is allocated, so that only its times can tell
+(`graph.waits.solve`). It may wait for the last work of all streams that was issued before it, where that explains a call: it took longer
+than on an idle device, and returned just after that work had ended. A place in the code where it returned before that end is refuted.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import numpy as np
 from lumos.graph.calls import Call, classify
 from lumos.graph.launches import device_work
 from lumos.graph.waits.issued import Issued
-from lumos.graph.waits.solve import LONG_CALL, WAKE_UP, repetitions
+from lumos.graph.waits.solve import WAKE_UP, Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.graph.launches import DeviceWork
-    from lumos.trace.table import Int8, Int32
+    from lumos.trace.table import Int8
 
-#: So many calls of one name must have waited, or one of them for so long (ns): a single short one may end with the device by chance.
+#: So many calls of one name must wait, or one of them for so long (ns): a single short one may end with the device by chance.
 FEWEST_WAITS, LONG_WAIT = 2, 1_000_000
 
 
@@ -89,25 +89,17 @@ def _follows(trace: Trace, queries: Int64, end: Int64) -> NDArray[np.bool_]:
 
 def with_unsaid_waits(trace: Trace, calls: Int8, work: DeviceWork) -> Int8:
     """The `Call` of every row, where the calls that wait for all device work without saying so are among those that say so."""
-    may = np.flatnonzero(calls == Call.MAY_WAIT).astype(np.int32)
-    out, issued = calls.copy(), Issued(work)
+    may = np.flatnonzero(calls == Call.MAY_WAIT)
+    may = may[np.argsort(trace.start[may], kind="stable")]
+    out, issued = calls.copy(), Issued.of(work, together=True)
     for name in trace.names_of(may):
-        out[_waiting(trace, issued, may[trace.name[may] == name])] = Call.DEVICE_SYNC
+        rows = may[trace.name[may] == name]
+        begin, took = trace.start[rows], trace.duration[rows]
+        idle = issued.ended_before(0, begin) <= begin
+        usual = int(np.median(took[idle])) if idle.any() else 0
+        place = repetitions(trace, work, rows).place
+        waits = OpenWaits(place, place, place, rows, np.full(len(rows), ABSENT), begin, begin + took, begin + usual)
+        row, _ = solve(issued, waits, [Awaitable(issued.issued, furthest=0, fewest=1)], usual + WAKE_UP)
+        if len(row) >= FEWEST_WAITS or took[row].max(initial=0) >= LONG_WAIT:
+            out[rows[row]] = Call.DEVICE_SYNC
     return out
-
-
-def _waiting(trace: Trace, issued: Issued, rows: Int32) -> Int32:
-    """Of the calls of one name, those at the places where it waits."""
-    rows = rows[np.argsort(trace.start[rows], kind="stable")]
-    begin, took = trace.start[rows], trace.duration[rows]
-    last = np.append(issued.work.end, ABSENT)[issued.last_of_all_before(begin)]  # when all work that was issued before had ended
-    busy = last > begin
-    usual = int(np.median(took[~busy])) if not busy.all() else 0
-    after = begin + took - last
-    long = busy & (took >= usual + LONG_CALL)
-    waited = long & (after >= -issued.rounding) & (after <= usual + WAKE_UP) & (last - begin >= took // 2)
-    refuted = busy & (after < -issued.rounding) | long & ~waited
-    place = repetitions(trace, issued.work, rows).place
-    waits = np.isin(place, place[waited]) & ~np.isin(place, place[refuted])
-    enough = (waits & waited).sum() >= FEWEST_WAITS or took[waits].max(initial=0) >= LONG_WAIT
-    return rows[waits] if enough else rows[:0]
