@@ -17,7 +17,7 @@ from lumos.graph.build import build
 from lumos.segment.microbatches import phases_of_passes
 from lumos.segment.outline import outline
 from lumos.segment.segment import segment
-from lumos.segment.units import Units, numbers_of_nodes, units
+from lumos.segment.units import Units, numbers_of_nodes, transfers, units
 from lumos.simulation import simulate
 from lumos.trace import read
 from lumos.vocabulary import Phase
@@ -231,3 +231,13 @@ def test_the_layers_inside_an_operator_of_recurrent_layers_are_its_own_operators
     path.write_text(json.dumps({"traceEvents": rows}))
     found = cut(path)[1]
     assert (found.layers, found.evidence["forward"]) == (layers, "recurrent operators")
+
+
+def test_what_no_operator_launched_makes_none_a_transfer(tmp_path):
+    """A message of the library's own thread has the number 0, as has an operator that the profiler gave none."""
+    own = {"ph": "X", "pid": 1, "tid": 1, "dur": 10}
+    rows = [{**own, "cat": "cpu_op", "name": f"aten::op{n}", "ts": 20 * n, "args": {"External id": n}} for n in (0, 1)]
+    rows += [{**own, "cat": "kernel", "name": f"nccl{n}", "ts": 20 * n, "args": {"External id": n, "Dst Rank": 1}} for n in (0, 1)]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
+    trace = read(str(tmp_path / "rank0.json")).traces[0]
+    assert transfers(trace, np.array([0, 1])).tolist() == [False, True]

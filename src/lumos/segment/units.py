@@ -201,11 +201,11 @@ def _named_phases(trace: Trace, rows: Int64, update: NDArray[np.bool_]) -> NDArr
 
 
 def transfers(trace: Trace, rows: Int64) -> NDArray[np.bool_]:
-    """Which operators are point-to-point transfers: by name, or because what they launched names a peer."""
+    """Which operators are point-to-point transfers: by name, or because what they launched names a peer. The number 0 names no operator."""
     peers = [trace.args[k].rows for k in ("Src Rank", "Dst Rank") if k in trace.args]
     ids = np.unique(trace.external_id[np.concatenate(peers)]) if peers else np.empty(0, np.int64)
     own = trace.external_id[rows]
-    mask: NDArray[np.bool_] = trace.named(_TRANSFER.match)[rows] | (np.isin(own, ids) & (own >= 0))
+    mask: NDArray[np.bool_] = trace.named(_TRANSFER.match)[rows] | (np.isin(own, ids) & (own > 0))
     return mask
 
 
