@@ -16,8 +16,7 @@ import numpy as np
 
 from lumos.graph.lists import grouped, numbered, ordinals
 from lumos.graph.places import step_at
-from lumos.graph.waits.issued import NO_TIME, Issued
-from lumos.graph.waits.notes import BEFORE
+from lumos.graph.waits.issued import BEFORE, NO_TIME, Issued
 from lumos.trace.table import ABSENT, Int32, Int64, Trace
 
 if TYPE_CHECKING:

@@ -19,8 +19,7 @@ import numpy as np
 
 from lumos.graph.calls import Call
 from lumos.graph.places import Ranges
-from lumos.graph.waits.issued import Issued, issued_together, recorded_events
-from lumos.graph.waits.notes import Notes, noted
+from lumos.graph.waits.issued import Issued, Notes, issued_together, noted, recorded_events
 from lumos.graph.waits.solve import Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 

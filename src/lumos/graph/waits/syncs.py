@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.waits.issued import NO_TIME, Issued, recorded_events
-from lumos.graph.waits.notes import noted
+from lumos.graph.waits.issued import NO_TIME, Issued, noted, recorded_events
 from lumos.graph.waits.solve import LONG_CALL, WAKE_UP, Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
