@@ -22,7 +22,7 @@ from itertools import product
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
-from lumos.operators.order import first_uses, nodes_of, repeated_calls, same_places, whole_of_parts
+from lumos.operators.order import first_uses, nodes_around, nodes_of, repeated_calls, same_places, whole_of_parts
 from lumos.operators.symbols import Axis, Symbols
 from lumos.operators.table import axis_rule, elementwise_names, forced, own_name, views, weights_of
 from lumos.operators.views import HOW, CallArguments, Sized, seen_as
@@ -152,10 +152,11 @@ class _Inference:
         self._clock = 0
         self._added, self._node_of, self.forward = nodes_of(calls)
         self._of_weights = {call.shapes[0] for call in calls if call.name.startswith(GATHERS) and call.shapes and call.shapes[0]}
-        self._first_use = first_uses(calls, self._of_weights, self._node_of)
+        around = nodes_around(calls)
+        self._first_use = first_uses(calls, around, self._of_weights, self._node_of)
         self._weight_at: dict[int, _Tensor] = {}
-        self._alike = same_places(calls)
-        self._repeats = repeated_calls(calls)
+        self._alike = same_places(calls, around)
+        self._repeats = repeated_calls(calls, around)
         self._taken: dict[int, dict[int, _Tensor]] = {number: {} for number in self._repeats.values()}
         self._made_again: dict[int, _Tensor] = {}
         self._whole = whole_of_parts(calls)

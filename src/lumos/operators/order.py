@@ -45,17 +45,16 @@ def nodes_of(calls: Sequence[OperatorCall]) -> tuple[dict[int, list[Shape]], dic
     return added, {number: node for node, number in forward.items()}, forward
 
 
-def first_uses(calls: Sequence[OperatorCall], weights: set[Shape], nodes: Mapping[int, int]) -> dict[int, int]:
+def first_uses(calls: Sequence[OperatorCall], around: Sequence[int], weights: set[Shape], nodes: Mapping[int, int]) -> dict[int, int]:
     """By call that uses a weight which autograd gathers the first call that uses the same one. Where several weights of one shape are used
     before a single gradient of that shape is gathered, they are one (a table of tokens that is also the head). nodes: by call the node of
-    the backward pass that it made: a weight that is not trained has none."""
+    the backward pass that it made: a weight that is not trained has none. around: `nodes_around` the calls."""
     events: dict[Shape, list[tuple[int, bool]]] = defaultdict(list)
-    node = nodes_around(calls)
     for number, call in enumerate(calls):
         shape, base = (call.shapes or ((),))[0], own_name(call.name)
         if call.name.startswith(GATHERS):
             events[shape].append((number, True))
-        elif shape in weights and base in ("embedding", "t") and number in nodes and node[number] < 0:
+        elif shape in weights and base in ("embedding", "t") and number in nodes and around[number] < 0:
             outer = call.parent if call.parent >= 0 and own_name(calls[call.parent].name) == "linear" else number
             events[shape].append((outer, False))
     first: dict[int, int] = {}
@@ -76,12 +75,12 @@ def _plain(name: str) -> str:
     return name.replace("_", "").lower()
 
 
-def same_places(calls: Sequence[OperatorCall]) -> list[list[int]]:
+def same_places(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[list[int]]:
     """By call, earlier ones at the same place of a repeated stretch: those around which the same calls stand. In a backward pass, whose
-    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has a place."""
+    calls are those of a few kinds of nodes over and over, only what is run again of the forward pass has a place. around: as above."""
     numbers: dict[object, int] = {}
     kinds = [numbers.setdefault((call.name, call.inputs), len(numbers)) for call in calls]
-    undoing = _undoing(calls)
+    undoing = _undoing(calls, around)
     before: dict[tuple[int, ...], int] = {}
     behind: dict[tuple[int, ...], int] = {}
     out: list[list[int]] = []
@@ -96,20 +95,20 @@ def same_places(calls: Sequence[OperatorCall]) -> list[list[int]]:
     return out
 
 
-def repeated_calls(calls: Sequence[OperatorCall]) -> dict[int, int]:
+def repeated_calls(calls: Sequence[OperatorCall], around: Sequence[int]) -> dict[int, int]:
     """By call that a node of the backward pass runs again of the forward pass the call that it repeats: what a node runs again are the same
     calls as a stretch of the forward pass, from one of its first on. Of several such stretches it is the longest, and of these the last
-    that no node before has repeated. Hooks that detach what is kept are no part of either."""
-    node, undoing = nodes_around(calls), _undoing(calls)
+    that no node before has repeated. Hooks that detach what is kept are no part of either. around: as above."""
+    undoing = _undoing(calls, around)
     inside: dict[int, list[int]] = defaultdict(list)
     regions: dict[int, list[int]] = defaultdict(list)
     forward: list[int] = []
     for number, call in enumerate(calls):
         if own_name(call.name) != "detach":
             inside[call.parent].append(number)
-            if node[number] >= 0 and undoing[call.parent] and not undoing[number]:
-                regions[node[number]].append(number)
-            elif node[number] < 0 and call.sequence >= 0 and (call.parent < 0 or calls[call.parent].sequence < 0):
+            if around[number] >= 0 and undoing[call.parent] and not undoing[number]:
+                regions[around[number]].append(number)
+            elif around[number] < 0 and call.sequence >= 0 and (call.parent < 0 or calls[call.parent].sequence < 0):
                 forward.append(number)
     starts: dict[object, list[int]] = defaultdict(list)
     for place, number in enumerate(forward if regions else ()):
@@ -140,9 +139,9 @@ def _alike(calls: Sequence[OperatorCall], ones: Sequence[int], others: Sequence[
     return list(takewhile(lambda pair: _kind(calls[pair[0]]) == _kind(calls[pair[1]]), zip(ones, others, strict=False)))
 
 
-def _undoing(calls: Sequence[OperatorCall]) -> list[bool]:
+def _undoing(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[bool]:
     """Which calls stand in a node of a backward pass and have no number of autograd's, so that nothing will undo them."""
-    return [node >= 0 and (call.sequence < 0 or not call.forward) for node, call in zip(nodes_around(calls), calls, strict=True)]
+    return [node >= 0 and (call.sequence < 0 or not call.forward) for node, call in zip(around, calls, strict=True)]
 
 
 def nodes_around(calls: Sequence[OperatorCall]) -> list[int]:
