@@ -176,3 +176,20 @@ def test_memory_that_a_script_gives_back_by_resizing_its_storage_is_given_back(t
     changes = [each.bytes for each in process.allocations]
     first = changes.index(4096)
     assert changes[first : first + 3] == [4096, -4096, 2048]
+
+
+def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path, monkeypatch):
+    (tmp_path / "temporary").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
+    body = """
+        import os, tempfile, torch
+        tempfile.mkstemp("", f"start-{os.environ['RANK']}-")
+        torch.distributed.init_process_group("nccl")
+        rank = torch.distributed.get_rank()
+        model = torch.nn.Sequential(*(torch.nn.Linear(4, 4) for _ in range(rank + 1))).cuda()
+        for _ in range(3):
+            model(torch.rand(4, 4, device="cuda"))
+        """
+    found = run(tmp_path, (), body, 4)
+    starts = [len(list((tmp_path / "temporary").glob(f"start-{rank}-*"))) for rank in range(4)]
+    assert [each.rank for each in found] == [0, 1, 2, 3] and starts == [2, 1, 1, 2]  # the last one runs beside the first

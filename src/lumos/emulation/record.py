@@ -154,6 +154,14 @@ class Allocation(msgspec.Struct, frozen=True):
     reserved: int = 0
 
 
+class StepEnd(StrEnum):
+    """What ends a step."""
+
+    OPTIMIZER = "optimizer"  # a step of the first optimizer that steps
+    MODULE = "module"  # a call of an outermost module, in a script without an optimizer
+    MARK = "mark"  # a call of lumos.collect.step(), or in a script without an optimizer of its own profiler's step
+
+
 class MemoryKind(StrEnum):
     """What a piece of memory is for."""
 
@@ -197,7 +205,8 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     copies: other ranks that do the same work, with the groups of the same `made` that they are members of. schemas: of the operators, as
     torch writes them, by `signature`. owners: of the storages that were allocated. modules: the path in its model of each module that a
     mark names. lines: of the user's own files, as "train.py:12". room: bytes of the device that PyTorch may reserve, 0
-    without a limit. graphs: of each CUDA graph what was captured: the operators that reach a kernel, in order."""
+    without a limit. graphs: of each CUDA graph what was captured: the operators that reach a kernel, in order. ended_by: what its steps
+    turned out to end by."""
 
     rank: int
     world: int
@@ -218,6 +227,7 @@ class Process(msgspec.Struct, frozen=True, kw_only=True):
     copies: list[int] = []
     notes: list[Assumption] = []
     schemas: dict[str, str] = {}
+    ended_by: StepEnd = StepEnd.OPTIMIZER
 
 
 def enclosed(spans: Iterable[tuple[int, int, int, int]]) -> Iterator[tuple[int, list[int]]]:

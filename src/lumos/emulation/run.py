@@ -179,7 +179,7 @@ def records(job: Launched, progress: Callable[[int, int], None] | None = None) -
     def ran(ranks: Sequence[int]) -> list[record.Process]:
         before, waiting = len(read), sorted({rank for rank in ranks if not _file(job, rank).exists()})
         with ThreadPoolExecutor(_AT_ONCE) as pool, processes.ended_by_errors():
-            for done, _ in enumerate(pool.map(lambda rank: _run(processes, rank), waiting), before + 1):
+            for done, _ in enumerate(pool.map(lambda rank: _run(processes, rank, first.ended_by), waiting), before + 1):
                 if progress is not None:
                     progress(done, before + len(waiting))
         read.update((rank, _read(job, rank)) for rank in ranks if rank not in read)
@@ -205,11 +205,12 @@ def first_rank(job: Launched) -> record.Process:
     return _read(job, 0)
 
 
-def _run(processes: Processes, rank: int, at_once: bool = False) -> None:
-    """Run one rank. at_once: before it is known whether its steps need others to run first, so that it may leave no record."""
+def _run(processes: Processes, rank: int, ended_by: record.StepEnd = record.StepEnd.OPTIMIZER, at_once: bool = False) -> None:
+    """Run one rank. ended_by: what the steps of the ranks before it ended by. at_once: before it is known whether its steps need others
+    to run first, so that it may leave no record."""
     job = processes.job
     file = _file(job, rank)
-    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), random_weights=job.random_weights)
+    settings = EmulationSettings(job.device, rank, job.ranks, job.steps, job.warmup, str(file), ended_by, random_weights=job.random_weights)
     status = processes.execute(msgspec.structs.replace(settings, patience_s=0.0) if at_once else settings)
     message = last_message(file)
     if not file.exists() and not (at_once and status == WAITS):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from enum import StrEnum
 
 import msgspec
+
+from lumos.emulation.record import StepEnd
 
 #: The environment variable that carries the settings.
 _VARIABLE = "LUMOS_EMULATE"
@@ -19,15 +20,6 @@ WAITS, FULL = 4, 6
 
 #: The signal that asks a process for the line of the script that it is at.
 WHERE = signal.SIGUSR1
-
-
-class StepEnd(StrEnum):
-    """What ends a step."""
-
-    OPTIMIZER = "optimizer"  # a step of the first optimizer that steps
-    MODULE = "module"  # a call of an outermost module, in a script without an optimizer
-    MARK = "mark"  # a call of lumos.collect.step(), or in a script without an optimizer of its own profiler's step
-
 
 #: The instructions of AMD's accelerators by the two numbers that torch makes of them.
 _AMDS = {(9, 0): "gfx90a", (9, 4): "gfx942", (9, 5): "gfx950"}
@@ -76,7 +68,8 @@ class Device(msgspec.Struct, frozen=True):
 class EmulationSettings(msgspec.Struct, frozen=True):
     """How to emulate one process. steps: to record. warmup: steps before them. file: where its record is written.
 
-    patience_s: how long it waits for what processes of other ranks say. random_weights: no weights of trained models are read.
+    ended_by: what its steps end by, as far as is known. patience_s: how long it waits for what processes of other ranks say.
+    random_weights: no weights of trained models are read.
     """
 
     device: Device

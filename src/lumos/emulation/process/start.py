@@ -36,8 +36,9 @@ from lumos.emulation.process.owners import Owners, watch_modules
 from lumos.emulation.process.patches import TORCH
 from lumos.emulation.process.rows import put_together, schemas
 from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, leave, line_of_error, says
-from lumos.emulation.process.settings import FULL, WAITS, EmulationSettings, StepEnd
+from lumos.emulation.process.settings import FULL, WAITS, EmulationSettings
 from lumos.emulation.process.streams import Graphs, Streams
+from lumos.emulation.record import StepEnd
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -220,7 +221,7 @@ class _Emulation:
             rank=settings.rank, world=settings.world, accelerator=settings.device.cluster, torch=str(torch.__version__),
             groups=self._groups.made, notes=list(self._journal.assumed.values()), schemas=schemas(lists.operators),
             owners=list(self._owners.all()), modules=self._owners.marked, room=settings.device.room, lines=list(self._journal.lines),
-            graphs=self._journal.graphs, **lists._asdict(),
+            graphs=self._journal.graphs, ended_by=settings.ended_by, **lists._asdict(),
         )  # fmt: skip
         if self._graphs.steps or not says(CAPTURES):
             self._leave_record(self._recorded)
