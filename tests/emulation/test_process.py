@@ -175,6 +175,26 @@ def test_what_torch_has_no_rule_of_shapes_for_is_followed_to_the_kernels_after_i
     ]  # fmt: skip
 
 
+def test_what_an_operator_calls_to_clear_its_result_is_below_it_and_gives_the_memory(tmp_path):
+    body = """
+        table, net = nn.Embedding(1000, 16).cuda(), nn.Sequential(nn.Conv2d(3, 8, 3), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(2)).cuda()
+        optimizer = torch.optim.SGD([*table.parameters(), *net.parameters()], 0.1)
+        for _ in range(2):
+            found = table(torch.zeros(4, 8, dtype=torch.long, device="cuda")).sum() + net(torch.rand(4, 3, 16, 16, device="cuda")).sum()
+            optimizer.zero_grad()
+            found.backward()
+            assert table.weight.grad.sum().item() == 4 * 8 * 16, "known as before"
+            optimizer.step()
+        """
+    (process,) = run(tmp_path, body)
+    for name, called in (("embedding_dense", "zeros"), ("max_pool2d_with_indices", "zero_"), ("_adaptive_avg_pool2d", "zeros_like")):
+        outer = next(each for each in process.operators if each.name == f"aten::{name}_backward")
+        inside = [each for each in process.operators if outer.begin < each.begin and each.end < outer.end]
+        assert outer.leaf and inside[0].name == f"aten::{called}" and inside[-1].name == "aten::fill_"
+        assert {each.outputs[0].storage for each in inside} == {outer.outputs[0].storage}
+        assert len([each for each in process.allocations if each.storage == outer.outputs[0].storage and each.bytes > 0]) == 1
+
+
 def test_compiled_functions_and_modules_are_ranges(tmp_path):
     body = """
         model = torch.compile(nn.Linear(16, 16).cuda())

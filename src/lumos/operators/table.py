@@ -215,6 +215,12 @@ def views() -> dict[str, str]:
 
 
 @cache
+def clears() -> dict[str, str]:
+    """By the names of operators that have their result cleared before they write to it, the operator that they call for that."""
+    return {name: called for called, names in operator_table()["clears"].items() for name in names}
+
+
+@cache
 def elementwise_names() -> frozenset[str]:
     """The operators whose result has the axes of their inputs."""
     of_torch = {name for name in said_by_torch()["pointwise"] if _kinds()[name] is OperatorKind.POINTWISE}

@@ -45,6 +45,13 @@ def test_an_operator_that_calls_others_takes_its_own_time_before_them(drawn):
     assert [task.operator for task in program.tasks if task.kind == Kind.LAUNCH] == [0, 1]
 
 
+def test_an_operator_that_clears_its_result_by_another_launches_after_it(drawn):
+    record = drawn()
+    record.operator("aten::sum", inside=[lambda: record.operator("aten::zero_")])
+    program = record.program()
+    assert [task.operator for task in program.tasks if task.kind is Kind.KERNEL] == [0, 1], "the inner one is first in the record"
+
+
 def test_a_view_takes_little_and_launches_nothing(drawn):
     record = drawn()
     record.operator("aten::view")

@@ -122,7 +122,7 @@ class Walk:
     def _operator_begins(self, i: int) -> None:
         operator, thread = self.process.operators[i], self.threads.current
         inner = self.threads.operators[thread]
-        fused, launches = i in self.regions, self.launches[i]
+        fused = i in self.regions
         if not inner and not fused:
             self._spend(HostClass.ENGINE if operator.name.startswith(_ENGINE) else self._python(i, thread), i)
         if not inner:
@@ -130,11 +130,20 @@ class Walk:
         inner.append(i)
         self.begun[What.OPERATOR_BEGINS, i] = self.threads.here()
         if fused:  # compiled code calls one operator or kernel for each launch, and nothing around it
-            self._spend(HostClass.LEAF, i, len(launches))
+            self._spend(HostClass.LEAF, i, len(self.launches[i]))
         else:
             self._spend(class_of(i, operator.name, self.tree), i)
         self.fetched.pop(thread, None)
-        for launch in launches:
+        if not self._launches_late(i):
+            self._launch(i)
+
+    def _launches_late(self, i: int) -> bool:
+        """Whether an operator launches after what it calls: one that clears its result, or has positions counted, before its own kernel."""
+        return self.process.operators[i].leaf and i in self.tree.calling and i not in self.regions
+
+    def _launch(self, i: int) -> None:
+        operator, thread = self.process.operators[i], self.threads.current
+        for launch in self.launches[i]:
             self.threads.flush(operator.name)
             cost = self.host[HostClass.LAUNCH if launch.engine is DeviceEngine.KERNEL else HostClass.COPY]
             call = self.threads.call(_CALLS[launch.engine], Kind.LAUNCH, cost)
@@ -151,6 +160,8 @@ class Walk:
         return HostClass.QUIET_PYTHON if quiet else HostClass.PYTHON
 
     def _operator_ends(self, i: int) -> None:
+        if self._launches_late(i):
+            self._launch(i)
         self.threads.operators[self.threads.current].remove(i)
         self._close(What.OPERATOR_BEGINS, i, self.program.operators)
 

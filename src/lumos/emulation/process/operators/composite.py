@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from lumos.errors import LumosError
+from lumos.operators.table import clears
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,6 +109,18 @@ def calls_of(func: Any) -> Callable[..., Any] | None:
     """What the device's kernel of an operator calls that launches too, with the operator's own arguments, as the functions of
     ATen/native/cuda of the same names do in torch 2.13; None where nothing. What else it calls (memory, views) is left out."""
     return _CALLED.get(str(func))
+
+
+def clearing(func: Any) -> Callable[[Any], Any] | None:
+    """What the device's kernel of an operator calls to clear its result, as a function of the result that gives the cleared one; None where
+    nothing."""
+    return _CLEARING[clears()[_name(func)]] if func.namespace == "aten" and _name(func) in clears() else None
+
+
+_CLEARING: dict[str, Callable[[Any], Any]] = {
+    "zeros": lambda out: torch.ops.aten.zeros.default(out.shape, dtype=out.dtype, device=out.device),
+    "zeros_like": torch.ops.aten.zeros_like.default, "zero_": torch.ops.aten.zero_.default,
+}  # fmt: skip
 
 
 def _by_mask(_: Any, indices: Any, *__: Any, **___: Any) -> None:

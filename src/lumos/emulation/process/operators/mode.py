@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_map_only
 from lumos.emulation.process.exchanges import Exchanges
 from lumos.emulation.process.operators import by_device, sparse, stand_ins
 from lumos.emulation.process.operators.compiled import PRODUCTS, Compiled
-from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, follows, has_kernel, implementation
+from lumos.emulation.process.operators.composite import OWN_KERNEL_BESIDE, calls_of, clearing, follows, has_kernel, implementation
 from lumos.emulation.process.operators.known import KnownValues, tensors_in
 from lumos.emulation.process.versions import allows_tf32
 from lumos.emulation.record import Operator
@@ -166,20 +166,36 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         note = self._note(func, args, kwargs)
         self.exchanges.touch(tensors_in((args, kwargs)))
         device = _device_of(args, self.kind)
-        calls = calls_of(func) if device == "cuda" else None
-        if calls is not None:
-            note = replace(note, leaf=str(func) in OWN_KERNEL_BESIDE)
+        calls, clear = (calls_of(func), clearing(func)) if device == "cuda" else (None, None)
+        if calls is not None or clear is not None:
+            note = replace(note, leaf=clear is not None or str(func) in OWN_KERNEL_BESIDE)
             with self.journal.around(note, opened=True):
-                with self, torch._C._AutoDispatchBelowAutograd():
-                    calls(*args, **kwargs)
+                if calls is not None:
+                    self._called(calls, *args, **kwargs)
                 with self.journal.closed():
                     out = self._result(func, types, args, kwargs)
+                if clear is not None:
+                    out = self._cleared(clear, out)
         else:
             with self.journal.around(note):
                 out = self._result(func, types, args, kwargs)
         stand_ins.note_read(func, args, self.streams)
         by_device.note_packed(func, args, self.journal)
         return self._returned(note, out)
+
+    def _cleared(self, clear: Callable[[Any], Any], out: Any) -> Any:
+        """A result that is cleared by another operator before its own values come there."""
+        values = self.known.copied(out)
+        cleared = self._called(clear, out)
+        self.known.forget(cleared)
+        if values is not None:
+            self.known.know(cleared, values)
+        return cleared
+
+    def _called(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """The result of operators that one calls from within."""
+        with self, torch._C._AutoDispatchBelowAutograd():
+            return function(*args, **kwargs)
 
     def _returned(self, note: Operator, out: Any) -> Any:
         """The result of an operator, which is noted."""
