@@ -23,10 +23,10 @@ def step():
 """
 
 
-def run(folder, body, *arguments, limit_s=60.0):
+def run(folder, body, *arguments, limit_s=60.0, **more):
     script = folder / "train.py"
     script.write_text(HEAD + textwrap.dedent(body).lstrip())
-    return records(Launched([sys.executable, str(script), *arguments], emulated_device("h100"), 1, 1, 1, folder, limit_s))
+    return records(Launched([sys.executable, str(script), *arguments], emulated_device("h100"), 1, 1, 1, folder, limit_s, **more))
 
 
 @pytest.mark.parametrize(
@@ -77,10 +77,20 @@ def test_a_script_that_ends_early_is_told_its_line_and_what_to_change(tmp_path, 
     assert {each.name for each in tmp_path.iterdir()} - {"objects"} == {"train.py"}  # objects: what ranks tell each other
 
 
+def test_a_traceback_leads_from_the_scripts_innermost_line_to_what_failed(tmp_path):
+    with pytest.raises(LumosError) as raised:
+        run(tmp_path, "def work(): model(torch.rand(2, 5, device='cuda'))\nwork()", traceback=True)
+    message, *frames = str(raised.value).split("\n")
+    assert "train.py:7: RuntimeError: " in message
+    assert frames[0].endswith("train.py:7 in work") and frames[-1].endswith(" in Linear.forward") and len(frames) < 6
+
+
 CALLS = [
     "one.half() @ one", "model.half()(one)", "torch.nn.functional.conv1d(one, one[None].half())", "one.index_add_(0, classes, one.half())",
     "torch.nn.functional.cross_entropy(one, classes.int())", "attend(one[None, None], one[None, None].half(), one[None, None])",
     "attend(one.expand(1, 8, 8, 8), one.expand(1, 2, 8, 8), one.expand(1, 2, 8, 8))", "one.numpy()", "one.cpu().requires_grad_().numpy()",
+    "torch.softmax(one, 2)", "torch.multinomial(one, 9)", "one.index_select(0, one[0])", "one[one[:3] > 0]",
+    "torch.nn.functional.ctc_loss(one.expand(4, 8, 8), torch.ones_like(classes)[:, None], classes[:3], classes)",
 ]  # fmt: skip
 
 
@@ -90,7 +100,7 @@ def test_calls_that_a_device_refuses_are_refused(tmp_path):
         attend = torch.nn.functional.scaled_dot_product_attention
         for call in {CALLS!r}:
             try: eval(call)
-            except (RuntimeError, TypeError): continue
+            except (RuntimeError, TypeError, IndexError): continue
             raise AssertionError(call)
         model.float()
         assert attend(one.expand(1, 8, 8, 8), one.expand(1, 2, 8, 8), one.expand(1, 2, 8, 8), enable_gqa=True).shape == (1, 8, 8, 8)

@@ -47,6 +47,7 @@ class EmulateWords(TypedDict, total=False):
     limit: Annotated[float, Term("With --emulate: the longest that a process may take.  [default: 1800.0]", least=1, shown="SECONDS")]
     fit: Annotated[str, Term("With --emulate: find the largest {NAME} in COMMAND that fits.", shown="NAME")]
     random_weights: Annotated[bool, Term("With --emulate: make trained models of their configurations alone.")]
+    traceback: Annotated[bool, Term("With --emulate: show the lines of libraries that an error of the script came through.")]
 
 
 class CollectWords(StepWords, ProfileWords, EmulateWords, total=False):

@@ -147,6 +147,7 @@ def emulate(
     limit_s: float = 1800.0,
     fit: str = "",
     random_weights: bool = False,
+    traceback: bool = False,
     progress: Callable[[int, int], None] | None = None,
     said: Callable[[Tried], None] = lambda _: None,
 ) -> Emulated:
@@ -155,7 +156,8 @@ def emulate(
     cluster: whose accelerators the script is shown, or "cpu". steps: recorded, each ended by the optimizer's step (of a script without
     one, by a call of its outermost module); warmup: before them. limit_s: seconds for each process. fit: a name, of which the largest
     whole number that fits takes the place of `{name}` in the command; said: called with each number that was tried. random_weights: trained
-    models are made of their configurations alone, and no weights are read.
+    models are made of their configurations alone, and no weights are read. traceback: an error of the script has the lines of libraries
+    that it came through, each on a line below it.
 
     Raises UsageError for impossible numbers or a command that does not exist, and LumosError where the script cannot be emulated, with
     the first line of it that cannot, and where not even 1 fits.
@@ -175,7 +177,7 @@ def emulate(
             inner = Path(work) / str(value)
             inner.mkdir()
             asked = filled_in(command, fit, value) if fit else command
-            return records(Launched(asked, device, ranks, steps, warmup, inner, limit_s, random_weights), progress)
+            return records(Launched(asked, device, ranks, steps, warmup, inner, limit_s, random_weights, traceback), progress)
 
         found, tried = largest_that_fits(fit, run, said) if fit else (run(_ONLY), [])
         written = _execution_traces(folder, found) if device.is_cpu else write_traces(folder, found, load_cluster(cluster))

@@ -40,7 +40,8 @@ class DeviceFullError(LumosError):
 
 
 class Launched(NamedTuple):
-    """What is emulated. limit_s: for each process. random_weights: no weights of trained models are read."""
+    """What is emulated. limit_s: for each process. random_weights: no weights of trained models are read. traceback: errors of the script
+    have the lines of libraries that they came through."""
 
     command: Sequence[str]
     device: Device
@@ -50,6 +51,7 @@ class Launched(NamedTuple):
     folder: Path
     limit_s: float
     random_weights: bool = False
+    traceback: bool = False
 
 
 class Processes:
@@ -219,7 +221,8 @@ def _run(processes: Processes, rank: int, ended_by: record.StepEnd = record.Step
 
 def _failure(job: Launched, rank: int, status: int, message: str) -> LumosError:
     if message:
-        return (DeviceFullError if status == FULL else LumosError)(f"rank {rank}: {message}")
+        said = message if job.traceback else message.partition("\n")[0]
+        return (DeviceFullError if status == FULL else LumosError)(f"rank {rank}: {said}")
     if status < 0:
         return LumosError(
             f"{' '.join(job.command)}: rank {rank} was ended by {signal.Signals(-status).name}: where the memory of this machine was full, "

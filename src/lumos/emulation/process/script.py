@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import signal
@@ -56,6 +57,16 @@ def line_of_error(trace: TracebackType | None) -> str:
     """The innermost line of the user's that an exception passed, empty where there is none."""
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(trace)]
     return next((f"{file}:{line}" for file, line in reversed(lines) if _is_of_script(file)), "")
+
+
+def frames_of_error(trace: TracebackType | None) -> list[str]:
+    """Where an exception came through, from that line on (or the first one of all) to the operator that raised it: how that is emulated is
+    no business of the script's."""
+    frames = [(frame.f_code, line) for frame, line in traceback.walk_tb(trace)]
+    first = max((place for place, (code, _) in enumerate(frames) if _is_of_script(code.co_filename)), default=0)
+    own = {code for code, _ in frames if is_of_lumos(code.co_filename)}
+    called = itertools.takewhile(lambda each: each[0] not in own or each[0].co_name != "__torch_dispatch__", frames[first:])
+    return [f"{code.co_filename}:{line} in {code.co_qualname}" for code, line in called if code not in own]
 
 
 #: How a script names what captures CUDA graphs, and the end of a step.

@@ -35,7 +35,7 @@ from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
 from lumos.emulation.process.patches import TORCH
 from lumos.emulation.process.rows import put_together, schemas
-from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, leave, line_of_error, says
+from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, frames_of_error, leave, line_of_error, says
 from lumos.emulation.process.settings import FULL, WAITS, EmulationSettings
 from lumos.emulation.process.streams import Graphs, Streams
 from lumos.emulation.record import StepEnd
@@ -232,9 +232,10 @@ class _Emulation:
         leave(0)
 
     def fail(self, kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        """The script raised an exception: say which of its lines, and what it met."""
+        """The script raised an exception: say which of its lines, and what it met; below that, where the exception came through."""
         del kind
-        self._say(script.script_error(error, line_of_error(trace), self._storages.held()))
+        message = script.script_error(error, line_of_error(trace), self._storages.held())
+        self._say("\n".join((message, *frames_of_error(trace))))
         leave(WAITS if isinstance(error, groups.StageWaitsError) else FULL if script.FULL_DEVICE in str(error) else 1)
 
     def ended_early(self) -> None:

@@ -221,6 +221,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                     raise
                 layouts = {each.layout for each in tensors_in((args, kwargs))} - {torch.strided}
                 raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
+            stand_ins.check_dimension(func, args, out)
             self.known.follow(func, args, kwargs, out)
         stand_ins.pass_on(self, func, args, kwargs, out)
         return out

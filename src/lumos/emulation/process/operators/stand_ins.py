@@ -10,9 +10,11 @@ in ATen/native of torch 2.13 give their results. Each stand-in has the mode, the
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._prims_common import canonicalize_dim
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lumos.emulation.process.operators import sparse
@@ -126,6 +128,25 @@ def check_types(func: Any, args: Any) -> None:
             raise RuntimeError(f"{func._schema.name}: tensors must have the same dtype, but got {types[0]} and {other}")
     elif func.overloadpacket in _CLASSES and args[1].dtype not in _CLASSES[func.overloadpacket]:
         raise RuntimeError(f"{func._schema.name}: not implemented for classes of {args[1].dtype}, but for torch.int64")
+    elif func is aten.multinomial.default and args[1] > args[0].shape[-1] and not any(args[2:]):
+        raise RuntimeError(f"cannot sample {args[1]} of {args[0].shape[-1]} samples without replacement")
+    index = args[_place(func, "index") :][:1]
+    if any(each.is_floating_point() for each in tensors_in(index)):
+        raise RuntimeError(f"{func._schema.name}: expected int32 or int64 for the index, but got {index[0].dtype}")
+
+
+@cache
+def _place(func: Any, name: str) -> int:
+    """The place of an argument of this name; as many as there are where there is none."""
+    names = [each.name for each in func._schema.arguments]
+    return names.index(name) if name in names else len(names)
+
+
+def check_dimension(func: Any, args: Any, out: Any) -> None:
+    """Raise torch's error for a dimension that neither the first tensor nor a result has: rules for shapes do not all look at it."""
+    place = _place(func, "dim")
+    if place < len(args) and isinstance(args[place], int):
+        canonicalize_dim(max((each.dim() for each in tensors_in((args[:1], out))), default=0), args[place])
 
 
 class EndlessReadsError(RuntimeError):
@@ -188,6 +209,8 @@ def _index(mode: Any, func: Any, args: Any, kwargs: Any) -> Any:
     with mode:
         for each in indices:
             if each is not None and each.dtype in (torch.bool, torch.uint8):
+                if each.shape != tensor.shape[len(positions) : len(positions) + each.dim()]:
+                    raise IndexError(f"the mask has shape {list(each.shape)}, the indexed tensor {list(tensor.shape)}")
                 positions += [each.new_empty((_count(mode, each),), dtype=torch.int64) for _ in range(each.dim())]
             else:
                 positions.append(each)
@@ -267,9 +290,11 @@ def _sums(tensor: Any, *shape: int) -> Any:
     return tensor.new_empty(shape, dtype=torch.float32 if tensor.dtype in (torch.float16, torch.bfloat16) else tensor.dtype)
 
 
-def _ctc_loss(scores: Any, targets: Any, *_: Any, **__: Any) -> Any:
+def _ctc_loss(scores: Any, targets: Any, of_scores: Any, of_targets: Any, *_: Any, **__: Any) -> Any:
     """A loss for each sequence, and for each of its moments the states of its target: its letters, with a blank around each."""
     moments, sequences = scores.shape[0], scores.shape[1] if scores.dim() > 2 else 1
+    if not len(of_scores) == len(of_targets) == sequences:
+        raise RuntimeError(f"lengths must be of size batch_size ({sequences}), but are {len(of_scores)} and {len(of_targets)}")
     letters = targets.shape[1] if targets.dim() == 2 else targets.shape[0] // sequences
     return scores.new_empty(sequences), scores.new_empty(sequences, moments, 2 * letters + 1)
 
