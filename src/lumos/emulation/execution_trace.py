@@ -20,7 +20,7 @@ import msgspec
 from isal import igzip
 
 from lumos.emulation.device.launch import tensor_list, width
-from lumos.emulation.record import Exchange, Mark, Operator, Tensor, signature
+from lumos.emulation.record import Exchange, Mark, Operator, Tensor, enclosed, signature
 from lumos.graph.joined.one_job import EMULATED
 from lumos.trace.kineto_rows import PROCESS
 from lumos.vocabulary import MODULE_PREFIX, CollectiveKind, DType
@@ -269,18 +269,13 @@ def _first_call(process: Process) -> int:
 def _calls(process: Process) -> Iterator[_Call]:
     """Everything that the record has but calls of modules, which torch's observer does not see, in the order in which it began, each with
     its caller on its thread."""
-    every: list[tuple[int, int, int, Operator | Mark | Exchange]] = []
     lists: tuple[Sequence[Operator | Mark | Exchange], ...] = (process.marks, process.operators, process.exchanges)
-    for kind, things in enumerate(lists):
-        every += [(each.begin, kind, place, each) for place, each in enumerate(things) if not _is_module(each)]
-    open_: list[list[tuple[int, int]]] = [[] for _ in process.threads]  # the calls of each thread that have not ended: their end, their id
-    for number, (begin, _, place, what) in enumerate(sorted(every, key=lambda one: one[:3])):
-        stack = open_[what.thread]
-        while stack and stack[-1][0] < begin:
-            stack.pop()
-        call = _Call(_first_call(process) + number, stack[-1][1] if stack else 2 + what.thread, what, place)
-        stack.append((what.end, call.id))
-        yield call
+    every = [(kind, place, each) for kind, things in enumerate(lists) for place, each in enumerate(things) if not _is_module(each)]
+    every.sort(key=lambda one: (one[2].begin, -one[2].end, *one[:2]))
+    around = dict(enclosed((each.thread, each.begin, each.end, number) for number, (_, _, each) in enumerate(every)))
+    first = _first_call(process)
+    for number, (_, place, each) in enumerate(every):
+        yield _Call(first + number, first + around[number][-1] if around[number] else 2 + each.thread, each, place)
 
 
 def _is_module(what: Operator | Mark | Exchange) -> bool:

@@ -190,30 +190,25 @@ def host_copy_ns(size: int, pinned: bool = True) -> int:
     return HOST_COPY_NS + round(size / (HOST_BYTES_PER_S if pinned else PAGEABLE_BYTES_PER_S) * 1e9)
 
 
-#: Instructions for an element of tensors of so many dimensions; what they have more than with one is for where it goes.
-_INSTRUCTIONS = {1: 10, 2: 23, 3: 37, 4: 51}
+#: Instructions for an element, and for each dimension but the outermost: for where it goes, and as many for where it is among gaps.
+_INSTRUCTIONS, _OF_DIMENSION = 10, 13.5
 
 
 def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
     """What `cat` launches; None for any other operator, and where the table has the kernel."""
-    if name != "cat":
-        return None
     inputs = [tensor for tensor in tensors_of(operator.inputs) if math.prod(tensor.shape)]
-    if not inputs or len({(tensor.dtype, len(tensor.shape)) for tensor in inputs}) > 1:
+    if name != "cat" or not inputs or len({(tensor.dtype, len(tensor.shape)) for tensor in inputs}) > 1:
         return None
-    pieces = _pieces(inputs, operator)
-    instructions = _INSTRUCTIONS.get(len(inputs[0].shape))
-    if instructions is None or (all(beside(tensor) == math.prod(tensor.shape) for tensor in inputs) and min(pieces) >= SECTOR):
+    pieces, elements = _pieces(inputs, operator), [math.prod(tensor.shape) for tensor in inputs]
+    gaps = [beside(tensor) != count for tensor, count in zip(inputs, elements, strict=True)]
+    if not any(gaps) and min(pieces) >= SECTOR:
         return None
-    elements = [math.prod(tensor.shape) for tensor in inputs]
-    with_gaps = sum(count for tensor, count in zip(inputs, elements, strict=True) if beside(tensor) != count)
-    issued = sum(elements) * instructions + with_gaps * (instructions - _INSTRUCTIONS[1])
-    is_beside = [not tensor.stride or tensor.stride[-1] <= 1 or tensor.shape[-1] == 1 for tensor in inputs]
-    read = sum(nbytes(tensor) if close else math.prod(tensor.shape) * SECTOR for tensor, close in zip(inputs, is_beside, strict=True))
-    written = sum(
-        math.prod(tensor.shape) * width(tensor.dtype) * max(piece, SECTOR) // piece for tensor, piece in zip(inputs, pieces, strict=True)
-    )
-    work = Traffic(read + written, 1, POINTWISE, issued, sum(elements))  # sectors count what the order of elements costs
+    moved = issued = 0.0
+    for tensor, piece, count, has_gaps in zip(inputs, pieces, elements, gaps, strict=True):
+        is_beside = not tensor.stride or tensor.stride[-1] <= 1 or tensor.shape[-1] == 1
+        moved += (nbytes(tensor) if is_beside else count * SECTOR) + count * width(tensor.dtype) * max(piece, SECTOR) // piece
+        issued += count * (_INSTRUCTIONS + _OF_DIMENSION * (len(tensor.shape) - 1) * (1 + has_gaps))
+    work = Traffic(int(moved), 1, POINTWISE, round(issued), sum(elements))  # sectors count what the order of elements costs
     return [Launch(f"CatArrayBatchedCopy [{name}]", work)]
 
 

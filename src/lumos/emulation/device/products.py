@@ -133,11 +133,7 @@ def _convolution(operator: Operator, accelerator: Accelerator) -> list[Launch] |
     out_bytes = max(2, dtype.bytes)
     gemm = Gemm(rows, weight.shape[0] // groups, inner, dtype, groups, out_bytes, False, False, taps, split=not padded, older=padded)
     result = Tensor(tuple(out), image.dtype, (), -1, image.device)
-    body = Launch(f"convolution_implicit_gemm_{dtype}", gemm)
-    if dtype is DType.FP32:
-        return [body]
-    shared = [body] if taps == 1 else _shared(body, result, accelerator)
-    return [*_brought([image, weight], image, padded), *shared, *_permuted([result], image)]
+    return _convolved_by(f"convolution_implicit_gemm_{dtype}", gemm, [image, weight], result, image, accelerator if taps > 1 else None)
 
 
 def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[Launch] | None:
@@ -150,25 +146,25 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
         return None
     masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
     to_image, to_weight, to_bias = masks[-1] if masks else (True, True, False)
-    padded = _is_padded(image, weight)
+    split = not _is_padded(image, weight)
     out: list[Launch] = []
     if to_image:
-        data = Launch(
-            f"dgrad_implicit_gemm_{dtype}", _data_gradient(gradient, image, weight, dtype)._replace(split=not padded, older=padded)
-        )
-        out += [data] if dtype is DType.FP32 else [
-            *_brought([gradient, weight], image, padded), *_shared(data, image, accelerator), *_permuted([image], image)
-        ]  # fmt: skip
+        data = _data_gradient(gradient, image, weight, dtype)._replace(split=split, older=not split)
+        out += _convolved_by(f"dgrad_implicit_gemm_{dtype}", data, [gradient, weight], image, image, accelerator)
     if to_weight:
-        weights = Launch(
-            f"wgrad_implicit_gemm_{dtype}", _weight_gradient(gradient, image, weight, dtype, accelerator)._replace(older=padded)
-        )
-        out += [weights] if dtype is DType.FP32 else [
-            *_brought([gradient, image], image, padded), *_shared(weights, weight, accelerator), *_permuted([weight], image)
-        ]  # fmt: skip
+        weights = _weight_gradient(gradient, image, weight, dtype, accelerator)._replace(older=not split)
+        out += _convolved_by(f"wgrad_implicit_gemm_{dtype}", weights, [gradient, image], weight, image, accelerator)
     if to_bias:
         out.append(Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction")))
     return out
+
+
+def _convolved_by(name: str, work: Gemm, inputs: list[Tensor], result: Tensor, image: Tensor, sharing: Accelerator | None) -> list[Launch]:
+    """A product of a convolution with what brings its inputs there and its result back. sharing: what shares k among cores, if anything."""
+    if work.dtype is DType.FP32:
+        return [Launch(name, work)]
+    shared = [Launch(name, work)] if sharing is None else _shared(Launch(name, work), result, sharing)
+    return [*_brought(inputs, image, work.older), *shared, *_permuted([result], image)]
 
 
 def _shared(body: Launch, result: Tensor, accelerator: Accelerator) -> list[Launch]:
