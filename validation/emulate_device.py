@@ -40,7 +40,6 @@ from lumos.cost.cluster import load_cluster
 from lumos.cost.from_trace import accelerator_of
 from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.device.kernels import Kernels
-from lumos.emulation.device.products import BIAS_GRADIENT
 from lumos.emulation.peak import peak
 from lumos.emulation.process.allocator import CachingAllocator
 from lumos.emulation.run import Launched, records
@@ -96,7 +95,7 @@ def priced(name: str) -> Priced:
     modelled: dict[str, int] = defaultdict(int)
     for same in calls.values():
         operator = same[0].operator
-        work = [launch.work for launch in kernels(operator) if launch.name != BIAS_GRADIENT]  # recorded as an operator of its own
+        work = [launch.work for launch in kernels(operator)]
         recorded[operator.name] += round(len(same) * statistics.median(one.ns for one in same))
         modelled[operator.name] += len(same) * sum(price.times.best for price in pricer(work))
     operators = sum(map(len, calls.values()))

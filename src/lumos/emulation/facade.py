@@ -19,7 +19,7 @@ from lumos.emulation.device.files import WrittenTraces, write_traces
 from lumos.emulation.execution_trace import NodeSheet, execution_trace_name, own_meetings
 from lumos.emulation.peak import Peak, peak
 from lumos.emulation.process.settings import SNAPSHOTS
-from lumos.emulation.run import DeviceFullError, Launched, leaving_when_told, records
+from lumos.emulation.run import DeviceFullError, Launched, records
 from lumos.errors import LumosError, UsageError
 from lumos.output_files import check_only_own, new_folder
 
@@ -171,7 +171,7 @@ def emulate(
         raise UsageError("--fit needs a device with a limit of its memory; name a cluster, as in --emulate h100")
     if not device.is_cpu:
         load_cluster(cluster).check_size(ranks)
-    with leaving_when_told(), tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
+    with tempfile.TemporaryDirectory(prefix="lumos-emulate-") as work:
 
         def run(value: int) -> list[Process]:
             inner = Path(work) / str(value)

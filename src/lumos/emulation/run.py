@@ -28,9 +28,6 @@ if TYPE_CHECKING:
 
     from lumos.emulation.process.settings import Device
 
-#: What asks a program to end and does so at once where nothing is done about it. Ctrl-C raises KeyboardInterrupt as it is.
-_ENDING = (signal.SIGTERM, signal.SIGHUP)
-
 #: Seconds that a process has to tell where its script is, before it is ended.
 _ANSWER_S = 2.0
 
@@ -134,26 +131,6 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started in its session's first group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-
-
-@contextlib.contextmanager
-def leaving_when_told() -> Iterator[None]:
-    """Within it, a signal that would end this program at once raises SystemExit instead, with the status that a shell gives for the
-    signal, so that what was begun is put in order. A handler that the program has is left alone, and so are threads, which get none."""
-    asked = [each for each in _ENDING if signal.getsignal(each) is signal.SIG_DFL]
-    if threading.current_thread() is not threading.main_thread():
-        asked = []
-    for each in asked:
-        signal.signal(each, _leave)
-    try:
-        yield
-    finally:
-        for each in asked:
-            signal.signal(each, signal.SIG_DFL)
-
-
-def _leave(number: int, _: object) -> None:
-    raise SystemExit(128 + number)
 
 
 #: Processes at a time: each needs about a gigabyte for a model of some ten billion parameters.

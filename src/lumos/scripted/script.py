@@ -26,7 +26,7 @@ from lumos.emulation.device.issue import issued, issued_on_host
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.device.ranks import all_ranks
 from lumos.emulation.peak import peak
-from lumos.emulation.run import Launched, first_rank, leaving_when_told, records
+from lumos.emulation.run import Launched, first_rank, records
 from lumos.graph.table import Kind, Step
 from lumos.scripted.places import placed, step_bounds, step_holding
 from lumos.simulation.durations import with_durations
@@ -172,7 +172,7 @@ def emulated(command: Command, cluster: str, ranks: int, steps: int, limit_s: fl
     known = load_cluster("host" if device.is_cpu else cluster)
     if not device.is_cpu:
         known.check_size(ranks)
-    with leaving_when_told(), tempfile.TemporaryDirectory(prefix="lumos-script-") as work:
+    with tempfile.TemporaryDirectory(prefix="lumos-script-") as work:
         found = records(Launched(command.words, device, ranks, steps, 1, Path(work), limit_s))
     return script(command, found, known)
 
@@ -181,7 +181,7 @@ def emulated(command: Command, cluster: str, ranks: int, steps: int, limit_s: fl
 def emulated_again(once: Script, steps: int, limit_s: float) -> Process:
     """Rank 0 of a script in another run of it, of so many steps."""
     device = emulated_device(once.kinds[0].process.accelerator)
-    with leaving_when_told(), tempfile.TemporaryDirectory(prefix="lumos-script-") as work:
+    with tempfile.TemporaryDirectory(prefix="lumos-script-") as work:
         return first_rank(Launched(once.command.words, device, len(once.ranks.of), steps, 1, Path(work), limit_s))
 
 

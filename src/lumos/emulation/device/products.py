@@ -53,8 +53,6 @@ CHANNELS_AT_ONCE = 64
 ALIGNED_BYTES = 16
 #: Channels of a tile of cuDNN's kernels that permute: its shared memory, 32 rows of 33 elements, is in the launch of each recorded one.
 PERMUTED_TILE = 32
-#: The launch for the gradient of a convolution's bias, which a profiler shows as an operator of its own (`aten::sum`).
-BIAS_GRADIENT = "reduce_kernel [bias gradient]"
 #: Types of complex numbers, and of both their parts.
 _PARTS = {"complex64": "float32", "complex128": "float64"}
 #: The compute capability of Hopper.
@@ -145,7 +143,7 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
     if dtype is None:
         return None
     masks = [a for a in operator.inputs if isinstance(a, list) and len(a) == 3 and all(isinstance(x, bool) for x in a)]
-    to_image, to_weight, to_bias = masks[-1] if masks else (True, True, False)
+    to_image, to_weight, _ = masks[-1] if masks else (True, True, False)  # that of the bias is a sum, by an operator that it calls
     split = not _is_padded(image, weight)
     out: list[Launch] = []
     if to_image:
@@ -154,8 +152,6 @@ def _convolution_backward(operator: Operator, accelerator: Accelerator) -> list[
     if to_weight:
         weights = _weight_gradient(gradient, image, weight, dtype, accelerator)._replace(older=not split)
         out += _convolved_by(f"wgrad_implicit_gemm_{dtype}", weights, [gradient, image], weight, image, accelerator)
-    if to_bias:
-        out.append(Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction")))
     return out
 
 
@@ -201,8 +197,7 @@ def _transposed_backward(operator: Operator, accelerator: Accelerator) -> list[L
     if mask[0]:
         forward = msgspec.structs.replace(operator, inputs=[gradient, weight], outputs=[image])
         out += _convolution(forward, accelerator) or []
-    out += _convolution_backward(_called(operator, image, gradient, weight, [False, mask[1], False]), accelerator) or []
-    return [*out, Launch(BIAS_GRADIENT, Traffic(nbytes(gradient), 1, "reduction"))] if mask[2] else out
+    return out + (_convolution_backward(_called(operator, image, gradient, weight, [False, mask[1], False]), accelerator) or [])
 
 
 def _called(operator: Operator, gradient: Tensor, image: Tensor, weight: Tensor, wanted: list[Single]) -> Operator:

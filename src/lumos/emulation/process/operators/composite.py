@@ -139,6 +139,9 @@ def _flash(query: Any, key: Any, value: Any, dropout: float = 0.0, causal: bool 
 #: Operators that have a kernel of their own beside those.
 OWN_KERNEL_BESIDE: dict[str, Callable[..., Any]] = {
     "aten.index.Tensor": _by_mask,
+    "aten.convolution_backward.default": lambda gradient, *rest: (
+        gradient.sum([0, *range(2, gradient.dim())]) if rest[-1][2] else None  # the gradient of the bias
+    ),
     # one number is filled in where the mask holds, without its positions
     "aten._index_put_impl_.default": lambda one, places, values, accumulate=False, *_: (
         _by_mask(one, places) if values.numel() > 1 or accumulate else None
