@@ -162,8 +162,10 @@ _GROUPS = "## process_group:init ##"
 
 #: Numbers of c10's RecordScope.
 _FUNCTION, _BACKWARD, _USER = 0, 1, 7
-#: Level of compression: the fastest, which a reader does not notice.
-_LEVEL = 1
+
+def compressed(path: Path) -> Any:
+    """A new file, compressed at the fastest level, which a reader does not notice."""
+    return igzip.open(path, "wb", compresslevel=1)  # type: ignore[no-untyped-call]
 
 
 class _Call(NamedTuple):
@@ -210,7 +212,7 @@ class NodeSheet:
         nodes = [*self._pseudo(groups), *self._common]
         exchanges = (each for each in self._calls if each.place in meetings and isinstance(each.what, Exchange))
         nodes += [self._exchange(each, *meetings[each.place]) for each in exchanges]
-        with igzip.open(path, "wb", compresslevel=_LEVEL) as file:  # type: ignore[no-untyped-call]
+        with compressed(path) as file:
             file.write(msgspec.json.encode(head)[:-1] + b',"nodes":[\n' + b",\n".join(nodes) + b'\n],"finish_ts":0}\n')
 
     def _pseudo(self, groups: Sequence[Group]) -> Iterator[bytes]:
@@ -248,16 +250,14 @@ class NodeSheet:
         start, stride = group.ranks[0], _stride(group.ranks)
         given: list[Argument] = [exchange.sequence, [group.name, group.description], peer, name]
         given += [list(exchange.input_splits), list(exchange.output_splits), start, stride, len(group.ranks)]
-        more = [
-            _attribute("collective_name", "string", name), _attribute("dtype", "string", type_word(exchange.dtype)),
-            _attribute("in_msg_nelems", "uint64", exchange.input_elements),
-            _attribute("out_msg_nelems", "uint64", exchange.output_elements),
-            _attribute("in_split_size", "string", str(exchange.input_splits)),
-            _attribute("out_split_size", "string", str(exchange.output_splits)), _attribute("global_rank_start", "uint64", start),
-            _attribute("global_rank_stride", "int64", stride), _attribute("pg_name", "string", group.name),
-            _attribute("pg_desc", "string", group.description), _attribute("pg_size", "uint64", len(group.ranks)),
-        ]  # fmt: skip
-        attributes = [*_attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1), *more]
+        said = (
+            ("collective_name", "string", name), ("dtype", "string", type_word(exchange.dtype)),
+            ("in_msg_nelems", "uint64", exchange.input_elements), ("out_msg_nelems", "uint64", exchange.output_elements),
+            ("in_split_size", "string", str(exchange.input_splits)), ("out_split_size", "string", str(exchange.output_splits)),
+            ("global_rank_start", "uint64", start), ("global_rank_stride", "int64", stride), ("pg_name", "string", group.name),
+            ("pg_desc", "string", group.description), ("pg_size", "uint64", len(group.ranks)),
+        )  # fmt: skip
+        attributes = _attributes(self._ids[2] + call.place, _FUNCTION, exchange.thread + 1) + [_attribute(*each) for each in said]
         return _encoded(call.id, "record_param_comms", call.parent, self._tensors.written(given), self._tensors.written(()), attributes)
 
 

@@ -49,15 +49,14 @@ class Peak(NamedTuple):
         return dict(found.most_common())
 
 
-def peak(process: Process, begin: int = 0) -> Peak:
-    """The peak of a process from the reading `begin` of its counter on; of several equal ones the last."""
+def peak(process: Process) -> Peak:
+    """The peak of a process; of several equal ones the last."""
     changes = process.allocations
-    among = [i for i, each in enumerate(changes) if each.position >= begin]
-    if not among:
+    if not changes:
         return Peak(process.rank, 0, 0, process.room, 0, "", "", [])
-    place = max(among, key=lambda i: (changes[i].allocated, i))
+    place = max(range(len(changes)), key=lambda i: (changes[i].allocated, i))
     operator, module = _running(process, changes[place].position)
-    reserved = max(changes[i].reserved for i in among)
+    reserved = max(each.reserved for each in changes)
     in_steps = max((each.allocated for each in changes if each.position), default=changes[-1].allocated)
     held = holdings(changes[: place + 1], {each.storage: (each.kind, each.module) for each in process.owners})
     return Peak(process.rank, changes[place].allocated, reserved, process.room, in_steps, operator, module, held)

@@ -89,14 +89,15 @@ def whole_window(begin: int, end: int) -> str:
 
 
 def collective_arguments(
-    collective: str, elements: tuple[int, int], dtype: str, group: str, ranks: Sequence[int], number: int, peer: str = ""
-) -> str:
-    """The arguments of a collective, or of one side of a send. elements: in and out. number: its place among those of the group. peer: the
-    member that names the other side, with a comma before it."""
+    collective: str, elements: tuple[int, int], dtype: str, group: str, ranks: Sequence[int], number: int, more: str = "",
+    description: str = "lumos",
+) -> str:  # fmt: skip
+    """The arguments of a collective, or of one side of a send. elements: in and out. number: its place among those of the group. more:
+    further members, such as that which names the other side, with a comma before each. description: of the group."""
     return (
         f'"Collective name":"{collective}","In msg nelems":{elements[0]},"Out msg nelems":{elements[1]},"Group size":{len(ranks)}'
-        f',"dtype":{dtype},"Process Group Name":"{group}","Process Group Description":"lumos"'
-        f',"Process Group Ranks":"{list(ranks)}","Seq":{number}{peer}'
+        f',"dtype":{dtype},"Process Group Name":{quoted(group)},"Process Group Description":{quoted(description)}'
+        f',"Process Group Ranks":"{list(ranks)}","Seq":{number}{more}'
     )
 
 

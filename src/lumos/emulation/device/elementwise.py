@@ -28,7 +28,7 @@ from lumos.vocabulary import DType
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from lumos.emulation.record import Argument, Operator, Tensor
+    from lumos.emulation.record import Operator, Tensor
 
 #: Instructions for an element of a contiguous kernel with its share of the wide loads, of an operand whose type is looked up, and
 #: of the strided kernel: for itself and for each operand, then for each dimension the same.
@@ -45,15 +45,12 @@ _FUNCTIONS = {
     "copy": 0, "_to_copy": 0, "clone": 0, "gelu": 32, "gelu_backward": 46, "silu": 20, "silu_backward": 24, "sigmoid": 20, "tanh": 23,
     "exp": 10, "expm1": 36, "elu": 36, "erf": 30, "log": 28, "log1p": 33, "softplus": 43, "sqrt": 10, "reciprocal": 10, "div": 10,
 }  # fmt: skip
-#: Gelu by its approximation with tanh.
-_BY_TANH = {"gelu": 30, "gelu_backward": 33}
 #: Copies of fp32 to these types have a kernel of their own, which looks nothing up.
 _FROM_FP32 = frozenset({DType.BF16, DType.FP16, DType.FP8})
 
 
-def elementwise(name: str, size: int, results: Sequence[Tensor], inputs: Sequence[Tensor], arguments: Sequence[Argument] = ()) -> Traffic:
-    """The work of one element-wise kernel that moves `size` bytes. name: the operator's, without namespace. arguments: the operator's own,
-    which may choose the function."""
+def elementwise(name: str, size: int, results: Sequence[Tensor], inputs: Sequence[Tensor]) -> Traffic:
+    """The work of one element-wise kernel that moves `size` bytes. name: the operator's, without namespace."""
     operands = [*results, *(tensor for tensor in inputs if len(tensor.shape) and math.prod(tensor.shape) != 1)]
     shape = joint_shape(operands)
     if shape is None:
@@ -61,7 +58,7 @@ def elementwise(name: str, size: int, results: Sequence[Tensor], inputs: Sequenc
     elements, steps = math.prod(shape), _iterated(operands, shape)
     contiguous = len(steps) < 2 and all(step == 1 for each in steps for step in each)
     casts, count = _casts(name, operands), len(operands)
-    function = (_BY_TANH if "tanh" in arguments else _FUNCTIONS).get(name, _FEW)
+    function = _FUNCTIONS.get(name, _FEW)
     if contiguous and not casts:
         return Traffic(size, 1, POINTWISE, elements * (_CONTIGUOUS + function) if function > _FEW else 0)
     issued = function + count * (_CAST if contiguous else _STRIDED_OPERAND + casts * _STRIDED_CAST)

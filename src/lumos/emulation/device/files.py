@@ -12,8 +12,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from isal import igzip
-
 from lumos.blocks.coefficients import kernel_by_kernel
 from lumos.blocks.price import Pricer
 from lumos.diagnostics import Diagnostic
@@ -21,7 +19,7 @@ from lumos.emulation.device.host import host_ns
 from lumos.emulation.device.issue import issued
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.device.ranks import all_ranks, stream_numbers
-from lumos.emulation.execution_trace import NodeSheet, execution_trace_name, operator_arguments, record_ids, type_word
+from lumos.emulation.execution_trace import NodeSheet, compressed, execution_trace_name, operator_arguments, record_ids, type_word
 from lumos.errors import LumosError
 from lumos.graph.joined.one_job import EMULATED
 from lumos.graph.table import Kind
@@ -29,7 +27,7 @@ from lumos.output_files import check_only_own, new_folder
 from lumos.simulation import simulate
 from lumos.simulation.durations import with_durations
 from lumos.trace import kineto_rows as kineto
-from lumos.trace.kineto_rows import ORIGIN, PROCESS, THREAD, complete, quoted
+from lumos.trace.kineto_rows import ORIGIN, PROCESS, THREAD, complete
 from lumos.vocabulary import MODULE_PREFIX, CollectiveKind, DType
 
 if TYPE_CHECKING:
@@ -47,9 +45,6 @@ if TYPE_CHECKING:
 _MOST_ROWS = 20_000_000
 #: And while it has so many ranks: each has two files, and reading them one by one takes longer than simulating what is in them.
 _MOST_RANKS = 4096
-#: Level of compression: the fastest, which a reader does not notice.
-_LEVEL = 1
-
 
 class WrittenTraces(NamedTuple):
     """What was written. files: paths, by rank; the execution trace of each is beside it. ranks: of the job. span_ns: from the first work
@@ -116,7 +111,7 @@ def _write(folder: Path, job: Ranks, program: int, ranks: Sequence[int], timelin
         device, a = rank % cluster.node.devices, cluster.accelerator
         described = kineto.WrittenDevice(device, a.name, int(a.memory_bytes or 0), a.cores or 0)
         groups = [(group.name, group.description, group.ranks) for group in process.groups if rank in group.ranks]
-        with igzip.open(folder / _name(rank), "wb", compresslevel=_LEVEL) as file:  # type: ignore[no-untyped-call]
+        with compressed(folder / _name(rank)) as file:
             file.write(kineto.header(EMULATED, rank, process.world, groups, described))
             file.write(shared.replace(DEVICE.encode(), str(device).encode()))
             for row in sheet.exchanges(start, end, job.facts[rank], device):
@@ -168,7 +163,7 @@ class Sheet:
         at = _Times(self.program, start, end)
         yield kineto.process_name()
         for i, name in enumerate(self.program.process.threads):
-            yield f'{{"name":"thread_name","ph":"M","ts":0,"pid":{PROCESS},"tid":{THREAD + i},"args":{{"name":{quoted(name)}}}}}'
+            yield kineto.thread_name(THREAD + i, name)
         yield from self._host_rows(at)
         yield from self._backward_flows(at)
         yield from self._tasks(at)
@@ -284,13 +279,9 @@ class _Times:
 def exchange_arguments(fact: Fact) -> str:
     """The arguments of a collective or message, as PyTorch 2.5 and later state them on its kernel and its `record_param_comms` row."""
     exchange, group = fact.exchange, fact.group
-    name, peer = exchange.name, ""
-    if exchange.kind in (CollectiveKind.SEND, CollectiveKind.RECEIVE):
-        sends = exchange.kind is CollectiveKind.SEND
-        name, peer = ("send", f',"Dst Rank":{fact.peer}') if sends else ("recv", f',"Src Rank":{fact.peer}')
-    return (
-        f'"Collective name":{quoted(name)},"In msg nelems":{exchange.input_elements},"Out msg nelems":{exchange.output_elements}'
-        f',"Group size":{len(group.ranks)},"dtype":"{type_word(exchange.dtype)}","In split size":"{exchange.input_splits}"'
-        f',"Out split size":"{exchange.output_splits}","Process Group Name":{quoted(group.name)}'
-        f',"Process Group Description":{quoted(group.description)},"Process Group Ranks":"{group.ranks}","Seq":{exchange.sequence}{peer}'
-    )
+    side = {CollectiveKind.SEND: ("send", "Dst"), CollectiveKind.RECEIVE: ("recv", "Src")}.get(exchange.kind)
+    more = f',"{side[1]} Rank":{fact.peer}' if side else ""
+    more += f',"In split size":"{exchange.input_splits}","Out split size":"{exchange.output_splits}"'
+    elements = exchange.input_elements, exchange.output_elements
+    word, name = f'"{type_word(exchange.dtype)}"', side[0] if side else exchange.name
+    return kineto.collective_arguments(name, elements, word, group.name, group.ranks, exchange.sequence, more, group.description)

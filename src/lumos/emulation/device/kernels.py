@@ -70,7 +70,6 @@ if TYPE_CHECKING:
 
     from lumos.cost.cluster import Accelerator
     from lumos.emulation.record import Argument, Operator
-    from lumos.operators.kernels import LaunchedKernel
 
 #: Operators that communicate: the record has what they move as exchanges.
 _COMMUNICATION = ("c10d::", "_c10d_functional", "record_param_comms")
@@ -112,17 +111,19 @@ _ELEMENTWISE = "elementwise_kernel"
 
 def table_kernels(name: str, operator: Operator) -> list[Launch] | None:
     """What an operator of this base name launches by the table; None where the table does not have it."""
-    known = kernels_of(name)
-    if known is None:
-        return None
-    inputs, results = list(tensors_of(operator.inputs)), results_of(operator)
+    known, inputs, results = kernels_of(name), list(tensors_of(operator.inputs)), results_of(operator)
     out = []
-    for kernel in known:
+    for kernel in known or ():
         # The few values that a reduction gives count for nothing where a recording does not have them.
         outputs = results if operator.outputs or kernel.kernel_class != REDUCTION else []
-        launch = _launch(kernel, name, operator, inputs, outputs)
-        out += [launch] if launch is not None else []
-    return out
+        size = kernel.moves(list(map(nbytes, inputs)), list(map(nbytes, outputs)))
+        if kernel.kernel == _ELEMENTWISE and kernel.reads and size:
+            out.append(Launch(f"{kernel.kernel} [{name}]", elementwise(name, size, outputs, inputs)))
+        elif size:
+            kernel_class = POINTWISE if kernel.copies and in_lines((*inputs, *outputs)) else kernel.kernel_class
+            called = kernel.channels_last if kernel.channels_last and has_channels_last(inputs[0]) else kernel.kernel
+            out.append(Launch(f"{called} [{name}]", Traffic(size, 1, kernel_class)))
+    return None if known is None else out
 
 
 def unlisted(name: str, operator: Operator) -> list[Launch]:
@@ -135,17 +136,6 @@ def unlisted(name: str, operator: Operator) -> list[Launch]:
         return []
     size = sum(map(nbytes, inputs)) + sum(map(nbytes, outputs))
     return [Launch(f"{name}_kernel", Traffic(size, 1, STRIDED))] if size else []
-
-
-def _launch(kernel: LaunchedKernel, name: str, operator: Operator, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> Launch | None:
-    size = kernel.moves(list(map(nbytes, inputs)), list(map(nbytes, outputs)))
-    if not size:
-        return None
-    if kernel.kernel == _ELEMENTWISE and kernel.reads:
-        return Launch(f"{kernel.kernel} [{name}]", elementwise(name, size, outputs, inputs, operator.inputs))
-    kernel_class = POINTWISE if kernel.copies and in_lines((*inputs, *outputs)) else kernel.kernel_class
-    called = kernel.channels_last if kernel.channels_last and has_channels_last(inputs[0]) else kernel.kernel
-    return Launch(f"{called} [{name}]", Traffic(size, 1, kernel_class))
 
 
 #: Bytes per second of a copy between host and device, and the ns that a copy of a few bytes takes.

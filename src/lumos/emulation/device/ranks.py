@@ -84,23 +84,13 @@ def all_ranks(programs: Sequence[DeviceProgram], pricer: Pricer) -> Ranks:
     lag = np.zeros((len(of), len(Dependency)), np.int64)
     lag[:, Dependency.LAUNCH] = round(1e9 * (pricer.cluster.accelerator.launch_latency_s or 0.0))
     graph = Graph(
-        ranks=tuple(range(len(of))),
-        processors=processors,
-        names=tuple(names),
-        duration=np.concatenate([columns[i].duration for i in of]),
+        ranks=tuple(range(len(of))), processors=processors, names=tuple(names), duration=np.concatenate([columns[i].duration for i in of]),
         processor=np.concatenate([columns[i].lane + shift[rank] for rank, i in enumerate(of)]).astype(np.int32),
-        kind=np.concatenate([columns[i].kind for i in of]),
-        name=np.concatenate([name_of[i] for i in of]),
-        event=np.full(int(first[-1]), -1, np.int32),
-        pred_offset=before.offset,
-        pred=before.task,
-        pred_kind=before.kind,
-        lag=lag,
-        rendezvous_offset=rendezvous.offset,
-        rendezvous_task=rendezvous.flat.astype(np.int32),
-        collectives=_collectives(facts, numbers),
-        diagnostics=tuple(pricer.diagnostics),
-    )
+        kind=np.concatenate([columns[i].kind for i in of]), name=np.concatenate([name_of[i] for i in of]),
+        event=np.full(int(first[-1]), -1, np.int32), pred_offset=before.offset, pred=before.task, pred_kind=before.kind, lag=lag,
+        rendezvous_offset=rendezvous.offset, rendezvous_task=rendezvous.flat.astype(np.int32),
+        collectives=_collectives(facts, numbers), diagnostics=tuple(pricer.diagnostics),
+    )  # fmt: skip
     return Ranks(graph, tuple(programs), tuple(of), first, facts)
 
 
@@ -236,20 +226,13 @@ def _collectives(facts: Sequence[dict[int, Fact]], numbers: _Numbers) -> Collect
         return None
     kinds: dict[CollectiveKind, int] = {}
     side = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
+    elements = (max(f.exchange.input_elements, f.exchange.kind.is_transfer * f.exchange.output_elements) for f in rows)
     return Collectives(
         task=np.array([f.task for f in rows], np.int32),
         kind=np.array([kinds.setdefault(f.exchange.kind, len(kinds)) for f in rows], np.int32),
-        nbytes=np.array(
-            [
-                max(f.exchange.input_elements, f.exchange.kind.is_transfer * f.exchange.output_elements) * width(f.exchange.dtype)
-                for f in rows
-            ],
-            np.int64,
-        ),
+        nbytes=np.array([count * width(f.exchange.dtype) for count, f in zip(elements, rows, strict=True)], np.int64),
         group=np.array([numbers.of_ranks[id(f.group)] for f in rows], np.int32),
         sequence=np.array([f.exchange.sequence for f in rows], np.int64),
         peer=np.array([f.peer if f.exchange.kind in side else ABSENT for f in rows], np.int32),
-        kinds=tuple(kinds),
-        groups=numbers.texts,
-        size=np.array([len(f.group.ranks) for f in rows], np.int32),
-    )
+        kinds=tuple(kinds), groups=numbers.texts, size=np.array([len(f.group.ranks) for f in rows], np.int32),
+    )  # fmt: skip

@@ -37,12 +37,12 @@ def _made(shape: Any, stride: Any, dtype: Any, device: str, requires_grad: bool,
     return Parameter(made, requires_grad) if is_parameter else made.requires_grad_(requires_grad)
 
 
-#: What torch and others save without Python's files.
+#: What torch and others save without Python's files, by module.
 _SAVERS = dict.fromkeys(
     ("torch.distributed.checkpoint", "torch.distributed.checkpoint.state_dict_saver"), ("save", "async_save", "save_state_dict")
-) | {"safetensors.torch": ("save_file", "save_model")}
-_SAVING_METHODS = {
-    "transformers.trainer": ("Trainer", "_save_checkpoint"), "transformers.modeling_utils": ("PreTrainedModel", "save_pretrained"),
+) | {
+    "safetensors.torch": ("save_file", "save_model"), "transformers.trainer": ("Trainer._save_checkpoint",),
+    "transformers.modeling_utils": ("PreTrainedModel.save_pretrained",),
 }  # fmt: skip
 
 
@@ -70,14 +70,12 @@ def saving(journal: Journal) -> None:
         with unset_fake_temporarily() if isinstance(file, io.BytesIO) else contextlib.nullcontext():
             return read(file, map_location, *args, **kwargs)
 
-    def cut(owner: Any, names: tuple[str, ...]) -> None:
-        for name in names:
-            OUTSIDE.put(owner, name, nothing)
+    def cut(loaded: Any, names: tuple[str, ...]) -> None:
+        for owner, _, name in (each.rpartition(".") for each in names):
+            OUTSIDE.put(getattr(loaded, owner) if owner else loaded, name, nothing)
 
     for module, names in _SAVERS.items():
         when_loaded(module, functools.partial(cut, names=names))
-    for module, (owner, name) in _SAVING_METHODS.items():
-        when_loaded(module, lambda loaded, owner=owner, name=name: cut(getattr(loaded, owner), (name,)))  # type: ignore[misc]
 
 
 #: Arguments of transformers' `from_pretrained` that say how a model is made; others are about files, or for the configuration.

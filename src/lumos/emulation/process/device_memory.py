@@ -58,22 +58,16 @@ class DeviceMemory:
                 allocator.expandable = _EXPANDABLE in text
 
         return {
-            "memory_stats_as_nested_dict": lambda *_, **__: allocator.statistics(),
-            "host_memory_stats_as_nested_dict": dict,
-            "empty_cache": allocator.empty,
-            "mem_get_info": lambda *_: (allocator.free, allocator.memory),
-            "memory_snapshot": lambda *_, **__: self._snapshot()["segments"],
-            "get_allocator_backend": lambda: "native",
-            "get_per_process_memory_fraction": lambda *_: allocator.share,
-            "set_per_process_memory_fraction": set_share,
-            "_set_allocator_settings": set_options,
-            "_snapshot": lambda *_, **__: self._snapshot(),
-            "_dump_snapshot": self._dump,
-            "_record_memory_history": self._record,
+            "memory_stats_as_nested_dict": lambda *_, **__: allocator.statistics(), "host_memory_stats_as_nested_dict": dict,
+            "empty_cache": allocator.empty, "mem_get_info": lambda *_: (allocator.free, allocator.memory),
+            "get_allocator_backend": lambda: "native", "get_per_process_memory_fraction": lambda *_: allocator.share,
+            "set_per_process_memory_fraction": set_share, "_set_allocator_settings": set_options,
+            "memory_snapshot": lambda *_, **__: self._snapshot()["segments"], "_snapshot": lambda *_, **__: self._snapshot(),
+            "_dump_snapshot": self._dump, "_record_memory_history": self._record,
             **dict.fromkeys(_RESETS, lambda *_, **__: allocator.reset("peak")),
             "reset_accumulated_memory_stats": lambda *_, **__: allocator.reset("allocated", "freed"),
             **dict.fromkeys(("reset_peak_host_memory_stats", "reset_accumulated_host_memory_stats", "ipc_collect"), _nothing),
-        }
+        }  # fmt: skip
 
     def _record(self, enabled: Any = "all", *_: Any, max_entries: int = sys.maxsize, **__: Any) -> None:
         self._history = deque(maxlen=min(int(max_entries), sys.maxsize)) if enabled else None

@@ -37,11 +37,8 @@ _OVERWRITE = frozenset({_aten.copy_.default, _aten.fill_.Tensor})
 #: Operators that fill all of their result, and the place of the number among their arguments; -1 where their name says it.
 _ONES = frozenset({_aten.ones.default, _aten.ones_like.default, _aten.new_ones.default})
 _FILLED = dict.fromkeys((*_ONES, _aten.zeros.default, _aten.zeros_like.default, _aten.new_zeros.default, _aten.zero_.default), -1) | {
-    _aten.full.default: 1,
-    _aten.full_like.default: 1,
-    _aten.fill_.Scalar: 1,
-    _aten.new_full.default: 2,
-}
+    _aten.full.default: 1, _aten.full_like.default: 1, _aten.fill_.Scalar: 1, _aten.new_full.default: 2,
+}  # fmt: skip
 
 
 class _Twin:

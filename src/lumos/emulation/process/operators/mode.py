@@ -174,23 +174,17 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                     self._called(calls, *args, **kwargs)
                 with self.journal.closed():
                     out = self._result(func, types, args, kwargs)
-                if clear is not None:
-                    out = self._cleared(clear, out)
+                if clear is not None:  # before its own values come there
+                    values, out = self.known.copied(out), self._called(clear, out)
+                    self.known.forget(out)
+                    if values is not None:
+                        self.known.know(out, values)
         else:
             with self.journal.around(note):
                 out = self._result(func, types, args, kwargs)
         stand_ins.note_read(func, args, self.streams)
         by_device.note_packed(func, args, self.journal)
         return self._returned(note, out)
-
-    def _cleared(self, clear: Callable[[Any], Any], out: Any) -> Any:
-        """A result that is cleared by another operator before its own values come there."""
-        values = self.known.copied(out)
-        cleared = self._called(clear, out)
-        self.known.forget(cleared)
-        if values is not None:
-            self.known.know(cleared, values)
-        return cleared
 
     def _called(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """The result of operators that one calls from within."""
