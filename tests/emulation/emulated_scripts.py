@@ -26,12 +26,12 @@ def step():
 """
 
 
-def run(folder, body, *, cluster="h100", ranks=1, warmup=1, limit_s=120.0, random_weights=False):
-    """The records of a script's processes: HEAD, then `body`."""
+def run(folder, body, start=(), *, cluster="h100", ranks=1, warmup=1, limit_s=120.0, random_weights=False, head=HEAD):
+    """The records of a script's processes: HEAD, then `body`. start: words between Python and the script."""
     script = folder / "train.py"
-    script.write_text(HEAD + textwrap.dedent(body))
+    script.write_text(head + textwrap.dedent(body))
     device = emulated_device(cluster)
-    return records(Launched([sys.executable, str(script)], device, ranks, 1, warmup, folder, limit_s, random_weights))
+    return records(Launched([sys.executable, *start, str(script)], device, ranks, 1, warmup, folder, limit_s, random_weights))
 
 
 def leaves(process):

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import pytest
+from tests.emulation.emulated_scripts import STEPS, run
 
-from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.record import CallKind
-from lumos.emulation.run import Launched, records
 from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
 
+LAUNCHER = ["-m", "torch.distributed.run", "--nproc-per-node"]
 TRAINING = """
     model = DistributedDataParallel(nn.Linear(64, 64).cuda(), find_unused_parameters=True)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -22,12 +21,6 @@ TRAINING = """
         loss.backward()
         optimizer.step()
 """
-
-
-def run(folder, start, body, ranks):
-    script = folder / "train.py"
-    script.write_text(textwrap.dedent(body))
-    return records(Launched([sys.executable, *start, str(script)], emulated_device("h100"), ranks, 1, 1, folder, 120.0))
 
 
 def test_torchs_launcher_starts_one_process_and_ranks_agree_on_known_values(tmp_path):
@@ -58,15 +51,13 @@ def test_torchs_launcher_starts_one_process_and_ranks_agree_on_known_values(tmp_
         moved.record_stream(torch.cuda.current_stream())
         {textwrap.indent(textwrap.dedent(TRAINING), " " * 8).strip()}
         """
-    (process,) = run(tmp_path, ["-m", "torch.distributed.run", "--nproc-per-node", "4"], body, ranks=4)
+    (process,) = run(tmp_path, body, [*LAUNCHER, "4"], ranks=4, head="")
     assert (process.rank, process.copies) == (0, [1, 2, 3])
     assert "stand-in-value" not in {each.code for each in process.notes}
 
 
 def test_a_launcher_of_one_process_sets_its_variables_and_the_process_has_a_group_of_its_own(tmp_path):
     body = f"""
-        import os, torch
-        from torch import nn
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
         assert (os.environ["RANK"], os.environ["LOCAL_RANK"], os.environ["WORLD_SIZE"]) == ("0", "0", "1")
@@ -74,15 +65,13 @@ def test_a_launcher_of_one_process_sets_its_variables_and_the_process_has_a_grou
         assert (dist.get_world_size(), torch.cuda.device_count()) == (1, 1)
         {textwrap.indent(textwrap.dedent(TRAINING), " " * 8).strip()}
         """
-    (process,) = run(tmp_path, ["-m", "torch.distributed.run", "--nproc-per-node", "1"], body, ranks=1)
+    (process,) = run(tmp_path, body, [*LAUNCHER, "1"])
     assert [each.ranks for each in process.groups] == [[0]]
     assert {each.kind for each in process.exchanges} == {CollectiveKind.ALL_REDUCE}
 
 
 def test_a_script_that_starts_its_own_processes_goes_on_as_one_and_rank_0_may_log(tmp_path):
     body = f"""
-        import os, torch
-        from torch import nn
         import torch.distributed as dist
         from torch.nn.parallel import DistributedDataParallel
 
@@ -96,7 +85,7 @@ def test_a_script_that_starts_its_own_processes_goes_on_as_one_and_rank_0_may_lo
         if __name__ == "__main__":
             torch.multiprocessing.spawn(work, args=(4,), nprocs=4)
         """
-    first, other = run(tmp_path, [], body, ranks=4)
+    first, other = run(tmp_path, body, ranks=4)
     assert (first.rank, first.copies, other.rank, other.copies) == (0, [], 1, [2, 3])
     reads = [sum(each.kind is CallKind.READ_VALUE for each in process.calls) for process in (first, other)]
     assert reads == [1, 0]
@@ -104,7 +93,6 @@ def test_a_script_that_starts_its_own_processes_goes_on_as_one_and_rank_0_may_lo
 
 def test_a_mesh_makes_the_first_group_and_a_job_of_one_rank_may_make_groups_too(tmp_path):
     body = """
-        import os, torch
         from torch.distributed.device_mesh import init_device_mesh
         model = torch.nn.Linear(4, 4).cuda()
         if "WORLD_SIZE" in os.environ:
@@ -118,17 +106,15 @@ def test_a_mesh_makes_the_first_group_and_a_job_of_one_rank_may_make_groups_too(
             model(torch.rand(2, 4, device="cuda")).sum().backward()
             optimizer.step()
         """
-    (process,) = run(tmp_path, [], body, ranks=4)
+    (process,) = run(tmp_path, body, ranks=4)
     assert {len(each.ranks) for each in process.groups} == {4, 2}
-    (process,) = run(tmp_path, [], body, ranks=1)
+    (process,) = run(tmp_path, body)
     assert [each.ranks for each in process.groups] == [[0]]
     assert process.exchanges
 
 
 BUCKETS = """
-    import torch
-    import torch.distributed as dist
-    dist.init_process_group("nccl")
+    torch.distributed.init_process_group("nccl")
     model = torch.nn.Sequential(*[torch.nn.Linear(1024, 1024) for _ in range(20)]).cuda()
     model = torch.nn.parallel.DistributedDataParallel(model{})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
@@ -148,12 +134,12 @@ BUCKETS = """
     ],
 )
 def test_gradients_are_added_up_in_buckets_of_the_size_that_the_script_asks_for(tmp_path, options, layers):
-    process = run(tmp_path, [], BUCKETS.format(options), ranks=2)[0]
+    process = run(tmp_path, BUCKETS.format(options), ranks=2)[0]
     assert [each.input_elements for each in process.exchanges] == [1024 * 1025 * each for each in layers]
 
 
 def test_parameters_that_may_be_unused_keep_the_buckets_of_the_first_step(tmp_path):
-    process = run(tmp_path, [], BUCKETS.format(", find_unused_parameters=True"), ranks=2)[0]
+    process = run(tmp_path, BUCKETS.format(", find_unused_parameters=True"), ranks=2)[0]
     # The first weight alone reaches 1 MiB; its bias and six layers and the weight of the next reach 25 MiB, and so on; then which are used.
     sizes = [each.input_elements for each in process.exchanges]
     assert sizes == [5_249_024, 7_347_200, 7_347_200, 1_048_576, 40]
@@ -161,18 +147,13 @@ def test_parameters_that_may_be_unused_keep_the_buckets_of_the_first_step(tmp_pa
 
 def test_memory_that_a_script_gives_back_by_resizing_its_storage_is_given_back(tmp_path):
     body = """
-        import torch
-        from torch import nn
-        model = nn.Linear(4, 4).cuda()
-        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-        for _ in range(2):
-            gathered = torch.empty(1000, device="cuda")
-            gathered.untyped_storage().resize_(0)
-            gathered.untyped_storage().resize_(2000)
-            model(torch.rand(2, 4, device="cuda")).sum().backward()
-            optimizer.step()
-        """
-    (process,) = run(tmp_path, [], body, ranks=1)
+for _ in range(2):
+    gathered = torch.empty(1000, device="cuda")
+    gathered.untyped_storage().resize_(0)
+    gathered.untyped_storage().resize_(2000)
+    step()
+"""
+    (process,) = run(tmp_path, STEPS + body)
     changes = [each.bytes for each in process.allocations]
     first = changes.index(4096)
     assert changes[first : first + 3] == [4096, -4096, 2048]
@@ -182,7 +163,7 @@ def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path, monke
     (tmp_path / "temporary").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "temporary"))
     body = """
-        import os, tempfile, torch
+        import tempfile
         tempfile.mkstemp("", f"start-{os.environ['RANK']}-")
         torch.distributed.init_process_group("nccl")
         rank = torch.distributed.get_rank()
@@ -190,6 +171,6 @@ def test_later_ranks_know_from_the_first_what_their_steps_end_by(tmp_path, monke
         for _ in range(3):
             model(torch.rand(4, 4, device="cuda"))
         """
-    found = run(tmp_path, (), body, 4)
+    found = run(tmp_path, body, ranks=4)
     starts = [len(list((tmp_path / "temporary").glob(f"start-{rank}-*"))) for rank in range(4)]
     assert [each.rank for each in found] == [0, 1, 2, 3] and starts == [2, 1, 1, 2]  # the last one runs beside the first

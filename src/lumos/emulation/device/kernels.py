@@ -180,8 +180,9 @@ def host_copy_ns(size: int, pinned: bool = True) -> int:
     return HOST_COPY_NS + round(size / (HOST_BYTES_PER_S if pinned else PAGEABLE_BYTES_PER_S) * 1e9)
 
 
-#: Instructions for an element, and for each dimension but the outermost: for where it goes, and as many for where it is among gaps.
-_INSTRUCTIONS, _OF_DIMENSION = 10, 13.5
+#: Instructions for an element, and for each dimension but the outermost: for where it goes, and as many for where it is among gaps. More
+#: dimensions are copied one tensor after the other.
+_INSTRUCTIONS, _OF_DIMENSION, _MOST_DIMENSIONS = 10, 13.5, 4
 
 
 def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
@@ -191,7 +192,7 @@ def joined_kernels(name: str, operator: Operator) -> list[Launch] | None:
         return None
     pieces, elements = _pieces(inputs, operator), [math.prod(tensor.shape) for tensor in inputs]
     gaps = [beside(tensor) != count for tensor, count in zip(inputs, elements, strict=True)]
-    if not any(gaps) and min(pieces) >= SECTOR:
+    if len(inputs[0].shape) > _MOST_DIMENSIONS or (not any(gaps) and min(pieces) >= SECTOR):
         return None
     moved = issued = 0.0
     for tensor, piece, count, has_gaps in zip(inputs, pieces, elements, gaps, strict=True):
