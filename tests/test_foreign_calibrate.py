@@ -7,7 +7,7 @@ from validation.foreign.calibrate import calibration, needed, rebuilds
 from validation.foreign.pairs import Pair
 from validation.foreign.score import Score
 
-from lumos.changes.certainty.rebuilt import REBUILT
+from lumos.changes.certainty.trusted import REBUILT
 
 
 def score(base, change, low, high):

@@ -1,4 +1,4 @@
-"""The part of an interval that no model gives, `lumos.changes.certainty.rebuilt.REBUILT`, from what answers were observed to be off by.
+"""The part of an interval that no model gives, `lumos.changes.certainty.trusted.REBUILT`, from what answers were observed to be off by.
 
 Only changes that resize nothing are used, since their work keeps the measured times: what they are off by is what putting it together
 leaves out. It is the share of the step that eight in ten of them stay below. A share taken from a job would hold that job's own changes,
@@ -15,7 +15,7 @@ from math import ceil
 from tools.document import markdown_table
 from validation.foreign.score import Score
 
-from lumos.changes.certainty.rebuilt import REBUILT
+from lumos.changes.certainty.trusted import REBUILT
 
 #: Of a hundred, how many an interval is to hold.
 HELD = 80

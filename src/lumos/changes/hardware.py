@@ -19,15 +19,15 @@ import numpy as np
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.durations import number
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.precision import at_lower_rate, computing
 from lumos.changes.layout.prices import Ratio, TaskPrices, around, exactly
 from lumos.changes.layout.regroup import recorded_exchange, regrouping
-from lumos.changes.layout.rescale import model_ratio, operator_rows
+from lumos.changes.layout.rescale import model_ratio
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
-from lumos.segment.dimensions import shapes_of
 from lumos.trace.table import ABSENT, Int64, Job, Trace
 from lumos.vocabulary import CollectiveKind, DType
 
@@ -147,15 +147,13 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
     done = np.zeros(len(graph), bool)
     of_tf32 = graph.named(rounds_to_tf32)
     for position, trace in enumerate(job.traces):
-        shapes = shapes_of(trace)
-        tasks, rows = operator_rows(segmentation, position, trace)
-        operator = shapes.of_row[rows].astype(np.int64)
-        kinds, of_task = np.unique(2 * operator + of_tf32[tasks], return_inverse=True)
-        for place, kind in enumerate(kinds.tolist()):
-            change = _change(shapes.operators[kind // 2], old, new, rounded=bool(kind % 2)) if kind >= 0 else None
-            if change is not None:
-                prices.multiply(tasks[of_task == place], change)
-                done[tasks[of_task == place]] = True
+        for o, tasks, _ in operator_tasks(segmentation, position, trace).by_operator():
+            for rounded in (False, True):
+                same = tasks[of_tf32[tasks] == rounded]
+                change = _change(o, old, new, rounded=rounded) if len(same) else None
+                if change is not None:
+                    prices.multiply(same, change)
+                    done[same] = True
     rest = owners.on_device & ~done & (graph.kind != Kind.COLLECTIVE)
     arithmetic = rest & bound_by_arithmetic(graph)
     memory = float(old.require("memory_bytes_per_s")) / float(new.require("memory_bytes_per_s"))
@@ -167,8 +165,9 @@ def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerato
         tasks = arithmetic & (graph.name == name)
         prices.multiply(tasks, Ratio(sqrt(rates[0] * rates[1]), *within))
     for position, trace in enumerate(job.traces):
-        tasks, rows = operator_rows(segmentation, position, trace)
-        _convolutions(layout, trace, tasks[arithmetic[tasks]], rows[arithmetic[tasks]], usual, old, prices)
+        work = operator_tasks(segmentation, position, trace)
+        multiply = arithmetic[work.tasks]
+        _convolutions(layout, trace, work.tasks[multiply], work.rows[multiply], usual, old, prices)
 
 
 def _convolutions(

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from lumos.changes.settings import AXIS, SETTINGS
+from lumos.changes.layout.resize import SIZE_KEYS
+from lumos.changes.settings import AXIS
 from lumos.errors import LumosError, Meaning, QuestionError
 from lumos.segment.readings import SHARED, reading_of_layers, readings_of_sizes
 
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Job, Trace
 
-#: The settings that are sizes.
-SIZES = tuple(key for key in ("seq", "micro_batch", "hidden", "heads", "ffn", "vocab") if key in SETTINGS)
 #: Joins the names of readings that a setting means together.
 SEVERAL_AXES = "+"
 
@@ -54,7 +53,7 @@ def with_stated_sizes(job: Job, changes: Changes) -> Job:
     Raises QuestionError where a changed size can mean several axes and nothing was stated, LumosError where what was stated is none of
     them.
     """
-    known = readings_of_sizes(job.traces[0]) if {*changes.settings, *changes.base} & set(SIZES) else {}
+    known = readings_of_sizes(job.traces[0]) if {*changes.settings, *changes.base} & set(SIZE_KEYS) else {}
     said: dict[str, list[str]] = {}
     for key, readings in known.items():
         if key in changes.base and len(readings) > 1:

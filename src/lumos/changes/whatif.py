@@ -19,13 +19,11 @@ from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
 from lumos.changes.answer import Answer, Changed, answer, base_of, loop_ratio, unchanged_tasks
+from lumos.changes.certainty import trusted
 from lumos.changes.certainty.left_out import sides_left_out
 from lumos.changes.certainty.peak import above_peak_rate
 from lumos.changes.certainty.possible import check_size, schedulable
 from lumos.changes.certainty.probe import probe, probe_of_base
-from lumos.changes.certainty.rebuilt import as_far_as_rebuilt
-from lumos.changes.certainty.reproduced import as_far_as_reproduced
-from lumos.changes.certainty.trusted import as_far_as_reached, in_a_loop, known_to, less_sure, reaching, widened
 from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence, reaching_by
 from lumos.changes.durations import Durations, MadeFrom, check_altered, matching, meant_operators
 from lumos.changes.layout.accumulate import accumulation_ns, launching
@@ -97,15 +95,15 @@ def answer_changes(
     check_sound(grounds, "whatif", force=force)
     found = unchecked_answer(job, graph, changes, cut, step_only=step_only)
     if not changes.repeat:
-        grounds = with_evidence(grounds, in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut)))
-    unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s, known_to(found.base))
+        grounds = with_evidence(grounds, trusted.in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut)))
+    unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s, trusted.known_to(found.base))
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
-    found = reaching(found, found.base.step_time_s) if unseen else found
+    found = trusted.reaching(found, found.base.step_time_s) if unseen else found
     found, hidden = _behind_waits(job, graph, changes, found)
     asked_again = _probed(job, graph, changes, found) if probed else (_NOT_PROBED,)
     grounds = with_evidence(together(grounds, found.trust), (*unseen, *hidden, *asked_again))
-    found = widened(found, grounds)
+    found = trusted.widened(found, grounds)
     check_sound(found.trust, "whatif", force=force)
     return found
 
@@ -132,7 +130,7 @@ def _behind_waits(job: Job, graph: Graph, changes: Changes, found: Answer) -> tu
     if moved <= NEGLIGIBLE:
         return found, ()
     message = "what is left out waited for the device, so that the recording does not show what calls after it then wait for"
-    return reaching(found, *steps), (Evidence("waits-behind", message, reaching_by(moved, known_to(found.base))),)
+    return trusted.reaching(found, *steps), (Evidence("waits-behind", message, reaching_by(moved, trusted.known_to(found.base))),)
 
 
 def _probed(job: Job, graph: Graph, changes: Changes, found: Answer) -> tuple[Evidence, ...]:
@@ -223,17 +221,17 @@ def _changed_job(job: Job, graph: Graph, changes: Changes, cut: Cut, *, step_onl
     resized_here = sizes_of_rank(measured, job, resized)
     done = () if step_only else work(measured, job, changes, resized_here, layout.shared)
     with schedulable(", ".join(changed.changes)):
-        found = as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only))
+        found = trusted.as_far_as_reached(answer(graph, changed, *done, repeat=changes.repeat, step_only=step_only))
     found = replace(found, trust=with_evidence(found.trust, sides_left_out(placed.graph, altered)))
     if {"layers", "recompute"} & set(changes.settings):
         how = f"the recording shows {count(segmentation.layers, 'layer')}, by {segmentation.evidence.get('forward', 'nothing')}"
-        found = less_sure(found, "layers-uncertain", how, segmentation.confidence)
-    found = as_far_as_rebuilt(found, layout, measured) if changes.settings else found
+        found = trusted.less_sure(found, "layers-uncertain", how, segmentation.confidence)
+    found = trusted.as_far_as_rebuilt(found, layout, measured) if changes.settings else found
     found = replace(found, recorded=replace(shaped, traces=_of_ranks(shaped, layout)))
     if not step_only:
         found = with_memory(found, job, lambda: segmentation, *_allocating(measured, job, layout, changes))
     if same is not None:
-        found = as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
+        found = trusted.as_far_as_reproduced(found, graph, same, repeat=changes.repeat)
     recorded_sizes = sizes(job.traces[0])._asdict() if resized else {}
     shown = {**recorded_sizes, **counted, "layers": min(segmentation.stacks, default=segmentation.layers)}
     return _sized(found, changes, shown, {**counts(changes.settings), **resized_here}, 1e-9 * accumulation_ns(layout))

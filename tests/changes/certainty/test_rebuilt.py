@@ -12,8 +12,7 @@ from validation.foreign.calibrate import rebuilt_to_hold
 from lumos.analyze.evidence import MOST_ERROR
 from lumos.analyze.loop.steps import members
 from lumos.changes.answer import Changed, answer
-from lumos.changes.certainty.rebuilt import REBUILT, as_far_as_rebuilt
-from lumos.changes.certainty.trusted import as_far_as_reached
+from lumos.changes.certainty.trusted import REBUILT, as_far_as_reached, as_far_as_rebuilt
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.prices import exactly

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from lumos.changes.changes import Changes
-from lumos.changes.layout.rescale import operator_rows
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.resize import as_computed
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
@@ -166,7 +166,8 @@ def test_a_batch_far_from_the_measured_one_lies_between_the_model_and_its_propor
 def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
     job, graph = recording(tmp_path, ("aten::mm", [[64, 64], [64, 64]], 10), ("aten::bmm", [[8, 64, 64], [8, 64, 64]], 10))
     segmentation = segment(graph, job)
-    tasks, rows = operator_rows(segmentation, 0, job.traces[0])
+    work = operator_tasks(segmentation, 0, job.traces[0])
+    tasks, rows = work.tasks, work.rows
     shapes = shapes_of(job.traces[0])
     named = replace(graph, names=[name.replace("of aten::mm", "tf32f32 of") for name in graph.names])
 

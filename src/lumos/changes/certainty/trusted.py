@@ -10,10 +10,13 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from lumos.analyze.evidence import MOST_ERROR
 from lumos.analyze.loop.noise import FEW_STEPS
 from lumos.analyze.loop.steps import is_operation_level
 from lumos.analyze.trust import Trust, with_evidence, with_unknown
+from lumos.changes.answer import Answer, Changed, answer
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
 from lumos.graph.evidence import NEGLIGIBLE
@@ -23,10 +26,20 @@ from lumos.vocabulary import Basis, Grade
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from lumos.changes.answer import Answer, Outcome
+    from lumos.changes.answer import Outcome
+    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.placed import Placed
 
 #: Confidence from which a reading of layers or of a plan is taken as certain: layers of one model differ in a few operators.
 _SURE = 0.95
+#: Share of the step by which a recorded pipeline, cut by the rules of a change into what it was recorded as, may differ at most. More says
+#: that the recording ran otherwise than the rules assume.
+MOST_OFF = 0.1
+#: Half-width of the 80 % interval of a step that was put together anew, as a fraction, beyond what its parts say: caches, allocations, the
+#: CPU's own state and waits too short to show. Over changes of other people's scripts that resize nothing, it is the share of the step that
+#: eight in ten errors stay below (`python -m validation.foreign DIR --calibrate`, where it is also taken from all jobs but one and held
+#: against that one).
+REBUILT = 0.006
 #: The diagnostics of what a change leaves open, or assumes.
 _ASSUMED = (
     *("not-reached", "far-from-measured", "two-readings", "split-assumed"),
@@ -96,10 +109,41 @@ def less_sure(found: Answer, code: str, what: str, confidence: float) -> Answer:
 
 
 def as_far_as_reached(found: Answer) -> Answer:
-    """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`layout.reach`), and
+    """The answer, limited where a part of the work keeps its time because nothing shows what the change makes of it (`layout.resize`), and
     where the change needs exchanges that the recording does not have. Where the interval holds what may become of either, and that moves
     the answer by less than the replay of a trusted recording may be off, it is none the worse for it."""
     if found.left_open is not None and found.left_open < MOST_ERROR:
         return found
     left = tuple(Evidence(d.code, d.message, Grade.LIMITED, 0.0) for d in found.diagnostics if d.code in _ASSUMED)
     return replace(found, trust=with_evidence(found.trust, left)) if left else found
+
+
+def as_far_as_rebuilt(found: Answer, layout: MeasuredLayout, measured: MeasuredLayout) -> Answer:
+    """The answer with an interval that holds what putting its blocks together leaves out; that of the recorded job stays as it is.
+    layout, measured: after the change and before it."""
+    outcome = found.outcome
+    if outcome.step_time_s == found.base.step_time_s and layout.runs_as(measured):
+        return found
+    low, high = outcome.step_time_low_s * (1 - REBUILT), outcome.step_time_high_s * (1 + REBUILT)
+    return replace(found, outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high))
+
+
+def as_far_as_reproduced(found: Answer, graph: Graph, same: Placed, *, repeat: bool) -> Answer:
+    """The answer, less sure by how far the recording is from what the rules make of it: they leave something out, such as what a message
+    holds up besides the pass that needs it, and an answer may be off by as much. same: the recording, cut by them as it is.
+
+    Raises LumosError where that is more than a tenth of the step.
+    """
+    nothing = np.zeros(len(same.graph), bool)
+    again = answer(graph, Changed(same.graph, same.owners, same.graph.duration, same.graph.duration, nothing, nothing, ()), repeat=repeat)
+    base = again.base.step_time_s
+    off = abs(again.outcome.step_time_s / base - 1) if base else 0.0
+    message = (
+        f"the recorded pipeline, cut by the same rules as the changed one, takes {1e3 * again.outcome.step_time_s:,.2f} ms a step and not"
+        f" {1e3 * base:,.2f} ms"
+    )
+    if off > MOST_OFF:
+        raise LumosError(f"--set: {message}, so they do not describe how this job runs; ask lumos predict")
+    if off <= NEGLIGIBLE:
+        return found
+    return replace(found, trust=with_evidence(found.trust, (Evidence("recut-differs", message, Grade.SOUND, off),)))

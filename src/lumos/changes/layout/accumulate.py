@@ -16,8 +16,8 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.measured_layout import Extra
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import Launching
-from lumos.changes.layout.rescale import operator_rows
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.table import Kind
 from lumos.operators.shaped import elements
@@ -122,15 +122,15 @@ def launching(layout: MeasuredLayout, position: int, trace: Trace) -> Launching:
 def operator_ns(layout: MeasuredLayout, position: int, trace: Trace) -> float:
     """What an operator with one kernel takes on the CPU, with its launch call: the median, ns; 0 where the trace has none."""
     graph, owners = layout.segmentation.graph, layout.segmentation.owners
-    kernels, rows = operator_rows(layout.segmentation, position, trace)
-    unique, first, count = np.unique(rows, return_index=True, return_counts=True)
+    work = operator_tasks(layout.segmentation, position, trace)
+    unique, first, count = np.unique(work.rows, return_index=True, return_counts=True)
     single = first[count == 1]
     if not len(single):
         return 0.0
     tasks = owners.of_rank(position)
     own = tasks[graph.kind[tasks] == Kind.OPERATOR]
     of_row = np.bincount(graph.event[own], graph.duration[own], minlength=len(trace))
-    return float(np.median(of_row[unique[count == 1]] + graph.duration[owners.launch[kernels[single]]]))
+    return float(np.median(of_row[unique[count == 1]] + graph.duration[owners.launch[work.tasks[single]]]))
 
 
 def _access_rate(trace: Trace) -> float:

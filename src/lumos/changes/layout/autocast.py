@@ -25,9 +25,10 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.precision import has_rate, heavy_ratio, type_of
 from lumos.changes.layout.prices import Ratio
-from lumos.changes.layout.rescale import KERNEL_FLOOR, holding, operator_rows
+from lumos.changes.layout.rescale import KERNEL_FLOOR, holding
 from lumos.cost.memory_bound_model import moved
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
 from lumos.operators.inference import given_number
@@ -183,8 +184,8 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DT
     segmentation = layout.segmentation
     extra: dict[int, Extra] = defaultdict(Extra)
     for position, trace in enumerate(job.traces):
-        shapes = shapes_of(trace)
-        tasks, rows = operator_rows(segmentation, position, trace)
+        work = operator_tasks(segmentation, position, trace)
+        tasks, rows = work.tasks, work.rows
         number = axes_of(trace).program.number_of_row(len(trace))
         labels = [layout.pieces[piece].label for piece in segmentation.piece[tasks].tolist()]
         flow = _Flow(trace, dict(zip(number[rows].tolist(), labels, strict=True)))
@@ -194,12 +195,12 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DT
         order = np.lexsort((rows, trace.start[rows]))
         for same in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):  # all that one operator does: its inputs are cast once
             row, piece = int(rows[same[0]]), int(segmentation.piece[tasks[same[0]]])
-            o, call, phase = shapes[row], int(number[row]), layout.pieces[piece].label.phase
-            if o is None or phase == Phase.OPTIMIZER or type_of(o) is not DType.FP32:
+            o, call, phase = work.operators[work.number[same[0]]], int(number[row]), layout.pieces[piece].label.phase
+            if phase == Phase.OPTIMIZER or type_of(o) is not DType.FP32:
                 continue
             heavy, back, kept = has_rate(o), phase == Phase.BACKWARD, call in flow.kept
             reads = () if heavy or kept else flow.reads.get(call, ())
-            key = int(shapes.of_row[row]), reads, kept
+            key = int(work.number[same[0]]), reads, kept
             if key not in ratios:
                 ratio = heavy_ratio(o, old, new, accelerator) if heavy else _bytes_ratio(o, reads, back)
                 ratios[key] = Ratio(1.0, min(ratio.best, 1.0), 1.0) if kept else ratio

@@ -30,13 +30,14 @@ from lumos.analyze.attribution import innermost
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.measured_layout import rewriting
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import Ratio, around
-from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, holding, model_ratio, operator_rows
+from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, holding, model_ratio
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, elements, grouped_product, is_attention, is_recurrent, product
-from lumos.segment.dimensions import Shapes, shapes_of
+from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients
 from lumos.vocabulary import DType, Phase
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.operator_tasks import OperatorWork
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
     from lumos.simulation.durations import Mask
@@ -66,10 +68,8 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
     spent: Counter[DType] = Counter()
     beside: Counter[DType] = Counter()  # of kernels whose names do not say that they multiply
     for position, trace in enumerate(job.traces):
-        shapes = shapes_of(trace)
-        for task, row in zip(*map(np.ndarray.tolist, operator_rows(layout.segmentation, position, trace)), strict=True):
-            o = shapes[row]
-            dtype = type_of(o) if o is not None and has_rate(o) else None
+        for task, _, o in operator_tasks(layout.segmentation, position, trace).in_order(has_rate):
+            dtype = type_of(o)
             if dtype is not None:
                 rounded = dtype is DType.FP32 and rounds_to_tf32(graph.names[graph.name[task]])
                 (spent if arithmetic[task] else beside)[DType.TF32 if rounded else dtype] += int(graph.duration[task])
@@ -115,15 +115,12 @@ def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, 
     prices = layout.prices.copy()
     products = _Products(layout, old, new, accelerator)
     for position, trace in enumerate(job.traces):
-        shapes = shapes_of(trace)
-        tasks, rows = operator_rows(layout.segmentation, position, trace)
         flops = counted_operators(trace)
-        for i, o in enumerate(shapes.operators):
-            if has_rate(o) and type_of(o) is not None and type_of(o) in (HALF if old in HALF else SINGLE):
-                same = shapes.of_row[rows] == i
-                multiplying, _ = products.of(tasks[same])
-                prices.multiply(multiplying, products.ratio(o, flops, multiplying, rows[same]))
-        layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, old, new))
+        for o, tasks, rows in operator_tasks(layout.segmentation, position, trace).by_operator():
+            if has_rate(o) and type_of(o) in (HALF if old in HALF else SINGLE):
+                multiplying, _ = products.of(tasks)
+                prices.multiply(multiplying, products.ratio(o, flops, multiplying, rows))
+        layout = rewriting(layout, position, shapes_of(trace).rows.tolist(), partial(_retyped, old, new))
     return replace(layout, prices=prices)
 
 
@@ -181,11 +178,8 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
     update = segmentation.phase == Phase.OPTIMIZER
     products = _Products(layout, old, new, accelerator)
     for position, trace in enumerate(job.traces):
-        shapes = shapes_of(trace)
-        tasks, rows = operator_rows(segmentation, position, trace)
-        flops = counted_operators(trace)
-        for i, o in enumerate(shapes.operators):
-            same, calls = tasks[shapes.of_row[rows] == i], rows[shapes.of_row[rows] == i]
+        work, flops = operator_tasks(segmentation, position, trace), counted_operators(trace)
+        for o, same, calls in work.by_operator():
             if has_rate(o) and type_of(o) in HALF:
                 multiplying, same = products.of(same)
                 prices.multiply(multiplying, products.ratio(o, flops, multiplying, calls))
@@ -195,24 +189,16 @@ def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerat
         if any(g.width < DType.FP32.bytes for g in gradients(segmentation, position, trace)):
             facts = graph.collectives
             exchanges = np.intersect1d(facts.task, mine) if facts is not None else mine[:0]
-            unseen = np.setdiff1d(
-                mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)], _typed(shapes, tasks, rows)
-            )
+            kernels = mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)]
+            unseen = np.setdiff1d(kernels, work.of(lambda o: any(o.shapes)))
             for more in (exchanges, unseen):
                 prices.multiply(more, around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
-        gone = _inside_casts(layout, position, trace, shapes, rows)
+        gone = _inside_casts(layout, position, trace, work)
         prices.leave_out(gone)
         for half in HALF:
-            layout = rewriting(layout, position, shapes.rows.tolist(), partial(_retyped, half, DType.FP32))
-        layout = rewriting(layout, position, set(rows[gone[tasks]].tolist()), _uncalled)
+            layout = rewriting(layout, position, shapes_of(trace).rows.tolist(), partial(_retyped, half, DType.FP32))
+        layout = rewriting(layout, position, set(work.rows[gone[work.tasks]].tolist()), _uncalled)
     return replace(layout, prices=prices)
-
-
-def _typed(shapes: Shapes, tasks: Int64, rows: Int64) -> Int64:
-    """The tasks of operators that have a tensor whose shape is known."""
-    known = np.array([any(o.shapes) for o in shapes.operators] or [False], bool)
-    found: Int64 = tasks[known[shapes.of_row[rows]] & (shapes.of_row[rows] >= 0)]
-    return found
 
 
 def _wider(o: ShapedOperator) -> float:
@@ -223,12 +209,12 @@ def _wider(o: ShapedOperator) -> float:
     return after / before if before else 1.0
 
 
-def _inside_casts(layout: MeasuredLayout, position: int, trace: Trace, shapes: Shapes, rows: Int64) -> Mask:
-    """The tasks of a rank that cast between 16 and 32 bits, with all that the CPU does around them, bool[n]. rows: of the operators that
-    launch."""
+def _inside_casts(layout: MeasuredLayout, position: int, trace: Trace, work: OperatorWork) -> Mask:
+    """The tasks of a rank that cast between 16 and 32 bits, with all that the CPU does around them, bool[n]. work: of the rank."""
     graph, owners = layout.segmentation.graph, layout.segmentation.owners
     concrete = trace.dense("Concrete Inputs")
-    casts = [r for r in np.unique(rows).tolist() if _is_cast(shapes[r], trace.strings[concrete[r]] if concrete[r] >= 0 else "")]
+    calls = {row: o for _, row, o in work.in_order(lambda o: _CASTS.match(o.name))}
+    casts = [row for row, o in sorted(calls.items()) if _is_cast(o, trace.strings[concrete[row]] if concrete[row] >= 0 else "")]
     spans = np.array(holding(trace, casts, lambda name: _CASTS.match(name) is not None), np.int64)
     out = np.zeros(len(graph), bool)
     mine = owners.of_rank(position)
@@ -239,10 +225,8 @@ def _inside_casts(layout: MeasuredLayout, position: int, trace: Trace, shapes: S
     return out
 
 
-def _is_cast(o: ShapedOperator | None, concrete: str) -> bool:
-    """Whether an operator casts between 16 and 32 bits. concrete: its arguments, as the profiler writes them."""
-    if o is None or not _CASTS.match(o.name):
-        return False
+def _is_cast(o: ShapedOperator, concrete: str) -> bool:
+    """Whether one of _CASTS casts between 16 and 32 bits. concrete: its arguments, as the profiler writes them."""
     typed = [DType.parse(name) for shape, name in zip(o.shapes, o.dtypes, strict=True) if shape and name]
     if o.name.endswith("copy_"):
         return len(typed) > 1 and {typed[0] in HALF, typed[1] in HALF} == {True, False} and typed[0] in (*HALF, *SINGLE)

@@ -16,15 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, times_of
 from lumos.changes.layout.regroup import GroupExchange, modelled_exchange, recorded_exchange
-from lumos.changes.layout.rescale import operator_rows
 from lumos.cost.collective_model import FITTED_KINDS, laid
 from lumos.cost.from_trace import middle_of
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED, moved
 from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
-from lumos.segment.dimensions import shapes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -120,18 +119,13 @@ def _links(graph: Graph, duration: Float64, cluster: Cluster) -> dict[tuple[int,
 def _memory(segmentation: Segmentation, duration: Float64, trace: Trace, accelerator: Accelerator) -> tuple[float, float, float] | None:
     """By how much longer than modelled the recorded kernels take that pass over memory in order; its interval holds also those that do not
     (`STRIDED`), since a copy may be either."""
-    shapes = shapes_of(trace)
-    modelled = [_passing(o, accelerator) for o in shapes.operators]
-    tasks, rows = operator_rows(segmentation, 0, trace)
-    tasks, rows = tasks[shapes.of_row[rows] >= 0], rows[shapes.of_row[rows] >= 0]
-    chosen, calls = np.unique(rows, return_inverse=True)
-    took = np.bincount(calls, duration[tasks], minlength=len(chosen))
     ratios: dict[str, tuple[list[float], list[float]]] = {POINTWISE: ([], []), STRIDED: ([], [])}
-    for at, ns in zip(shapes.of_row[chosen].tolist(), took.tolist(), strict=True):
-        known = modelled[at]
-        if known is not None and ns > 0:
-            ratios[known[0]][0].append(ns / known[1])
-            ratios[known[0]][1].append(ns)
+    for o, tasks, rows in operator_tasks(segmentation, 0, trace).by_operator():
+        known = _passing(o, accelerator)
+        if known is not None:
+            took = np.bincount(np.unique(rows, return_inverse=True)[1], duration[tasks])
+            ratios[known[0]][0].extend((took[took > 0] / known[1]).tolist())
+            ratios[known[0]][1].extend(took[took > 0].tolist())
     if not ratios[POINTWISE][0]:
         return None
     low, best, high = middle_of(*map(np.array, ratios[POINTWISE]))

@@ -23,7 +23,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.analyze.attribution import innermost
 from lumos.changes.layout.prices import Ratio, around, exactly, growing
 from lumos.cost.attention_model import attention
 from lumos.cost.cluster import Accelerator, dtype_of
@@ -33,7 +32,6 @@ from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 from lumos.errors import LumosError
 from lumos.graph.occupancy import launch_size
-from lumos.graph.table import Kind
 from lumos.operators.shaped import (
     ShapedOperator,
     attention_of,
@@ -47,16 +45,16 @@ from lumos.operators.shaped import (
     recurrent_multiplications,
 )
 from lumos.operators.table import without_work
-from lumos.trace.table import ABSENT, Category, Int64, Trace
+from lumos.trace.table import Category, Int64, Trace
 from lumos.vocabulary import Direction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from lumos.changes.layout.operator_tasks import OperatorWork
     from lumos.cost.estimate import Estimate
     from lumos.graph.table import Graph
     from lumos.segment.dimensions import Shapes
-    from lumos.segment.segment import Segmentation
     from lumos.segment.sizes import Resized
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
@@ -292,25 +290,6 @@ def dtype_on(o: ShapedOperator, accelerator: Accelerator) -> str | None:
     return None
 
 
-def operator_rows(segmentation: Segmentation, position: int, trace: Trace) -> tuple[Int64, Int64]:
-    """The tasks of a rank whose time belongs to an operator, and the row of each one's operator. On devices these are the kernels of
-    operators with shapes, in a job on CPUs the operators' own slices."""
-    graph, owners = segmentation.graph, segmentation.owners
-    tasks = owners.of_rank(position)
-    device = tasks[owners.on_device[tasks]]
-    column = trace.args.get("Input Dims")
-    if column is None:
-        return tasks[:0], tasks[:0]
-    if len(device):
-        chosen = device[(graph.kind[device] != Kind.COLLECTIVE) & (owners.launch[device] >= 0)]
-        calls = graph.event[owners.launch[chosen]].astype(np.int64)
-        shaped = column.rows.astype(np.int64)[trace.category[column.rows] == Category.OPERATOR]
-        rows = innermost(trace, shaped, calls)
-        return chosen[rows >= 0], rows[rows >= 0]
-    chosen = tasks[(graph.kind[tasks] == Kind.OPERATOR) & (graph.event[tasks] != ABSENT)]
-    return chosen, graph.event[chosen].astype(np.int64)
-
-
 def holding(trace: Trace, rows: Sequence[int], like: Callable[[str], bool]) -> list[int]:
     """The rows of operators with a name that `like` tells and that some of `rows` lie in, and those among `rows` themselves: PyTorch calls
     one such operator in another, with the same inputs."""
@@ -324,18 +303,14 @@ def holding(trace: Trace, rows: Sequence[int], like: Callable[[str], bool]) -> l
     return sorted(found)
 
 
-def core_of(segmentation: Segmentation, tasks: Int64, rows: Int64, shapes: Shapes) -> Core:
-    """The CPU core of a rank, from the times of its operators. tasks, rows: of `operator_rows`, a task for every slice of an operator."""
-    duration = segmentation.graph.duration[tasks]
-    of_task = shapes.of_row[rows]
-    is_small = np.array([any(o.shapes) and touched(o) <= _SMALL for o in shapes.operators] or [False], bool)
-    small, nodes = duration[(of_task >= 0) & is_small[of_task]], duration[of_task < 0]
-    chosen, slices = np.unique(rows, return_inverse=True)
-    own, of_chosen = np.bincount(slices, duration, minlength=len(chosen)), shapes.of_row[chosen]
-    order = np.argsort(of_chosen, kind="stable")
-    ids, first = np.unique(of_chosen[order], return_index=True)
-    times = np.split(own[order], first)[1:]
-    typical = {shapes.operators[i]: float(np.median(t)) for i, t in zip(ids.tolist(), times, strict=True) if i >= 0}
+def core_of(graph: Graph, work: OperatorWork) -> Core:
+    """The CPU core of a rank, from the times of its operators, of which each slice is a task."""
+    duration = graph.duration[work.tasks]
+    small = duration[work.like(lambda o: any(o.shapes) and touched(o) <= _SMALL)]
+    nodes = duration[work.number < 0]
+    typical = {}
+    for o, tasks, rows in work.by_operator():
+        typical[o] = float(np.median(np.bincount(np.unique(rows, return_inverse=True)[1], graph.duration[tasks])))
     products = [(operator_work(o), time) for o, time in typical.items() if product(o) is not None]
     spent = sum(time for _, time in products)
     return Core(

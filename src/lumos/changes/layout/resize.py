@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
-from lumos.changes.layout.reach import not_reached, unchanged_work
-from lumos.changes.layout.rescale import Rescale, attention_blocks, core_of, largest_inside, operator_rows
+from lumos.changes.layout.rescale import Rescale, attention_blocks, core_of, largest_inside
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.settings import SETTINGS
@@ -29,7 +29,7 @@ from lumos.segment.program import axes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.segment.weights import weights
 from lumos.units import count as counted
-from lumos.vocabulary import DType, Phase
+from lumos.vocabulary import CollectiveKind, DType, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -44,6 +44,8 @@ if TYPE_CHECKING:
 
 #: Sizes that may be changed.
 SIZE_KEYS = tuple(key for key in SETTINGS if key in Sizes._fields)
+#: Share of the work of the passes from which it is said that a change could not reach it.
+WORTH_SAYING = 0.02
 #: The code of the diagnostic that rows of which nothing says what they follow were taken to follow the tokens.
 READ_TWICE = "two-readings"
 
@@ -106,15 +108,15 @@ def to_sizes(
         change = Resized(trace, old, new)
         changes_sizes |= new != old
         after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))
-        tasks, rows = operator_rows(segmentation, position, trace)
-        shaped = shapes.of_row[rows] >= 0
+        work = operator_tasks(segmentation, position, trace, shapes)
+        tasks, rows, operator = work.tasks, work.rows, work.number
+        shaped = operator >= 0
         copies = exchanges[position].copies
         parts = np.union1d(copies, exchanges[position].updates_of_parts) if exchanges[position].stage >= 2 else copies[:0]
         shaped &= ~np.isin(tasks, parts)
-        operator = shapes.of_row[rows].astype(np.int64)
         operators = shapes.operators
         if accelerator is None:
-            rescale = Rescale(change, None, core_of(segmentation, tasks, rows, shapes), operators)
+            rescale = Rescale(change, None, core_of(graph, work), operators)
         else:
             operators = as_computed(graph, tasks, shapes, rows, accelerator)
             blocks = attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators)
@@ -262,3 +264,43 @@ def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np
     if graph.collectives is not None:
         exchanged[graph.collectives.task[in_forward(segmentation)]] = False  # activations, not gradients
     return np.flatnonzero((segmentation.owners.rank == position) & (update | exchanged))
+
+
+def unchanged_work(layout: MeasuredLayout, position: int, prices: TaskPrices, same: Int64) -> Int64:
+    """The work in the passes of a rank that a change left as it was, apart from the tasks `same`, which it rightly leaves so.
+
+    prices: those after the change. On a device its kernels count, on a CPU its operators; and exchanges of activations between
+    all ranks, which no shape describes.
+    """
+    work = _work(layout, position)
+    left: Int64 = work[(prices.best[work] == layout.prices.best[work]) & ~np.isin(work, same)]
+    return left
+
+
+def _work(layout: MeasuredLayout, position: int) -> Int64:
+    """The work in the passes of a rank."""
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    passes = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+    mine = (segmentation.owners.rank == position) & np.isin(segmentation.phase, passes)
+    on_device = bool((mine & graph.on_device).any())
+    works = graph.kind == (Kind.KERNEL if on_device else Kind.OPERATOR)
+    facts = graph.collectives
+    if facts is not None:
+        works[facts.task[facts.of_kind(CollectiveKind.ALL_TO_ALL)]] = True
+    found: Int64 = np.flatnonzero(mine & works)
+    return found
+
+
+def not_reached(layout: MeasuredLayout, tasks: Int64, changes: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """The diagnostic that a part of the work of the passes could not be reached; () where it is negligible."""
+    duration = layout.segmentation.graph.duration
+    ranks = range(len(layout.segmentation.graph.ranks))
+    total = sum(int(duration[_work(layout, position)].sum()) for position in ranks)
+    share = int(duration[tasks].sum()) / total if total else 0.0
+    if share < WORTH_SAYING:
+        return ()
+    message = (
+        f"{', '.join(changes)}: the shapes do not show what {share:.0%} of the work of the passes becomes; it keeps its time, and the"
+        " interval takes it as anything between unchanged and in proportion"
+    )
+    return (Diagnostic("not-reached", message),)

@@ -19,7 +19,7 @@ from validation.program import Operator, Program
 
 from lumos.changes.layout.change import whole_updates
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.pipeline.divided import divisions
+from lumos.changes.layout.pipeline.parts import divisions
 from lumos.graph.build import build
 from lumos.graph.table import Kind
 from lumos.segment.segment import segment
@@ -66,11 +66,6 @@ def test_a_loop_without_a_schedule_divides_the_loss(tmp_path):
     outcome = step(recorded(tmp_path), "pp=1", force=True).outcome
     assert 1e3 * outcome.step_time_s == pytest.approx(4 * 4 * 30 + 80, rel=0.005)
     assert 1e3 * outcome.step_time_high_s >= 4 * 4 * 30 + 80 + 8
-
-
-def test_it_is_said_what_is_left_out(tmp_path):
-    answer = step(recorded(tmp_path), "pp=1", force=True)
-    assert "divides the gradients by its microbatches" in next(d.message for d in answer.diagnostics if d.code == "stages-assumed")
 
 
 def test_what_has_no_gradients_shape_is_not_their_division(tmp_path):

@@ -12,7 +12,7 @@ from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.parallel.split_weights import share_weights
+from lumos.changes.layout.parallel.split import share_weights
 from lumos.changes.layout.rates import rates_of
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, updates_of_parts
 from lumos.changes.layout.sharding.updates import largest_part
@@ -208,13 +208,6 @@ def test_passes_that_change_too_gather_and_scatter_as_often_as_they_run(tmp_path
     assert 1e9 * answer.outcome.step_time_s == pytest.approx(expected, abs=100_000)
 
 
-def test_more_layers_are_shared_and_sent(tmp_path):
-    """Of eight layers each of two replicas updates four, and gets the others."""
-    answer = step(replicas(tmp_path, blocks=4), "zero=1", "layers=8")
-    sent = 8 * int(collective(CollectiveKind.BROADCAST, 2, BYTES, H100).time)
-    assert 1e9 * answer.outcome.step_time_s == pytest.approx(24_000_000 + 1_300_000 + 500_000 + sent, abs=100_000)
-
-
 def test_wider_layers_are_gathered_and_scattered(tmp_path):
     """Of four times the weights the copies, the exchange and the update take four times as long, until they are shared."""
     found, nbytes = replicas(tmp_path), 4 * (4096 * 4096 + 4096)
@@ -223,21 +216,6 @@ def test_wider_layers_are_gathered_and_scattered(tmp_path):
     gather, scatter = exchange(CollectiveKind.ALL_GATHER, nbytes), exchange(CollectiveKind.REDUCE_SCATTER, nbytes)
     added = copied(nbytes // 2) + gather + 6 * copied(nbytes) + scatter
     assert shared - wider == pytest.approx(added - gone, abs=100_000)
-
-
-def test_a_step_gathers_what_the_step_before_updated(tmp_path):
-    """So the first gather is not hidden in a loop either."""
-    gather, scatter = copied(BYTES // 2) + exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
-    answer = step(replicas(tmp_path, steps=4), "zero=3")
-    assert 1e9 * answer.base.step_time_s == pytest.approx(7_800_000, abs=5_000)
-    assert 1e9 * answer.outcome.step_time_s == pytest.approx(6_250_000 + gather + 6 * copied(BYTES) + scatter, abs=5_000)
-
-
-def test_every_layer_of_more_has_exchanges_of_its_own(tmp_path):
-    """Twice the passes, and half of twice the update; four layers' parameters are copied into place twice, and their gradients once."""
-    gather, scatter = copied(BYTES // 2) + exchange(CollectiveKind.ALL_GATHER), exchange(CollectiveKind.REDUCE_SCATTER)
-    answer = step(replicas(tmp_path, steps=4), "zero=3", "layers=4")
-    assert 1e9 * answer.outcome.step_time_s == pytest.approx(12_500_000 + gather + 12 * copied(BYTES) + scatter, abs=5_000)
 
 
 def test_the_buckets_of_more_layers_follow_their_passes(tmp_path):

@@ -23,15 +23,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.measured_layout import rewriting
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
 from lumos.changes.layout.prices import TaskPrices, exactly
 from lumos.changes.layout.regroup import GroupExchange, recorded_exchange, regrouping
-from lumos.changes.layout.rescale import holding, modelled, operator_rows
+from lumos.changes.layout.rescale import holding
+from lumos.changes.layout.reshaped import model_ratios
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.operators.shaped import attention_of, is_attention, positions_first, product
-from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind, Phase
 
@@ -39,9 +40,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.operator_tasks import OperatorTask
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
-    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.cost.cluster import Cluster
     from lumos.operators.shaped import ShapedOperator
     from lumos.segment.sizes import Sizes
     from lumos.trace.table import Int64, Job, Trace
@@ -125,20 +127,20 @@ def context_parallel(
     if not any(calls):
         raise LumosError(f"--set cp: {job.traces[0].path} shows no attention with shapes; record with record_shapes=True")
     ratio = of_rank["seq"] * of_rank.get("micro_batch", old.micro_batch) / (old.seq * old.micro_batch)
+    of_part = old._replace(**{key: value for key, value in of_rank.items() if key in _OF_TOKENS})
+    becomes = _becoming(old, of_part) if measured > 1 else ({},) * 4
     prices = out.prices.copy()
-    for position, found in enumerate(calls):
-        if measured > 1:
-            _rerouted(prices, layout, position, job.traces[position], found, ranks, ratio, rates.cluster)
-            _attending(
-                prices, layout, found, rates.accelerator, (old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS}))
-            )
-        prices.multiply([task for call in found for task in call.tasks], exactly(count / measured))
-    divided = count if "seq" in wanted else count / measured
-    out = replace(out, prices=prices, shared=out.shared * divided)
     for position, (found, trace) in enumerate(zip(calls, job.traces, strict=True)):
-        lengths = _lengths(old, old._replace(**{k: v for k, v in of_rank.items() if k in _OF_TOKENS})) if measured > 1 else {}
-        attends = partial(_to_all_keys, Fraction(count, measured), lengths)
-        out = rewriting(out, position, holding(trace, [call.row for call in found], is_attention), attends)
+        rows = [call.row for call in found]
+        if measured > 1:
+            _rerouted(prices, layout, position, trace, found, ranks, ratio, rates.cluster)
+            to_part = dict.fromkeys(rows, partial(_to_all_keys, Fraction(1), becomes))
+            for tasks, by in model_ratios(layout, position, trace, to_part, rates.accelerator):
+                prices.start_again(layout.prices, tasks, exactly(by.best))
+        prices.multiply([task for call in found for task in call.tasks], exactly(count / measured))
+        attends = partial(_to_all_keys, Fraction(count, measured), becomes)
+        out = rewriting(out, position, holding(trace, rows, is_attention), attends)
+    out = replace(out, prices=prices, shared=out.shared * (count if "seq" in wanted else count / measured))
     if measured > 1 or count == 1:
         return out
     of_task = {call.tasks[-1]: call for found in calls for call in found}
@@ -156,17 +158,14 @@ def context_parallel(
 
 def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
     """The calls of attention in the layers of a rank, in order."""
-    segmentation, shapes = layout.segmentation, shapes_of(trace)
-    tasks, rows = operator_rows(segmentation, position, trace)
-    attentions = [attention_of(o.name, o.shapes) for o in shapes.operators]
-    attends = np.array([a is not None for a in attentions] or [False], bool)
-    chosen = (shapes.of_row[rows] >= 0) & attends[shapes.of_row[rows]]
-    by_row: dict[int, list[int]] = {}
-    for task, row in sorted(zip(tasks[chosen].tolist(), rows[chosen].tolist(), strict=True)):
-        by_row.setdefault(row, []).append(task)
+    segmentation = layout.segmentation
+    by_row: dict[int, list[OperatorTask]] = {}
+    for each in operator_tasks(segmentation, position, trace).in_order(lambda o: attention_of(o.name, o.shapes)):
+        by_row.setdefault(each.row, []).append(each)
     out = []
-    for row, mine in by_row.items():
-        o, a, piece = shapes.operators[shapes.of_row[row]], attentions[shapes.of_row[row]], int(segmentation.piece[mine[0]])
+    for row, found in by_row.items():
+        o, mine = found[0].operator, [each.task for each in found]
+        a, piece = attention_of(o.name, o.shapes), int(segmentation.piece[mine[0]])
         if a is None or segmentation.pieces[piece].label.layer < 0:
             continue
         width = 4 if "float" in o.dtypes[:2] else 2
@@ -218,39 +217,18 @@ def _rerouted(
         prices.multiply(tasks, exactly(parts[backward]))
 
 
-def _attending(
-    prices: TaskPrices, layout: MeasuredLayout, calls: Sequence[_Call], accelerator: Accelerator, change: tuple[Sizes, Sizes]
-) -> None:
-    """Let every call of attention be that to a part of the new length, in place: of a whole part or, as causal attention is shared
-    equally, of half of one. change: the sizes of a rank as recorded and now."""
-    old, new = change
-    if old == new:
-        return
-    lengths = _lengths(old, new)
-    known: dict[ShapedOperator, float] = {}
-    for call in calls:
-        o = call.operator
-        if o not in known:
-            shapes = tuple(
-                (new.micro_batch, *(lengths.get(x, x) for x in s[1:3]), s[3]) if len(s) == 4 and s[0] == old.micro_batch else s
-                for s in o.shapes
-            )
-            times = [modelled(each, accelerator) for each in (o, o._replace(shapes=shapes))]
-            known[o] = int(times[1].time) / max(int(times[0].time), 1) if times[0] is not None and times[1] is not None else 1.0
-        tasks = list(call.tasks)
-        prices.start_again(layout.prices, tasks, exactly(known[o]))
+def _becoming(old: Sizes, new: Sizes) -> tuple[Mapping[int, int], ...]:
+    """What becomes of the sizes of tensors of attention, by their axis: of a batch, and of a part of a sequence or, as causal attention is
+    shared equally, half of one."""
+    lengths = {old.seq: new.seq, old.seq // 2: new.seq // 2}
+    return {old.micro_batch: new.micro_batch}, lengths, lengths, {}
 
 
-def _lengths(old: Sizes, new: Sizes) -> dict[int, int]:
-    """What becomes of the length of a part of the sequence, and of half of one."""
-    return {old.seq: new.seq, old.seq // 2: new.seq // 2}
-
-
-def _to_all_keys(more: Fraction, lengths: Mapping[int, int], recorded: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
-    """A call of attention whose keys and values stand for those of `more` times as many ranks. lengths: those of parts of a sequence."""
+def _to_all_keys(more: Fraction, becomes: Sequence[Mapping[int, int]], recorded: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A call of attention whose keys and values stand for those of `more` times as many ranks. becomes: as `_becoming` gives it."""
     wide = [i for i, s in enumerate(o.shapes) if len(s) == 4][int("backward" in o.name) :]
     out = [
-        tuple(lengths.get(a, b) if 0 < at < 3 else b for at, (a, b) in enumerate(zip(was, now, strict=True))) if len(was) == 4 else now
+        tuple(of.get(a, b) for of, a, b in zip(becomes, was, now, strict=True)) if len(was) == 4 else now
         for was, now in zip(recorded.shapes, o.shapes, strict=True)
     ]
     at = 1 if positions_first(o.name) else 2
@@ -262,11 +240,8 @@ def _to_all_keys(more: Fraction, lengths: Mapping[int, int], recorded: ShapedOpe
 def _merging(layout: MeasuredLayout, position: int, trace: Trace, calls: Sequence[_Call]) -> Iterator[tuple[bool, Int64]]:
     """For every layer's pass whether it is a backward one, and its tasks between the first attention and the next multiplication but
     attention and collectives."""
-    segmentation, shapes = layout.segmentation, shapes_of(trace)
-    graph, owners = segmentation.graph, segmentation.owners
-    tasks, rows = operator_rows(segmentation, position, trace)
-    multiplies = np.array([product(o) is not None for o in shapes.operators] or [False], bool)
-    products = np.sort(tasks[(shapes.of_row[rows] >= 0) & multiplies[shapes.of_row[rows]]])
+    graph, owners = layout.segmentation.graph, layout.segmentation.owners
+    products = np.sort(operator_tasks(layout.segmentation, position, trace).of(product))
     attends = np.array([task for call in calls for task in call.tasks], np.int64)
     kept = np.zeros(len(graph), bool)
     kept[attends] = True

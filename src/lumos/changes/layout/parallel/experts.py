@@ -25,18 +25,17 @@ from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.activations import stream_ratio
 from lumos.changes.layout.change import whole_updates
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.regroup import recorded_exchange, regrouping
 from lumos.changes.layout.replicated import backward_ends
-from lumos.changes.layout.rescale import dtype_on, operator_rows
+from lumos.changes.layout.reshaped import model_ratios
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
-from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.operators.shaped import elements, grouped_product, routed
-from lumos.segment.dimensions import shapes_of
+from lumos.operators.shaped import elements, grouped_product
 from lumos.segment.weights import gradients
 from lumos.vocabulary import CollectiveKind, DType
 
@@ -101,9 +100,13 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     if rates is None:
         raise LumosError("--set ep: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
     prices = layout.prices.copy()
-    ratio, tokens = stream_ratio(job, wanted), stream_ratio(job, {key: value for key, value in wanted.items() if key != "hidden"})
+    ratio, out = stream_ratio(job, wanted), layout
     for position, each in enumerate(shown):
-        _regrouped(prices, each, measured / count, tokens, rates.accelerator)
+        fewer = partial(_with_experts, each.number, each.number * measured // count)
+        calls = dict.fromkeys((grouped.row for grouped in each.grouped), fewer)
+        for tasks, by in model_ratios(layout, position, job.traces[position], calls, rates.accelerator):
+            prices.multiply(tasks, Ratio(by.best, by.best, by.best * (1 + IMBALANCE)))
+        out = rewriting(out, position, calls, fewer)
         _fewer_weights(prices, layout, position, each, measured / count)
         if measured == 1:
             _uncopied(prices, layout, job.traces[position], found[position].copies, position, count)
@@ -114,10 +117,7 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
         if len(found[position].copies):
             ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
-    out = replace(layout, ranks=tuple(ranks), prices=prices, changes=changes)
-    for position, each in enumerate(shown):
-        fewer = partial(_with_experts, each.number, each.number * measured // count)
-        out = rewriting(out, position, {grouped.row for grouped in each.grouped}, fewer)
+    out = replace(out, ranks=tuple(ranks), prices=prices, changes=changes)
     if measured > 1:
         return out
     sites = {place.task: place for each in shown for place in _sites(each, ratio)}
@@ -155,13 +155,8 @@ def _check(count: int, measured: int, experts: int, replicas: int, stage: int) -
 
 def _experts(layout: MeasuredLayout, position: int, trace: Trace) -> _Experts:
     """What a rank shows of its experts."""
-    segmentation, shapes = layout.segmentation, shapes_of(trace)
-    tasks, rows = operator_rows(segmentation, position, trace)
-    found = []
-    for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
-        o = shapes.operators[shapes.of_row[row]] if shapes.of_row[row] >= 0 else None
-        if o is None or grouped_product(o) is None:
-            continue
+    segmentation, found = layout.segmentation, []
+    for task, row, o in operator_tasks(segmentation, position, trace).in_order(grouped_product):
         dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
         piece = int(segmentation.piece[task])
         if segmentation.pieces[piece].label.layer >= 0:
@@ -192,30 +187,6 @@ def _replicas(layout: MeasuredLayout, found: Sequence[Exchanged]) -> int:
     return int(facts.size[rows].max(initial=1))
 
 
-def _regrouped(prices: TaskPrices, experts: _Experts, part: float, tokens: float, accelerator: Accelerator) -> None:
-    """Let a rank's experts be `part` times as many, of as many tokens together, in place. tokens: by which these were made more before."""
-    known: dict[ShapedOperator, float] = {}
-    for each in experts.grouped:
-        o = each.operator
-        if o not in known:
-            known[o] = _ratio(o, experts.number, part, tokens, accelerator)
-        prices.multiply(each.task, Ratio(known[o], known[o], known[o] * (1 + IMBALANCE)))
-
-
-def _ratio(o: ShapedOperator, experts: int, part: float, tokens: float, accelerator: Accelerator) -> float:
-    """By what the time of a grouped multiplication is multiplied: of tokens by the matrix of each expert, or, for the gradients of the
-    matrices, of the tokens of each by their gradients. tokens: by which these were made more before."""
-    each, dtype = grouped_product(o), dtype_on(o, accelerator)
-    if each is None or dtype is None:
-        return 1.0
-    times = []
-    for count in (experts, max(round(experts * part), 1)):
-        rows = max(round(routed(o) * tokens) // count, 1)
-        m, k = (rows, each.k) if len(o.shapes[1]) == 3 else (each.m, rows)
-        times.append(int(gemm(m, each.n, k, accelerator, dtype, batch=count, cast=False).time))
-    return times[1] / max(times[0], 1)
-
-
 def _with_experts(before: int, after: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
     """A grouped multiplication, whose inputs have a part for each of `before` experts, for `after` experts."""
     parts = [len(s) in (1, 3) and s[0] == before for s in o.shapes]
@@ -232,12 +203,10 @@ def _fewer_weights(prices: TaskPrices, layout: MeasuredLayout, position: int, ex
 def _uncopied(prices: TaskPrices, layout: MeasuredLayout, trace: Trace, copies: Int64, position: int, count: int) -> None:
     """Let no gradient of experts be copied into a bucket and back, in place, since they are exchanged apart; at the high end, the part that
     is left. copies: the kernels that copy gradients."""
-    segmentation, shapes = layout.segmentation, shapes_of(trace)
+    segmentation = layout.segmentation
     sizes = {elements(g.shape) for g in gradients(segmentation, position, trace) if g.layer >= 0 and len(g.shape) == 3}
-    tasks, rows = operator_rows(segmentation, position, trace)
-    of_experts = np.array([any(elements(s) in sizes for s in o.shapes if s) for o in shapes.operators] or [False], bool)
-    mine = tasks[np.isin(tasks, copies) & (shapes.of_row[rows] >= 0) & of_experts[shapes.of_row[rows]]]
-    prices.multiply(mine, Ratio(0.0, 0.0, 1 / count))
+    of_experts = operator_tasks(segmentation, position, trace).of(lambda o: any(elements(s) in sizes for s in o.shapes if s))
+    prices.multiply(np.intersect1d(of_experts, copies), Ratio(0.0, 0.0, 1 / count))
 
 
 def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured: int, accelerator: Accelerator) -> tuple[Instance, ...]:

@@ -23,19 +23,20 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.changes.layout.measured_layout import rewriting
-from lumos.changes.layout.parallel.split_weights import share_weights
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor, times_of
-from lumos.changes.layout.prices import Ratio, TaskPrices
-from lumos.changes.layout.rescale import CPU_INTERVAL, operator_rows
-from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
+from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
+from lumos.changes.layout.regroup import recorded_exchange, regrouping
+from lumos.changes.layout.rescale import CPU_INTERVAL, model_ratio
+from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, within_rows
 from lumos.cost.collective_model import collective
-from lumos.cost.gemm_model import gemm
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError
+from lumos.graph.table import Kind
 from lumos.operators.shaped import Product, elements, factors, product
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import Sizes, sizes
-from lumos.segment.weights import gradients
+from lumos.segment.weights import GATHERED, gradients, weights
 from lumos.vocabulary import CollectiveKind, DType, Phase
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
+    from lumos.changes.layout.sharding.exchanged import Exchanged
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
@@ -69,7 +71,7 @@ class _Place(NamedTuple):
     sizes: Product
     label: Label
     piece: int
-    dtype: str
+    operator: ShapedOperator
 
     @property
     def inside(self) -> bool:
@@ -153,11 +155,8 @@ def _has_two_tables(
 
 def _lookups(layout: MeasuredLayout, position: int, trace: Trace, table: Shape) -> list[int]:
     """The last task of every piece of a rank that looks tokens up in a table."""
-    shapes, segmentation = shapes_of(trace), layout.segmentation
-    tasks, rows = operator_rows(segmentation, position, trace)
-    reads = [o.name in _LOOKUPS and o.shapes[:1] == (table,) for o in shapes.operators]
-    tasks = np.sort(tasks[(shapes.of_row[rows] >= 0) & np.array(reads or [False], bool)[shapes.of_row[rows]]])
-    return sorted({int(segmentation.piece[task]): task for task in tasks.tolist()}.values())
+    reads = operator_tasks(layout.segmentation, position, trace).of(lambda o: o.name in _LOOKUPS and o.shapes[:1] == (table,))
+    return sorted({int(layout.segmentation.piece[task]): task for task in np.sort(reads).tolist()}.values())
 
 
 class _Site(NamedTuple):
@@ -222,11 +221,9 @@ def _share(
         if batch > 1 or not (place.inside or of_vocabulary) or prices.best[task] != before.prices.best[task]:
             continue
         dimension = "k" if of_vocabulary and k == could else "m" if m == could else "n"
-        part = place.sizes._replace(**{dimension: getattr(place.sizes, dimension) // ranks})[:3]
-        factor = 1 / ranks
-        if accelerator is not None:
-            old, new = (gemm(*each, accelerator, place.dtype, cast=False) for each in ((m, n, k), part))
-            factor = int(new.time) / max(int(old.time), 1)
+        part = _cut(dimension, ranks, place.operator, place.operator)
+        ratio = model_ratio(place.operator, part, accelerator, accelerator) if accelerator is not None else None
+        factor = 1 / ranks if ratio is None else ratio.best
         whole = of_vocabulary and not shown.vocab
         sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
         most = min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
@@ -253,14 +250,10 @@ def _share_loss(prices: TaskPrices, before: MeasuredLayout, position: int, trace
     """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
     the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`). could: the vocabulary that ranks
     could share; 0 for none."""
-    segmentation, shapes = before.segmentation, shapes_of(trace)
-    over = [product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes) for o in shapes.operators]
-    tasks, rows = operator_rows(segmentation, position, trace)
-    for task, row in zip(tasks.tolist(), rows.tolist(), strict=True):
-        label = segmentation.pieces[int(segmentation.piece[task])].label
-        outside = label.layer < 0 and label.phase in (Phase.FORWARD, Phase.BACKWARD)
-        if could and outside and shapes.of_row[row] >= 0 and over[shapes.of_row[row]]:
-            prices.multiply(task, Ratio(1.0, 1 / ranks, 1.0))
+    segmentation, work = before.segmentation, operator_tasks(before.segmentation, position, trace)
+    over = work.of(lambda o: could and product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes))
+    outside = (segmentation.layer[over] < 0) & np.isin(segmentation.phase[over], (Phase.FORWARD, Phase.BACKWARD))
+    prices.multiply(over[outside], Ratio(1.0, 1 / ranks, 1.0))
 
 
 def stream_bytes(trace: Trace) -> int:
@@ -320,16 +313,68 @@ def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
 
 def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Place]:
     """The multiplications in the passes of a rank, in order."""
-    segmentation, shapes = layout.segmentation, shapes_of(trace)
-    tasks, rows = operator_rows(segmentation, position, trace)
-    known = [(o, product(o)) for o in shapes.operators]
-    out = []
-    for task, row in sorted(zip(tasks.tolist(), rows.tolist(), strict=True)):
-        o, found = known[shapes.of_row[row]] if shapes.of_row[row] >= 0 else (None, None)
-        piece = int(segmentation.piece[task])
+    segmentation, out = layout.segmentation, []
+    for task, row, o in operator_tasks(segmentation, position, trace).in_order(product):
+        piece, found = int(segmentation.piece[task]), product(o)
         label = segmentation.pieces[piece].label
-        if o is None or found is None or label.phase not in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
-            continue
-        dtype = DType.parse(next((d for d in o.dtypes if d), "")) or DType.BF16
-        out.append(_Place(task, row, found, label, piece, dtype))
+        if found is not None and label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE):
+            out.append(_Place(task, row, found, label, piece, o))
     return out
+
+
+# ---------------------------------------------------------------- weights
+# Every matrix of the layers is shared, and the tables of embedding and head where the ranks share the vocabulary. Plans differ in the
+# latter, so the interval reaches from all weights in parts to those of the layers alone.
+
+
+def share_weights(
+    prices: TaskPrices,
+    before: MeasuredLayout,
+    exchanged: Exchanged,
+    position: int,
+    trace: Trace,
+    ranks: int,
+    cluster: Cluster,
+    *,
+    outside: bool,
+) -> None:
+    """Let the work on all weights of a rank be that on its part of them, in place.
+
+    exchanged: what the replicas of the rank exchange by. outside: whether ranks share the
+    weights outside the layers.
+    """
+    segmentation = before.segmentation
+    by_layer = weights(segmentation, position, trace)
+    inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
+    whole = (inner / ranks + outer) / (inner + outer) if inner else 1.0
+    share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
+    mine = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
+    updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
+    prices.start_again(before.prices, np.union1d(updates, exchanged.copies), share)
+    _share_exchanges(prices, before, exchanged, (share, ranks), cluster)
+    inside, tables = _accumulated(before, position, trace)
+    prices.start_again(before.prices, inside, exactly(1 / ranks))
+    prices.start_again(before.prices, tables, Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
+
+
+def _share_exchanges(prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, part: tuple[Ratio, int], cluster: Cluster) -> None:
+    """Let replicas exchange a rank's part of weights and gradients, in place. part: how large it is, and among how many ranks."""
+    facts = before.segmentation.graph.collectives
+    if facts is None or facts.size is None:
+        return
+    tasks = np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))
+    regrouped, (share, ranks) = regrouping(cluster), part
+    for row in np.flatnonzero(np.isin(facts.task, tasks) & (facts.nbytes > 0) & (facts.size > 1)).tolist():
+        whole = recorded_exchange(facts, row, int(facts.size[row]))
+        ratio = Ratio(*(regrouped(whole, whole.of(times, apart=ranks)).best for times in share[:3]))
+        prices.start_again(before.prices, facts.task[row : row + 1].astype(np.int64), ratio)
+
+
+def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Int64, Int64]:
+    """The tasks of a rank in which autograd adds the gradients of matrices to those that are there: of the layers', and of others."""
+    segmentation, work = layout.segmentation, operator_tasks(layout.segmentation, position, trace)
+    matrices = {gradient.shape for gradient in gradients(segmentation, position, trace) if len(gradient.shape) == 2}
+    adds = work.like(lambda o: (found := {s for s in o.shapes if s}) and found <= matrices)
+    tasks = work.tasks[adds & within_rows(trace, work.rows, GATHERED)]
+    in_layer = segmentation.layer[tasks] >= 0
+    return tasks[in_layer], tasks[~in_layer]

@@ -9,19 +9,18 @@ job that was recorded without such ranks shows no exchange; where its layers wou
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lumos.changes.layout.activations import exchanged, in_embedding, measured_ranks, of_head, of_stream, shared_keys
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.parallel.split import split_over_ranks
 from lumos.changes.layout.prices import Ratio, exactly
-from lumos.changes.layout.reach import unchanged_work
-from lumos.changes.layout.rescale import operator_rows
-from lumos.changes.layout.resize import to_sizes, unknown_size
+from lumos.changes.layout.resize import to_sizes, unchanged_work, unknown_size
 from lumos.errors import LumosError
 from lumos.operators.shaped import elements
-from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind
 
@@ -96,21 +95,18 @@ def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tu
         return after
     prices = after.prices.copy()
     for position, trace in enumerate(job.traces):
-        old, shapes = sizes(trace), shapes_of(trace)
+        old, work = sizes(trace), operator_tasks(before.segmentation, position, trace)
         part = old.micro_batch * old.seq, old.vocab
-        tasks, operators = operator_rows(before.segmentation, position, trace)
-        for name, parts, kept in (("aten::cat", measured, True), ("aten::clone", 1, False)):
-            of_parts = [o.name == name and _parts(o, *part) == parts for o in shapes.operators]
-            chosen = tasks[(shapes.of_row[operators] >= 0) & np.array(of_parts or [False], bool)[shapes.of_row[operators]]]
-            if kept or count == 1:
-                prices.start_again(before.prices, chosen, exactly(count > 1))
+        joins, takes = (work.of(partial(_is_of_parts, *each, *part)) for each in (("aten::cat", measured), ("aten::clone", 1)))
+        for chosen in (joins, takes) if count == 1 else (joins,):
+            prices.start_again(before.prices, chosen, exactly(count > 1))
     return replace(after, prices=prices)
 
 
-def _parts(o: ShapedOperator, tokens: int, vocab: int) -> int:
-    """Of how many ranks' results of a head an operator's inputs consist; 0 where of anything else."""
+def _is_of_parts(name: str, parts: int, tokens: int, vocab: int, o: ShapedOperator) -> bool:
+    """Whether an operator of that name works on so many ranks' results of a head."""
     found = [(s[-1], elements(s)) for s in o.shapes if s]
-    return len(found) if set(found) == {(vocab, tokens * vocab)} else 0
+    return o.name == name and len(found) == parts and set(found) == {(vocab, tokens * vocab)}
 
 
 def _shared(old: Sizes, measured: int, count: int, vocabulary: bool, trace: Trace) -> Sizes:

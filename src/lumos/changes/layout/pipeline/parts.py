@@ -1,4 +1,9 @@
-"""What a recorded pass of a pipeline consists of, and which recorded one a new one is a copy of."""
+"""What a recorded pass of a pipeline consists of, and which recorded one a new one is a copy of.
+
+PyTorch's schedules (torch.distributed.pipelining, `scale_grads`) divide every gradient on the device by the number of microbatches after
+the last backward pass. A loop over microbatches without a schedule divides the loss instead, which is one number. Which of the two a script
+of one stage does, the recording of a pipeline does not show.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +11,21 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos.changes.layout.operator_tasks import operator_tasks
+from lumos.changes.layout.prices import Ratio, TaskPrices
 from lumos.plan.schedules import Pass
+from lumos.segment.weights import gradients
+from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.changes.layout.pipeline.recorded import OnePass, RecordedStages, StepOfRank
+    from lumos.trace.table import Int64, Job, Trace
+
+#: The operators that divide a tensor, or a list of them, in place.
+_DIVIDES = ("aten::div_", "aten::_foreach_div_")
 
 
 def carried(layout: MeasuredLayout) -> frozenset[int]:
@@ -67,3 +80,24 @@ class PassParts:
         first, last = (tail, lead) if self.backward else (lead, tail)
         inner = [self.layers[len(self.layers) - 1 - n] for n in reversed(chosen)] if self.backward else [self.layers[n] for n in chosen]
         return [*(self.start if first else ()), *(i for layer in inner for i in layer), *(self.end if last else ())]
+
+
+def divisions(layout: MeasuredLayout, job: Job) -> Int64:
+    """The kernels that divide gradients behind the passes of a step, on all ranks, as tasks; none where the trace has no shapes."""
+    found = [_of_rank(layout, position, trace) for position, trace in enumerate(job.traces)]
+    return np.concatenate(found) if found else np.empty(0, np.int64)
+
+
+def _of_rank(layout: MeasuredLayout, position: int, trace: Trace) -> Int64:
+    segmentation = layout.segmentation
+    known = {gradient.shape for gradient in gradients(segmentation, position, trace)}
+    tasks = operator_tasks(segmentation, position, trace).of(lambda o: o.name in _DIVIDES and o.shapes and o.shapes[0] in known)
+    behind: Int64 = tasks[segmentation.phase[tasks] == Phase.OPTIMIZER]
+    return behind
+
+
+def without_divisions(prices: TaskPrices, tasks: Int64) -> TaskPrices:
+    """The prices of all tasks with the divisions left out, and at the high end kept."""
+    out = prices.copy()
+    out.multiply(tasks, Ratio(0.0, 0.0, 1.0))
+    return out

@@ -28,9 +28,8 @@ import numpy as np
 
 from lumos.changes.layout.change import copied, pipeline_stages, whole_updates
 from lumos.changes.layout.measured_layout import MadeOf, measured_layout
-from lumos.changes.layout.pipeline.divided import divisions, without_divisions
 from lumos.changes.layout.pipeline.messages import PassRun, messages
-from lumos.changes.layout.pipeline.parts import PassParts, carried, like, passes_of_step
+from lumos.changes.layout.pipeline.parts import PassParts, carried, divisions, like, passes_of_step, without_divisions
 from lumos.changes.layout.pipeline.recorded import Pipeline, RecordedStages, recorded_pipeline, steps_of
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import AddedTimes, add_work, times_of

@@ -90,24 +90,15 @@ class _Additions:
         self.all: list[Addition] = []
         self.rank, self.sharing = -1, sharing
 
-    def copy(
-        self, name: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...]
+    def add(
+        self, what: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...] = ()
     ) -> int:
-        """Add a copy on the device; returns its position."""
-        self.all.append(
-            Addition(
-                f"copy of {name} (assumed)", self.rank, "assumed copies", time, after, before, run.instance, follows, kernels=1, exchanges=0
-            )
-        )
-        return len(self.all) - 1
-
-    def exchange(
-        self, name: str, time: AddedTimes, after: tuple[int, ...], before: tuple[int, ...], run: _Run, follows: tuple[int, ...]
-    ) -> int:
-        """Add an exchange between the replicas; returns its position."""
-        lane = f"assumed {name.split()[0]}"
-        group, apart = self.sharing.shards, self.sharing.apart
-        self.all.append(Addition(f"{name} (assumed)", self.rank, lane, time, after, before, run.instance, follows, group, apart))
+        """Add a copy on the device, or an exchange between the replicas; returns its position."""
+        kind = what.split()[0]
+        copies, lane = kind == "copy", f"assumed {'copies' if kind == 'copy' else kind}"
+        group, apart = (1, 1) if copies else (self.sharing.shards, self.sharing.apart)
+        numbers = run.instance, follows, group, apart, int(copies), int(not copies)
+        self.all.append(Addition(f"{what} (assumed)", self.rank, lane, time, after, before, *numbers))
         return len(self.all) - 1
 
 
@@ -135,14 +126,14 @@ def gathers(
             if (added.forward if run.phase == Phase.FORWARD else added.backward) and (run.layer >= 0 or begins):
                 after = (before.last,) if before is not None else ()
                 updated = after if begins else ()
-                got = out.exchange("all_gather of parameters", unit.gather, updated, (run.first,), run, unpacked)
-                unpacked = (out.copy("parameters", unit.unpack, after, (run.first,), run, (got,)),)
+                got = out.add("all_gather of parameters", unit.gather, updated, (run.first,), run, unpacked)
+                unpacked = (out.add("copy of parameters", unit.unpack, after, (run.first,), run, (got,)),)
             ends = following is None or following.phase != Phase.BACKWARD
             if added.scatters and run.phase == Phase.BACKWARD and not run.inner and (run.layer >= 0 or ends):
                 then = (following.first,) if following is not None else ()
-                packed = out.copy("gradients", unit.pack, (run.last,), then, run, ())
+                packed = out.add("copy of gradients", unit.pack, (run.last,), then, run)
                 waiting = then if ends else ()
-                got = out.exchange("reduce_scatter of gradients", unit.scatter, (run.last,), waiting, run, (packed,))
+                got = out.add("reduce_scatter of gradients", unit.scatter, (run.last,), waiting, run, (packed,))
                 if unit.total is not None:
                     out.all.append(sharing.add_total(rank, unit.total, run.last, waiting, run.instance, (got,)))
     return iter(out.all)

@@ -1,0 +1,45 @@
+"""The work of a rank by its operators, in the recorded GPT of two CPU processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from lumos.changes.layout.measured_layout import measured_layout, rewriting
+from lumos.changes.layout.operator_tasks import operator_tasks
+from lumos.changes.layout.rescale import model_ratio
+from lumos.changes.layout.reshaped import model_ratios
+from lumos.cost.cluster import load_cluster
+from lumos.graph.build import build
+from lumos.operators.shaped import product
+from lumos.segment.segment import segment
+from lumos.trace import read
+
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
+
+
+def test_tasks_are_those_of_operators_that_pass_a_test_and_each_belongs_to_one():
+    job = read(str(EXAMPLE))
+    segmentation = segment(build(job), job)
+    work = operator_tasks(segmentation, 0, job.traces[0])
+    multiplied = work.of(product)
+    assert {segmentation.graph.names[i] for i in segmentation.graph.name[multiplied]} >= {"aten::addmm", "aten::mm"}
+    assert [each.task for each in work.in_order(product)] == sorted(multiplied.tolist())
+    shown = np.concatenate([calls.tasks for calls in work.by_operator()])
+    assert sorted(shown.tolist()) == sorted(work.tasks[work.number >= 0].tolist())
+    assert not work.of(lambda o: o.name == "aten::new_fashion").size
+
+
+def test_a_change_is_priced_from_what_the_changes_before_it_made_of_an_operator():
+    job = read(str(EXAMPLE))
+    layout, accelerator = measured_layout(segment(build(job), job)), load_cluster("h100").accelerator
+    each = next(operator_tasks(layout.segmentation, 0, job.traces[0]).in_order(lambda o: o.name == "aten::addmm"))
+
+    def twice(_, o):
+        return o._replace(shapes=(o.shapes[0], (2 * o.shapes[1][0], *o.shapes[1][1:]), *o.shapes[2:]))
+
+    once, again = twice(None, each.operator), twice(None, twice(None, each.operator))
+    changed = rewriting(layout, 0, [each.row], twice)
+    ((tasks, ratio),) = model_ratios(changed, 0, job.traces[0], {each.row: twice}, accelerator)
+    assert each.task in tasks and ratio == model_ratio(once, again, accelerator, accelerator)
