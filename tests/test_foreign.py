@@ -67,6 +67,12 @@ def test_a_distributed_operator_launches_what_the_one_inside_launches() -> None:
     assert launched(operator("aten::mm", [8, 16], [16, 8], children=(inner,)), tf32=False) is None
 
 
+def test_a_multiplication_at_which_a_repeated_layer_ends_launches_nothing() -> None:
+    stopped = operator("aten::mm", [8, 16], [16, 4], children=(operator("aten::detach", [8, 16]),))
+    stopped.reached = False
+    assert launched(stopped, tf32=False) is None
+
+
 def script() -> list[Node]:
     """A forward multiplication, a backward one whose gradient is exchanged, and an optimizer's kernel."""
     exchange = operator("c10d::allreduce_", [1_000_000], dtype="float", concrete=("", "True"))

@@ -46,6 +46,7 @@ POINTWISE = words(
     " native_dropout_backward floor floor_divide remainder square triu_ tril_ random_ normal_ uniform_ cumsum softplus_backward logit"
     " binary_cross_entropy binary_cross_entropy_backward __or__ __and__ bitwise_xor logical_and_"
 )
+MULTIPLIES = words("mm addmm bmm")
 CREATED = words("zeros ones full arange rand randn randint")
 REDUCED = words("sum mean amax amin linalg_vector_norm var argmax max min prod any all norm std topk sort histc bincount logsumexp")
 BOOLEAN = words("eq ne lt le gt ge logical_and logical_or logical_not isinf isnan")
@@ -95,6 +96,8 @@ def launched(node: Node, tf32: bool) -> Launched | None:
     """What the operator launches; None where it launches nothing itself. KeyError that names an operator which is not known."""
     name = node.name
     if name in NOTHING or not name.startswith(("aten::", "fsdp::")) or _holds(node, name):
+        return None
+    if name in MULTIPLIES and not node.reached:  # a repeated layer ended here: what autograd keeps of it was all there again
         return None
     if name.startswith(LISTS):
         return _on_lists(node)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from lumos.changes.hardware import check_links_matter, on_cluster, on_host
 from lumos.changes.layout.accumulate import shows_gradients
 from lumos.changes.layout.activations import exchanged, stream_ratio
-from lumos.changes.layout.change import layers, microbatches, pipeline_stages, recompute
+from lumos.changes.layout.change import layers, microbatches, pipeline_stages
 from lumos.changes.layout.exchange import replicas
 from lumos.changes.layout.measured_layout import opened
 from lumos.changes.layout.number_format import in_precision
@@ -18,6 +18,7 @@ from lumos.changes.layout.parallel.tensor import tensor_parallel
 from lumos.changes.layout.pipeline.recut import cut_anew, recut_as
 from lumos.changes.layout.precision import computing
 from lumos.changes.layout.rates import rates_of
+from lumos.changes.layout.recomputed import recompute
 from lumos.changes.layout.replicated import replicate
 from lumos.changes.layout.reshaped import reshaped
 from lumos.changes.layout.resize import SIZE_KEYS, resize
@@ -66,7 +67,7 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     if "precision" in settings:
         layout = in_precision(layout, job, accelerator, settings["precision"], machine.recorded.accelerator if accelerator else None)
     if "recompute" in settings:
-        layout = recompute(layout, Recompute(settings["recompute"]), gathers_once(layout, job))
+        layout = recompute(layout, job, Recompute(settings["recompute"]), gathers_once(layout, job))
     of_weights = {"layers", "microbatches", "zero", "shard", "dp", "cp"} & set(wanted)
     shaped = reshaped(job, layout) if of_weights else job
     if "layers" in wanted:

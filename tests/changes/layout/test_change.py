@@ -15,9 +15,10 @@ from lumos.analyze.loop.steps import step_times
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations
 from lumos.changes.layout.accumulate import accumulation
-from lumos.changes.layout.change import copied, layers, microbatches, recompute
+from lumos.changes.layout.change import copied, layers, microbatches
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces, before_the_step
+from lumos.changes.layout.recomputed import recompute
 from lumos.changes.layout.resize import resize
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
@@ -179,28 +180,10 @@ def test_the_python_of_an_update_follows_the_number_of_weights():
     assert [more.prices.low[between], more.prices.high[between]] == [pytest.approx(1.0), pytest.approx(101 / 53)]
 
 
-def test_recomputation_runs_every_forward_layer_again():
-    _, _, layout = base()
-    again = recompute(layout, "full")
-    extra = [i for i in again.ranks[0] if i.thread_of >= 0]
-    assert len(extra) == 4 * 4  # layers, steps
-    assert {layout.pieces[i.piece].label.phase for i in extra} == {Phase.FORWARD}
-    assert step(again) > 1.15 * step(layout)
-    assert step(recompute(again, "none")) == step(layout)
-
-
-def test_a_job_without_recomputation_has_none_to_leave_out():
-    _, _, layout = base()
-    assert recompute(layout, "none").changes == ("recompute = none (as measured)",)
-    again = recompute(layout, "full")
-    assert recompute(again, "full").changes == ("recompute = full", "recompute = full (as measured)")
-    assert recompute(again, "none").changes == ("recompute = full", "recompute = none")
-
-
 def test_changes_of_different_things_commute():
     job, _, layout = base()
-    one = layers(recompute(resize(layout, job, None, seq=256), "full"), job, 6)
-    other = resize(recompute(layers(layout, job, 6), "full"), job, None, seq=256)
+    one = layers(recompute(resize(layout, job, None, seq=256), job, "full"), job, 6)
+    other = resize(recompute(layers(layout, job, 6), job, "full"), job, None, seq=256)
     assert step(one) == pytest.approx(step(other), rel=1e-9)
 
 

@@ -43,7 +43,7 @@ REBUILT = 0.006
 #: The diagnostics of what a change leaves open, or assumes.
 _ASSUMED = (
     *("not-reached", "far-from-measured", "two-readings", "split-assumed"),
-    *("stages-assumed", "sharding-assumed", "sequence-assumed", "experts-assumed"),
+    *("stages-assumed", "sharding-assumed", "sequence-assumed", "experts-assumed", "recompute-assumed"),
 )
 #: Words in the names of operators that only training has.
 TRAINING = ("Backward", "autograd::engine", "Optimizer.step")

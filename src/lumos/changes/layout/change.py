@@ -1,4 +1,4 @@
-"""Changes of a measured layout: other sizes, more or fewer layers, microbatches, recomputation.
+"""Changes of a measured layout: more or fewer layers, and microbatches.
 
 Each function takes a layout and returns one. They compose, and those that change different things commute. A change that the
 trace does not support is refused with the reason. This module decides which blocks run how often; `rescale` decides what changed
@@ -21,12 +21,11 @@ from lumos.changes.layout.measured_layout import NOTHING, Extra
 from lumos.changes.layout.pipeline.recorded import recorded_pipeline
 from lumos.changes.layout.prices import TaskPrices, exactly
 from lumos.changes.ranges import inside
-from lumos.changes.settings import SETTINGS, Way
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.segment.pass_layers import RECURRENT, REPETITION
 from lumos.segment.weights import gradients, weights
-from lumos.vocabulary import Phase, Recompute
+from lumos.vocabulary import Phase
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.cost.cluster import Accelerator
     from lumos.graph.table import Graph
-    from lumos.segment.segment import Label, Segmentation
+    from lumos.segment.segment import Segmentation
     from lumos.trace.table import Job, Trace
 
 #: What operators and kernels are called that update lists of weights.
@@ -311,54 +310,3 @@ def _accumulating(layout: MeasuredLayout, items: list[Instance], added: dict[int
     for layer, i in last.items():
         out[i] = replace(out[i], extra=out[i].extra + added.get(layer, NOTHING))
     return out
-
-
-# ---------------------------------------------------------------- recomputation
-
-
-def recompute(layout: MeasuredLayout, wanted: str, once: frozenset[int] = frozenset()) -> MeasuredLayout:
-    """The layout with or without recomputation. once: tasks of the forward passes that are not repeated (`sharding.gathers_once`).
-
-    "full": every layer's forward pass runs again before its backward pass, on the thread of the backward pass. "none": a measured
-    recomputation is left out. Raises LumosError where the trace has no backward pass or no layers, or where no layer has its forward
-    and its backward pass in one step.
-    """
-    SETTINGS["recompute"].check_for(Way.BLOCKS, wanted)
-    segmentation = layout.segmentation
-    if not segmentation.layers or not any(p.label.phase == Phase.BACKWARD for p in segmentation.pieces):
-        raise LumosError("--set recompute: needs layers and a backward pass in the trace (see lumos inspect --blocks)")
-    recomputes = any(layout.pieces[i.piece].label.phase == Phase.RECOMPUTE or i.thread_of >= 0 for items in layout.ranks for i in items)
-    if recomputes is (wanted == Recompute.FULL):
-        return replace(layout, changes=(*layout.changes, f"recompute = {wanted} (as measured)"))
-    if wanted == Recompute.NONE:
-        ranks = tuple(
-            tuple(i for i in items if layout.pieces[i.piece].label.phase != Phase.RECOMPUTE and i.thread_of < 0) for items in layout.ranks
-        )
-        return replace(layout, ranks=ranks, changes=(*layout.changes, "recompute = none"))
-    ranks = tuple(_recomputed(layout, items) for items in layout.ranks)
-    if ranks == layout.ranks:
-        raise LumosError("--set recompute: no layer's backward pass has its forward pass in the same step (lumos inspect --blocks)")
-    return replace(layout, ranks=ranks, once=once, changes=(*layout.changes, "recompute = full"))
-
-
-def _recomputed(layout: MeasuredLayout, items: tuple[Instance, ...]) -> tuple[Instance, ...]:
-    """The instances with the forward pieces of every layer inserted again before its backward pieces."""
-    forward: dict[tuple[int, int, int], list[Instance]] = {}
-    for item in items:
-        piece = layout.pieces[item.piece]
-        if piece.label.phase == Phase.FORWARD and piece.label.layer >= 0:
-            known = forward.setdefault((piece.step, piece.label.microbatch, piece.label.layer), [])
-            if item.piece not in {i.piece for i in known}:
-                known.append(item)
-    out: list[Instance] = []
-    previous: tuple[Label, int] | None = None
-    for item in items:
-        piece = layout.pieces[item.piece]
-        label = piece.label
-        if label.phase == Phase.BACKWARD and label.layer >= 0:
-            key = (piece.step, label.microbatch, label.layer)
-            if previous is None or previous[0] != label or previous[1] == item.piece:
-                out += [replace(i, thread_of=item.piece, inner=True) for i in forward.get(key, ())]
-        previous = (label, item.piece)
-        out.append(item)
-    return tuple(out)

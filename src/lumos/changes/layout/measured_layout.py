@@ -78,10 +78,11 @@ class MeasuredLayout:
     takes. modelled: tasks whose new duration comes from a model alone. awaited: (task, the task that must not begin before it ends), for
     waits that were too short to show in the trace. assumed: each gives the work that is added once the pieces are placed, such as exchanges
     that the recording does not have. shared: how many ranks do what one recorded rank did, each a part of it (tensor-parallel ranks,
-    stages). once: tasks that recomputation does not repeat. last: tasks of which only the last microbatch of a step has its like. updates:
-    tasks that update all weights of a rank at once. dropped: tasks that no instance runs. open: tasks whose interval holds what the
-    recording leaves open. sizes: of the part of the model that each recorded rank has after the change; () where as recorded. rewritten:
-    what becomes of the inputs of operators beyond what `sizes` tells, by the position of their recorded rank and their row, in order.
+    stages). once: tasks that recomputation does not repeat. spared: those that it repeats at the high end of the interval only. last: tasks
+    of which only the last microbatch of a step has its like. updates: tasks that update all weights of a rank at once. dropped: tasks that
+    no instance runs. open: tasks whose interval holds what the recording leaves open. sizes: of the part of the model that each recorded
+    rank has after the change; () where as recorded. rewritten: what becomes of the inputs of operators beyond what `sizes` tells, by the
+    position of their recorded rank and their row, in order.
     """
 
     segmentation: Segmentation
@@ -93,6 +94,7 @@ class MeasuredLayout:
     assumed: tuple[Assumed, ...] = ()
     shared: float = 1.0
     once: frozenset[int] = frozenset()
+    spared: frozenset[int] = frozenset()
     last: frozenset[int] = frozenset()
     updates: frozenset[int] = frozenset()
     dropped: frozenset[int] = frozenset()

@@ -54,6 +54,8 @@ def assemble_pieces(layout: MeasuredLayout) -> Placed:
     for column, share in ((duration, 1.0), (low, 1 - EXTRA_INTERVAL), (high, 1 + EXTRA_INTERVAL)):
         copies.take_share(column)
         copies.add_extra(column, share)
+    for column in (duration, low):
+        column[copies.spared()] = 0
     release, firsts = copies.releases(), [*layout.recorded]
     graph = replace(
         task_copies(base, source, copies.edges().predecessors(len(source)), copies.rendezvous()),
@@ -292,6 +294,12 @@ class _Copies:
             kinds = self.base.kind[self.source[new]]
             for kind, extra in ((Kind.OPERATOR, item.extra.cpu), (Kind.KERNEL, item.extra.device)):
                 duration[new[kinds == kind][-1:]] += round(share * extra)
+
+    def spared(self) -> NDArray[np.bool_]:
+        """Which of the new tasks are repetitions of work that may not be repeated."""
+        again = np.array([item.thread_of >= 0 for _, item in self.instances], bool)[self.instance]
+        spared: NDArray[np.bool_] = again & np.isin(self.source, np.fromiter(self.layout.spared, np.int64, len(self.layout.spared)))
+        return spared
 
     def take_share(self, duration: Int64) -> None:
         """Let the updates of all weights in instances take the share that these do, in place."""

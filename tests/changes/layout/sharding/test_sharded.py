@@ -239,10 +239,13 @@ def test_the_recorded_exchange_shows_the_links(tmp_path):
 
 
 def test_recomputation_gathers_nothing_again(tmp_path):
-    """The backward pass gathers a layer's parameters in any case, so a layer's second forward pass adds its 1 ms and no gather."""
+    """The backward pass gathers a layer's parameters in any case, so a layer's second forward pass adds no gather. Its 1 ms is that of its
+    last multiplication, which a checkpoint of PyTorch does not repeat, and others do."""
     answer = step(replicas(tmp_path, gathers=True), "recompute=full")
     assert 1e9 * answer.base.step_time_s == pytest.approx(10_600_000, abs=50_000)
-    assert 1e9 * answer.outcome.step_time_s == pytest.approx(12_600_000, abs=50_000)
+    assert answer.outcome.step_time_s == pytest.approx(answer.base.step_time_s)
+    spread = answer.base.step_time_high_s / answer.base.step_time_s
+    assert 1e9 * answer.outcome.step_time_high_s == pytest.approx(12_600_000 * spread, rel=0.01)
 
 
 def test_the_same_stage_is_the_recorded_job(tmp_path):
