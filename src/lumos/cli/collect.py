@@ -43,7 +43,7 @@ class ProfileWords(TypedDict, total=False):
 class EmulateWords(TypedDict, total=False):
     """How a job is emulated."""
 
-    ranks: Annotated[int, Term("With --emulate: processes of the job.  [default: 1]", least=1, shown="N")]
+    ranks: Annotated[int, Term("With --emulate: processes of the job.  [default: those of its launcher, or 1]", least=1, shown="N")]
     limit: Annotated[float, Term("With --emulate: the longest that a process may take.  [default: 1800.0]", least=1, shown="SECONDS")]
     fit: Annotated[str, Term("With --emulate: find the largest {NAME} in COMMAND that fits.", shown="NAME")]
     random_weights: Annotated[bool, Term("With --emulate: make trained models of their configurations alone.")]

@@ -17,6 +17,7 @@ from lumos.diagnostics import Diagnostic
 from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.device.files import WrittenTraces, write_traces
 from lumos.emulation.execution_trace import NodeSheet, execution_trace_name, own_meetings
+from lumos.emulation.launchers import launched_ranks
 from lumos.emulation.peak import Peak, peak
 from lumos.emulation.process.settings import SNAPSHOTS
 from lumos.emulation.run import DeviceFullError, Launched, records
@@ -141,7 +142,7 @@ def emulate(
     folder: str | os.PathLike[str],
     cluster: str,
     *,
-    ranks: int = 1,
+    ranks: int | None = None,
     steps: int = 1,
     warmup: int = 1,
     limit_s: float = 1800.0,
@@ -153,19 +154,20 @@ def emulate(
 ) -> Emulated:
     """Run a training command on tensors without data, as each rank of the job, and write the traces that its devices would have left.
 
-    cluster: whose accelerators the script is shown, or "cpu". steps: recorded, each ended by the optimizer's step (of a script without
-    one, by a call of its outermost module); warmup: before them. limit_s: seconds for each process. fit: a name, of which the largest
-    whole number that fits takes the place of `{name}` in the command; said: called with each number that was tried. random_weights: trained
-    models are made of their configurations alone, and no weights are read. traceback: an error of the script has the lines of libraries
-    that it came through, each on a line below it.
+    cluster: whose accelerators the script is shown, or "cpu". ranks: of the job; None for as many as the launcher in the command starts, or
+    one. steps: recorded, each ended by the optimizer's step (of a script without one, by a call of its outermost module); warmup: before
+    them. limit_s: seconds for each process. fit: a name, of which the largest whole number that fits takes the place of `{name}` in the
+    command; said: called with each number that was tried. random_weights: trained models are made of their configurations alone, and no
+    weights are read. traceback: an error of the script has the lines of libraries that it came through, each on a line below it.
 
     Raises UsageError for impossible numbers or a command that does not exist, and LumosError where the script cannot be emulated, with
     the first line of it that cannot, and where not even 1 fits.
     """
-    if ranks < 1 or steps < 1 or warmup < 0:
-        raise UsageError("--ranks and --steps must be at least 1, --warmup at least 0")
     if not command or shutil.which(command[0]) is None:
         raise UsageError(f"{command[0] if command else ''!r}: no such command; write it after --, as you would start it")
+    ranks = launched_ranks(command) or 1 if ranks is None else ranks
+    if ranks < 1 or steps < 1 or warmup < 0:
+        raise UsageError("--ranks and --steps must be at least 1, --warmup at least 0")
     device = emulated_device(cluster)
     if fit and device.is_cpu:
         raise UsageError("--fit needs a device with a limit of its memory; name a cluster, as in --emulate h100")

@@ -1,0 +1,31 @@
+"""How many ranks an emulated job has where nobody says it."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from lumos.emulation import facade
+from lumos.errors import LumosError
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "ranks"),
+    [
+        (("-m", "torch.distributed.run", "--nproc-per-node", "4", "train.py"), None, 4),
+        (("-m", "torch.distributed.run", "--nproc-per-node=4", "train.py"), 2, 2),
+        (("train.py", "--nproc-per-node", "4"), None, 1),
+    ],
+)
+def test_the_launcher_says_it_or_there_is_one(monkeypatch, tmp_path, words, said, ranks):
+    asked = []
+
+    def records(launched, _):
+        asked.append(launched.ranks)
+        raise LumosError("enough")
+
+    monkeypatch.setattr(facade, "records", records)
+    with pytest.raises(LumosError, match="enough"):
+        facade.emulate([sys.executable, *words], tmp_path, "h100", ranks=said)
+    assert asked == [ranks]
