@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.table import Step
+from lumos.trace.once import once_a_trace
 from lumos.trace.table import Category, Trace
 
 if TYPE_CHECKING:
@@ -17,10 +18,10 @@ if TYPE_CHECKING:
 MARK = "ProfilerStep"
 
 
+@once_a_trace
 def is_step_mark(trace: Trace) -> NDArray[np.bool_]:
     """Rows that mark a step. They are ranges over work, never work."""
-    mask: NDArray[np.bool_] = trace.named(lambda name: name.startswith(MARK)) & trace.is_any(Category.ANNOTATION, Category.OPERATOR)
-    return mask
+    return np.asarray(trace.named(lambda name: name.startswith(MARK)) & trace.is_any(Category.ANNOTATION, Category.OPERATOR))
 
 
 def steps(trace: Trace) -> tuple[Step, ...]:
@@ -33,8 +34,7 @@ def steps(trace: Trace) -> tuple[Step, ...]:
         return (Step(trace.rank, "whole trace", begin, finish + 1),) if work.any() else ()
     rows = rows[np.argsort(trace.start[rows], kind="stable")]
     start, end, lane = trace.start[rows].tolist(), (trace.start[rows] + trace.duration[rows]).tolist(), trace.lane[rows].tolist()
-    names = [trace.strings[i] for i in trace.name[rows]]
-    return tuple(Step(trace.rank, *facts) for facts in zip(names, start, end, lane, strict=True))
+    return tuple(Step(trace.rank, *facts) for facts in zip((trace.strings[i] for i in trace.name[rows]), start, end, lane, strict=True))
 
 
 def number_of(name: str) -> int | None:

@@ -78,7 +78,7 @@ def polls(trace: Trace) -> Polls:
 
 def _follows(trace: Trace, queries: Int64, end: Int64) -> NDArray[np.bool_]:
     """Whether each query but the first follows the one before on its thread, and no operator or other call begins or ends in between."""
-    rows = np.setdiff1d(np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME)), queries)
+    rows = np.setdiff1d(np.flatnonzero(trace.is_any(Category.OPERATOR, Category.RUNTIME)), queries, assume_unique=True)
     out: NDArray[np.bool_] = trace.lane[queries[1:]] == trace.lane[queries[:-1]]
     for lane in np.unique(trace.lane[queries]).tolist():
         own = rows[trace.lane[rows] == lane]
