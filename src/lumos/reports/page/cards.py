@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.flops import achieved_flops
+from lumos.analyze.tables import tensor_cores
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.cost.from_trace import accelerator_of
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.operators.kernel_formats import type_by_name
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
@@ -23,16 +23,14 @@ if TYPE_CHECKING:
 
 #: The types of which a device's peak is taken, the first that it has: what MFU is said of by convention.
 _PEAK_IN = (DType.BF16, DType.FP16)
-#: Types whose products run on matrix units.
-_ON_MATRIX_UNITS = frozenset({DType.TF32, DType.BF16, DType.FP16, DType.FP8})
 #: A figure needs this share of the time that it is of: what is left out could be anything.
 _ENOUGH = 0.8
 
 
 class DeviceUse(NamedTuple):
     """Means over the ranks and the steps that count; None where the recording does not say. flops_per_s: of products, attention and
-    convolutions, on a device. peak_flops_per_s: dense, of the device in 16 bits. matrix_units: the share of the time of kernels in which
-    these multiply on matrix units, by their names. occupancy: of the device's warps, the profiler's estimate, the mean over the time of
+    convolutions, on a device. peak_flops_per_s: dense, of the device in 16 bits. matrix_units: of the time of all device work, as
+    `lumos.analyze.tables.tensor_cores` counts it. occupancy: of the device's warps, the profiler's estimate, the mean over the time of
     kernels that have one."""
 
     flops_per_s: float | None
@@ -46,15 +44,12 @@ def device_use(timeline: Timeline, owners: Members, job: Job, counted: NDArray[n
     graph = timeline.graph
     kernels = np.flatnonzero(counted & (graph.kind == Kind.KERNEL))
     time = (timeline.end - timeline.start)[kernels]
-    multiplies = bound_by_arithmetic(graph)[kernels]
     counts = achieved_flops(timeline, owners, job) if len(kernels) else ()
-    known = steps_ns > 0 and sum(each.time_ns for each in counts) >= _ENOUGH * time[multiplies].sum()
-    flops = sum(each.flops * each.calls for each in counts)
-    rate = flops / (1e-9 * steps_ns * len(graph.ranks)) if counts and known else None
-    types = {int(name): type_by_name(graph.names[int(name)]) for name in np.unique(graph.name[kernels])}
-    named = np.array([types[name] is not None for name in graph.name[kernels].tolist()], bool) | ~multiplies
-    on_units = multiplies & np.array([types[name] in _ON_MATRIX_UNITS for name in graph.name[kernels].tolist()], bool)
-    return DeviceUse(rate, _peak(job), _mean(on_units.astype(float), time, named), _occupancy(owners, job, kernels, time))
+    known = steps_ns > 0 and sum(each.time_ns for each in counts) >= _ENOUGH * time[bound_by_arithmetic(graph)[kernels]].sum()
+    rate = sum(each.flops * each.calls for each in counts) / (1e-9 * steps_ns * len(graph.ranks)) if counts and known else None
+    units = tensor_cores(timeline, owners)
+    named = units.unknown_ns <= (1 - _ENOUGH) * time.sum()
+    return DeviceUse(rate, _peak(job), units.share if named else None, _occupancy(owners, job, kernels, time))
 
 
 def _peak(job: Job) -> float | None:

@@ -54,7 +54,7 @@ export function summary(doc, node) {
     counted.length ? ["busy", percent(1 - part("other"), { decimals: 1 }), "of the step on the ranks, the mean"] : null,
     counted.length && replay.ranks > 1 ? ["exposed communication", percent(part("exposed_communication"), { decimals: 1 }), "of the step, nothing else beside it"] : null,
     use.flops_per_s === null ? null : use.peak_flops_per_s === null ? ["products", tera(use.flops_per_s), "and attention, a device"] : ["MFU", percent(use.flops_per_s / use.peak_flops_per_s, { decimals: 1 }), `${tera(use.flops_per_s)} of a device's ${tera(use.peak_flops_per_s)} in 16 bits`],
-    use.matrix_units === null ? null : ["on matrix units", percent(use.matrix_units, { decimals: 1 }), "of the time of kernels, by their names"],
+    use.matrix_units === null ? null : ["on matrix units", percent(use.matrix_units, { decimals: 1 }), "of the time on devices, by the names of kernels"],
     use.occupancy === null ? null : ["occupancy", percent(use.occupancy, { decimals: 0 }), "of the devices' warps, the profiler's estimate"],
     peak ? ["peak memory", bytes(peak), "of tensors on one device"] : null,
     ["ranks", replay.ranks.toLocaleString("en"), count(replay.tasks, "task")],
