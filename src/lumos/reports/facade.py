@@ -66,14 +66,15 @@ def report(
 
 def write(recording: ReportedJob, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
     """Write the report of a recording. command: the command that the report says it was made with."""
-    path, traces = os.fspath(output), recording.job.traces
+    path = os.fspath(output)
     found = document(
         recording,
         command=command,
         step=None if step is None else check_step(step, recording.steps),
         changes=changes if changes.structural or changes.durations.described() else None,
     )
-    folders = {str(folder) for file in (path, *(trace.path for trace in traces)) if (folder := Path(file).parent).is_absolute()}
+    files = map(Path, (path, *(trace.path for trace in recording.job.traces)))
+    folders = {str(file.parent) for file in files if file.is_absolute() and file.parent.name}
     write_report(path, portable(found, sorted(folders, key=len, reverse=True)))
     time = recording.times.headline
     size = Path(path).stat().st_size
