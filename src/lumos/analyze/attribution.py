@@ -1,9 +1,9 @@
 """Which operator, and which module, a piece of device work was launched from.
 
-Device work belongs to the innermost operator inside which, on the same thread, its launch call began. Its module is the
-innermost `nn.Module: …` row around the launch call; work launched in the backward pass belongs to the module of the forward
-operator that has the same sequence number. Where there is no such row, a range that the script or its framework names
-(`record_function`, "Optimizer.step#…") takes its place.
+Device work belongs to the innermost operator inside which, on the same thread, its launch call began. Its module is the innermost
+`nn.Module: …` row around the launch call; work launched in the backward pass belongs to the module of the forward operator that has the
+same sequence number. Where there is no such row, a range that the script or its framework names (`record_function`, "Optimizer.step#…")
+takes its place.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from lumos.graph.steps import is_step_mark
 from lumos.graph.table import Kind
 from lumos.trace.autograd import autograd_numbers
+from lumos.trace.once import once_a_trace
 from lumos.trace.table import ABSENT, Category, Int64, Job, Trace
 from lumos.vocabulary import MODULE_PREFIX
 
@@ -33,8 +34,7 @@ def innermost(trace: Trace, among: Int64, rows: Int64) -> Int64:
     for lane in np.unique(trace.lane[rows]):
         here = np.flatnonzero(trace.lane[rows] == lane)
         spans = among[trace.lane[among] == lane]
-        if len(spans):
-            out[here] = _innermost(trace, spans, trace.start[rows[here]])
+        out[here] = _innermost(trace, spans, trace.start[rows[here]])
     return out
 
 
@@ -86,6 +86,7 @@ def has_modules(job: Job) -> bool:
     return any(len(rows) for trace in job.traces for rows in _named_ranges(trace))
 
 
+@once_a_trace
 def _named_ranges(trace: Trace) -> tuple[Int64, Int64]:
     """The rows of modules, and those of ranges with names of their own: neither steps nor what the profiler names (`nccl:…`)."""
     module = trace.is_any(Category.PYTHON) & trace.named(lambda name: name.startswith(MODULE_PREFIX))
@@ -104,13 +105,11 @@ def _forward_module(trace: Trace, modules: Int64, calls: Int64) -> Int64:
     around = innermost(trace, modules, numbered)
     forward = around >= 0
     known, last = np.unique(number[numbered[forward]][::-1], return_index=True)
-    module = around[forward][::-1][last]
+    module = np.append(around[forward][::-1][last], -1)
     backward = innermost(trace, numbered, calls)
     wanted = np.where(backward >= 0, number[backward], ABSENT)
-    place = np.minimum(np.searchsorted(known, wanted), max(len(known) - 1, 0))
-    if len(known) == 0:
-        return np.full(len(calls), -1, np.int64)
-    out: Int64 = np.where(known[place] == wanted, module[place], -1)
+    place = np.searchsorted(known, wanted)
+    out: Int64 = np.where(np.append(known, ABSENT)[place] == wanted, module[place], -1)
     return out
 
 

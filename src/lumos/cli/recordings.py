@@ -208,12 +208,16 @@ def breakdown(
     from lumos.analyze.trust import trust
     from lumos.graph.build import build
     from lumos.reports.text.breakdown import Breakdown, print_breakdown
-    from lumos.scripted.facade import task_origins
     from lumos.simulation import measured, simulate
 
     job = read_job(*paths, **how)
     graph = build(job)
     timeline = measured(graph) if of == "measured" else simulate(graph)
+    module_of = None
+    if before is not None:
+        from lumos.scripted.facade import task_origins
+
+        module_of = task_origins(job, graph, before).module
     everything = members(graph)
     membership = everything if step is None else everything.only(step)
     times = step_times(timeline, membership)
@@ -225,7 +229,7 @@ def breakdown(
         of,
         steps,
         by,
-        tabulate(timeline, membership, by, job, None if before is None else task_origins(job, graph, before).module),
+        tabulate(timeline, membership, by, job, module_of),
         queue_lengths(timeline, membership),
         tensor_cores(timeline, membership),
         achieved_flops(timeline, membership, job),

@@ -163,6 +163,7 @@ _GROUPS = "## process_group:init ##"
 #: Numbers of c10's RecordScope.
 _FUNCTION, _BACKWARD, _USER = 0, 1, 7
 
+
 def compressed(path: Path) -> Any:
     """A new file, compressed at the fastest level, which a reader does not notice."""
     return igzip.open(path, "wb", compresslevel=1)  # type: ignore[no-untyped-call]

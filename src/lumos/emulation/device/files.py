@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from lumos.simulation import Timeline
     from lumos.trace.table import Int64
 
-#: A job gets a file for each rank while its files hold at most so many rows together (some 2 GB of text, 200 MB compressed).
-_MOST_ROWS = 20_000_000
-#: And while it has so many ranks: each has two files, and reading them one by one takes longer than simulating what is in them.
-_MOST_RANKS = 4096
+#: A job gets a file for each rank while its files hold at most so many rows together (some 2 GB of text, 200 MB compressed), and while it
+#: has so many ranks: each has two files, and reading them one by one takes longer than simulating what is in them.
+_MOST_ROWS, _MOST_RANKS = 20_000_000, 4096
+
 
 class WrittenTraces(NamedTuple):
     """What was written. files: paths, by rank; the execution trace of each is beside it. ranks: of the job. span_ns: from the first work
@@ -62,8 +62,8 @@ def write_traces(
     """Write the traces of the job of `processes`, as it would run on `cluster`, to a folder, which is created if it is absent.
 
     processes: the records of the distinct processes of one job. times: gives the durations of the job's tasks, ns, in place of those that
-    the models say. Raises LumosError for records that contradict each other, an accelerator
-    whose data lack a number, or a folder that cannot be written, UsageError where the folder holds other traces.
+    the models say. Raises LumosError for records that contradict each other, an accelerator whose data lack a number, or a folder that
+    cannot be written, UsageError where the folder holds other traces.
     """
     if not processes:
         raise LumosError("no process was recorded, so there is no trace to write: emulate a script that uses its device")
