@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_graph
 
 from lumos.analyze.loop.steps import assigned
-from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Step, Waits
+from lumos.graph.table import Dependency, Kind, Occupancy, Processor, Step, Waits
 
 US = 1000
 
@@ -16,25 +17,16 @@ US = 1000
 def draw(processors, tasks, edges=(), steps=(), lag=None, release=(), kept=()):
     """A measured graph. tasks: (processor, kind, name, start µs, end µs); edges: (before, after, Dependency)."""
     ranks = tuple(dict.fromkeys(p.rank for p in processors))
-    names = list(dict.fromkeys(name for _, _, name, _, _ in tasks))
-    edges = sorted(edges, key=lambda e: e[1])
-    start = np.array([t[3] for t in tasks], np.int64) * US
-    end = np.array([t[4] for t in tasks], np.int64) * US
+    start, end = (np.array([t[at] for t in tasks], np.int64) * US for at in (3, 4))
     lags = np.zeros((len(ranks), len(Dependency)), np.int64)
     for kind, value in (lag or {}).items():
         lags[:, kind] = value * US
-    return Graph(
+    return drawn_graph(
+        processors,
+        [(*task[:3], (task[4] - task[3]) * US) for task in tasks],
+        edges,
         ranks=ranks,
-        processors=tuple(processors),
-        names=names,
-        duration=end - start,
-        processor=np.array([t[0] for t in tasks], np.int32),
-        kind=np.array([t[1] for t in tasks], np.uint8),
-        name=np.array([names.index(t[2]) for t in tasks], np.int32),
         event=np.arange(len(tasks), dtype=np.int32),
-        pred_offset=np.searchsorted([e[1] for e in edges], np.arange(len(tasks) + 1)).astype(np.int64),
-        pred=np.array([e[0] for e in edges], np.int32),
-        pred_kind=np.array([e[2] for e in edges], np.uint8),
         lag=lags,
         release_task=np.array([r[0] for r in release], np.int32),
         release_time=np.array([r[1] for r in release], np.int64) * US,

@@ -7,6 +7,7 @@ The set that this graph exports to was run on ASTRA-sim's congestion-unaware bac
 from __future__ import annotations
 
 import numpy as np
+from tests.drawn_graph import drawn_graph
 
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 
@@ -51,21 +52,13 @@ def two_stages() -> Graph:
     sets = [(by_name[r, "send2"], by_name[r + 2, "recv1"]) for r in (0, 1)]
     sets += [(by_name[r + 2, "send4"], by_name[r, "recv3"]) for r in (0, 1)]
     sets += [(by_name[0, "coll5"], by_name[1, "coll5"]), (by_name[2, "coll5"], by_name[3, "coll5"])]
-    return Graph(
-        ranks=(0, 1, 2, 3),
-        processors=tuple(Processor(r, True, f"stream {s}", 0, s) for r in range(4) for s in range(3)),
-        names=tuple(names),
-        duration=np.array([row[2] for row in rows], np.int64),
-        processor=np.array([row[3] for row in rows], np.int32),
-        kind=np.array([row[1] for row in rows], np.uint8),
+    return drawn_graph(
+        [Processor(r, True, f"stream {s}", 0, s) for r in range(4) for s in range(3)],
+        [(processor, kind, name, ns) for name, kind, ns, processor, _ in rows],
+        [(before, after, Dependency.DATA) for after, row in enumerate(rows) for before in row[4]],
+        sets,
+        names=names,
         name=np.array([names.index(row[0]) for row in rows], np.int32),
-        event=np.full(len(rows), -1, np.int32),
-        pred_offset=np.cumsum([0, *(len(row[4]) for row in rows)]).astype(np.int64),
-        pred=np.array([p for row in rows for p in row[4]], np.int32),
-        pred_kind=np.full(sum(len(row[4]) for row in rows), Dependency.DATA, np.uint8),
-        lag=np.zeros((4, len(Dependency)), np.int64),
-        rendezvous_offset=np.arange(0, 2 * len(sets) + 1, 2).astype(np.int64),
-        rendezvous_task=np.array(sets, np.int32).reshape(-1),
         collectives=Collectives(
             task=np.array([c[0] for c in comm], np.int32),
             kind=np.array([kinds.index(c[1]) for c in comm], np.int32),

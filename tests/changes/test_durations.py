@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.analyze.conftest import draw
+from tests.drawn_graph import drawn_graph
 
 from lumos.analyze.loop.steady import steady
 from lumos.analyze.loop.steps import members
@@ -16,7 +17,7 @@ from lumos.changes.answer import answer, unchanged_tasks
 from lumos.changes.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
 from lumos.changes.durations import Durations, check_altered, drop, fuse, matching, meant_operators, scale, slow_rank
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Dependency, Graph, Kind, Processor
+from lumos.graph.table import Dependency, Kind, Processor
 from lumos.simulation import simulate
 from lumos.trace.table import ABSENT, Category, Job, Lane, Trace
 
@@ -30,29 +31,13 @@ def gpu_job(ranks=(0,)):
         thread = len(processors)
         processors += [Processor(rank, False, "thread 1"), Processor(rank, True, "stream 7", 0, 7)]
         base = len(tasks)
-        tasks += [(thread, Kind.LAUNCH, "cudaLaunchKernel", 10)] * 3
-        tasks += [(thread + 1, Kind.KERNEL, "relu", 30), (thread + 1, Kind.KERNEL, "gelu", 30), (thread + 1, Kind.COLLECTIVE, "nccl", 40)]
-        edges += [(base + i, base + 3 + i) for i in range(3)]
+        tasks += [(thread, Kind.LAUNCH, "cudaLaunchKernel", 10 * US)] * 3
+        kernels = (Kind.KERNEL, "relu", 30 * US), (Kind.KERNEL, "gelu", 30 * US), (Kind.COLLECTIVE, "nccl", 40 * US)
+        tasks += [(thread + 1, *kernel) for kernel in kernels]
+        edges += [(base + i, base + 3 + i, Dependency.LAUNCH) for i in range(3)]
         members.append(base + 5)
-    names = ["cudaLaunchKernel", "relu", "gelu", "nccl"]
-    edges.sort(key=lambda e: e[1])
-    joined = len(ranks) > 1
-    return Graph(
-        ranks=tuple(ranks),
-        processors=tuple(processors),
-        names=names,
-        duration=np.array([t[3] for t in tasks], np.int64) * US,
-        processor=np.array([t[0] for t in tasks], np.int32),
-        kind=np.array([t[1] for t in tasks], np.uint8),
-        name=np.array([names.index(t[2]) for t in tasks], np.int32),
-        event=np.full(len(tasks), -1, np.int32),
-        pred_offset=np.searchsorted([e[1] for e in edges], np.arange(len(tasks) + 1)).astype(np.int64),
-        pred=np.array([e[0] for e in edges], np.int32),
-        pred_kind=np.full(len(edges), Dependency.LAUNCH, np.uint8),
-        lag=np.zeros((len(ranks), len(Dependency)), np.int64),
-        rendezvous_offset=np.array([0, len(members)] if joined else [0], np.int64),
-        rendezvous_task=np.array(members if joined else [], np.int32),
-    )
+    sets = [members] if len(ranks) > 1 else []
+    return drawn_graph(processors, tasks, edges, sets, names=["cudaLaunchKernel", "relu", "gelu", "nccl"])
 
 
 def length(graph):

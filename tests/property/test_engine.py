@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tests.drawn_graph import drawn_graph
 from tests.property.randomness import randoms
 
 from lumos.errors import GraphError
-from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
+from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor
 from lumos.simulation import freeze, simulate, sweep, sweep_many, sweep_scaled
 
 D = Dependency
@@ -100,26 +101,17 @@ def job(random: Random, fixed_order: bool = False) -> Graph:
     ]
     released = [random.randint(0, n - 1) for _ in range(random.randint(0, 3))]
     lag = np.array([[random.randint(0, 3) if random.getrandbits(1) else 0 for _ in D] for _ in range(ranks)], np.int64)
-    flat = [edge for task in edges for edge in task]
-    return Graph(
+    return drawn_graph(
+        processors,
+        [(processor, kind, "task", ns) for processor, kind, ns in tasks],
+        [(before, after, kind) for after, mine in enumerate(edges) for before, kind in mine],
+        sets,
+        waits,
         ranks=tuple(range(ranks)),
-        processors=tuple(processors),
-        names=("task",),
-        duration=np.array([t[2] for t in tasks], np.int64),
-        processor=np.array([t[0] for t in tasks], np.int32),
-        kind=np.array([t[1] for t in tasks], np.uint8),
-        name=np.zeros(n, np.int32),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.cumsum([0, *(len(e) for e in edges)]).astype(np.int64),
-        pred=np.array([p for p, _ in flat], np.int32),
-        pred_kind=np.array([k for _, k in flat], np.uint8),
         lag=lag,
         release_task=np.array(released, np.int32),
         release_time=np.array([random.randint(0, 30) for _ in released], np.int64),
-        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
-        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
         queue_depth=np.array(depth, np.int32),
-        waits=Waits(np.array([w[0] for w in waits], np.int32), np.array([w[1] for w in waits], np.int32)),
         occupancy=Occupancy(
             np.array([o[0] for o in occupancy], np.int32),
             np.array([o[1] for o in occupancy], np.float32),

@@ -6,11 +6,12 @@ from random import Random
 
 import numpy as np
 from hypothesis import given
+from tests.drawn_graph import drawn_graph
 from tests.property.randomness import randoms
 
 from lumos.analyze.critical_path import critical_paths
 from lumos.analyze.waiting.slack import UNBOUNDED, slack
-from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
+from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
 
 
@@ -49,25 +50,8 @@ def job(random: Random) -> Graph:
             waits.append((len(tasks) - 1, random.choice([3 * r + 1, 3 * r + 2, -1])))
         else:
             sets.append([launched(each, stream, Kind.COLLECTIVE) for each in range(ranks)])
-    edges.sort(key=lambda edge: edge[1])
-    n = len(tasks)
-    return Graph(
-        ranks=tuple(range(ranks)),
-        processors=tuple(processors),
-        names=("task",),
-        duration=np.array([t[2] for t in tasks], np.int64),
-        processor=np.array([t[0] for t in tasks], np.int32),
-        kind=np.array([t[1] for t in tasks], np.uint8),
-        name=np.zeros(n, np.int32),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.searchsorted([e[1] for e in edges], np.arange(n + 1)).astype(np.int64),
-        pred=np.array([e[0] for e in edges], np.int32),
-        pred_kind=np.array([e[2] for e in edges], np.uint8),
-        lag=np.array([[random.randint(0, 3) for _ in Dependency] for _ in range(ranks)], np.int64),
-        waits=Waits(np.array([w[0] for w in waits], np.int32), np.array([w[1] for w in waits], np.int32)),
-        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
-        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
-    )
+    lag = np.array([[random.randint(0, 3) for _ in Dependency] for _ in range(ranks)], np.int64)
+    return drawn_graph(processors, [(p, kind, "task", ns) for p, kind, ns in tasks], edges, sets, waits, lag=lag)
 
 
 @given(randoms().map(job))

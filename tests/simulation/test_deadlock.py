@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_graph
 
 from lumos._engine import Cycle
 from lumos.errors import GraphError
@@ -32,8 +33,7 @@ def job(*orders: str) -> Graph:
             where[rank, what] = len(tasks)
             launches[len(tasks)] = len(tasks) - 1
             tasks.append((2 * rank + 1, Kind.COLLECTIVE, KINDS[what][1]))
-    names = list(dict.fromkeys(name for _, _, name in tasks))
-    n, labels = len(tasks), list(KINDS)
+    labels = list(KINDS)
     rows = sorted((task, what) for (_, what), task in where.items())
     sets = [[where[r, what] for r in range(len(orders)) if (r, what) in where] for what in labels]
     facts = Collectives(
@@ -46,23 +46,8 @@ def job(*orders: str) -> Graph:
         kinds=[KINDS[what][0] for what in labels],
         groups=["tp [0, 1, 2]"],
     )
-    return Graph(
-        ranks=tuple(range(len(orders))),
-        processors=tuple(processors),
-        names=names,
-        duration=np.ones(n, np.int64),
-        processor=np.array([t[0] for t in tasks], np.int32),
-        kind=np.array([t[1] for t in tasks], np.uint8),
-        name=np.array([names.index(t[2]) for t in tasks], np.int32),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.searchsorted(sorted(launches), np.arange(n + 1)).astype(np.int64),
-        pred=np.array([launches[t] for t in sorted(launches)], np.int32),
-        pred_kind=np.full(len(launches), Dependency.LAUNCH, np.uint8),
-        lag=np.zeros((len(orders), len(Dependency)), np.int64),
-        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
-        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
-        collectives=facts,
-    )
+    edges = [(launch, task, Dependency.LAUNCH) for task, launch in launches.items()]
+    return drawn_graph(processors, [(*task, 1) for task in tasks], edges, sets, collectives=facts)
 
 
 def test_the_event_loop_names_everything_once():

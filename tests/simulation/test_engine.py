@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_graph
 
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
@@ -39,23 +40,13 @@ def draw(
     table = np.zeros((len(ranks), len(D)), np.int64)
     for kind, value in (lag or {}).items():
         table[:, kind] = value
-    edges = [edge for row in rows for edge in row[3]]
-    return Graph(
-        ranks=ranks,
-        processors=processors,
-        names=tuple(f"op{i}" for i in range(len(rows))),
-        duration=np.array([r[2] for r in rows], np.int64),
-        processor=np.array([r[0] for r in rows], np.int32),
-        kind=np.array([r[1] for r in rows], np.uint8),
-        name=np.arange(len(rows), dtype=np.int32),
-        event=np.full(len(rows), -1, np.int32),
-        pred_offset=np.cumsum([0, *(len(r[3]) for r in rows)]).astype(np.int64),
-        pred=np.array([p for p, _ in edges], np.int32),
-        pred_kind=np.array([k for _, k in edges], np.uint8),
+    return drawn_graph(
+        processors,
+        [(row[0], row[1], f"op{i}", row[2]) for i, row in enumerate(rows)],
+        [(before, after, kind) for after, row in enumerate(rows) for before, kind in row[3]],
+        sets,
+        waits,
         lag=table,
-        waits=Waits(np.array([w[0] for w in waits], np.int32), np.array([w[1] for w in waits], np.int32)),
-        rendezvous_offset=np.cumsum([0, *map(len, sets)]).astype(np.int64),
-        rendezvous_task=np.array([t for s in sets for t in s], np.int32),
         occupancy=Occupancy(
             np.array([o[0] for o in occupancy], np.int32),
             np.array([o[1] for o in occupancy], np.float32),

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_graph
 
 from lumos import _engine
 from lumos.graph.table import Dependency, Graph, Kind, Processor
@@ -17,20 +18,9 @@ from lumos.simulation import freeze, sweep_scaled
 @pytest.fixture
 def graph() -> Graph:
     """Two tasks on a thread, of 5 and 7 ns; the second launches a kernel of 11 ns on a stream."""
-    return Graph(
-        ranks=(0,),
-        processors=(Processor(0, False, "thread 1", -1), Processor(0, True, "stream 7", 0)),
-        names=("task",),
-        duration=np.array([5, 7, 11]),
-        processor=np.array([0, 0, 1], np.int32),
-        kind=np.array([Kind.OPERATOR, Kind.LAUNCH, Kind.KERNEL], np.uint8),
-        name=np.zeros(3, np.int32),
-        event=np.full(3, -1, np.int32),
-        pred_offset=np.array([0, 0, 0, 1]),
-        pred=np.array([1], np.int32),
-        pred_kind=np.array([Dependency.LAUNCH], np.uint8),
-        lag=np.zeros((1, len(Dependency)), np.int64),
-    )
+    processors = Processor(0, False, "thread 1", -1), Processor(0, True, "stream 7", 0)
+    tasks = [(0, Kind.OPERATOR, "task", 5), (0, Kind.LAUNCH, "task", 7), (1, Kind.KERNEL, "task", 11)]
+    return drawn_graph(processors, tasks, [(1, 2, Dependency.LAUNCH)])
 
 
 def test_columns_are_read_only_and_outlive_what_they_came_from(graph):

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_graph
 
 from lumos import _engine, _pipeline
 from lumos.errors import GraphError
-from lumos.graph.table import Dependency, Graph, Kind, Processor
+from lumos.graph.table import Dependency, Kind, Processor
 from lumos.plan.schedules import _PLACE
 from lumos.simulation import simulate
 from lumos.simulation.tables import tables
@@ -18,21 +19,7 @@ THREADS = (Processor(0, False, "thread 1"), Processor(1, False, "thread 1"))
 
 def drawn(edges=()):
     """Two operators of 5 ns, each on the thread of its rank, and edges (from, to, kind)."""
-    into = sorted(edges, key=lambda edge: edge[1])
-    return Graph(
-        ranks=(0, 1),
-        processors=THREADS,
-        names=("a", "b"),
-        duration=np.array([5, 5], np.int64),
-        processor=np.array([0, 1], np.int32),
-        kind=np.full(2, Kind.OPERATOR, np.uint8),
-        name=np.arange(2, dtype=np.int32),
-        event=np.full(2, -1, np.int32),
-        pred_offset=np.array([0, *(sum(e[1] <= t for e in into) for t in range(2))], np.int64),
-        pred=np.array([e[0] for e in into], np.int32),
-        pred_kind=np.array([e[2] for e in into], np.uint8),
-        lag=np.zeros((2, len(Dependency)), np.int64),
-    )
+    return drawn_graph(THREADS, [(0, Kind.OPERATOR, "a", 5), (1, Kind.OPERATOR, "b", 5)], edges)
 
 
 @pytest.fixture

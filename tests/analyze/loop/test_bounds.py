@@ -8,35 +8,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.drawn_graph import drawn_graph
 
 from lumos.analyze.loop.bounds import beyond_bounds, busiest, duration_bounds, outside_bounds, size_bounds, worth_bound
 from lumos.analyze.loop.steady import altered, steady
 from lumos.analyze.loop.steps import members
-from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
+from lumos.graph.table import Dependency, Kind, Processor
 from lumos.vocabulary import Grade
 
 US = 1000
 THREADS = (Processor(0, False, "thread 1"), Processor(0, False, "thread 2"), Processor(0, True, "stream 7", 0, 7))
 
 
-def graph_of(tasks, edges, waits=None):
+def graph_of(tasks, edges, waits=()):
     """A graph of tasks (processor, kind, name, µs) and of edges (before, after, dependency) between their positions."""
-    edges = sorted(edges, key=lambda edge: edge[1])
-    return Graph(
-        ranks=(0,),
-        processors=THREADS,
-        names=[name for _, _, name, _ in tasks],
-        duration=np.array([time * US for *_, time in tasks], np.int64),
-        processor=np.array([place for place, *_ in tasks], np.int32),
-        kind=np.array([kind for _, kind, *_ in tasks], np.uint8),
-        name=np.arange(len(tasks), dtype=np.int32),
-        event=np.full(len(tasks), -1, np.int32),
-        pred_offset=np.searchsorted([after for _, after, _ in edges], np.arange(len(tasks) + 1)).astype(np.int64),
-        pred=np.array([before for before, *_ in edges], np.int32),
-        pred_kind=np.array([kind for *_, kind in edges], np.uint8),
-        lag=np.zeros((1, len(Dependency)), np.int64),
-        waits=waits or Waits(np.empty(0, np.int32), np.empty(0, np.int32)),
-    )
+    drawn = [(processor, kind, name, time * US) for processor, kind, name, time in tasks]
+    return drawn_graph(THREADS, drawn, edges, waits=waits)
 
 
 #: Thread 1 works 10, launches K1 of 10, waits for the stream and works 50. Thread 2 works 8 and launches K2 of 40.

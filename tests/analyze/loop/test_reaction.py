@@ -19,10 +19,8 @@ SHORT = [(0, Kind.RUNTIME, "call", 1), (0, Kind.RUNTIME, "call", 1)]
 
 
 def found(tasks, edges=(), faster="K", factor=0.5, **changes):
-    """The finding where the work whose name begins with `faster` takes that share. Tasks of one name are of one kind of call."""
-    graph = graph_of(tasks, [(3, 5, Dependency.LAUNCH), *edges])
-    names = list(dict.fromkeys(graph.names))
-    graph = replace(graph, names=names, name=np.array([names.index(name) for name in graph.names], np.int32), **changes)
+    """The finding where the work whose name begins with `faster` takes that share."""
+    graph = replace(graph_of(tasks, [(3, 5, Dependency.LAUNCH), *edges]), **changes)
     loop = steady(members(graph))
     chosen = np.array([graph.names[i].startswith(faster) for i in graph.name])
     return device_reaction(loop, altered(loop, members(scale(graph, chosen, factor))))

@@ -7,11 +7,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_graph
 
 import lumos
 from lumos.analyze.critical_path import critical_paths
 from lumos.errors import LumosError
-from lumos.graph.table import Dependency, Graph, Kind, Processor
+from lumos.graph.table import Dependency, Kind, Processor
 from lumos.reports.export import perfetto
 from lumos.reports.export.perfetto import write_perfetto
 from lumos.simulation.timeline import Timeline, measured
@@ -26,22 +27,13 @@ def runs():
     start = np.array([0, 2001, 3002] * 2, np.int64) + BASE
     end = np.array([2001, 2001, 9003] * 2, np.int64) + BASE
     processors = [p for rank in (0, 1) for p in (Processor(rank, False, "thread 5"), Processor(rank, True, "stream 7", 0, 7))]
-    graph = Graph(
-        ranks=(0, 1),
-        processors=tuple(processors),
-        names=("launch", "return", "ge\ud800mm"),
-        duration=end - start,
-        processor=np.array([0, 0, 1, 2, 2, 3], np.int32),
-        kind=np.array([Kind.LAUNCH, Kind.RETURN, Kind.KERNEL] * 2, np.uint8),
-        name=np.array([0, 1, 2] * 2, np.int32),
-        event=np.full(6, -1, np.int32),
-        pred_offset=np.array([0, 0, 0, 1, 1, 1, 2], np.int64),
-        pred=np.array([0, 3], np.int32),
-        pred_kind=np.array([Dependency.LAUNCH] * 2, np.uint8),
-        lag=np.zeros((2, len(Dependency)), np.int64),
-        measured_start=start,
-        measured_end=end,
-    )
+    tasks = [
+        (2 * rank + stream, kind, name, 0)
+        for rank in (0, 1)
+        for stream, kind, name in ((0, Kind.LAUNCH, "launch"), (0, Kind.RETURN, "return"), (1, Kind.KERNEL, "ge\ud800mm"))
+    ]
+    edges = [(0, 2, Dependency.LAUNCH), (3, 5, Dependency.LAUNCH)]
+    graph = drawn_graph(processors, tasks, edges, duration=end - start, measured_start=start, measured_end=end)
     truth = measured(graph)
     return truth, Timeline(graph, start + 7, end + 7, "replayed")
 

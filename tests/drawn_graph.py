@@ -1,0 +1,42 @@
+"""A graph of a few tasks, drawn by hand or at random."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
+
+
+def drawn_graph(
+    processors: Sequence[Processor],
+    tasks: Sequence[tuple[int, Kind, str, int]],
+    edges: Sequence[tuple[int, int, Dependency]] = (),
+    sets: Sequence[Sequence[int]] = (),
+    waits: Sequence[tuple[int, int]] | Waits = (),
+    **columns: Any,
+) -> Graph:
+    """tasks: of each the processor, kind, name and ns. edges: between their positions, before and after. sets: of tasks that meet. waits:
+    tasks, and the streams that they wait for. columns: further ones of the graph, or others in place of these."""
+    ranks, names = tuple(sorted({p.rank for p in processors})), list(dict.fromkeys(name for _, _, name, _ in tasks))
+    edges = sorted(edges, key=lambda edge: edge[1])
+    known: dict[str, Any] = {
+        "ranks": ranks,
+        "processors": tuple(processors),
+        "names": names,
+        "duration": np.array([ns for *_, ns in tasks], np.int64),
+        "processor": np.array([processor for processor, *_ in tasks], np.int32),
+        "kind": np.array([kind for _, kind, *_ in tasks], np.uint8),
+        "name": np.array([names.index(name) for _, _, name, _ in tasks], np.int32),
+        "event": np.full(len(tasks), -1, np.int32),
+        "pred_offset": np.searchsorted([after for _, after, _ in edges], np.arange(len(tasks) + 1)).astype(np.int64),
+        "pred": np.array([before for before, *_ in edges], np.int32),
+        "pred_kind": np.array([kind for *_, kind in edges], np.uint8),
+        "lag": np.zeros((len(ranks), len(Dependency)), np.int64),
+        "rendezvous_offset": np.cumsum([0, *map(len, sets)]).astype(np.int64),
+        "rendezvous_task": np.array([task for members in sets for task in members], np.int32),
+        "waits": waits if isinstance(waits, Waits) else Waits(*(np.array([wait[i] for wait in waits], np.int32) for i in (0, 1))),
+    }
+    return Graph(**known | columns)
