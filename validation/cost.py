@@ -264,7 +264,7 @@ def main() -> None:
 
 def draw(folder: Path, models: dict[str, list[Scored]]) -> None:
     """Signed errors of each model as one HTML file."""
-    from lumos.reports.plots.figure import write_figure
+    from lumos.reports.page.html import write_figure_page
 
     axes = {"gemm": "FLOP", "attention": "keys", "collective": "bytes", "memory-bound": "bytes"}
     points = {"type": "scatter", "mode": "markers", "marker": {"size": 4}}
@@ -273,7 +273,7 @@ def draw(folder: Path, models: dict[str, list[Scored]]) -> None:
         traces = [{**points, "x": s.against[np.isfinite(s.modelled)].tolist(), "y": s.error.tolist(), "name": s.name} for s in sets]
         signed = {"title": {"text": "(modelled − measured) / measured"}, "range": [-1, 1]}
         layout = {"xaxis": {"type": "log", "title": {"text": axes[model]}}, "yaxis": signed}
-        write_figure(str(folder / f"cost-{model}.html"), f"{model}: error of held-out rows", traces, layout)
+        write_figure_page(str(folder / f"cost-{model}.html"), f"{model}: error of held-out rows", {"data": traces, "layout": layout})
 
 
 if __name__ == "__main__":

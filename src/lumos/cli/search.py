@@ -31,7 +31,6 @@ def search(
     ] = "step-time",
     sweep: Annotated[str | None, typer.Option(metavar="KEY=A..B", help="Search once for each value: gpus=256..16384, seq=….")] = None,
     parquet: Annotated[str | None, typer.Option(metavar="FILE", help="Write every timed plan.")] = None,
-    plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw step against memory with the limit, or the sweep.")] = None,
     perfetto: Perfetto = None,
     chakra: Chakra = None,
     kineto: Kineto = None,
@@ -56,8 +55,8 @@ def search(
         raise UsageError("--sweep and several --cluster have many answers, and --perfetto, --chakra and --kineto write one job")
     if len(clusters) > 1 and (sweep is not None or paths):
         raise UsageError("several --cluster exclude --sweep and traces: one thing is compared at a time")
-    keep_inputs(paths or (), parquet, plot, *files.values())
-    check_places(parquet, plot, perfetto)
+    keep_inputs(paths or (), parquet, *files.values())
+    check_places(parquet, perfetto)
     check_choice(objective, OBJECTIVES, "an objective")
     if sweep is not None and clusters:
         check_objective(objective, load_cluster(clusters[0]))
@@ -76,10 +75,6 @@ def search(
         from lumos.reports.export.search_table import write_parquet
 
         write_parquet(parquet, [f for _, f in rows])
-    if plot is not None:
-        from lumos.reports.plots.search import plot_front, plot_sweep
-
-        plot_sweep(plot, key, rows) if key else plot_front(plot, found)
     if any(files.values()):
         from lumos.reports.export.job import export
 

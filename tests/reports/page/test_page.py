@@ -9,8 +9,7 @@ import pytest
 
 import lumos
 from lumos.reports.page.document import ReportedJob, document
-from lumos.reports.page.html import write_report
-from lumos.reports.plots.figure import write_figure
+from lumos.reports.page.html import write_figure_page, write_report
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "gpt-2rank-cpu"
 #: How the rows of the steps of `ahead` begin, after the name: time, basis, latency.
@@ -315,7 +314,7 @@ def test_of_many_ranks_the_stragglers_show_those_furthest_off(page, opened, ahea
 
 def test_a_plot_is_a_page_of_the_same_look(page, tmp_path):
     points = {"type": "scatter", "mode": "markers", "x": [1.0, 2.0], "y": [0.1, -0.1], "name": "a <b>source</b>"}
-    write_figure(str(tmp_path / "plot.html"), "errors", [points], {})
+    write_figure_page(str(tmp_path / "plot.html"), "errors", {"data": [points], "layout": {}})
     page.offline()
     page.open((tmp_path / "plot.html").as_uri())
     assert page.errors == []

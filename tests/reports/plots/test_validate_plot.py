@@ -4,7 +4,9 @@ import json
 import re
 from types import SimpleNamespace
 
-from lumos.reports.plots.validate import write_plot
+import pytest
+
+from lumos.reports.plots.validate import log_axis, write_plot
 
 
 def row(name, source, measured, predicted, low, high):
@@ -26,3 +28,13 @@ def test_each_source_has_its_colour_and_each_row_its_interval(tmp_path):
     assert len(second["x"]) == 1
     assert first["text"][0].startswith("a&lt;b&gt;<br>")
     assert [shape["y0"] for shape in figure["layout"]["shapes"]] == [0.9, 0.75, 1]
+
+
+def test_ticks_of_a_wide_logarithmic_axis_say_their_decade():
+    """From 2 to 30 lie 2, 5, 10 and 20; the decades around them are whole."""
+    assert log_axis([30.0, 2.0], "s")["tickvals"] == pytest.approx([1, 2, 5, 10, 20, 50, 100, 200, 500])
+
+
+@pytest.mark.parametrize("values", [[2.0, 3.0], [], [0.0]])
+def test_a_narrow_axis_has_ticks_of_its_own(values):
+    assert "tickvals" not in log_axis(values, "s")
