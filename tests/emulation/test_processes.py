@@ -25,6 +25,11 @@ while True:
     __import__("time").sleep(0.05)
 """
 
+#: Programs that emulate a command of two ranks: of the words that they are given, the first is the folder of its traces.
+COMMAND = """import sys; from lumos.cli import main
+sys.argv = ["lumos", "collect", "--emulate", "h100", "--ranks", "2", "-o", sys.argv[1], "--", *sys.argv[2:]]; main()"""
+FUNCTION = "import sys, lumos; lumos.emulate(sys.argv[2:], sys.argv[1], 'h100', ranks=2)"
+
 
 def begun(folder: Path, ranks: int) -> list[int]:
     """The numbers of all processes, once each rank has written its own."""
@@ -42,17 +47,24 @@ def is_running(number: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="which processes run is read from /proc")
-@pytest.mark.parametrize(("told", "status"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, 130)])
-def test_a_signal_ends_all_processes_at_once_and_leaves_nothing(tmp_path, told, status):
+@pytest.mark.parametrize(
+    ("program", "told", "status"),
+    [
+        *((COMMAND, told, 128 + told) for told in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
+        *((FUNCTION, told, -told) for told in (signal.SIGTERM, signal.SIGKILL)),
+    ],
+)
+def test_a_signal_ends_all_processes_at_once_and_leaves_nothing(tmp_path, program, told, status):
     script, output = tmp_path / "train.py", tmp_path / "out"
     script.write_text(ENDLESS)
-    verb = ["lumos", "collect", "--emulate", "h100", "--ranks", "2", "-o", str(output), "--", sys.executable, str(script), str(tmp_path)]
-    command = subprocess.Popen([sys.executable, "-c", f"import sys; sys.argv = {verb!r}; from lumos.cli import main; main()"])
+    command = subprocess.Popen([sys.executable, "-c", program, str(output), sys.executable, str(script), str(tmp_path)])
     numbers = begun(tmp_path, 2)
     assert len(numbers) == 4 and all(map(is_running, numbers))
     command.send_signal(told)
     assert command.wait(5.0) == status
-    time.sleep(0.1)
+    until = time.monotonic() + 5.0
+    while any(map(is_running, numbers)) and time.monotonic() < until:
+        time.sleep(0.05)
     assert not any(map(is_running, numbers)) and not output.exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -9,39 +10,57 @@ if TYPE_CHECKING:
 
 
 class Launcher(NamedTuple):
-    """How a program that starts the processes of a job is told how many there are. module: its name after `python -m`, "" without.
-    factors: options whose numbers are multiplied, each by any of its spellings. default: of each where it is not given."""
+    """How a program that starts the processes of a job is told how many there are. names: of the program, and after `python -m`.
+    factors: options whose numbers are multiplied, each by any of its spellings. default: of each where it is not given. by_torch: it lets
+    `torch.distributed.launcher` start them."""
 
-    program: str
-    module: str
+    names: tuple[str, ...]
     factors: tuple[tuple[str, ...], ...]
     default: tuple[int, ...]
+    by_torch: bool = False
 
 
 #: torch: docs.pytorch.org/docs/stable/elastic/run.html. accelerate: huggingface.co/docs/accelerate/package_reference/cli. deepspeed:
 #: deepspeed.ai/getting-started. mpirun: docs.open-mpi.org. srun: slurm.schedmd.com/srun.html.
-_NODES = ("--nnodes", "--nnode")
-_OF_NODE = ("--nproc-per-node", "--nproc_per_node")
-LAUNCHERS = (
-    Launcher("torchrun", "torch.distributed.run", (_OF_NODE, _NODES), (1, 1)),
-    Launcher("", "torch.distributed.launch", (_OF_NODE, _NODES), (1, 1)),
-    Launcher("accelerate", "accelerate.commands.launch", (("--num_processes", "--num-processes"),), (0,)),
-    Launcher("deepspeed", "deepspeed.launcher.runner", (("--num_gpus",), ("--num_nodes",)), (0, 1)),
-    Launcher("mpirun", "", (("-np", "-n", "--np"),), (0,)),
-    Launcher("srun", "", (("-n", "--ntasks"),), (0,)),
-)
+_LAUNCHERS = (
+    Launcher(
+        ("torchrun", "torch.distributed.run", "torch.distributed.launch"),
+        (("--nproc-per-node", "--nproc_per_node"), ("--nnodes", "--nnode")), (1, 1), by_torch=True,
+    ),
+    Launcher(("accelerate", "accelerate.commands.launch"), (("--num_processes", "--num-processes"),), (0,), by_torch=True),
+    Launcher(("deepspeed", "deepspeed.launcher.runner"), (("--num_gpus",), ("--num_nodes",)), (0, 1)),
+    Launcher(("mpirun",), (("-np", "-n", "--np"),), (0,)),
+    Launcher(("srun",), (("-n", "--ntasks"),), (0,)),
+)  # fmt: skip
 
 
-def launched_ranks(program: Sequence[str]) -> int | None:
+class Launch(NamedTuple):
+    """A launcher in a command. told: the words after its name."""
+
+    launcher: Launcher
+    told: Sequence[str]
+
+
+def launch_in(command: Sequence[str]) -> Launch | None:
+    """The launcher of a command, which may stand behind what starts it (`env X=1 torchrun`, `python -u -m torch.distributed.run`) but not
+    behind a script or another module; None without one."""
+    for place, (before, word) in enumerate(pairwise(("", *command)), 1):
+        found = next((each for each in _LAUNCHERS if word.rpartition("/")[2] in each.names), None)
+        if found is not None:
+            return Launch(found, command[place:])
+        if before == "-m" or word.endswith(".py"):
+            return None
+    return None
+
+
+def launched_ranks(command: Sequence[str]) -> int | None:
     """How many ranks the launcher in a command starts; None without one, and where it takes their number from the machine."""
-    name = program[0].rpartition("/")[2]
-    module = program[2] if len(program) > 2 and program[1] == "-m" else ""
-    launcher = next((each for each in LAUNCHERS if each.program == name or (module and each.module == module)), None)
-    if launcher is None:
+    launch = launch_in(command)
+    if launch is None:
         return None
     found = 1
-    for spellings, default in zip(launcher.factors, launcher.default, strict=True):
-        value = _value(program, spellings)
+    for spellings, default in zip(launch.launcher.factors, launch.launcher.default, strict=True):
+        value = _value(launch.told, spellings)
         if value is not None and not value.isdigit():
             return None
         found *= default if value is None else int(value)

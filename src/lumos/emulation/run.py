@@ -67,6 +67,7 @@ class Processes:
         """
         Path(settings.file).unlink(missing_ok=True)
         process = self._start(settings)
+        guard = _guard(process)
         try:
             return process.wait(self.job.limit_s)
         except subprocess.TimeoutExpired:
@@ -76,6 +77,8 @@ class Processes:
                 "make the script's model, data or steps smaller, or leave out what it waits for"
             ) from None
         finally:
+            guard.kill()
+            guard.communicate()
             _kill(process)
             process.wait()
             self._running.discard(process)
@@ -131,6 +134,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """End a process and all that it started in its session's first group."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _guard(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
+    """A process that ends another one, and all that it started, once this one has ended in whatever way: nobody holds the other end of its
+    input then."""
+    ends = ("/bin/sh", "-c", 'read end; kill -s KILL -- "-$0"', str(process.pid))
+    return subprocess.Popen(ends, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 
 
 #: Processes at a time: each needs about a gigabyte for a model of some ten billion parameters.

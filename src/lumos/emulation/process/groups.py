@@ -286,18 +286,6 @@ class _Logger(Silent):
         return types.SimpleNamespace(strs_map={}, ints_map={})
 
 
-_NAMES = ("torchrun", "torch.distributed.run", "torch.distributed.launch", "accelerate", "accelerate.commands.launch")
-
-
-def is_launcher() -> bool:
-    """Whether this process is a launcher rather than the script: by the program, or the module after -m, that Python was started with."""
-    words = sys.orig_argv[1:]
-    while words and words[0].startswith("-") and words[0] != "-m":
-        words = words[2 if words[0] in ("-W", "-X") else 1 :]
-    started = words[1:2] if words[:1] == ["-m"] else words[:1]
-    return any(os.path.basename(each) in _NAMES for each in started)  # noqa: PTH119
-
-
 def become_script(settings: EmulationSettings) -> None:
     """Let torch's launcher start the script in its own place, as the rank that is emulated. The launcher sees the devices too."""
     torch.cuda.is_available = lambda: not settings.device.is_cpu

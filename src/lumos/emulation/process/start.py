@@ -25,6 +25,7 @@ from lumos.collect.hook import MARKED
 from lumos.collect.hook import step as marked
 from lumos.collect.torch_features import experimental_config
 from lumos.emulation import record
+from lumos.emulation.launchers import launch_in
 from lumos.emulation.process import checkpoints, cuda, groups, script, torch_functions
 from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
 from lumos.emulation.process.journal import Journal, StepNote
@@ -54,7 +55,8 @@ _CALLS_WITHOUT = 16
 def begin() -> None:
     """Run what follows in this process on tensors without data, as the settings in the environment say."""
     settings = EmulationSettings.here()
-    if groups.is_launcher():
+    launch = launch_in(sys.orig_argv)
+    if launch is not None and launch.launcher.by_torch:
         groups.become_script(settings)
         return
     process = _Emulation(settings)
