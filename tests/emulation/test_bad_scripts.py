@@ -90,8 +90,10 @@ CALLS = [
     "one.half() @ one", "model.half()(one)", "torch.nn.functional.conv1d(one, one[None].half())", "one.index_add_(0, classes, one.half())",
     "torch.nn.functional.cross_entropy(one, classes.int())", "attend(one[None, None], one[None, None].half(), one[None, None])",
     "attend(one.expand(1, 8, 8, 8), one.expand(1, 2, 8, 8), one.expand(1, 2, 8, 8))", "one.numpy()", "one.cpu().requires_grad_().numpy()",
-    "torch.softmax(one, 2)", "torch.multinomial(one, 9)", "one.index_select(0, one[0])", "one[one[:3] > 0]",
-    "torch.nn.functional.ctc_loss(one.expand(4, 8, 8), torch.ones_like(classes)[:, None], classes[:3], classes)",
+    "torch.softmax(one, 2)", "torch.multinomial(one, 9)", "one.index_select(0, one[0])", "one[one[:3] > 0]", "classes.softmax(0)",
+    "torch.nn.functional.ctc_loss(one.expand(4, 8, 8), torch.ones_like(classes)[:, None], classes[:3], classes)", "torch.bincount(one[0])",
+    "one & one", "one.long() @ one.long()", "one.long().std()", "torch.nn.functional.smooth_l1_loss(one, one, beta=-1.0)",
+    "one.index_put_((classes[:3],), one[:5])",
 ]  # fmt: skip
 
 
@@ -105,7 +107,8 @@ def test_calls_that_a_device_refuses_are_refused(tmp_path):
             raise AssertionError(call)
         model.float()
         assert attend(one.expand(1, 8, 8, 8), one.expand(1, 2, 8, 8), one.expand(1, 2, 8, 8), enable_gqa=True).shape == (1, 8, 8, 8)
-        one.numpy(force=True), torch._C._nn.nll_loss_nd(one, classes)
+        one.numpy(force=True), torch._C._nn.nll_loss_nd(one, classes), torch.histc(classes)
+        one[one > 0] = one[0, :3]  # a mask that nobody knows
         step(), step()
         """
     assert run(tmp_path, body)[0].operators

@@ -199,6 +199,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
     def _result(self, func: Any, types: Any, args: Any, kwargs: Any) -> Any:
         stand_ins.count_read(self, func)
         stand_ins.check_types(func, args)
+        stand_ins.check_kernel(self, func, args, kwargs)
         stand_in = stand_ins.STAND_INS.get(func)
         if func.overloadpacket in PRODUCTS and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)
@@ -216,6 +217,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                 layouts = {each.layout for each in tensors_in((args, kwargs))} - {torch.strided}
                 raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
             stand_ins.check_dimension(func, args, out)
+            stand_ins.check_placed(self, func, args)
             self.known.follow(func, args, kwargs, out)
         stand_ins.pass_on(self, func, args, kwargs, out)
         return out

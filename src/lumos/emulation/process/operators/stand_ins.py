@@ -117,6 +117,77 @@ def _sorted(mode: Any, places: Any, dim: int) -> None:
 #: Operators that take one type alone, which torch's rules for shapes do not look at, and those that take these alone as classes.
 _OF_ONE_TYPE = PRODUCTS | {aten.convolution, aten.index_add, aten.index_add_, aten.index_copy, aten.index_copy_}
 _CLASSES = dict.fromkeys((aten.nll_loss_forward, aten.nll_loss2d_forward), (torch.int64, torch.uint8))
+#: Types for which the host has all kernels that the device has, as the table of operators in torch.testing says, but for some operators;
+#: and operators whose kernels on the device take no whole numbers, as those on the host do.
+_PLAIN = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
+_FEWER_ON_HOST = frozenset({aten.abs, aten.trace, aten.histc, aten.nansum})
+_OF_FLOATS = PRODUCTS | {
+    aten.convolution, aten.cudnn_convolution, aten.max_pool2d_with_indices, aten.max_pool3d_with_indices, aten.avg_pool2d, aten.avg_pool3d,
+}  # fmt: skip
+#: What there is to say against calls, by operator, types and numbers; "" where nothing.
+_SAID: dict[tuple[Any, ...], str] = {}
+
+
+def check_kernel(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
+    """Raise the error of torch's kernel for tensors of a type that it lacks, or a number that it refuses: the host's own kernel is tried on
+    tensors of one element, once for each."""
+    tensors = list(tensors_in((args, kwargs)))
+    types = tuple(each.dtype for each in tensors)
+    if not tensors or not _is_tried(func) or not _PLAIN.issuperset(types):
+        return
+    if func.overloadpacket in _OF_FLOATS and tensors[0].is_cuda and not types[0].is_floating_point:
+        raise RuntimeError(f"{func._schema.name}: not implemented for {types[0]}")
+    call = func, types, *(each for each in args if type(each) is float)
+    if call not in _SAID:
+        _SAID[call] = _refusal(mode, func, args, kwargs)
+    if _SAID[call]:
+        raise RuntimeError(_SAID[call])
+
+
+@cache
+def _is_tried(func: Any) -> bool:
+    """Whether an operator has a kernel that draws nothing and makes new tensors. Those of a backward pass follow from what was checked."""
+    if func.namespace != "aten" or func in PINNED or func.overloadpacket in _FEWER_ON_HOST or "backward" in func._schema.name:
+        return False
+    return torch.Tag.nondeterministic_seeded not in func.tags and not any(
+        each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns
+    )
+
+
+def _refusal(mode: Any, func: Any, args: Any, kwargs: Any) -> str:
+    """What the host's kernel says against types or numbers: it says nothing where these are others, whatever the shapes."""
+
+    def said(numbers: Any, dtype: Any = None) -> str:
+        with mode.aside(hidden=True), torch.no_grad():
+            try:
+                func(*_single(numbers, dtype), **dict(zip(kwargs, _single(kwargs.values(), dtype), strict=True)))
+            except (RuntimeError, IndexError, TypeError, ValueError) as error:
+                return str(error)
+        return ""
+
+    text = said(args)
+    if not text or text == "ZeroDivisionError" or "not implemented for '" in text:
+        return text.replace("ZeroDivisionError", "")
+    usual = [own.default_value if type(each) is float else each for own, each in zip(func._schema.arguments, args, strict=False)]
+    return "" if said(args, torch.float32) and (None in usual or said(usual)) else text
+
+
+def _single(given: Any, dtype: Any) -> list[Any]:
+    """Arguments with a tensor of one element in the place of each. dtype: of all, None for their own."""
+    return [
+        torch.zeros([1] * each.dim(), dtype=dtype or each.dtype) if isinstance(each, torch.Tensor)
+        else _single(each, dtype) if isinstance(each, (list, tuple))
+        else torch.device("cpu") if isinstance(each, torch.device) else each for each in given
+    ]  # fmt: skip
+
+
+def check_placed(mode: Any, func: Any, args: Any) -> None:
+    """Raise torch's error for values that do not go where they are put, of which a mask that nobody knows says nothing."""
+    if (_place(func, "indices"), _place(func, "values")) == (1, 2):
+        masks = (each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8))
+        if all(map(mode.known.has, masks)):
+            with mode:
+                args[2].expand(_index(mode, aten.index.Tensor, args[:2], {}).shape)
 
 
 def check_types(func: Any, args: Any) -> None:
