@@ -148,6 +148,8 @@ for _ in range(2):
     cell(torch.rand(2, 4, device="cuda")).sum().backward()
     packed = pack_padded_sequence(torch.rand(3, 9, 3).cuda(), torch.tensor([9, 2, 4]), batch_first=True, enforce_sorted=False)
     assert packed.data.shape == (15, 3) and packed.batch_sizes.tolist() == [3, 3, 2, 2, 1, 1, 1, 1, 1]
+    with torch.autocast("cuda", torch.bfloat16):
+        assert lstm(packed)[0].data.dtype == torch.bfloat16
     padded, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
     assert padded.shape == (3, 9, 8)
     padded.sum().backward()
@@ -166,8 +168,8 @@ for _ in range(2):
     (process,) = run(tmp_path, STEPS + body)
     (up,) = (each for each in process.operators if each.name == "aten::cudnn_convolution_transpose")
     assert isinstance(up.outputs[0], Tensor) and up.outputs[0].shape == (2, 8, 10, 10)
-    (network,) = (each for each in process.operators if each.name == "aten::_cudnn_rnn")
-    assert isinstance(network.inputs[0], Tensor) and network.inputs[0].shape == (15, 3)
+    low, network = (each for each in process.operators if each.name == "aten::_cudnn_rnn")
+    assert [(each.inputs[0].shape, each.inputs[0].dtype) for each in (low, network)] == [((15, 3), "bfloat16"), ((15, 3), "float32")]
     assert [3, 3, 2, 2, 1, 1, 1, 1, 1] in network.inputs
     assert "aten::_flash_attention_forward" in leaves(process)
     assert "flex-attention" in {note.code for note in process.notes}

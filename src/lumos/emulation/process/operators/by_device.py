@@ -137,11 +137,16 @@ def _network(
     hidden, projected = params[1].shape[1], 0
     if kind == "lstm" and states[1].shape[-1] != states[0].shape[-1]:
         hidden, projected = states[1].shape[-1], states[0].shape[-1]
+    if torch.is_autocast_enabled("cuda"):  # which has a kernel of its own for cuDNN's networks, on the device
+        low = torch.get_autocast_dtype("cuda")
+        input, *states = (None if each is None else each.to(low) for each in (input, *states))
+        params = [each.to(low) for each in params]
     masks = torch.empty(0, dtype=torch.uint8, device=input.device) if dropout and train else None
-    out, final, cell, _, _ = torch.ops.aten._cudnn_rnn(
-        input, params, 4 if has_biases else 2, params[0].new_empty(0), states[0], states[1], _MODES[kind], hidden, projected,
-        num_layers, batch_first, dropout, train, bidirectional, list(batch_sizes), masks,
-    )  # fmt: skip
+    with torch.autocast("cuda", enabled=False):
+        out, final, cell, _, _ = torch.ops.aten._cudnn_rnn(
+            input, params, 4 if has_biases else 2, params[0].new_empty(0), states[0], states[1], _MODES[kind], hidden, projected,
+            num_layers, batch_first, dropout, train, bidirectional, list(batch_sizes), masks,
+        )  # fmt: skip
     return (out, final, cell) if kind == "lstm" else (out, final)
 
 
