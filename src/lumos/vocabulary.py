@@ -7,7 +7,7 @@ import re
 from difflib import get_close_matches
 from enum import IntEnum, StrEnum
 from functools import lru_cache
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from lumos.errors import UsageError
 
@@ -159,17 +159,22 @@ class DType(StrEnum):
     @property
     def bytes(self) -> int:
         """Bytes of one element in memory."""
-        return _ELEMENTS[self][1]
+        return _ELEMENTS[self].bytes
 
     @property
     def torch_name(self) -> str:
         """The name in torch of the type in memory."""
-        return _ELEMENTS[self][0]
+        return _ELEMENTS[self].torch
 
     @property
     def profiler_name(self) -> str:
-        """The name of the type in memory in the profiler's notes of an operator's inputs; "" for types that it is not asked for."""
-        return _PROFILED.get(self, "")
+        """The name of the type in memory in the profiler's notes of an operator's inputs."""
+        return _ELEMENTS[self].profiler or _ELEMENTS[self].torch
+
+    @property
+    def word(self) -> str:
+        """The name of the type in memory in the arguments of collectives; "Byte" for one that they have no name for."""
+        return _ELEMENTS[self].word or "Byte"
 
     @property
     def arithmetic(self) -> DType:
@@ -189,44 +194,46 @@ class DType(StrEnum):
 
 _FP8 = (DType.FP8, DType.FP8_E5M2, DType.FP8_E4M3FNUZ, DType.FP8_E5M2FNUZ)
 
-#: The profiler's names for the types of tensors that are multiplied: those of C++.
-_PROFILED = {
-    DType.BF16: "c10::BFloat16",
-    DType.FP16: "c10::Half",
-    DType.FP32: "float",
-    DType.TF32: "float",
-    DType.FP8: "c10::Float8_e4m3fn",
-}
 
-#: Name in torch, bytes of an element, and other spellings, in lower case and without `c10::`: C++ types as Kineto prints
-#: them, scalar types as in the arguments of collectives, and names used in tables.
-_ELEMENTS: dict[DType, tuple[str, int, tuple[str, ...]]] = {
-    DType.FP64: ("float64", 8, ("double",)),
-    DType.FP32: ("float32", 4, ("float",)),
-    DType.TF32: ("float32", 4, ("tensorfloat32",)),
-    DType.BF16: ("bfloat16", 2, ()),
-    DType.FP16: ("float16", 2, ("half",)),
-    DType.FP8: ("float8_e4m3fn", 1, ("float8", "fp8_e4m3")),
-    DType.FP4: ("float4_e2m1fn_x2", 1, ("float4", "nvfp4", "mxfp4")),
-    DType.INT8: ("int8", 1, ("signed char", "char")),
-    DType.FP8_E5M2: ("float8_e5m2", 1, ()),
-    DType.FP8_E4M3FNUZ: ("float8_e4m3fnuz", 1, ()),
-    DType.FP8_E5M2FNUZ: ("float8_e5m2fnuz", 1, ()),
-    DType.INT64: ("int64", 8, ("long int", "long")),
-    DType.INT32: ("int32", 4, ("int",)),
-    DType.INT16: ("int16", 2, ("short int", "short")),
-    DType.UINT64: ("uint64", 8, ("unsigned long",)),
-    DType.UINT32: ("uint32", 4, ("unsigned int",)),
-    DType.UINT16: ("uint16", 2, ("unsigned short",)),
-    DType.UINT8: ("uint8", 1, ("unsigned char", "byte")),
-    DType.BOOL: ("bool", 1, ()),
-    DType.COMPLEX64: ("complex64", 8, ("complex<float>", "complexfloat")),
-    DType.COMPLEX128: ("complex128", 16, ("complex<double>", "complexdouble")),
+class _Element(NamedTuple):
+    """A type: its name in torch, bytes of an element, its name in C++ and so in the profiler's rows, in the arguments of collectives, and
+    in tables."""
+
+    torch: str
+    bytes: int
+    profiler: str = ""
+    word: str = ""
+    more: tuple[str, ...] = ()
+
+
+_ELEMENTS = {
+    DType.FP64: _Element("float64", 8, "double", "Double"),
+    DType.FP32: _Element("float32", 4, "float", "Float"),
+    DType.TF32: _Element("float32", 4, "float", "Float", ("tensorfloat32",)),
+    DType.BF16: _Element("bfloat16", 2, "c10::BFloat16", "BFloat16"),
+    DType.FP16: _Element("float16", 2, "c10::Half", "Half"),
+    DType.FP8: _Element("float8_e4m3fn", 1, "c10::Float8_e4m3fn", "", ("float8", "fp8_e4m3")),
+    DType.FP4: _Element("float4_e2m1fn_x2", 1, "", "", ("float4", "nvfp4", "mxfp4")),
+    DType.INT8: _Element("int8", 1, "signed char", "Char"),
+    DType.FP8_E5M2: _Element("float8_e5m2", 1, "c10::Float8_e5m2"),
+    DType.FP8_E4M3FNUZ: _Element("float8_e4m3fnuz", 1),
+    DType.FP8_E5M2FNUZ: _Element("float8_e5m2fnuz", 1),
+    DType.INT64: _Element("int64", 8, "long int", "Long"),
+    DType.INT32: _Element("int32", 4, "int", "Int"),
+    DType.INT16: _Element("int16", 2, "short int", "Short"),
+    DType.UINT64: _Element("uint64", 8, more=("unsigned long",)),
+    DType.UINT32: _Element("uint32", 4, more=("unsigned int",)),
+    DType.UINT16: _Element("uint16", 2, more=("unsigned short",)),
+    DType.UINT8: _Element("uint8", 1, "unsigned char", "Byte"),
+    DType.BOOL: _Element("bool", 1, "bool", "Bool"),
+    DType.COMPLEX64: _Element("complex64", 8, "c10::complex<float>", more=("complexfloat",)),
+    DType.COMPLEX128: _Element("complex128", 16, "c10::complex<double>", more=("complexdouble",)),
 }
 _DTYPES = {
-    spelling: dtype
-    for dtype, (name, _, more) in _ELEMENTS.items()
-    for spelling in (dtype.value, *(() if dtype is DType.TF32 else (name,)), *more)
+    spelling.lower().removeprefix("c10::"): dtype
+    for dtype, known in _ELEMENTS.items()
+    for spelling in (dtype.value, *(() if dtype is DType.TF32 else known[:1] + known[2:4]), *known.more)
+    if spelling
 }
 
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from itertools import accumulate
 from types import SimpleNamespace
 
 import pytest
-from tests.emulation.emulated_scripts import HEAD, leaves, run
+from tests.emulation.emulated_scripts import leaves, run
 
 from lumos.cost.cluster import load_cluster
-from lumos.emulation.accelerators import emulated_device
 from lumos.emulation.device.kernels import Kernels
 from lumos.emulation.record import REGION_PREFIX, CallKind, Tensor
-from lumos.emulation.run import Launched, records
 from lumos.vocabulary import CollectiveKind
 
 pytest.importorskip("torch", reason="torch is not installed, and scripts are emulated with it")
@@ -145,13 +142,6 @@ def test_a_script_that_only_calls_its_model_for_ever_is_recorded_by_its_calls(tm
     assert "aten::addmm" in leaves(process)
     assert "aten::clone" not in {each.name for each in process.operators}  # dropout gives back what it got
     assert {"stand-in-all"} <= {each.code for each in process.notes}
-
-
-def test_a_word_of_the_script_that_is_a_launchers_name_starts_no_launcher(tmp_path):
-    script = tmp_path / "train.py"
-    script.write_text(HEAD + "model = nn.Linear(8, 4).cuda()\nwhile True: model(torch.rand(2, 8, device='cuda'))\n")
-    (process,) = records(Launched([sys.executable, str(script), "accelerate"], emulated_device("h100"), 1, 1, 1, tmp_path, 120.0))
-    assert "aten::addmm" in leaves(process)
 
 
 def test_what_torch_has_no_rule_of_shapes_for_is_followed_to_the_kernels_after_it(tmp_path):

@@ -26,19 +26,19 @@ while True:
 """
 
 #: Programs that emulate a command of two ranks: of the words that they are given, the first is the folder of its traces.
-COMMAND = """import sys; from lumos.cli import main
-sys.argv = ["lumos", "collect", "--emulate", "h100", "--ranks", "2", "-o", sys.argv[1], "--", *sys.argv[2:]]; main()"""
+COMMAND = "import sys, lumos.cli; sys.argv[1:2] = [*'collect --emulate h100 --ranks 2 -o'.split(), sys.argv[1], '--']; lumos.cli.main()"
 FUNCTION = "import sys, lumos; lumos.emulate(sys.argv[2:], sys.argv[1], 'h100', ranks=2)"
+
+
+def comes(what) -> bool:
+    """Whether something comes to be so, in a minute."""
+    return any(what() or time.sleep(0.1) for _ in range(600))
 
 
 def begun(folder: Path, ranks: int) -> list[int]:
     """The numbers of all processes, once each rank has written its own."""
-    for _ in range(600):
-        files = list(folder.glob("*.pids"))
-        if len(files) == ranks:
-            return [int(each) for file in files for each in file.read_text().split()]
-        time.sleep(0.1)
-    raise AssertionError("the ranks did not start")
+    assert comes(lambda: len(list(folder.glob("*.pids"))) == ranks), "the ranks did not start"
+    return [int(each) for file in folder.glob("*.pids") for each in file.read_text().split()]
 
 
 def is_running(number: int) -> bool:
@@ -47,25 +47,17 @@ def is_running(number: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="which processes run is read from /proc")
-@pytest.mark.parametrize(
-    ("program", "told", "status"),
-    [
-        *((COMMAND, told, 128 + told) for told in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)),
-        *((FUNCTION, told, -told) for told in (signal.SIGTERM, signal.SIGKILL)),
-    ],
-)
-def test_a_signal_ends_all_processes_at_once_and_leaves_nothing(tmp_path, program, told, status):
+@pytest.mark.parametrize("told", (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGKILL))
+@pytest.mark.parametrize("program", (COMMAND, FUNCTION))
+def test_a_signal_ends_all_processes_at_once_and_leaves_nothing(tmp_path, program, told):
     script, output = tmp_path / "train.py", tmp_path / "out"
     script.write_text(ENDLESS)
     command = subprocess.Popen([sys.executable, "-c", program, str(output), sys.executable, str(script), str(tmp_path)])
     numbers = begun(tmp_path, 2)
     assert len(numbers) == 4 and all(map(is_running, numbers))
     command.send_signal(told)
-    assert command.wait(5.0) == status
-    until = time.monotonic() + 5.0
-    while any(map(is_running, numbers)) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert not any(map(is_running, numbers)) and not output.exists()
+    assert command.wait(5.0) == (-told if program is FUNCTION or told is signal.SIGKILL else 128 + told)
+    assert comes(lambda: not any(map(is_running, numbers))) and not output.exists()
 
 
 def test_a_rank_that_fails_ends_the_one_beside_it(tmp_path):

@@ -13,12 +13,10 @@ from lumos.errors import LumosError
 @pytest.mark.parametrize(
     ("words", "said", "ranks"),
     [
-        ("PY -m torch.distributed.run --nproc-per-node 4 train.py", None, 4),
         ("PY -m torch.distributed.run --nproc-per-node=4 train.py", 2, 2),
         ("PY -u -m torch.distributed.run --nproc-per-node=4 train.py", None, 4),
         ("PY -W ignore /usr/bin/torchrun --nproc-per-node=4 --nnodes 2 train.py", None, 8),
         ("env X=1 torchrun --nproc-per-node 4 train.py", None, 4),
-        ("PY train.py --nproc-per-node 4", None, 1),
         ("PY train.py torchrun --nproc-per-node=4", None, 1),
         ("PY -m train torchrun --nproc-per-node=4", None, 1),
     ],

@@ -148,8 +148,7 @@ for _ in range(2):
     cell(torch.rand(2, 4, device="cuda")).sum().backward()
     packed = pack_padded_sequence(torch.rand(3, 9, 3).cuda(), torch.tensor([9, 2, 4]), batch_first=True, enforce_sorted=False)
     assert packed.data.shape == (15, 3) and packed.batch_sizes.tolist() == [3, 3, 2, 2, 1, 1, 1, 1, 1]
-    with torch.autocast("cuda", torch.bfloat16):
-        assert lstm(packed)[0].data.dtype == torch.bfloat16
+    with torch.autocast("cuda", torch.bfloat16): assert lstm(packed)[0].data.dtype == torch.bfloat16
     padded, _ = pad_packed_sequence(lstm(packed)[0], batch_first=True)
     assert padded.shape == (3, 9, 8)
     padded.sum().backward()

@@ -101,23 +101,10 @@ def _plain(value: bool | float | str | None) -> tuple[Any, str]:
     return ("<Object>", "Object") if value.startswith("<") else (value, "String")
 
 
-#: The types of C++ that a profiler names, by torch's name of the type of an element.
-_CPP = {
-    "float16": "c10::Half", "bfloat16": "c10::BFloat16", "float32": "float", "float64": "double", "int8": "signed char",
-    "uint8": "unsigned char", "int16": "short int", "int32": "int", "int64": "long int", "bool": "bool",
-    "complex64": "c10::complex<float>", "complex128": "c10::complex<double>", "float8_e4m3fn": "c10::Float8_e4m3fn",
-    "float8_e5m2": "c10::Float8_e5m2",
-}  # fmt: skip
-#: The types of tensors as the arguments of collectives name them.
-_WORDS = {
-    "float16": "Half", "bfloat16": "BFloat16", "float32": "Float", "float64": "Double", "int8": "Char", "uint8": "Byte",
-    "int16": "Short", "int32": "Int", "int64": "Long", "bool": "Bool",
-}  # fmt: skip
-
-
 def cpp_type(dtype: str) -> str:
     """A type as the profiler and the execution trace name it, by its name in torch."""
-    return _CPP.get(dtype, dtype)
+    known = DType.parse(dtype)
+    return dtype if known is None else known.profiler_name
 
 
 def operator_arguments(operator: Operator, number: int) -> str:
@@ -138,7 +125,7 @@ def operator_arguments(operator: Operator, number: int) -> str:
 def type_word(dtype: str) -> str:
     """A type as the arguments of collectives name it; "Byte" for one that they have no name for."""
     known = DType.parse(dtype)
-    return _WORDS.get(dtype if known is None else known.torch_name, "Byte")
+    return "Byte" if known is None else known.word
 
 
 def _layout(argument: Argument, what: str) -> list[Any]:

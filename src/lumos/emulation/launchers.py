@@ -34,33 +34,26 @@ _LAUNCHERS = (
 )  # fmt: skip
 
 
-class Launch(NamedTuple):
-    """A launcher in a command. told: the words after its name."""
-
-    launcher: Launcher
-    told: Sequence[str]
-
-
-def launch_in(command: Sequence[str]) -> Launch | None:
-    """The launcher of a command, which may stand behind what starts it (`env X=1 torchrun`, `python -u -m torch.distributed.run`) but not
-    behind a script or another module; None without one."""
+def launcher_in(command: Sequence[str]) -> tuple[Launcher | None, Sequence[str]]:
+    """The launcher of a command and the words after it. It may stand behind what starts it (`env X=1 torchrun`, `python -u -m
+    torch.distributed.run`), but not behind a script or another module; None without one."""
     for place, (before, word) in enumerate(pairwise(("", *command)), 1):
         found = next((each for each in _LAUNCHERS if word.rpartition("/")[2] in each.names), None)
         if found is not None:
-            return Launch(found, command[place:])
+            return found, command[place:]
         if before == "-m" or word.endswith(".py"):
-            return None
-    return None
+            break
+    return None, ()
 
 
 def launched_ranks(command: Sequence[str]) -> int | None:
     """How many ranks the launcher in a command starts; None without one, and where it takes their number from the machine."""
-    launch = launch_in(command)
-    if launch is None:
+    launcher, told = launcher_in(command)
+    if launcher is None:
         return None
     found = 1
-    for spellings, default in zip(launch.launcher.factors, launch.launcher.default, strict=True):
-        value = _value(launch.told, spellings)
+    for spellings, default in zip(launcher.factors, launcher.default, strict=True):
+        value = _value(told, spellings)
         if value is not None and not value.isdigit():
             return None
         found *= default if value is None else int(value)
@@ -69,9 +62,6 @@ def launched_ranks(command: Sequence[str]) -> int | None:
 
 def _value(words: Sequence[str], spellings: Sequence[str]) -> str | None:
     """The last value of an option, as `--option value` or `--option=value`; None where it is not given."""
-    found = None
-    for word, following in zip(words, (*words[1:], ""), strict=True):
-        name, equals, value = word.partition("=")
-        if name in spellings:
-            found = value if equals else following
-    return found
+    pairs = ((word.partition("="), following) for word, following in pairwise((*words, "")))
+    found = [value if equals else following for (name, equals, value), following in pairs if name in spellings]
+    return found[-1] if found else None

@@ -9,6 +9,8 @@ The file is msgpack, one for each process that was run. It is complete or absent
 
 from __future__ import annotations
 
+import os
+import time
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
@@ -245,14 +247,29 @@ def signature(operator: Operator) -> str:
     return f"{operator.name}.{operator.overload}" if operator.overload else operator.name
 
 
+#: Seconds between two looks for a file.
+_PAUSE_S = 0.01
+
+
+def write_whole(path: Path, content: bytes) -> None:
+    """Write a file that others wait for: it is there as a whole or not at all."""
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+def awaited_file(path: Path, patience_s: float) -> bytes | None:
+    """The content of such a file; None where it does not come."""
+    until = time.monotonic() + patience_s
+    while not path.exists() and time.monotonic() < until:
+        time.sleep(_PAUSE_S)
+    return path.read_bytes() if path.exists() else None
+
+
 def write_record(process: Process, path: Path) -> None:
-    """Write the record; the file appears only when it is complete."""
-    partial = path.with_name(f".{path.name}.partial")
-    try:
-        partial.write_bytes(msgspec.msgpack.encode(process))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    """Write the record."""
+    write_whole(path, msgspec.msgpack.encode(process))
 
 
 def read(path: Path) -> Process:

@@ -10,7 +10,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -56,7 +55,7 @@ class Processes:
 
     def __init__(self, job: Launched) -> None:
         self.job = job
-        self._running: set[subprocess.Popen[bytes]] = set()
+        self._guards: set[subprocess.Popen[bytes]] = set()
         self._ended = False
         self._lock = threading.Lock()
 
@@ -66,8 +65,7 @@ class Processes:
         Raises LumosError where it is not done within the limit, and where the job has ended.
         """
         Path(settings.file).unlink(missing_ok=True)
-        process = self._start(settings)
-        guard = _guard(process)
+        process, guard = self._start(settings)
         try:
             return process.wait(self.job.limit_s)
         except subprocess.TimeoutExpired:
@@ -77,11 +75,9 @@ class Processes:
                 "make the script's model, data or steps smaller, or leave out what it waits for"
             ) from None
         finally:
-            guard.kill()
             guard.communicate()
-            _kill(process)
             process.wait()
-            self._running.discard(process)
+            self._guards.discard(guard)
 
     @contextlib.contextmanager
     def ended_by_errors(self) -> Iterator[None]:
@@ -91,11 +87,12 @@ class Processes:
         except BaseException:
             with self._lock:
                 self._ended = True
-                for each in self._running:
-                    _kill(each)
+                for each in list(self._guards):
+                    each.communicate()
             raise
 
-    def _start(self, settings: EmulationSettings) -> subprocess.Popen[bytes]:
+    def _start(self, settings: EmulationSettings) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+        """The process, and its guard."""
         variables = {**os.environ, **settings.environment(), "PYTHONPATH": startup_path()}
         said = 2 if settings.rank == 0 else subprocess.DEVNULL  # a notebook has put something else in the place of sys.stderr
         with self._lock:
@@ -104,8 +101,9 @@ class Processes:
             process = subprocess.Popen(
                 self.job.command, env=variables, stdout=said, stderr=said, stdin=subprocess.DEVNULL, start_new_session=True
             )
-            self._running.add(process)
-        return process
+            guard = _guard(process)
+            self._guards.add(guard)
+        return process, guard
 
 
 def last_message(file: Path) -> str:
@@ -122,23 +120,13 @@ def _where(process: subprocess.Popen[bytes], file: Path) -> str:
     """Ask a process for the line of the script that it is at; empty where it does not answer."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, WHERE)
-    until = time.monotonic() + _ANSWER_S
-    while time.monotonic() < until:
-        time.sleep(0.05)
-        if line := last_message(file):
-            return f", at {line}"
-    return ""
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """End a process and all that it started in its session's first group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    said = record.awaited_file(file.with_suffix(".error"), _ANSWER_S)
+    return f", at {last_message(file)}" if said else ""
 
 
 def _guard(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
-    """A process that ends another one, and all that it started, once this one has ended in whatever way: nobody holds the other end of its
-    input then."""
+    """A process that ends another one and all that it started in its session's first group, once nobody holds the other end of its input:
+    that is closed, or this process has ended in whatever way."""
     ends = ("/bin/sh", "-c", 'read end; kill -s KILL -- "-$0"', str(process.pid))
     return subprocess.Popen(ends, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
 

@@ -111,15 +111,12 @@ class _Fusion:
         """One kernel for each group of the chosen operators that pass something on to each other."""
         self.waiting -= chosen
         groups: list[list[int]] = []
-        for i in sorted(chosen, key=self._begin):
+        for i in sorted(chosen):
             touched = self.pieces[i].reads.keys() | self.pieces[i].writes.keys()
             joined = [group for group in groups if any(touched & self.pieces[other].writes.keys() for other in group)]
             groups = [each for each in groups if each not in joined] + [[*(other for group in joined for other in group), i]]
-        made = (self._kernel([self.pieces[i] for i in sorted(group, key=self._begin)]) for group in groups)
+        made = (self._kernel([self.pieces[i] for i in sorted(group)]) for group in groups)
         return [launch for launch in made if launch is not None]
-
-    def _begin(self, i: int) -> int:
-        return self.process.operators[i].begin
 
     def _kernel(self, pieces: list[_Piece]) -> Launch | None:
         made: dict[int, dict[int, int]] = {}  # of each storage: what it is made from, with bytes

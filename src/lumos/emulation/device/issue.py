@@ -14,7 +14,7 @@ keeps, as gloo does: it is handed over when it is called, and whoever waits for 
 from __future__ import annotations
 
 from collections import Counter
-from enum import IntEnum
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from lumos.blocks.work import Collective, Fixed
@@ -23,18 +23,17 @@ from lumos.emulation.device.host import HostClass, OperatorTree, class_of
 from lumos.emulation.device.kernels import Kernels, host_copy_ns
 from lumos.emulation.device.launch import DeviceEngine, width
 from lumos.emulation.device.program import DeviceProgram, MarkedEvent, Span, Threads
-from lumos.emulation.record import CallKind, DeviceCall, Exchange
+from lumos.emulation.record import CallKind
 from lumos.errors import LumosError
 from lumos.graph.steps import MARK
 from lumos.graph.table import Dependency, Kind
 from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
     from lumos.cost.cluster import Cluster
-    from lumos.emulation.device.program import HostPlace
-    from lumos.emulation.record import DeviceCall, Exchange, Process
+    from lumos.emulation.record import DeviceCall, Exchange, Mark, Operator, Process
 
 _KINDS = {DeviceEngine.KERNEL: Kind.KERNEL, DeviceEngine.COPY: Kind.MEMCPY, DeviceEngine.FILL: Kind.MEMSET}
 _CALLS = {DeviceEngine.KERNEL: "cudaLaunchKernel", DeviceEngine.COPY: "cudaMemcpyAsync", DeviceEngine.FILL: "cudaMemsetAsync"}
@@ -43,27 +42,15 @@ _ENGINE = "autograd::engine"
 _NOTHING = MarkedEvent((), -1, -1)
 
 
-class What(IntEnum):
-    """What happened. Of things at one position, the lower number comes first."""
-
-    MARK_BEGINS = 0
-    OPERATOR_BEGINS = 1
-    EXCHANGE_BEGINS = 2
-    CALL = 3
-    ALLOCATION = 4
-    EXCHANGE_ENDS = 5
-    OPERATOR_ENDS = 6
-    MARK_ENDS = 7
-
-
 class Moment(NamedTuple):
-    """Something that happened. thread: -1 where the record does not say, which is the thread that ran. place: index in its
-    list of the record."""
+    """Something that happened. order: of things at one position, the lower comes first. thread: -1 where the record does not say, which is
+    the thread that ran. place: index in its list of the record. step: what it does to the walk."""
 
     position: int
-    what: What
+    order: int
     thread: int
     place: int
+    step: Callable[[int], None]
 
 
 def issued(process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> DeviceProgram:
@@ -83,41 +70,46 @@ class Walk:
         self.program = DeviceProgram(process)
         self.threads = Threads(self.program)
         self.groups = {group.name: group.ranks for group in process.groups}
-        self.begun: dict[tuple[What, int], HostPlace] = {}
         self.events: dict[int, MarkedEvent] = {}
         self.ends: dict[int, MarkedEvent] = {}
+        self.turns: Counter[str] = Counter()  # by group: exchanges that threads of the host took
         self.fetched: dict[int, int] = {}  # by thread: the last copy to the host that an operator made, until its wait
 
     def run(self) -> DeviceProgram:
-        steps: dict[What, Callable[[int], None]] = {
-            What.MARK_BEGINS: self._mark_begins, What.OPERATOR_BEGINS: self._operator_begins,
-            What.EXCHANGE_BEGINS: self._exchange_begins, What.CALL: lambda i: self._call(self.process.calls[i]),
-            What.ALLOCATION: self._allocation,
-            What.EXCHANGE_ENDS: lambda i: self._close(What.EXCHANGE_BEGINS, i, self.program.exchanges),
-            What.OPERATOR_ENDS: self._operator_ends, What.MARK_ENDS: lambda i: self._close(What.MARK_BEGINS, i, self.program.marks),
-        }  # fmt: skip
-        for moment in sorted(moments(self.process)):
+        for moment in sorted(self._moments()):
             if moment.thread >= len(self.process.threads):
                 raise LumosError(f"record of rank {self.process.rank}: thread {moment.thread} is not among its threads; emulate again")
             self.threads.position = moment.position
             if moment.thread >= 0:
                 self.threads.go_on(moment.thread)
-            steps[moment.what](moment.place)
+            moment.step(moment.place)
         self.threads.flush()
         return self.program
+
+    def _moments(self) -> Iterator[Moment]:
+        """Everything that the process did, in any order. What begins first at a position ends last there."""
+        process, program = self.process, self.program
+        yield from _spans(0, process.marks, self._mark_begins, partial(self._close, program.marks))
+        yield from _spans(1, process.operators, self._operator_begins, self._operator_ends)
+        yield from _spans(2, process.exchanges, self._exchange_begins, partial(self._close, program.exchanges))
+        yield from (Moment(each.position, 3, each.thread, i, self._call) for i, each in enumerate(process.calls))
+        yield from (Moment(each.position, 4, -1, i, self._allocation) for i, each in enumerate(process.allocations))
 
     # ---------------------------------------------------------------- rows
 
     def _mark_begins(self, i: int) -> None:
         if self.process.marks[i].name.startswith(MARK):
             self.threads.flush()  # no task belongs to two steps
-        self.begun[What.MARK_BEGINS, i] = self.threads.here()
+        self._open(self.program.marks, i)
 
     def _allocation(self, i: int) -> None:
         self.program.allocations[i] = self.threads.here()
 
-    def _close(self, opened: What, i: int, spans: dict[int, Span]) -> None:
-        spans[i] = Span(self.begun.pop((opened, i)), self.threads.here())
+    def _open(self, spans: dict[int, Span], i: int) -> None:
+        spans[i] = Span(self.threads.here(), self.threads.here())
+
+    def _close(self, spans: dict[int, Span], i: int) -> None:
+        spans[i] = Span(spans.pop(i).begin, self.threads.here())
 
     def _operator_begins(self, i: int) -> None:
         operator, thread = self.process.operators[i], self.threads.current
@@ -128,7 +120,7 @@ class Walk:
         if not inner:
             self.outermost[thread] = i
         inner.append(i)
-        self.begun[What.OPERATOR_BEGINS, i] = self.threads.here()
+        self._open(self.program.operators, i)
         if fused:  # compiled code calls one operator or kernel for each launch, and nothing around it
             self._spend(HostClass.LEAF, i, len(self.launches[i]))
         else:
@@ -163,13 +155,13 @@ class Walk:
         if self._launches_late(i):
             self._launch(i)
         self.threads.operators[self.threads.current].remove(i)
-        self._close(What.OPERATOR_BEGINS, i, self.program.operators)
+        self._close(self.program.operators, i)
 
     # ---------------------------------------------------------------- order between streams
 
     def _exchange_begins(self, i: int) -> None:
         exchange = self.process.exchanges[i]
-        self.begun[What.EXCHANGE_BEGINS, i] = self.threads.here()
+        self._open(self.program.exchanges, i)
         self._spend(HostClass.LEAF, (self.threads.operators[self.threads.current] or [-1])[-1])
         if exchange.host:
             return
@@ -199,8 +191,8 @@ class Walk:
         self.threads.call(name, Kind.SYNC, self.host[HostClass.EVENT], awaited=stream)
         self.threads.call(name, Kind.RETURN, 0, tasks)
 
-    def _call(self, call: DeviceCall) -> None:
-        streams = self.program.streams
+    def _call(self, i: int) -> None:
+        call, streams = self.process.calls[i], self.program.streams
         match call.kind:
             case CallKind.RECORD_EVENT:
                 self.events[call.event] = self._record(call.stream)
@@ -234,19 +226,12 @@ class Walk:
         self._synchronise("cudaStreamSynchronize", (copy,), self.program.tasks[copy].lane)
 
 
-def moments(process: Process) -> Iterator[Moment]:
-    """Everything that a process did, in any order."""
-    for i, operator in enumerate(process.operators):
-        yield Moment(operator.begin, What.OPERATOR_BEGINS, operator.thread, i)
-        yield Moment(operator.end, What.OPERATOR_ENDS, operator.thread, i)
-    for i, exchange in enumerate(process.exchanges):
-        yield Moment(exchange.begin, What.EXCHANGE_BEGINS, exchange.thread, i)
-        yield Moment(exchange.end, What.EXCHANGE_ENDS, exchange.thread, i)
-    for i, mark in enumerate(process.marks):
-        yield Moment(mark.begin, What.MARK_BEGINS, mark.thread, i)
-        yield Moment(mark.end, What.MARK_ENDS, mark.thread, i)
-    yield from (Moment(call.position, What.CALL, call.thread, i) for i, call in enumerate(process.calls))
-    yield from (Moment(allocation.position, What.ALLOCATION, -1, i) for i, allocation in enumerate(process.allocations))
+def _spans(
+    order: int, rows: Iterable[Mark | Operator | Exchange], begins: Callable[[int], None], ends: Callable[[int], None]
+) -> Iterator[Moment]:  # fmt: skip
+    for i, each in enumerate(rows):
+        yield Moment(each.begin, order, each.thread, i, begins)
+        yield Moment(each.end, 7 - order, each.thread, i, ends)
 
 
 #: Kinds without a cost model of their own, and the one that moves as much: a barrier is an all-reduce of one element, and from one rank
@@ -288,26 +273,24 @@ def issued_on_host(process: Process, host: Mapping[HostClass, int], cluster: Clu
 class _HostWalk(Walk):
     """The state of such a process between two moments."""
 
-    def __init__(self, process: Process, kernels: Kernels, host: Mapping[HostClass, int], cluster: Cluster) -> None:
-        super().__init__(process, kernels, host, cluster)
-        self.turns: Counter[str] = Counter()
-
     def _exchange_begins(self, i: int) -> None:
         exchange, p = self.process.exchanges[i], self.program
-        self.begun[What.EXCHANGE_BEGINS, i] = self.threads.here()
+        self._open(self.program.exchanges, i)
         self._spend(HostClass.LEAF, (self.threads.operators[self.threads.current] or [-1])[-1])
         call = self.threads.call(exchange.name, Kind.RUNTIME, 0)
         name = (exchange.group, self.turns[exchange.group] % _GLOO_THREADS)
         self.turns[exchange.group] += 1
         work = exchange_work(exchange, self.process.rank, self.groups[exchange.group], self.process.world, self.cluster)
-        task = self.threads.hand_over(call, self.threads.stream(name), f"gloo:{exchange.kind}", work, i)
+        lane, label = self.threads.stream(name), f"gloo:{exchange.kind}"
+        task = self.threads.issue(call, lane, Kind.COLLECTIVE, label, work, i, Dependency.HAND_OFF)
         self.ends[i] = MarkedEvent((task,), p.tasks[task].lane, call)
 
     def _operator_ends(self, i: int) -> None:
         super()._operator_ends(i)
         self.threads.flush(self.process.operators[i].name)  # a task for each, as in the graph of a recording
 
-    def _call(self, call: DeviceCall) -> None:
+    def _call(self, i: int) -> None:
+        call = self.process.calls[i]
         if call.kind is CallKind.STREAM_WAITS_EXCHANGE and call.exchange in self.ends:
             back = self.threads.call(call.kind, Kind.RETURN, 0)
             self.program.edges += [(before, back, Dependency.HAND_OFF) for before in self.ends[call.exchange].tasks]

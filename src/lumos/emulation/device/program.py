@@ -190,21 +190,16 @@ class Threads:
             self.program.stream_names.append(name)
         return self._streams[name]
 
-    def issue(self, launch: int, stream: int, kind: Kind, name: str, work: Work, exchange: int = -1) -> int:
-        """Work that the call `launch` enqueues on a stream; returns its task."""
-        p, task = self.program, self._beside(launch, stream, kind, name, work, exchange, Dependency.LAUNCH)
-        p.edges.extend((before, task, Dependency.STREAM_WAIT) for before in p.streams.issue(stream, task))
-        return task
-
-    def hand_over(self, call: int, lane: int, name: str, work: Work, exchange: int) -> int:
-        """An exchange that the call leaves to another thread of the process, which stands where a device's streams do; returns its task."""
-        return self._beside(call, lane, Kind.COLLECTIVE, name, work, exchange, Dependency.HAND_OFF)
-
-    def _beside(self, call: int, lane: int, kind: Kind, name: str, work: Work, exchange: int, by: Dependency) -> int:
+    def issue(
+        self, launch: int, stream: int, kind: Kind, name: str, work: Work, exchange: int = -1, by: Dependency = Dependency.LAUNCH
+    ) -> int:  # fmt: skip
+        """Work that the call `launch` enqueues on a stream, or leaves to another thread of the process, which stands where a device's
+        streams do; returns its task. by: what leads from the call to the work."""
         p, task = self.program, len(self.program.tasks)
         p.at.append(self.position)
-        p.tasks.append(Task(True, lane, kind, name, 0, work, call, exchange, self._operator))
-        p.edges.append((call, task, by))
+        p.tasks.append(Task(True, stream, kind, name, 0, work, launch, exchange, self._operator))
+        p.edges.append((launch, task, by))
+        p.edges.extend((before, task, Dependency.STREAM_WAIT) for before in p.streams.issue(stream, task))
         return task
 
     @property

@@ -15,7 +15,6 @@ import importlib
 import os
 import pickle
 import sys
-import time
 import types
 from collections import Counter
 from pathlib import Path
@@ -25,7 +24,7 @@ import torch
 
 from lumos.collect.loading import when_loaded
 from lumos.emulation.process.patches import TORCH, Silent
-from lumos.emulation.record import Group
+from lumos.emulation.record import Group, awaited_file, write_whole
 from lumos.errors import LumosError
 
 if TYPE_CHECKING:
@@ -38,24 +37,6 @@ if TYPE_CHECKING:
 
 #: Rank 0 runs beside the last one, which waits so long for it.
 _PATIENCE_S = 120.0
-_PAUSE_S = 0.01
-_sleep = time.sleep
-
-
-def leave_message(file: Path, message: bytes) -> None:
-    """Leave a message for other processes, which is there as a whole or not at all."""
-    file.parent.mkdir(exist_ok=True)
-    partial = file.with_suffix(f".{os.getpid()}")
-    partial.write_bytes(message)
-    partial.replace(file)
-
-
-def awaited_message(file: Path, patience_s: float) -> bytes | None:
-    """The message of another process; None where none came."""
-    until = time.monotonic() + patience_s
-    while not file.exists() and time.monotonic() < until:
-        _sleep(_PAUSE_S)
-    return file.read_bytes() if file.exists() else None
 
 
 def objects(settings: EmulationSettings) -> tuple[Callable[[Any, int, int], Any], dict[str, Any]]:
@@ -68,11 +49,11 @@ def objects(settings: EmulationSettings) -> tuple[Callable[[Any, int, int], Any]
         file = folder / f"{size}-{counts[size]}.object"
         if root == settings.rank:
             try:
-                leave_message(file, pickle.dumps(own))
+                write_whole(file, pickle.dumps(own))
             except (pickle.PicklingError, TypeError, AttributeError, RuntimeError):
-                leave_message(file, b"")
+                write_whole(file, b"")
             return own
-        said = awaited_message(file, 0.0 if root else _PATIENCE_S)
+        said = awaited_file(file, 0.0 if root else _PATIENCE_S)
         return pickle.loads(said) if said else own
 
     def told_object(own: Any, src: int | None, group: Any, place: int | None) -> Any:
@@ -123,12 +104,12 @@ def _stages(module: Any, settings: EmulationSettings, journal: Journal) -> None:
     def send(stage: Any, message: Any, receiver: int) -> None:
         if receiver > stage.stage_index:
             sent.append(message)
-            leave_message(file(stage.stage_index, receiver), pickle.dumps(message))
+            write_whole(file(stage.stage_index, receiver), pickle.dumps(message))
 
     def receive(stage: Any, sender: int) -> Any:
         if sender > stage.stage_index:
             return module._StageBackwardMeta(backward_metas=module._derive_grad_metas(stage._stage_meta.outputs))
-        found = awaited_message(file(sender, stage.stage_index), 0.0 if sent else settings.patience_s)
+        found = awaited_file(file(sender, stage.stage_index), 0.0 if sent else settings.patience_s)
         if found is not None:
             return pickle.loads(found)
         if not sent:

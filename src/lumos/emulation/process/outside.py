@@ -164,11 +164,7 @@ def unwritten(file: Any) -> Any:
 
 def _is_made(path: str) -> bool:
     """Whether the script made a path or a folder that it lies in."""
-    while path != _temporary:
-        if path in _made:
-            return True
-        path = os.path.dirname(path)  # noqa: PTH120  # paths as the operating system gave them
-    return False
+    return any(str(each) in _made for each in (Path(path), *Path(path).parents))
 
 
 def _unless_others(function: Callable[..., Any], file: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,20 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import re
-import signal
 import sys
 import sysconfig
-import threading
 import traceback
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-from lumos.emulation.process.patches import TORCH
-from lumos.emulation.process.settings import WHERE
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Iterable, Iterator
     from types import FrameType, TracebackType
 
     from lumos.emulation.record import Assumption
@@ -137,56 +132,13 @@ def _known(error: BaseException | None) -> Iterator[str]:
 _leave = os._exit
 
 
-class Endings:
-    """Watches for the end of one process; those that it forks are not watched. early: called where the script ends itself without an
-    exception, fail: where it raised one, say: with a message for the process that started the script."""
-
-    def __init__(self, early: Callable[[], None], fail: Callable[[Any, Any, Any], None], say: Callable[[str], None]) -> None:
-        self._early, self._fail, self._say = early, fail, say
-        self._process = os.getpid()
-        self._called = ""
-
-    def watch(self, mode: Any) -> None:
-        """Begin to watch. mode: in which threads that the script starts run too, which torch keeps for each thread."""
-        sys.excepthook = self._fail
-        threading.excepthook = self._in_thread
-        signal.signal(WHERE, lambda _, frame: self._say(line_of_script(frame)))
-
-        @TORCH.around(threading.Thread, "_bootstrap_inner")
-        def in_mode(begin: Any, thread: threading.Thread) -> None:
-            with mode:
-                begin(thread)
-
-        @TORCH.around(sys, "exit")
-        def exit_(ending: Any, *status: Any) -> None:
-            self._called = f", by sys.exit at {line_of_script()}"
-            ending(*status)
-
-        @TORCH.around(os, "_exit")
-        def exit_at_once(ending: Any, status: int) -> None:
-            if self.is_here:
-                self._called = f", by os._exit at {line_of_script()}"
-                self._early()
-            ending(status)
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the process that is watched rather than one that it forked."""
-        return os.getpid() == self._process
-
-    def too_early(self, done: int, needed: int, assumed: Iterable[Assumption]) -> str:
-        """What to say of a script that ended itself after `done` steps."""
-        read = list(dict.fromkeys(each.where for each in assumed if each.code.startswith("stand-in") and each.where))
-        remedy = "let it run longer, or ask for fewer with --steps and --warmup"
-        if read:
-            remedy = f"it read values that stand-ins took the place of ({', '.join(read[:3])}): let it go on whatever they are"
-        return f"the script ended after {done} steps of its optimizer, {needed} are needed{self._called}: {remedy}"
-
-    def _in_thread(self, error: Any) -> None:
-        """An exception that a line of the script raised in a thread ends the emulation: others may wait for that thread for ever."""
-        if self.is_here and line_of_error(error.exc_traceback):
-            self._fail(error.exc_type, error.exc_value, error.exc_traceback)
-        threading.__excepthook__(error)
+def too_early(done: int, needed: int, ended: str, assumed: Iterable[Assumption]) -> str:
+    """What to say of a script that ended itself after `done` steps. ended: where, empty for its last line."""
+    read = list(dict.fromkeys(each.where for each in assumed if each.code.startswith("stand-in") and each.where))
+    remedy = "let it run longer, or ask for fewer with --steps and --warmup"
+    if read:
+        remedy = f"it read values that stand-ins took the place of ({', '.join(read[:3])}): let it go on whatever they are"
+    return f"the script ended after {done} steps of its optimizer, {needed} are needed{ended}: {remedy}"
 
 
 def leave(status: int) -> None:

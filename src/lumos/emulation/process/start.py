@@ -12,7 +12,9 @@ import contextlib
 import functools
 import logging
 import os
+import signal
 import sys
+import threading
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +27,7 @@ from lumos.collect.hook import MARKED
 from lumos.collect.hook import step as marked
 from lumos.collect.torch_features import experimental_config
 from lumos.emulation import record
-from lumos.emulation.launchers import launch_in
+from lumos.emulation.launchers import launcher_in
 from lumos.emulation.process import checkpoints, cuda, groups, script, torch_functions
 from lumos.emulation.process.device_memory import DeviceMemory, allocator_of
 from lumos.emulation.process.journal import Journal, StepNote
@@ -36,8 +38,8 @@ from lumos.emulation.process.outside import OUTSIDE
 from lumos.emulation.process.owners import Owners, watch_modules
 from lumos.emulation.process.patches import TORCH
 from lumos.emulation.process.rows import put_together, schemas
-from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, Endings, frames_of_error, leave, line_of_error, says
-from lumos.emulation.process.settings import FULL, WAITS, EmulationSettings
+from lumos.emulation.process.script import CAPTURES, MARKS_STEPS, frames_of_error, leave, line_of_error, line_of_script, says
+from lumos.emulation.process.settings import FULL, WAITS, WHERE, EmulationSettings
 from lumos.emulation.process.streams import Graphs, Streams
 from lumos.emulation.record import StepEnd
 
@@ -55,8 +57,8 @@ _CALLS_WITHOUT = 16
 def begin() -> None:
     """Run what follows in this process on tensors without data, as the settings in the environment say."""
     settings = EmulationSettings.here()
-    launch = launch_in(sys.orig_argv)
-    if launch is not None and launch.launcher.by_torch:
+    launcher, _ = launcher_in(sys.orig_argv)
+    if launcher is not None and launcher.by_torch:
         groups.become_script(settings)
         return
     process = _Emulation(settings)
@@ -80,7 +82,7 @@ class _Emulation:
         self._mode = Emulation(self._journal, self._storages, self._streams, "cpu" if device.is_cpu else "cuda", device.workspace)
         self._graphs.again = self._mode.exchanges.again
         self._groups = groups.Groups(settings)
-        self._endings = Endings(self.ended_early, self.fail, self._say)
+        self._process, self._ended = os.getpid(), ""  # and how the script ended itself
         self._done = self._calls = 0
         self._stepped: Any = None  # the optimizer that stepped first
         self._recorded: record.Process | None = None
@@ -116,7 +118,7 @@ class _Emulation:
         yield torch_functions.profilers, journal, self._profiled
         yield torch_functions.loaders, journal, mode
         yield (self._storages.follow,)
-        yield self._endings.watch, mode
+        yield (self._watch_endings,)
         yield OUTSIDE.tell, journal.assume
         if torch.distributed.is_available():
             yield self._groups.make_fakes, mode.exchanges
@@ -242,19 +244,47 @@ class _Emulation:
 
     def ended_early(self) -> None:
         """The script ended before enough steps."""
-        if not self._endings.is_here or Path(self._settings.file).exists():  # of a process that this one started
+        if os.getpid() != self._process or Path(self._settings.file).exists():  # of a process that this one started
             return
         if self._recorded is not None:
             self._leave_record(self._recorded)
         if not self._done and self._settings.ended_by is StepEnd.OPTIMIZER:
             self._begin_anew(StepEnd.MODULE)
         needed = self._settings.warmup + self._settings.steps
-        self._say(self._endings.too_early(self._done, needed, self._journal.assumed.values()))
+        self._say(script.too_early(self._done, needed, self._ended, self._journal.assumed.values()))
         leave(1)
+
+    def _watch_endings(self) -> None:
+        """Notice where the script ends itself, or an exception does, in threads too, which run in the mode, as torch keeps it for each."""
+        sys.excepthook = self.fail
+        threading.excepthook = self._fail_in_thread
+        signal.signal(WHERE, lambda _, frame: self._say(line_of_script(frame)))
+
+        @TORCH.around(threading.Thread, "_bootstrap_inner")
+        def in_mode(begin: Any, thread: threading.Thread) -> None:
+            with self._mode:
+                begin(thread)
+
+        @TORCH.around(sys, "exit")
+        def exit_(ending: Any, *status: Any) -> None:
+            self._ended = f", by sys.exit at {line_of_script()}"
+            ending(*status)
+
+        @TORCH.around(os, "_exit")
+        def exit_at_once(ending: Any, status: int) -> None:
+            self._ended = f", by os._exit at {line_of_script()}"
+            self.ended_early()
+            ending(status)
+
+    def _fail_in_thread(self, error: Any) -> None:
+        """An exception that a line of the script raised in a thread ends the emulation: others may wait for that thread for ever."""
+        if os.getpid() == self._process and line_of_error(error.exc_traceback):
+            self.fail(error.exc_type, error.exc_value, error.exc_traceback)
+        threading.__excepthook__(error)
 
     def _say(self, message: str) -> None:
         OUTSIDE.take_back()
-        Path(self._settings.file).with_suffix(".error").write_text(message, encoding="utf-8")
+        record.write_whole(Path(self._settings.file).with_suffix(".error"), message.encode())
 
 
 @contextlib.contextmanager

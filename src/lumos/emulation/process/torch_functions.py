@@ -195,7 +195,8 @@ def higher_order(journal: Journal, mode: Any) -> None:
     def whole(module: Any) -> None:
         @TORCH.around(module.ShardingPropagator, "_propagate_tensor_meta_non_cached")
         def shape_of_whole(find: Any, *args: Any, **kwargs: Any) -> Any:
-            return mode.hidden(lambda: find(*args, **kwargs))
+            with mode.journal.closed(), mode.closed():
+                return find(*args, **kwargs)
 
     def shards(module: Any) -> None:
         module._chunk_with_empty = Shards

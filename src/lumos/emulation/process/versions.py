@@ -38,13 +38,11 @@ def served() -> Iterator[None]:
         if torch.version.hip:
             raise LumosError(f"torch {torch.__version__} is a build for ROCm, which no accelerator can be emulated with: {REMEDY}")
         yield
+        return
     except LumosError as error:
-        _refuse(str(error))
+        message = str(error)
     except (AttributeError, ImportError, TypeError) as error:
-        _refuse(f"torch {torch.__version__} is laid out otherwise than the versions that can be emulated with ({error}): {REMEDY}")
-
-
-def _refuse(message: str) -> None:
+        message = f"torch {torch.__version__} is laid out otherwise than the versions that can be emulated with ({error}): {REMEDY}"
     Path(EmulationSettings.here().file).with_suffix(".error").write_text(message, encoding="utf-8")
     os._exit(1)
 

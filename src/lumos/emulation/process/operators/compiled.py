@@ -91,7 +91,7 @@ class Compiled:
     def place(self, func: Any, args: Any, kwargs: Any) -> contextlib.AbstractContextManager[None]:
         """What to run an operator in, so that memory is taken for what it uses and makes but inside a kernel of compiled code."""
         given = list(tensors_in((args, kwargs)))
-        if _is_view(func):
+        if is_view(func):
             return contextlib.nullcontext()
         if self.region >= 0 and _is_fusible(func) and all(each.device.type == "cuda" and not each.is_complex() for each in given):
             return self._storages.fusing(given)
@@ -109,7 +109,7 @@ class Compiled:
 
 
 @functools.cache
-def _is_view(func: Any) -> bool:
+def is_view(func: Any) -> bool:
     """Whether the results of an operator lie where its arguments do."""
     return any(each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns)
 

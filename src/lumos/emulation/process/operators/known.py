@@ -121,13 +121,10 @@ class KnownValues:
             for each in _written(func, args, kwargs):
                 self.forget(each)
             return None
-        return self.keep(out, found)
-
-    def keep(self, out: Any, found: Any) -> None:
-        """Note the values of an operator's results."""
         for each, values in zip(tensors_in((out,)), tensors_in((found,)), strict=False):
             if not self.has(each) and each.shape == values.shape:
                 self.know(each, values)
+        return None
 
     def result(self, func: Any, args: Any, kwargs: Any, out: Any = None) -> Any:
         """What an operator gives for the known values of its tensors; None where one is unknown, and where it gives or takes too much. It

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
-from functools import cache
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -121,9 +121,9 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         if func is _PACK:
             sequences, given, batch_first = args
             args = sequences, by_device.lengths(self, given, sequences.shape[1 if batch_first else 0]), batch_first
-        with self.journal.around(note, opened=True), self, torch._C._AutoDispatchBelowAutograd():
-            out = sparse.bag(*args) if func is sparse.BAG else func._op_dk(DispatchKey.CompositeExplicitAutograd, *args, **kwargs)
-            return self._returned(note, out)
+        called = sparse.bag if func is sparse.BAG else partial(func._op_dk, DispatchKey.CompositeExplicitAutograd)
+        with self.journal.around(note, opened=True):
+            return self._returned(note, self._called(called, *args, **kwargs))
 
     def _without_data(self, given: Any) -> tuple[Any, ...]:
         """Arguments, with a tensor without data in place of each that has data."""
@@ -203,7 +203,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         stand_in = stand_ins.STAND_INS.get(func)
         if func.overloadpacket in PRODUCTS and self.workspace and _device_of(args, self.kind) == "cuda":
             self.storages.workspace(self.workspace)
-        with self._closed():
+        with self.closed():
             if func in stand_ins.BY_VALUES and (found := self.known.result(func, args, kwargs)) is not None:
                 return self._placed(found, _device_of(args, self.kind))
             if stand_in is not None:
@@ -216,7 +216,6 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
                     raise
                 layouts = {each.layout for each in tensors_in((args, kwargs))} - {torch.strided}
                 raise UnsupportedOperatorException(" of ".join(map(str, (func, *layouts)))) from error
-            stand_ins.check_dimension(func, args, out)
             stand_ins.check_placed(self, func, args)
             self.known.follow(func, args, kwargs, out)
         stand_ins.pass_on(self, func, args, kwargs, out)
@@ -244,18 +243,13 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         with self.journal.closed():
             return tree_map_only(torch.Tensor, lambda each: self.from_tensor(each) if type(each) is torch.Tensor else each, batch)
 
-    def hidden(self, function: Callable[[], Any]) -> Any:
-        """The result of a function whose operators are not part of the record."""
-        with self.journal.closed(), self._closed():
-            return function()
-
     def largest_result(self, func: Any, args: Any, kwargs: Any) -> int:
         """Elements of the largest tensor that an operator on tensors with data would make; 0 where only the data tell."""
         if any(each.alias_info is not None and each.alias_info.is_write for each in func._schema.arguments):
             return 0  # it writes into tensors that are there
         asked = (func, _shapes(args), _shapes(kwargs.items()))
         if asked not in self._largest:
-            with self.journal.closed(), self._closed():
+            with self.journal.closed(), self.closed():
                 try:
                     out = self.dispatch(func, (), args, kwargs)
                 except (RuntimeError, NotImplementedError):
@@ -265,7 +259,7 @@ class Emulation(FakeTensorMode):  # type: ignore[misc]
         return self._largest[asked]
 
     @contextlib.contextmanager
-    def _closed(self) -> Iterator[None]:
+    def closed(self) -> Iterator[None]:
         """Within it, operators are torch's own work on tensors without data."""
         before, self._inside = self._inside, True
         try:

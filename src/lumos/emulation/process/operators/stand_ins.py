@@ -14,16 +14,15 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._prims_common import canonicalize_dim
 from torch._subclasses.fake_tensor import FakeTensor
 
 from lumos.emulation.process.operators import sparse
-from lumos.emulation.process.operators.compiled import PRODUCTS
+from lumos.emulation.process.operators.compiled import PRODUCTS, is_view
 from lumos.emulation.process.operators.known import tensors_in
 from lumos.emulation.record import CallKind
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from lumos.emulation.process.streams import Streams
 
@@ -114,34 +113,34 @@ def _sorted(mode: Any, places: Any, dim: int) -> None:
             mode.known.know(places, each.expand(tuple(places.shape)).contiguous())
 
 
-#: Operators that take one type alone, which torch's rules for shapes do not look at, and those that take these alone as classes.
+#: Operators that take one type alone, which torch's rules for shapes do not look at.
 _OF_ONE_TYPE = PRODUCTS | {aten.convolution, aten.index_add, aten.index_add_, aten.index_copy, aten.index_copy_}
-_CLASSES = dict.fromkeys((aten.nll_loss_forward, aten.nll_loss2d_forward), (torch.int64, torch.uint8))
 #: Types for which the host has all kernels that the device has, as the table of operators in torch.testing says, but for some operators;
-#: and operators whose kernels on the device take no whole numbers, as those on the host do.
-_PLAIN = frozenset({torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.float32, torch.float64})
+#: and operators whose kernels on the device take no whole numbers, as those on the host do. Narrower types stand for the first.
+_PLAIN = frozenset({torch.float32, torch.float64, torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
+_NARROWER = frozenset({torch.float16, torch.bfloat16})
 _FEWER_ON_HOST = frozenset({aten.abs, aten.trace, aten.histc, aten.nansum})
 _OF_FLOATS = PRODUCTS | {
     aten.convolution, aten.cudnn_convolution, aten.max_pool2d_with_indices, aten.max_pool3d_with_indices, aten.avg_pool2d, aten.avg_pool3d,
 }  # fmt: skip
-#: What there is to say against calls, by operator, types and numbers; "" where nothing.
-_SAID: dict[tuple[Any, ...], str] = {}
+#: What is wrong with calls, by operator, types, dimensions and numbers.
+_WRONG: dict[tuple[Any, ...], Exception | None] = {}
 
 
 def check_kernel(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
-    """Raise the error of torch's kernel for tensors of a type that it lacks, or a number that it refuses: the host's own kernel is tried on
-    tensors of one element, once for each."""
+    """Raise the error of torch's kernel for tensors of a type that it lacks, a dimension that they have not, or a number that it refuses:
+    the host's own kernel is tried on tensors of one element, once for each."""
     tensors = list(tensors_in((args, kwargs)))
-    types = tuple(each.dtype for each in tensors)
-    if not tensors or not _is_tried(func) or not _PLAIN.issuperset(types):
-        return
+    types = [torch.float32 if each.dtype in _NARROWER else each.dtype for each in tensors]
+    if not tensors or not all(each.numel() for each in tensors) or not _is_tried(func) or not _PLAIN.issuperset(types):
+        return  # no kernel runs for nothing
     if func.overloadpacket in _OF_FLOATS and tensors[0].is_cuda and not types[0].is_floating_point:
         raise RuntimeError(f"{func._schema.name}: not implemented for {types[0]}")
-    call = func, types, *(each for each in args if type(each) is float)
-    if call not in _SAID:
-        _SAID[call] = _refusal(mode, func, args, kwargs)
-    if _SAID[call]:
-        raise RuntimeError(_SAID[call])
+    call = func, *types, *(each.dim() for each in tensors), *(each for each in args if type(each) in (int, float))
+    if call not in _WRONG:
+        _WRONG[call] = _error(mode, func, args, kwargs, types)
+    if (wrong := _WRONG[call]) is not None:
+        raise type(wrong)(str(wrong))
 
 
 @cache
@@ -149,61 +148,50 @@ def _is_tried(func: Any) -> bool:
     """Whether an operator has a kernel that draws nothing and makes new tensors. Those of a backward pass follow from what was checked."""
     if func.namespace != "aten" or func in PINNED or func.overloadpacket in _FEWER_ON_HOST or "backward" in func._schema.name:
         return False
-    return torch.Tag.nondeterministic_seeded not in func.tags and not any(
-        each.alias_info is not None and not each.alias_info.is_write for each in func._schema.returns
-    )
+    return torch.Tag.nondeterministic_seeded not in func.tags and not is_view(func)
 
 
-def _refusal(mode: Any, func: Any, args: Any, kwargs: Any) -> str:
-    """What the host's kernel says against types or numbers: it says nothing where these are others, whatever the shapes."""
+def _error(mode: Any, func: Any, args: Any, kwargs: Any, types: list[Any]) -> Exception | None:
+    """What the host's kernel says against types, dimensions or numbers: it says nothing where these are others, whatever the sizes."""
 
-    def said(numbers: Any, dtype: Any = None) -> str:
+    def tried(numbers: Any, types: list[Any]) -> Exception | None:
+        given = iter(types)
         with mode.aside(hidden=True), torch.no_grad():
             try:
-                func(*_single(numbers, dtype), **dict(zip(kwargs, _single(kwargs.values(), dtype), strict=True)))
+                func(*_single(numbers, given), **dict(zip(kwargs, _single(kwargs.values(), given), strict=True)))
             except (RuntimeError, IndexError, TypeError, ValueError) as error:
-                return str(error)
-        return ""
+                return error.with_traceback(None)  # whose frames would keep the tensors
+        return None
 
-    text = said(args)
-    if not text or text == "ZeroDivisionError" or "not implemented for '" in text:
-        return text.replace("ZeroDivisionError", "")
+    error = tried(args, types)
+    if error is None or "ZeroDivisionError" in str(error):
+        return None
+    if "not implemented for '" in str(error) or str(error).startswith("Dimension out of range"):
+        return error
     usual = [own.default_value if type(each) is float else each for own, each in zip(func._schema.arguments, args, strict=False)]
-    return "" if said(args, torch.float32) and (None in usual or said(usual)) else text
+    others = [torch.float32] * len(types), [types[0], *[torch.int64] * (len(types) - 1)]  # all numbers, and numbers with indices
+    is_at_fault = None in [tried(args, each) for each in others] or (None not in usual and tried(usual, types) is None)
+    return error if is_at_fault else None
 
 
-def _single(given: Any, dtype: Any) -> list[Any]:
-    """Arguments with a tensor of one element in the place of each. dtype: of all, None for their own."""
+def _single(given: Any, types: Iterator[Any]) -> list[Any]:
+    """Arguments with a tensor of one element in the place of each, of these types in turn."""
     return [
-        torch.zeros([1] * each.dim(), dtype=dtype or each.dtype) if isinstance(each, torch.Tensor)
-        else _single(each, dtype) if isinstance(each, (list, tuple))
+        torch.zeros([1] * each.dim(), dtype=next(types)) if isinstance(each, torch.Tensor)
+        else _single(each, types) if isinstance(each, (list, tuple))
         else torch.device("cpu") if isinstance(each, torch.device) else each for each in given
     ]  # fmt: skip
 
 
-def check_placed(mode: Any, func: Any, args: Any) -> None:
-    """Raise torch's error for values that do not go where they are put, of which a mask that nobody knows says nothing."""
-    if (_place(func, "indices"), _place(func, "values")) == (1, 2):
-        masks = (each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8))
-        if all(map(mode.known.has, masks)):
-            with mode:
-                args[2].expand(_index(mode, aten.index.Tensor, args[:2], {}).shape)
-
-
 def check_types(func: Any, args: Any) -> None:
-    """Raise the error of torch's kernel for tensors whose types do not go together."""
+    """Raise the error of torch's kernel for tensors whose types do not go together, or more draws than there are choices."""
     if func.overloadpacket in _OF_ONE_TYPE and func._overloadname == "default":
         types = [each.dtype for each in tensors_in(args) if each.is_floating_point() or each.is_complex()]
         other = next((each for each in types if each != types[0]), None)
         if other is not None:
             raise RuntimeError(f"{func._schema.name}: tensors must have the same dtype, but got {types[0]} and {other}")
-    elif func.overloadpacket in _CLASSES and args[1].dtype not in _CLASSES[func.overloadpacket]:
-        raise RuntimeError(f"{func._schema.name}: not implemented for classes of {args[1].dtype}, but for torch.int64")
     elif func is aten.multinomial.default and args[1] > args[0].shape[-1] and not any(args[2:]):
         raise RuntimeError(f"cannot sample {args[1]} of {args[0].shape[-1]} samples without replacement")
-    index = args[_place(func, "index") :][:1]
-    if any(each.is_floating_point() for each in tensors_in(index)):
-        raise RuntimeError(f"{func._schema.name}: expected int32 or int64 for the index, but got {index[0].dtype}")
 
 
 @cache
@@ -213,11 +201,13 @@ def _place(func: Any, name: str) -> int:
     return names.index(name) if name in names else len(names)
 
 
-def check_dimension(func: Any, args: Any, out: Any) -> None:
-    """Raise torch's error for a dimension that neither the first tensor nor a result has: rules for shapes do not all look at it."""
-    place = _place(func, "dim")
-    if place < len(args) and isinstance(args[place], int):
-        canonicalize_dim(max((each.dim() for each in tensors_in((args[:1], out))), default=0), args[place])
+def check_placed(mode: Any, func: Any, args: Any) -> None:
+    """Raise torch's error for values that do not go where they are put, of which a mask that nobody knows says nothing."""
+    if (_place(func, "indices"), _place(func, "values")) == (1, 2):
+        masks = (each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8))
+        if all(map(mode.known.has, masks)):
+            with mode:
+                args[2].expand(_index(mode, aten.index.Tensor, args[:2], {}).shape)
 
 
 class EndlessReadsError(RuntimeError):
