@@ -6,6 +6,7 @@ import gzip
 import json
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.collect.training import train
 
 import lumos.collect
+from lumos.collect import host
 from lumos.errors import LumosError, UsageError
 
 torch = pytest.importorskip("torch", reason="torch is not installed, and the collector records with its profiler")
@@ -66,9 +68,26 @@ def test_each_recorded_step_says_what_the_process_got_of_its_machine(tmp_path: P
         train(recording, 3)
     rows = lumos.read(tmp_path).traces[0].metadata["lumos_host"]
     assert [row["step"] for row in rows] == [1, 2]
+    assert (thread := str(threading.get_native_id())) in rows[0]["ran_ns"]
     for row in rows:
-        assert row["ran_ns"] > 0 < row["cores"] and max(row["ran_ns"], row["waited_ns"]) <= row["wall_ns"] + 100_000  # clocks read in turn
+        assert 0 < row["ran_ns"][thread] <= row["wall_ns"] + 1_000_000  # clocks read in turn
+        assert row["cores"] > 0 <= row["waited_ns"][thread]
         assert {"user_ns", "system_ns", "minor_faults", "major_faults", "voluntary_switches", "involuntary_switches"} < set(row)
+
+
+def test_the_quota_is_the_least_of_the_group_and_those_around_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of both versions: the first has one for the group itself, the second one for what is around it."""
+    of_1 = {"cpu/a/cpu.cfs_quota_us": "-1", "cpu/a/b/cpu.cfs_quota_us": "50000"}
+    for file, text in {**of_1, "a/cpu.max": "40000 100000", "a/b/cpu.max": "max 9"}.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+        (tmp_path / file).with_name("cpu.cfs_period_us").write_text("100000")
+    (groups := tmp_path / "cgroup").write_text("3:cpu,cpuacct:/a/b\n2:cpuset:/c\n0::/a/b\n")
+    monkeypatch.setattr(host, "_GROUPS", groups)
+    monkeypatch.setattr(host, "_MOUNTED", tmp_path)
+    assert host.HostRows()._limits["quota_cores"] == 0.4
+    groups.write_text("3:cpu,cpuacct:/a/b\n")
+    assert host.HostRows()._limits["quota_cores"] == 0.5
 
 
 def test_a_loop_that_ends_before_the_window_records_nothing_and_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

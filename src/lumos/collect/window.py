@@ -212,6 +212,7 @@ class Recording:
     def _close(self) -> None:
         self._advance("__exit__", None, None, None)
         self._profiler = None
+        self._host.close()
 
     def _fail(self, error: Exception) -> None:
         """Report the failure once, and remove the profiler: if it had half started, it would record and use memory for ever."""

@@ -167,7 +167,8 @@ class Case:
 
         A cause is fixed before its victims: first work that takes longer than equal work elsewhere, last calls that wait and launches, for
         which devices idle for any other reason too; within these by what each is worth alone. Changes of durations are simulated with all
-        before them. What only pays once another is fixed is worth no more for that; no more than the step can be saved in all.
+        before them. What only pays once another is fixed is worth no more for that; no more than the step can be saved in all. What is not
+        worth a finding then shows the victim of another: it is left out.
         """
         left, saved, so_far, out = 1e-9 * self.base.step_time_ns, 0.0, Durations(), []
         for finding, words in sorted(found, key=lambda priced: (priced.order, -priced.finding.worth_s)):
@@ -180,8 +181,9 @@ class Case:
                     total = saved
                 after, saved = min(total - saved, after), max(total, saved)
             after = min(max(after, 0.0), left)
-            left -= after
-            out.append(replace(finding, worth_after_s=after))
+            if self.matters(1e9 * after):
+                left -= after
+                out.append(replace(finding, worth_after_s=after))
         return tuple(sorted(out, key=lambda finding: -finding.worth_after_s))
 
 
@@ -193,6 +195,11 @@ class Worth(NamedTuple):
     high_s: float
     grade: Grade
     words: ChangeWords
+
+
+def worth_s(found: Sequence[Priced]) -> float:
+    """What findings are worth, each alone, together."""
+    return sum(priced.finding.worth_s for priced in found)
 
 
 class Priced(NamedTuple):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from lumos.analyze.trust import check_sound
 from lumos.errors import LumosError
-from lumos.findings.case import case_of
+from lumos.findings.case import case_of, worth_s
 from lumos.findings.communication import communication_findings
 from lumos.findings.finding import Diagnosis
 from lumos.findings.host import stall_findings, starved_findings
@@ -76,10 +76,11 @@ def diagnose_paths(
     case = case_of(job, built, paths, origin or (lambda _: ""), force=force)
     check_sound(case.trust, "diagnose", force=force)
     loading = loads(case)
-    unequal = [*starved_findings(case), *rank_findings(case, loading, compared), *slow_step_findings(case, loading)]
+    starved = [*starved_findings(case)]
+    unequal = [*starved, *rank_findings(case, loading, compared), *slow_step_findings(case, loading, worth_s(starved))]
     found = [
         *unequal,
-        *stall_findings(case, sum(priced.finding.worth_s for priced in unequal)),
+        *stall_findings(case, worth_s(unequal)),
         *loader_findings(case, loading),
         *communication_findings(case),
         *launch_findings(case),

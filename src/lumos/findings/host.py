@@ -1,8 +1,8 @@
 """Ranks whose CPU gets less of the machine than it could use, and stalls of the CPU that no operator explains.
 
-`lumos.collect` notes for each step how long the thread that trains ran, and how long it was ready to run and had to wait for a processor.
-On a processor of its own it takes as long as it ran. Without such rows, a stall shows as an operator that now and then takes many times as
-long as the same operator elsewhere: the thread was taken off its processor in the middle of it.
+`lumos.collect` notes for each step how long each thread ran, and how long it was ready to run and had to wait for a processor. On
+processors of their own, those that have operators take as long as they ran. Without such rows, a stall shows as an operator that now and
+then takes many times as long as the same operator elsewhere: the thread was taken off its processor in the middle of it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy as np
 
 from lumos.analyze.ranks.equal_work import Like, durations_like
 from lumos.findings.finding import FindingCode, ranks_words
+from lumos.trace.table import Category
 from lumos.units import count, duration
 
 if TYPE_CHECKING:
@@ -21,12 +22,9 @@ if TYPE_CHECKING:
     from lumos.findings.case import Case, Priced
     from lumos.trace.table import Trace
 
-#: A rank is starved that waited for this share of the time in which its thread could have run.
-WAITS = 0.1
 
-
-class _Got(NamedTuple):
-    """What the training thread of a rank got in a step, the mean over steps. cores: that the rank may use; 0 for unknown."""
+class Got(NamedTuple):
+    """What the threads with operators of a rank got in a step, the mean over steps. cores: that the rank may use; 0 for unknown."""
 
     rank: int
     ran_ns: float
@@ -41,12 +39,12 @@ class _Got(NamedTuple):
 
 
 def starved_findings(case: Case) -> Iterator[Priced]:
-    """The finding that ranks get too little of their processors."""
-    names = {time.name for time in case.times.counted}
-    every = [got for trace in case.job.traces if (got := _got(trace, names)) is not None]
-    starved = [got for got in every if got.share < 1 - WAITS]
-    if not starved:
+    """The finding that ranks get too little of their processors: those that wait at least half as much as the one that waits most."""
+    every = [got for trace in case.job.traces if (got := got_of(trace, {time.name for time in case.times.counted})) is not None]
+    worst = min(every, key=lambda got: got.share, default=None)
+    if worst is None or round(worst.share, 3) == 1:
         return
+    starved = [got for got in every if 2 * (1 - got.share) >= 1 - worst.share]
     if len(starved) == len(case.graph.ranks):
         share = sum(got.ran_ns for got in starved) / sum(got.ran_ns + got.waited_ns for got in starved)
         price = case.ask({"scale": {"cpu:*": round(share, 3)}})
@@ -54,7 +52,6 @@ def starved_findings(case: Case) -> Iterator[Priced]:
         price = case.ask({"scale": {f"rank{got.rank}:cpu:*": round(got.share, 3) for got in starved}})
     if price is None:
         return
-    worst = min(starved, key=lambda got: got.share)
     ranks = tuple(got.rank for got in starved)
     whose = "every rank" if 1 < len(ranks) == len(case.graph.ranks) else "the job" if len(case.graph.ranks) == 1 else ranks_words(ranks)
     own = case.counted & ~case.owners.on_device & np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks])
@@ -65,23 +62,27 @@ def starved_findings(case: Case) -> Iterator[Priced]:
         case.at_longest(own, ranks=ranks),
         price,
         evidence=(
-            f"on rank {worst.rank} the thread that trains ran {duration(worst.ran_ns)} a step, and was ready for"
-            f" {duration(worst.waited_ns)} more in which no processor ran it ({worst.switches:,.0f} involuntary switches a step){allowed}"
+            f"on rank {worst.rank} the threads that train ran {duration(worst.ran_ns)} a step, and were ready for"
+            f" {duration(worst.waited_ns)} more in which no processor ran them ({worst.switches:,.0f} involuntary switches a step){allowed}"
         ),
         fix="give each rank cores of its own: more of them or a larger quota (cpus-per-task, cpu.max), fewer threads (OMP_NUM_THREADS,"
         " num_workers), and no other processes there",
     )
 
 
-def _got(trace: Trace, names: set[str]) -> _Got | None:
+def got_of(trace: Trace, names: set[str]) -> Got | None:
     """What a rank got in the steps of those names; None where the recording does not say."""
     rows = [row for row in trace.metadata.get("lumos_host", ()) if f"ProfilerStep#{row.get('step')}" in names]
-    rows = [row for row in rows if row.get("ran_ns", 0) + row.get("waited_ns", 0) > 0 and "waited_ns" in row]
-    if not rows:
+    threads = {trace.lanes[i].tid for i in np.unique(trace.lane[trace.category == Category.OPERATOR]).tolist()}
+
+    def of_step(key: str) -> float:
+        return float(np.mean([sum(time for thread, time in row.get(key, {}).items() if thread in threads) for row in rows]))
+
+    if not rows or not of_step("ran_ns"):
         return None
-    ran, waited, switches = (float(np.mean([row.get(key, 0) for row in rows])) for key in ("ran_ns", "waited_ns", "involuntary_switches"))
+    switches = float(np.mean([row.get("involuntary_switches", 0) for row in rows]))
     cores = min((rows[0][key] for key in ("cores", "quota_cores") if key in rows[0]), default=0.0)
-    return _Got(trace.rank, ran, waited, switches, cores)
+    return Got(trace.rank, of_step("ran_ns"), of_step("waited_ns"), switches, cores)
 
 
 def stall_findings(case: Case, told_s: float) -> Iterator[Priced]:

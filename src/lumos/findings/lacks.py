@@ -49,3 +49,5 @@ def _lacks(case: Case) -> Iterator[Diagnostic]:
         yield Diagnostic("no-shapes", "no shapes are recorded (record_shapes=True): uneven inputs and slowed kernels cannot be told")
     if case.has_device and not any((trace.category == Category.SYNC).any() for trace in traces):
         yield Diagnostic("no-sync-rows", "no synchronisation rows (enable_cuda_sync_events): waits are inferred from the order of calls")
+    if not any(trace.metadata.get("lumos_host") for trace in traces) and case.job.origin is None:
+        yield Diagnostic("no-host-rows", "what processes got of their CPUs is not recorded (lumos.collect): starved ones cannot be told")

@@ -55,9 +55,9 @@ def _slowing(case: Case) -> Iterator[Priced]:
     )
 
 
-def slow_step_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
+def slow_step_findings(case: Case, loading: NDArray[np.bool_], told_s: float = 0.0) -> Iterator[Priced]:
     """The findings that the devices slow down, and that some steps are longer than the others. loading: the tasks that load data, bool[n];
-    what these take longer is the loader's."""
+    what these take longer is the loader's. told_s: the worth of what is found already, of which the latter must not be another name."""
     if len(case.owners.counted) < 3:
         return
     yield from _slowing(case)
@@ -69,6 +69,8 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Price
     if not priced:
         return
     price = max(priced, key=lambda worth: worth.worth_s)
+    if price.worth_s < 2 * told_s:
+        return
     (side,) = price.words["scale"]
     graph, owners = case.graph, case.owners
     excess = np.where(case.counted, graph.duration - durations_like(graph, case.job, Like.STEPS), 0)

@@ -232,7 +232,7 @@ export function findings(doc, node) {
   const ranks = (of) => (of.length === 1 ? `rank ${of[0]}` : of.length > 8 ? `${of.length} ranks` : `ranks ${of.join(", ")}`);
   const one = (f, i) => el("div", { class: "finding" },
     el("h3", {}, `${i + 1}. ${f.title}`),
-    el("div", { class: "worth" }, el("strong", {}, `worth ${seconds(f.worth_s)} a step`), ` (${percent(f.worth_s / step)}; 80 % interval ${seconds(f.worth_low_s)} to ${seconds(f.worth_high_s)}${f.grade === "sound" ? "" : `; ${f.grade}`})${i && Math.abs(f.worth_after_s - f.worth_s) > SAME * step ? `, ${f.worth_after_s > SAME * step ? seconds(f.worth_after_s) : "nothing"} once those above are fixed` : ""}`),
+    el("div", { class: "worth" }, el("strong", {}, `worth ${seconds(f.worth_s)} a step`), ` (${percent(f.worth_s / step)}; 80 % interval ${seconds(f.worth_low_s)} to ${seconds(f.worth_high_s)}${f.grade === "sound" ? "" : `; ${f.grade}`})${i && Math.abs(f.worth_after_s - f.worth_s) > SAME * step ? `, ${seconds(f.worth_after_s)} once those above are fixed` : ""}`),
     el("div", {}, f.evidence),
     el("div", {}, el("strong", {}, "Fix: "), f.fix),
     el("div", { class: "hint" }, atTask(doc, f.where, f.where.ranks[0], `${f.where.step} at ${duration(f.where.start_ns)}`), `, ${ranks(f.where.ranks)}: ${cut(f.where.task)}`),
