@@ -211,6 +211,19 @@ def test_operators_that_stall_now_and_then(job):
     assert found.command.endswith("--scale 'cpu:*=usual'")
 
 
+def test_the_worth_of_host_time_that_was_emulated_reaches_as_far_as_hosts_differ(job, gpu):
+    """The CPU sets the step of 1000 µs. A tenth of its work is worth 100, on hosts that take 0.42 to 4.3 times as long 42 to 430."""
+    folder = job(gpu(time=1))
+    file = folder / "rank0.json"
+    answers = []
+    for told in ({}, {"lumos": {"origin": "emulated", "grade": "limited"}}):
+        file.write_text(json.dumps(json.loads(file.read_text()) | told))
+        after = lumos.whatif(folder, scale={"cpu:*": 0.9}).outcome
+        answers += [after.step_time_s, after.step_time_low_s, after.step_time_high_s]
+    assert answers[:3] == pytest.approx([900 * US] * 3, rel=0.01)
+    assert answers[3:] == pytest.approx([900 * US, 570 * US, 958 * US], rel=0.01)
+
+
 def test_elementwise_kernels_that_could_be_one(job, gpu):
     """Two of three kernels of 16 µs are elementwise and neighbours: 20 of 40 go, 320 µs, up to 1 µs of the device's first launch."""
     names = ("vectorized_elementwise_kernel<4>", "elementwise_kernel", "gemm_kernel")

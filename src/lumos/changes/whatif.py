@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.bounds import LINEAR, size_bounds
-from lumos.analyze.loop.steady import steady
+from lumos.analyze.loop.steady import Steady, steady
 from lumos.analyze.loop.steps import members
 from lumos.analyze.trust import Trust, check_sound, together, with_evidence
 from lumos.analyze.trust import trust as trust_in
@@ -24,7 +24,7 @@ from lumos.changes.certainty.left_out import sides_left_out
 from lumos.changes.certainty.peak import above_peak_rate
 from lumos.changes.certainty.possible import check_size, schedulable
 from lumos.changes.certainty.probe import probe, probe_of_base
-from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence, reaching_by
+from lumos.changes.certainty.unmeasured import asks_for_events, inferred_event_waits, loader_evidence, on_other_hosts, reaching_by
 from lumos.changes.durations import Durations, MadeFrom, check_altered, matching, meant_operators
 from lumos.changes.layout.accumulate import accumulation_ns, launching
 from lumos.changes.layout.capture import capture, wants_graphs
@@ -46,6 +46,7 @@ from lumos.changes.structure import changed_layout
 from lumos.changes.work import work
 from lumos.errors import LumosError, UnknownDeviceError
 from lumos.graph.evidence import NEGLIGIBLE
+from lumos.graph.joined.one_job import EMULATED
 from lumos.graph.table import Evidence, Kind
 from lumos.segment.segment import Cut
 from lumos.segment.sizes import Resized, sizes
@@ -101,6 +102,8 @@ def answer_changes(
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
     found = trusted.reaching(found, found.base.step_time_s) if unseen else found
     found, hidden = _behind_waits(job, graph, changes, found)
+    if job.origin is not None and job.origin.what == EMULATED.what and found.altered and isinstance(found.job, Steady):
+        found = trusted.reaching(found, *on_other_hosts(base_of(graph, changes.repeat).figures.loop, found.job))
     asked_again = _probed(job, graph, changes, found) if probed else (_NOT_PROBED,)
     grounds = with_evidence(together(grounds, found.trust), (*unseen, *hidden, *asked_again))
     found = trusted.widened(found, grounds)

@@ -1,11 +1,12 @@
 """What a recording does not show of the job, but a change can bring to bear: the answer's interval then holds it, and its grade says so.
 
-Four such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
+Five such things are known. Where no kernel ever waited for the one before it, the gap between two kernels was never measured, and a change
 that makes the device set the pace depends on it: the changed job is simulated with the least and the most that the gap may be. A thread
 beside the loop, such as a loader's, may come to have more work for a step than the step takes; nothing in the recording waited for it, but
 it cannot lag behind without end. And where batches come from processes that a recording lacks, and are always ready, those processes were
-seen to keep up with the recorded step and with no shorter one: the step of a faster job may lie anywhere up to the recorded one. And where
-waits are left out, calls behind them that found the device idle may come to wait.
+seen to keep up with the recorded step and with no shorter one: the step of a faster job may lie anywhere up to the recorded one. Where
+waits are left out, calls behind them that found the device idle may come to wait. The times of the CPU of an emulated job, at last, are
+a model's.
 """
 
 from __future__ import annotations
@@ -21,9 +22,9 @@ from lumos.analyze.loop.steady import AGREE
 from lumos.graph.evidence import NEGLIGIBLE
 from lumos.graph.lists import list_of
 from lumos.graph.loaders import from_processes
-from lumos.graph.table import Dependency, Evidence
+from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.simulation import simulate
-from lumos.simulation.durations import with_durations
+from lumos.simulation.durations import scale, with_durations
 from lumos.trace.table import Category
 from lumos.units import duration
 from lumos.vocabulary import Grade
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 
 #: Calls that ask whether device work is done.
 _QUERY = re.compile(r"(cuda|hip|cu)(Event|Stream)Query")
+#: What hosts take for the work of the CPU, as multiples of what the emulation says: the least and the most of 13 public recordings
+#: (`tools.fit_host`).
+OTHER_HOSTS = 0.42, 4.3
 #: The share of the changed step's critical path that may be modelled in a sound answer.
 MOST_MODELLED = 0.1
 
@@ -53,6 +57,20 @@ class Unmeasured(NamedTuple):
 def reaching_by(moved: float, known: float) -> Grade:
     """The best grade of an answer whose interval reaches further by a share of the step."""
     return Grade.LIMITED if moved > known else Grade.SOUND
+
+
+def on_other_hosts(base: Steady, changed: Steady) -> tuple[float, ...]:
+    """The changed step of an emulated job beside its base as it is said, seconds, where it differs from that by as much as it would on the
+    quickest and on the slowest of OTHER_HOSTS."""
+    saved = [_on_host(base, factor).step_time_ns - _on_host(changed, factor).step_time_ns for factor in OTHER_HOSTS]
+    return tuple(1e-9 * max(base.step_time_ns - each, 0) for each in saved)
+
+
+def _on_host(loop: Steady, factor: float) -> Steady:
+    """The loop on a host whose work takes `factor` times as long."""
+    graph = loop.loop.graph
+    works = ~graph.on_device & np.isin(graph.kind, (Kind.OPERATOR, Kind.HOST, Kind.LAUNCH, Kind.RUNTIME))
+    return replace(loop, timeline=simulate(scale(graph, works, factor)))
 
 
 def mostly_modelled(share: float) -> tuple[Evidence, ...]:
