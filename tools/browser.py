@@ -121,6 +121,14 @@ class Page:
         path.write_bytes(base64.b64decode(self._call("Page.captureScreenshot", format="png", clip=clip)["data"]))
         self.resize(width, height)
 
+    def processor_s(self) -> float:
+        """The processor time that all of the browser's processes have used so far, s."""
+        session, self._session = self._session, None  # only the browser itself tells
+        try:
+            return float(sum(each["cpuTime"] for each in self._call("SystemInfo.getProcessInfo")["processInfo"]))
+        finally:
+            self._session = session
+
     def pdf(self) -> bytes:
         return base64.b64decode(self._call("Page.printToPDF", printBackground=True)["data"])
 

@@ -25,9 +25,7 @@ def test_the_text_says_the_answer_first_and_fits_80_columns(lumos, monkeypatch):
     assert out.startswith("3 ranks: 86.75 ms a step (period; latency 87.18 ms); 1 thing to fix\n  trust: sound; not recorded: no-device")
     assert "\n1. rank 1 does work that its peers do not: aten::bmm\n" in out
     assert "  show   lumos whatif examples/faults/extra-work --scale 'rank1:*=peers'\n" in out
-    two = lumos("diagnose", "examples/faults/outlier").out
-    assert "\n2. rank 1 stalls" in two and len(two.splitlines()) <= 15
-    assert max(map(len, (out + two).splitlines())) <= 80
+    assert max(map(len, out.splitlines())) <= 80 and len(out.splitlines()) <= 9
 
 
 def test_a_long_command_goes_on_in_the_next_line(lumos, tmp_path):

@@ -8,18 +8,23 @@ from lumos.errors import LumosError
 from lumos.serve.work import BackgroundWork
 
 
-def test_it_reports_its_progress_and_then_its_result():
-    go_on = threading.Event()
-    reached = threading.Event()
+def begun(then):
+    """Work that has reported once, and the event on which it goes on, to do `then`."""
+    go_on, reached = threading.Event(), threading.Event()
 
     def call(report):
         report("reading", 3, 10)
         reached.set()
         go_on.wait(10)
-        return 42
+        return then(report)
 
     work = BackgroundWork(call)
     assert reached.wait(10)
+    return work, go_on
+
+
+def test_it_reports_its_progress_and_then_its_result():
+    work, go_on = begun(lambda _: 42)
     assert work.status() == {"state": "running", "doing": "reading", "done": 3, "total": 10, "error": ""}
     go_on.set()
     assert work.wait(10)
@@ -27,44 +32,26 @@ def test_it_reports_its_progress_and_then_its_result():
 
 
 def test_cancelled_work_stops_at_its_next_report():
-    reached = threading.Event()
-    go_on = threading.Event()
     after = []
-
-    def call(report):
-        report("reading", 0, 2)
-        reached.set()
-        go_on.wait(10)
-        report("reading", 1, 2)
-        after.append("went on")
-
-    work = BackgroundWork(call)
-    reached.wait(10)
+    work, go_on = begun(lambda report: (report("reading", 4, 10), after.append("went on")))
     work.cancel()
     go_on.set()
     assert work.wait(10)
-    assert work.state == "cancelled"
-    assert after == []
-
-
-def test_an_error_is_reported_not_raised():
-    def call(report):
-        raise LumosError("x.json: empty; record it again")
-
-    work = BackgroundWork(call)
-    assert work.wait(10)
-    assert work.status()["state"] == "failed"
-    assert work.status()["error"] == "x.json: empty; record it again"
+    assert (work.state, after) == ("cancelled", [])
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_fault_is_reported_too():
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [(LumosError("x.json: empty"), "x.json: empty"), (ZeroDivisionError("zero"), "ZeroDivisionError: zero; this is a fault of Lumos")],
+)
+def test_an_error_is_reported_not_raised(error, said):
     def call(report):
-        raise ZeroDivisionError("division by zero")
+        raise error
 
     work = BackgroundWork(call)
     assert work.wait(10)
-    assert "ZeroDivisionError: division by zero; this is a fault of Lumos" in work.status()["error"]
+    assert work.status()["state"] == "failed" and work.status()["error"].startswith(said)
     for thread in threading.enumerate():  # join it, so that pytest sees its exception within this test, where it is expected
         if thread.name == "lumos-work":
             thread.join(5)

@@ -63,7 +63,7 @@ def test_it_says_first_what_to_fix(example, found):
     assert [graph.names[graph.name[task]] for task in numbers] == [each["where"]["task"] for each in shown]
     assert [{**each, "where": {k: v for k, v in each["where"].items() if k != "number"}} for each in shown] == plain(expected.findings)
     assert all(str(EXAMPLE) in each["command"] for each in found["diagnosis"]["findings"])
-    assert {lack["code"] for lack in found["diagnosis"]["lacks"]} == {"two-ranks", "no-device"}
+    assert {lack["code"] for lack in found["diagnosis"]["lacks"]} == {"two-ranks", "no-device", "no-host-rows"}
 
 
 def test_every_step_has_its_busy_curves(found):
@@ -92,9 +92,5 @@ def test_stragglers_that_take_too_long_are_left_out_and_said_so(example, monkeyp
     monkeypatch.setattr(document_module, "MOST_TRIED", 2 * len(example.graph) - 1)
     fresh = ReportedJob(example.job, example.graph, example.replayed)  # which has not compared its ranks yet
     found = document(fresh, timeline=False)
-    assert found["stragglers"] is None
+    assert found["stragglers"] is found["timeline"] is None
     assert found["diagnostics"][-1]["code"] == "stragglers-left-out"
-
-
-def test_no_timeline_where_none_is_wanted(example):
-    assert document(example, timeline=False)["timeline"] is None
