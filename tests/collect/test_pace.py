@@ -38,6 +38,9 @@ def test_steps_after_the_window_count_where_there_were_none_before(clock: list[f
     known = walk(one, clock, [4.0, 1.5, 7.0, 1.0, 1.0, 1.0])
     assert known == [False] * 5 + [True]
     assert one.overhead == pytest.approx(0.5)
+    one = pace.Pace(wait=0, begin=0, end=2)
+    walk(one, clock, [1.0, 1.0])
+    assert one.overhead is None  # nothing is claimed without both kinds of steps
 
 
 def test_what_the_collector_itself_takes_is_no_step(clock: list[float]) -> None:
@@ -46,22 +49,12 @@ def test_what_the_collector_itself_takes_is_no_step(clock: list[float]) -> None:
     assert one.overhead == pytest.approx(0.0)
 
 
-def test_nothing_is_claimed_without_both_kinds_of_steps(clock: list[float]) -> None:
-    one = pace.Pace(wait=0, begin=0, end=2)
-    walk(one, clock, [1.0, 1.0])
-    assert one.overhead is None
-
-
 def test_the_noise_is_the_standard_error_of_the_difference(clock: list[float]) -> None:
     """Variances 0.02 over two recorded steps and 0.04 over three others, medians 1.1 and 1.0: √(π/2 (0.01 + 0.0133))."""
     one = pace.Pace(wait=4, begin=4, end=6)
     walk(one, clock, [9.0, 0.8, 1.0, 1.2, 1.0, 1.2])
     assert one.overhead == pytest.approx(0.1)
     assert one.noise == pytest.approx((3.14159265 / 2 * (0.02 / 2 + 0.04 / 3)) ** 0.5)
-
-
-def test_the_noise_of_one_recorded_step_is_not_known(clock: list[float]) -> None:
     one = pace.Pace(wait=4, begin=4, end=5)
     walk(one, clock, [9.0, 0.8, 1.0, 1.2, 1.0])
-    assert one.overhead is not None
-    assert one.noise is None
+    assert one.overhead is not None and one.noise is None  # of one recorded step

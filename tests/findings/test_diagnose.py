@@ -190,9 +190,9 @@ def test_steps_that_wait_for_a_processor_are_no_slow_steps_beside_that(job, cpu)
     for row in rank.rows:
         row["ts"] += 600 if row["ts"] >= 3 * 950 + 20 else 0
     rank.host = [got(step, 900_000, 600_000 if step == 3 else 0) for step in range(5)]
-    assert codes(folder := job(rank)) == [FindingCode.STARVED]
-    rank.host = [got(step, 900_000, 0) for step in range(5)]
-    assert codes(job(rank)) == [FindingCode.SLOW_STEPS] and folder.is_dir()
+    assert codes(job(rank)) == [FindingCode.STARVED]
+    rank.host = []
+    assert codes(job(rank)) == [FindingCode.SLOW_STEPS]
 
 
 def test_operators_that_stall_now_and_then(job):
@@ -213,15 +213,12 @@ def test_operators_that_stall_now_and_then(job):
 
 def test_the_worth_of_host_time_that_was_emulated_reaches_as_far_as_hosts_differ(job, gpu):
     """The CPU sets the step of 1000 µs. A tenth of its work is worth 100, on hosts that take 0.42 to 4.3 times as long 42 to 430."""
-    folder = job(gpu(time=1))
-    file = folder / "rank0.json"
-    answers = []
-    for told in ({}, {"lumos": {"origin": "emulated", "grade": "limited"}}):
+    file = job(gpu(time=1)) / "rank0.json"
+    for told, low, high in (({}, 900, 900), ({"lumos": {"origin": "emulated", "grade": "limited"}}, 570, 958)):
         file.write_text(json.dumps(json.loads(file.read_text()) | told))
-        after = lumos.whatif(folder, scale={"cpu:*": 0.9}).outcome
-        answers += [after.step_time_s, after.step_time_low_s, after.step_time_high_s]
-    assert answers[:3] == pytest.approx([900 * US] * 3, rel=0.01)
-    assert answers[3:] == pytest.approx([900 * US, 570 * US, 958 * US], rel=0.01)
+        after = lumos.whatif(file, scale={"cpu:*": 0.9}).outcome
+        found = after.step_time_s, after.step_time_low_s, after.step_time_high_s
+        assert found == pytest.approx((900 * US, low * US, high * US), rel=0.01)
 
 
 def test_elementwise_kernels_that_could_be_one(job, gpu):

@@ -15,10 +15,9 @@ def test_ranks_that_do_the_same_are_one_group():
 
 def test_a_rank_that_is_busy_half_the_time_is_not_like_one_that_is_always_busy():
     busy = np.array([[255] * 8, [255] * 8, [127] * 8], np.uint8)
-    lanes = [(rank, "device") for rank in range(3)]
-    assert ranks_alike(lanes, np.zeros((3, 8), np.uint8), busy) == [[0, 1], [2]]
+    assert ranks_alike([(rank, "device") for rank in range(3)], np.zeros((3, 8), np.uint8), busy) == [[0, 1], [2]]
 
 
 def test_ranks_with_other_lanes_are_not_compared():
-    lanes = [(0, "cpu"), (0, "device"), (1, "cpu")]
-    assert ranks_alike(lanes, np.zeros((3, 4), np.uint8), np.full((3, 4), 255, np.uint8)) == [[0], [1]]
+    few = [(0, "cpu"), (0, "device"), (1, "cpu")]
+    assert ranks_alike(few, np.zeros((3, 4), np.uint8), np.full((3, 4), 255, np.uint8)) == [[0], [1]]
