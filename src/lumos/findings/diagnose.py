@@ -95,6 +95,6 @@ def diagnose_paths(
         basis=headline.basis,
         trust=case.trust,
         findings=case.one_after_another(found),
-        lacks=lacks(case),
+        lacks=tuple(lacks(case)),
         diagnostics=(*built.diagnostics, *case.times.findings(), *case.base.findings("the job")),
     )

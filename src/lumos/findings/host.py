@@ -29,7 +29,6 @@ class Got(NamedTuple):
     rank: int
     ran_ns: float
     waited_ns: float
-    switches: float
     cores: float
 
     @property
@@ -45,15 +44,14 @@ def starved_findings(case: Case) -> Iterator[Priced]:
     if worst is None or round(worst.share, 3) == 1:
         return
     starved = [got for got in every if 2 * (1 - got.share) >= 1 - worst.share]
-    if len(starved) == len(case.graph.ranks):
-        share = sum(got.ran_ns for got in starved) / sum(got.ran_ns + got.waited_ns for got in starved)
-        price = case.ask({"scale": {"cpu:*": round(share, 3)}})
-    else:
-        price = case.ask({"scale": {f"rank{got.rank}:cpu:*": round(got.share, 3) for got in starved}})
+    every_rank = len(starved) == len(case.graph.ranks)
+    share = sum(got.ran_ns for got in starved) / sum(got.ran_ns + got.waited_ns for got in starved)
+    of_ranks = {f"rank{got.rank}:cpu:*": round(got.share, 3) for got in starved}
+    price = case.ask({"scale": {"cpu:*": round(share, 3)} if every_rank else of_ranks})
     if price is None:
         return
     ranks = tuple(got.rank for got in starved)
-    whose = "every rank" if 1 < len(ranks) == len(case.graph.ranks) else "the job" if len(case.graph.ranks) == 1 else ranks_words(ranks)
+    whose = ranks_words(ranks) if not every_rank else "every rank" if len(ranks) > 1 else "the job"
     own = case.counted & ~case.owners.on_device & np.isin(case.owners.rank, [case.graph.ranks.index(rank) for rank in ranks])
     allowed = f"; it may use {worst.cores:.3g} {'core' if worst.cores == 1 else 'cores'}" if worst.cores else ""
     yield case.finding(
@@ -63,7 +61,7 @@ def starved_findings(case: Case) -> Iterator[Priced]:
         price,
         evidence=(
             f"on rank {worst.rank} the threads that train ran {duration(worst.ran_ns)} a step, and were ready for"
-            f" {duration(worst.waited_ns)} more in which no processor ran them ({worst.switches:,.0f} involuntary switches a step){allowed}"
+            f" {duration(worst.waited_ns)} more in which no processor ran them{allowed}"
         ),
         fix="give each rank cores of its own: more of them or a larger quota (cpus-per-task, cpu.max), fewer threads (OMP_NUM_THREADS,"
         " num_workers), and no other processes there",
@@ -80,9 +78,8 @@ def got_of(trace: Trace, names: set[str]) -> Got | None:
 
     if not rows or not of_step("ran_ns"):
         return None
-    switches = float(np.mean([row.get("involuntary_switches", 0) for row in rows]))
     cores = min((rows[0][key] for key in ("cores", "quota_cores") if key in rows[0]), default=0.0)
-    return Got(trace.rank, of_step("ran_ns"), of_step("waited_ns"), switches, cores)
+    return Got(trace.rank, of_step("ran_ns"), of_step("waited_ns"), cores)
 
 
 def stall_findings(case: Case, told_s: float) -> Iterator[Priced]:

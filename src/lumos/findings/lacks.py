@@ -17,12 +17,8 @@ if TYPE_CHECKING:
     from lumos.findings.case import Case
 
 
-def lacks(case: Case) -> tuple[Diagnostic, ...]:
+def lacks(case: Case) -> Iterator[Diagnostic]:
     """One diagnostic for each thing that a better recording would show."""
-    return tuple(_lacks(case))
-
-
-def _lacks(case: Case) -> Iterator[Diagnostic]:
     traces, graph = case.job.traces, case.graph
     for asked, why in case.refused.items():
         yield Diagnostic("not-priced", f"what lumos whatif {asked} would save is not known: {why}")

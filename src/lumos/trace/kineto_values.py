@@ -48,7 +48,6 @@ COLLECT_FIELDS: dict[str, Any] = {
 #: What it writes of the machine for each step; a field that is absent was not known there.
 HOST_FIELDS: dict[str, Any] = {
     "step": Index,
-    **dict.fromkeys(("wall_ns", "involuntary_switches"), Size),
     **dict.fromkeys(("ran_ns", "waited_ns"), dict[str, Size]),
     **dict.fromkeys(("cores", "quota_cores"), float),
 }
