@@ -1,5 +1,5 @@
 # Each target sets up what it needs in a virtual environment of the project's own.
-#   make demo      diagnose a recorded job with an injected fault, replay it, predict Llama 3 405B on 16,384 GPUs, write a report
+#   make demo      diagnose a recorded job with an injected fault, replay it, change a job of eight GPUs, predict Llama 3 405B on 16,384, write a report
 #   make test      lint, types and tests, in at most four minutes on two cores
 #   make test-all  the same with the optional libraries (torch, Ray, pyarrow, ...) installed, slow tests, more examples of each property,
 #                  the lowest and the newest packages, and a short share of the fuzzers

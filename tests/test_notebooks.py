@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,12 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 #: What must be true of the names that a notebook leaves behind.
 PROMISED = {
     "eight_gpus": [
-        "len(job.traces) == 8 and lumos.trust(graph).grade == 'sound' and replay.mean_abs_error < 0.01",
-        "[str(finding.code) for finding in found][:2] == ['launch-bound', 'data-loader']",
+        "len(job.traces) == 8 and lumos.trust(graph).grade == 'limited' and replay.mean_abs_error < 0.001",
+        "[str(finding.code) for finding in found][:2] == ['launch-bound', 'exposed-communication']",
         "busy._repr_html_().startswith('<svg') and [b.duration_ns for b in busy] == [sum(s.breakdown) for s in steps]",
-        "abs(network.outcome.step_time_s / network.base.step_time_s - 1) < 0.01 and changed.duration_ns < busy[0].duration_ns",
-        "graphs.outcome.step_time_s < graphs.base.step_time_s < slow.outcome.step_time_s",
+        "0.9 < network.outcome.step_time_s / network.base.step_time_s < 1 and changed.duration_ns < busy[0].duration_ns",
+        "graphs.outcome.step_time_s < graphs.base.step_time_s < batch.outcome.step_time_s < slow.outcome.step_time_s",
+        "abs(batch.outcome.step_time_s / 24.61e-3 - 1) < 0.02",  # what the script itself takes, emulated with that batch
     ],
     "no_gpu": [
         "emulated.ranks == len(job.traces) == len(steps) == 8 and held.peak_bytes < 80e9",
@@ -47,8 +47,6 @@ def code(path: Path) -> list[dict[str, Any]]:
 
 def needed(path: Path) -> None:
     """Skip where what the notebook says that it needs is not there."""
-    if path.stem == "eight_gpus" and not os.environ.get("LUMOS_TRACES"):
-        pytest.skip("LUMOS_TRACES names no folder of public traces")
     if path.stem == "no_gpu":
         pytest.importorskip("torch", reason="torch is not installed (pip install -e '.[torch]')")
 

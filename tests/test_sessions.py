@@ -86,6 +86,7 @@ def test_how_long_something_took_is_no_part_of_a_session():
 def test_the_demonstration_names_the_injected_fault_and_writes_its_report(tmp_path):
     done = subprocess.run([sys.executable, "-m", "tools.demo", str(tmp_path)], cwd=ROOT, capture_output=True, text=True, check=True)
     assert "rank 1 does work that its peers do not: aten::bmm" in done.stdout
+    assert "micro_batch = 2 (measured: 1)" in done.stdout
     assert "llama3-405b (405.9 B parameters) on 16384 x h100" in done.stdout
     assert (tmp_path / "demo.html").stat().st_size > 100_000
     assert all(each.question in " ".join(done.stdout.split()) for each in shown(str(tmp_path)))

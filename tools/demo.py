@@ -1,4 +1,5 @@
-"""What `make demo` shows: a fault that was injected into a recorded job is found, the job is replayed, and a large run is predicted.
+"""What `make demo` shows: a fault that was injected into a recorded job is found, the job is replayed, a job of eight GPUs is changed, and
+a large run is predicted.
 
     python -m tools.demo [FOLDER]
 
@@ -16,10 +17,11 @@ from typing import NamedTuple
 
 from tools.document import ROOT
 
-JOB = "examples/faults/extra-work"
+JOB, EIGHT_GPUS = "examples/faults/extra-work", "examples/llama-8gpu"
 LLAMA = (
     *("--model", "llama3-405b", "--cluster", "h100", "--gpus", "16384", "--global-batch", "2048", "--seq", "8192"),
 )
+CHANGE = ("whatif", EIGHT_GPUS, "--micro-batch", "2")
 #: The columns of an ordinary terminal.
 WIDTH = 80
 
@@ -37,6 +39,7 @@ def shown(folder: str) -> tuple[Shown, ...]:
     return (
         Shown("Three processes train together, one of them with ten multiplications too many. What is wrong?", ("diagnose", JOB), 8),
         Shown("Does the simulated job take as long as the recorded one?", ("replay", JOB), 3),
+        Shown("Eight H100s train a small Llama (emulated, without a GPU). What would twice the batch cost?", CHANGE, 15),
         Shown("Which plan is fastest for Llama 3 405B on 16,384 GPUs? (Its paper reports 400 TFLOP/s a GPU.)", ("predict", *LLAMA), 8),
         Shown("The first job as a page for the browser:", ("report", JOB, "-o", f"{folder}/demo.html"), 9),
     )

@@ -100,9 +100,11 @@ def main() -> int:
 
 
 def _recordings() -> Iterator[tuple[str, list[str]]]:
+    """The recordings of devices and processes in the examples; what was emulated is replayed as it was made."""
     for folder in sorted((ROOT / "examples").iterdir()):
-        if folder.is_dir() and any(folder.glob("rank*.json.gz")):
-            yield f"examples/{folder.name}", [str(p) for p in sorted(folder.glob("rank*.json.gz"))]
+        paths = [str(path) for path in sorted(folder.glob("rank*.json.gz"))]
+        if paths and read(paths[0]).traces[0].origin is None:
+            yield f"examples/{folder.name}", paths
 
 
 def _public(root: Path) -> Iterator[tuple[str, list[str]]]:
