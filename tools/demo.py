@@ -8,6 +8,7 @@ The report is written into FOLDER (default: build). Nothing is asked of the netw
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -63,7 +64,8 @@ def main() -> int:
             print(done.stderr, file=sys.stderr)
             return done.returncode
         print("\n".join(done.stdout.splitlines()[: each.lines]), end="\n\n", flush=True)
-    print(f"{time.perf_counter() - began:.1f} seconds. lumos --help lists the verbs. Open in a browser:\n{ROOT / folder / 'demo.html'}")
+    lumos = os.path.relpath(Path(sys.executable).with_name("lumos"))
+    print(f"{time.perf_counter() - began:.1f} seconds. {lumos} --help lists the verbs. Open in a browser:\n{ROOT / folder / 'demo.html'}")
     return 0
 
 
