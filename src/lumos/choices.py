@@ -27,7 +27,7 @@ ELSEWHERE = {
     **dict.fromkeys(("gbs", "global_batch_size"), ("global_batch", "microbatches")),
     **dict.fromkeys(("gpus", "devices", "nodes", "world_size"), ("gpus", "dp")),
     **dict.fromkeys(("dtype", "amp"), ("precision",)),
-    **dict.fromkeys(("compile", "torch_compile"), ("after",)),
+    **dict.fromkeys(("compile", "torch_compile"), ("after", "framework", "fusion")),
 }
 
 

@@ -34,6 +34,7 @@ def test_settings_of_a_file_and_options_over_them(lumos, tmp_path):
         ([*PREDICT, "--tp", "3"], 2, "multiple of tp"),
         ([*PREDICT, "--precision", "fp9"], 2, "did you mean 'fp8'"),
         ([*PREDICT, "--framework", "nemmo"], 2, "nemo"),
+        ([*PREDICT, "--set", "compile=on"], 2, "did you mean 'framework'"),
         ([*PREDICT, "--switch", "tp_overlp=on"], 2, "tp_overlap"),
         ([*PREDICT, "--switch", "fusion=foo"], 2, "valid: eager, fused, compiled"),
         ([*PREDICT, "--switch", "selective=foo"], 2, "valid: attention, alternate"),

@@ -9,7 +9,7 @@ from tests.drawn_graph import drawn_graph
 from lumos import _engine, _pipeline
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, Processor
-from lumos.plan.schedules import _PLACE
+from lumos.plan.schedules import _NUMBER
 from lumos.simulation import simulate
 from lumos.simulation.tables import tables
 from lumos.vocabulary import Schedule
@@ -102,7 +102,7 @@ def test_indices_beyond_a_frozen_graph_are_refused(graph):
         frozen.sweep_scaled(np.ones(n, np.uint16), np.ones((1, 1)), np.zeros(n, np.uint8), *out)
 
 
-ONE_F_ONE_B, GPIPE, DUALPIPE = (_PLACE[s] for s in (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.DUALPIPE))
+ONE_F_ONE_B, GPIPE, DUALPIPE = (_NUMBER[s] for s in (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.DUALPIPE))
 
 
 @pytest.mark.parametrize(

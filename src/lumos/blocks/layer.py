@@ -228,12 +228,12 @@ def _is_weight(name: str) -> bool:
 def without(block: Block, name: str, dropped: Callable[[Op], bool]) -> Block:
     """The block without some of its ops. An op that waited for a dropped one waits for what that one waited for."""
     remaining: list[Op] = []
-    place: dict[int, tuple[int, ...]] = {}
+    stand_ins: dict[int, tuple[int, ...]] = {}
     for i, op in enumerate(block.ops):
-        after = tuple(sorted({p for a in op.after for p in place[a]}))
+        after = tuple(sorted({p for a in op.after for p in stand_ins[a]}))
         if dropped(op):
-            place[i] = after
+            stand_ins[i] = after
         else:
-            place[i] = (len(remaining),)
+            stand_ins[i] = (len(remaining),)
             remaining.append(replace(op, after=after))
-    return Block(name, tuple(remaining), tuple(sorted({p for e in block.last_ops for p in place[e]})), block.before)
+    return Block(name, tuple(remaining), tuple(sorted({p for e in block.last_ops for p in stand_ins[e]})), block.before)

@@ -126,10 +126,10 @@ def activation_bytes(share: Share, stage: int, chunks: list[list[range]]) -> int
     full, retained = [0] * len(chunks[stage]), [0] * len(chunks[stage])
     for c, chunk in enumerate(chunks[stage]):
         for i, layer in enumerate(chunk):
-            each = layer_activations(share, model.is_mixture(layer))
+            activations = layer_activations(share, model.is_mixture(layer))
             again = plan.recompute is Recompute.FULL and (plan.recompute_layers < 0 or i < plan.recompute_layers)
-            full[c] += each
-            retained[c] += share.activation_bytes * share.residual_tokens * model.hidden if again else each
+            full[c] += activations
+            retained[c] += share.activation_bytes * share.residual_tokens * model.hidden if again else activations
     live = peak = 0
     for action in schedule(plan.schedule, stage, plan.pp, plan.microbatches, plan.vpp):
         c = action.chunk

@@ -55,8 +55,8 @@ def held_parameters(
     experts; parts: what it holds besides layers."""
     dense, experts = 0 * tp, 0 * ep
     for mixture, count in layers.items():
-        each = layer_parameters(model, mixture, tp, ep)
-        dense, experts = dense + count * each.dense, experts + count * each.experts
+        layer = layer_parameters(model, mixture, tp, ep)
+        dense, experts = dense + count * layer.dense, experts + count * layer.experts
     if parts.first:
         dense = dense - (-model.embedding_parameters // tp)
     if parts.last:
@@ -97,5 +97,5 @@ def bucket_parameters(share: Share) -> int:
 
 def bucket_layers(share: Share, mixture: bool, most: int) -> int:
     """How many layers' gradients are reduced together: as many as fill a bucket, from 1 to `most`."""
-    each = layer_parameters(share.model, mixture, share.plan.tp, share.plan.ep).total * share.framework.reduce_bytes
-    return max(1, min(most, round(share.framework.bucket_bytes / max(each, 1))))
+    layer_bytes = layer_parameters(share.model, mixture, share.plan.tp, share.plan.ep).total * share.framework.reduce_bytes
+    return max(1, min(most, round(share.framework.bucket_bytes / max(layer_bytes, 1))))

@@ -87,8 +87,8 @@ class Verbs(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if "" in args[: args.index("--") if "--" in args else None]:
             ctx.fail("an empty argument (a variable of the shell that is not set?); leave it out, or name what was meant")
-        found: list[str] = super().parse_args(ctx, args)
-        return found
+        rest: list[str] = super().parse_args(ctx, args)
+        return rest
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         if args[0] not in VERBS and not args[0].startswith("-"):
@@ -136,12 +136,12 @@ def _leave_standard_output() -> None:
 
 def load(name: str) -> Any:
     """The command of a verb, from its module."""
-    found = getattr(import_module(f"lumos.cli.{HOMES.get(name, name)}"), name.replace("-", "_"))
-    if isinstance(found, typer.Typer):
-        app = found
+    verb = getattr(import_module(f"lumos.cli.{HOMES.get(name, name)}"), name.replace("-", "_"))
+    if isinstance(verb, typer.Typer):
+        app = verb
     else:
         app = new_app()
-        app.command(name)(found)
+        app.command(name)(verb)
     command = typer.main.get_command(app)
     command.name = name
     return with_fitting_help(command)
@@ -182,8 +182,8 @@ def main() -> None:
         with_fitting_help(typer.main.get_command(app))(prog_name="lumos")
     except OSError as error:  # verbs turn errors of their files into a LumosError; what remains is a full disk behind stdout
         _leave_standard_output()
-        place = error.filename or "standard output"
-        say(f"{place}: cannot be written ({error.strerror or error}); free some space or write elsewhere")
+        file = error.filename or "standard output"
+        say(f"{file}: cannot be written ({error.strerror or error}); free some space or write elsewhere")
         sys.exit(1)
     except MemoryError:
         say("the memory of this machine does not hold the answer; give fewer ranks or a shorter recording")

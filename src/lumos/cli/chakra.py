@@ -95,8 +95,8 @@ def link_(
     if observed.is_dir() != profiled.is_dir():
         raise UsageError("give two files of one rank, or two folders (they may be one) with those of all ranks")
     keep_inputs([observed, profiled], output)
-    found = link(observed, read_job(str(profiled), repair=repair), output=output, other_window=other_window)
-    answer(found, json, print_linked)
+    linked = link(observed, read_job(str(profiled), repair=repair), output=output, other_window=other_window)
+    answer(linked, json, print_linked)
 
 
 @chakra.command("import")
@@ -135,8 +135,8 @@ def synthesize_(
 
     told = _numbers(facts or [], "--facts")
     wanted = {key: numbers[0] for key, numbers in _numbers(at or [], "--set", most=1).items()}
-    found = synthesize([read_job(path) for path in paths], output=output, facts=told, at=wanted, **words)
-    answer(found, json, print_synthetic)
+    sampled = synthesize([read_job(path) for path in paths], output=output, facts=told, at=wanted, **words)
+    answer(sampled, json, print_synthetic)
 
 
 def _numbers(texts: list[str], option: str, most: int | None = None) -> dict[str, list[int]]:

@@ -109,9 +109,9 @@ def _emulate(command: list[str], output: str, cluster: str, words: dict[str, Any
     if "limit" in words:
         words["limit_s"] = words.pop("limit")
     shown = progress("emulating other ranks", "ranks") or _ran
-    found = emulate(command, output, cluster, said=partial(_tried, words.get("fit", "")), progress=shown, **words)
+    job = emulate(command, output, cluster, said=partial(_tried, words.get("fit", "")), progress=shown, **words)
     steps, fit = words.get("steps", 1), words.get("fit", "")
-    answer(found, json, lambda out, emulated: print_emulated(out, output, emulated, steps=steps, fit=fit))
+    answer(job, json, lambda out, emulated: print_emulated(out, output, emulated, steps=steps, fit=fit))
     if not json:
-        following = ("diagnose", (output,)) if found.span_ns is not None else ("proxy", ("generate", found.files[0]))
+        following = ("diagnose", (output,)) if job.span_ns is not None else ("proxy", ("generate", job.files[0]))
         console().print(next_command(*following), markup=False, soft_wrap=True)

@@ -183,14 +183,14 @@ def models(
     from lumos.model import load_model, model_names
     from lumos.reports.text.catalogues import print_model, print_models
 
-    found = [load_model(n) for n in ((name,) if name else model_names())]
+    listed = [load_model(n) for n in ((name,) if name else model_names())]
     if json:
-        rows = [{**plain(m), "parameters": m.parameters, "active_parameters": m.active_parameters} for m in found]
+        rows = [{**plain(m), "parameters": m.parameters, "active_parameters": m.active_parameters} for m in listed]
         write_json({"models": rows})
     elif name:
-        print_model(console(), found[0])
+        print_model(console(), listed[0])
     else:
-        print_models(console(), found)
+        print_models(console(), listed)
 
 
 def clusters(
@@ -203,10 +203,10 @@ def clusters(
     from lumos.cost.cluster import cluster_names, load_cluster
     from lumos.reports.text.catalogues import print_cluster, print_clusters
 
-    found = [load_cluster(n) for n in ([name] if name else cluster_names())]
+    listed = [load_cluster(n) for n in ([name] if name else cluster_names())]
     if json:
-        write_json({"clusters": [msgspec.to_builtins(c) for c in found]})
+        write_json({"clusters": [msgspec.to_builtins(c) for c in listed]})
     elif name:
-        print_cluster(console(), found[0])
+        print_cluster(console(), listed[0])
     else:
-        print_clusters(console(), found)
+        print_clusters(console(), listed)

@@ -49,10 +49,10 @@ def save(error: BaseException) -> Path | None:
 
 def versions() -> list[str]:
     """The versions of Python, of the system and of the packages that the command line uses."""
-    found = [f"python {platform.python_version()} on {platform.platform()}"]
+    lines = [f"python {platform.python_version()} on {platform.platform()}"]
     for package in PACKAGES:
         try:
-            found.append(f"{package} {version(package)}")
+            lines.append(f"{package} {version(package)}")
         except PackageNotFoundError:
-            found.append(f"{package} is not installed as a package")
-    return found
+            lines.append(f"{package} is not installed as a package")
+    return lines

@@ -43,12 +43,12 @@ def write_json(value: Any) -> None:
     sys.stdout.buffer.write(msgspec.json.format(encoded, indent=2) + b"\n")
 
 
-def answer(found: _Found, json: bool, text: Callable[[Console, _Found], None]) -> None:
+def answer(result: _Found, json: bool, text: Callable[[Console, _Found], None]) -> None:
     """Write the answer of a verb: one JSON object, or what `text` prints."""
     if json:
-        write_json(found)
+        write_json(result)
     else:
-        text(console(), found)
+        text(console(), result)
 
 
 def console() -> Console:

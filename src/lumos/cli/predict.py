@@ -79,12 +79,12 @@ def validate(
     check_outputs([plot], tables)
     check_places(plot)
     clock = Clock()
-    found = validated(*tables, progress=progress("predicting", "rows"))
-    result = {**found.to_dict(), "seconds_s": clock.lap()}
+    scores = validated(*tables, progress=progress("predicting", "rows"))
+    result = {**scores.to_dict(), "seconds_s": clock.lap()}
     if plot is not None:
         from lumos.reports.plots.validate import write_plot
 
-        write_plot(plot, found.rows)
-    answer(result, json, lambda out, figures: print_validation(out, found.rows, figures, explained(found.rows, worst)))
+        write_plot(plot, scores.rows)
+    answer(result, json, lambda out, figures: print_validation(out, scores.rows, figures, explained(scores.rows, worst)))
     if not result["scored"]:
         raise LumosError(f"{', '.join(tables)}: no row could be scored; each says above why it was skipped")

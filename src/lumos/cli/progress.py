@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from lumos.units import size
@@ -122,23 +123,8 @@ def progress(stage: str, unit: str) -> Callable[[int, int], None] | None:
 
     unit: what is counted: "bytes", or a plural such as "plans".
     """
-    if not sys.stderr.isatty():
-        return None
-    began = ended = False
-
-    def show(done: int, total: int) -> None:
-        nonlocal began, ended
-        if ended:  # several threads count, and the last to report need not be the last that was done
-            return
-        if not began:
-            SHOWN.began(stage)
-            began = True
-        SHOWN.advanced(done, total, unit)
-        if done >= total:
-            SHOWN.ended()
-            ended = True
-
-    return show
+    show = stages(unit)
+    return None if show is None else partial(show, stage)
 
 
 def stages(unit: str) -> Callable[[str, int, int], None] | None:
@@ -148,18 +134,20 @@ def stages(unit: str) -> Callable[[str, int, int], None] | None:
     """
     if not sys.stderr.isatty():
         return None
-    running = ""
+    running = ended = ""
 
     def show(stage: str, done: int, total: int) -> None:
-        nonlocal running
+        nonlocal running, ended
+        if stage == ended and done:  # several threads count, and the last to report need not be the last that was done
+            return
         if running != stage:
             if running:
                 SHOWN.ended()
             SHOWN.began(stage)
-            running = stage
+            running, ended = stage, ""
         SHOWN.advanced(done, total, unit)
         if done >= total > 0:
             SHOWN.ended()
-            running = ""
+            running, ended = "", stage
 
     return show

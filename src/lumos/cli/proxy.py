@@ -57,7 +57,7 @@ def generate(
     from lumos.proxy.facade import generate as write
     from lumos.reports.text.proxy import print_generated
 
-    answer(write(paths, output, **words), json, lambda out, found: print_generated(out, output, found))
+    answer(write(paths, output, **words), json, lambda out, benchmark: print_generated(out, output, benchmark))
 
 
 @proxy.command(context_settings={"ignore_unknown_options": False})

@@ -47,8 +47,8 @@ def inspect(
         graph, grounds = None, without_graph(error)
     if json:
         cut = {"blocks": _outline(job, graph)} if blocks else {}
-        found = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
-        write_json({**found, "trust": grounds, "diagnostics": diagnostics, "read_s": read_s})
+        facts = {"ranks": len(files), "files": files, "groups": job.groups, "interference": slowed, **cut}
+        write_json({**facts, "trust": grounds, "diagnostics": diagnostics, "read_s": read_s})
         return
     out = console()
     print_contents(out, files, job.groups, slowed, grounds, diagnostics, read_s)
@@ -222,7 +222,7 @@ def breakdown(
     membership = everything if step is None else everything.only(step)
     times = step_times(timeline, membership)
     steps = tuple(row for row in breakdowns(timeline, membership, job) if step is None or row.counts)
-    found = Breakdown(
+    shown = Breakdown(
         *times.headline,
         mean_parts(steps),
         len(graph.ranks),
@@ -237,7 +237,7 @@ def breakdown(
         trust(graph, None if of == "measured" else timeline, everything),
         (*graph.diagnostics, *times.findings()),
     )
-    answer(found, json, print_breakdown)
+    answer(shown, json, print_breakdown)
 
 
 @takes(ReadWords, last=True)
@@ -265,9 +265,9 @@ def critical_path(
     replayed, membership, frozen = simulate(graph), members(graph), freeze(graph)
     timeline = measured(graph) if of == "measured" else replayed
     times = step_times(timeline, membership)
-    found = critical_paths(timeline, membership, frozen=frozen)
-    name = None if step is None else check_step(step, [path.name for path in found])
-    chosen = tuple(path for path in found if name in (None, path.name))
+    critical = critical_paths(timeline, membership, frozen=frozen)
+    name = None if step is None else check_step(step, [path.name for path in critical])
+    chosen = tuple(path for path in critical if name in (None, path.name))
     if perfetto is not None:
         from lumos.reports.export.perfetto import write_perfetto
 
@@ -336,7 +336,7 @@ def compare(
     allowed = None if fail_above is None else _share(fail_above)
     jobs = [read_job(path, **how) for path in paths]
     result = compared(jobs[0], jobs[-1], step=(steps[0], steps[-1]) if steps else None, fail_above=allowed)
-    answer(result, json, lambda out, found: print_comparison(out, (paths[0], paths[-1]), found))
+    answer(result, json, lambda out, comparison: print_comparison(out, (paths[0], paths[-1]), comparison))
     if result.regression is not None and result.regression.verdict is Verdict.SLOWER:
         raise typer.Exit(1)
 

@@ -70,7 +70,7 @@ def search(
         rows = side_by_side(clusters, **words)
     else:
         rows = [Swept(0, searched(job, **words))] if sweep is None else searched(job, sweep=sweep, **words)
-    found = rows[0].found
+    first = rows[0].found
     if parquet is not None:
         from lumos.reports.export.search_table import write_parquet
 
@@ -78,9 +78,9 @@ def search(
     if any(files.values()):
         from lumos.reports.export.job import export
 
-        export(found, **files)
+        export(first, **files)
     if not key:
-        answer(found, json, print_found)
+        answer(first, json, print_found)
     elif json:
         write_json({"sweep": key, "best_value": best_value(rows, objective), "rows": [{key: value, **f.to_dict()} for value, f in rows]})
     else:

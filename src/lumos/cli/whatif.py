@@ -83,12 +83,12 @@ def whatif(
             print_grid(console(), cells, grounds)
         return
     try:
-        found = answer_changes(job, graph, changes, force=force)
+        answer = answer_changes(job, graph, changes, force=force)
     except QuestionError as question:
         if json:
-            write_json({"question": str(question), "key": question.key, "candidates": [each._asdict() for each in question.candidates]})
+            write_json({"question": str(question), "key": question.key, "candidates": [c._asdict() for c in question.candidates]})
         raise
-    _write(found, files, json)
+    _write(answer, files, json)
 
 
 def _by_script(
@@ -101,16 +101,16 @@ def _by_script(
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, *files.values())
-    found: Any = by_script(read_job(*paths, **how), grid=parse_values(grid) if grid else None, **words)
+    answer: Any = by_script(read_job(*paths, **how), grid=parse_values(grid) if grid else None, **words)
     if not grid:
-        _write(found, files, json)
+        _write(answer, files, json)
     elif json:
-        write_json({"grid": [cell._asdict() for cell in found]})
+        write_json({"grid": [cell._asdict() for cell in answer]})
     else:
-        print_script_grid(console(), found)
+        print_script_grid(console(), answer)
 
 
-def _write(found: Answer, files: dict[str, str | None], json: bool) -> None:
+def _write(answer: Answer, files: dict[str, str | None], json: bool) -> None:
     """Write the changed job where files are named, and the answer."""
     from lumos.changes.answer import contracted
     from lumos.reports.text.whatif import print_answer
@@ -118,11 +118,11 @@ def _write(found: Answer, files: dict[str, str | None], json: bool) -> None:
     if any(files.values()):
         from lumos.reports.export.job import export
 
-        export(found, **files)
+        export(answer, **files)
     if json:
-        write_json(contracted(found))
+        write_json(contracted(answer))
     else:
-        print_answer(console(), found)
+        print_answer(console(), answer)
 
 
 @takes(ChangeWords, texts=SettingWords, shown="VALUE")
@@ -154,11 +154,11 @@ def report(
     check_places(output)
     clock = Clock()
     recording = ReportedJob.of(read_job(*paths, **how), force=force)
-    found = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
+    written = write(recording, output, ["lumos", *map(shlex.quote, sys.argv[1:])], step, changes)
     if json:
-        write_json({**plain(found), "seconds_s": clock.lap()})
+        write_json({**plain(written), "seconds_s": clock.lap()})
         return
     out = console()
-    sentence(out, found.headline)
-    print_trust(out, found.trust)
-    out.print(f"{output}: {found.size_bytes / 1e6:.1f} MB, opens in any browser, offline", markup=False)
+    sentence(out, written.headline)
+    print_trust(out, written.trust)
+    out.print(f"{output}: {written.size_bytes / 1e6:.1f} MB, opens in any browser, offline", markup=False)

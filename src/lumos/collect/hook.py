@@ -29,8 +29,8 @@ VARIABLE = "LUMOS_COLLECT"
 def step() -> None:
     """End a training step here: `lumos.collect.step()` in a loop without an optimizer, or whose steps end elsewhere. Steps of optimizers
     count no more from then on. It does nothing where `lumos collect` did not start the script."""
-    for each in MARKED:
-        each()
+    for end_step in MARKED:
+        end_step()
 
 
 def on_optimizer_steps(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *, wait: int = 5, **options: Any) -> None:

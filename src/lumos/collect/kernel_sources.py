@@ -44,7 +44,7 @@ def _named(trace: Path) -> list[str]:
     if not trace.stat().st_size:
         return []
     with trace.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as text:
-        return list(dict.fromkeys(found[1].decode() for found in _NAMED.finditer(text)))
+        return list(dict.fromkeys(match[1].decode() for match in _NAMED.finditer(text)))
 
 
 def _loaded() -> dict[str, Path]:

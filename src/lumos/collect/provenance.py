@@ -33,8 +33,8 @@ def how_started() -> dict[str, Any]:
     """The command that started the training, in words, and the variables that change how torch runs: as `lumos collect` found them, else
     those of this process."""
     if STARTED in os.environ:
-        found: dict[str, Any] = json.loads(os.environ[STARTED])
-        return found
+        started: dict[str, Any] = json.loads(os.environ[STARTED])
+        return started
     words = sys.orig_argv[1:]
     if words[:1] == ["-c"] or "--multiprocessing-fork" in words:  # a process that the script started; it has the arguments of the first
         words = sys.argv

@@ -247,14 +247,14 @@ def _shared_seconds(s: AttentionShape, backward: bool, accelerator: Accelerator,
 def _blocks(s: AttentionShape, causal: bool) -> tuple[Float64, Float64, Float64, Float64]:
     """Number of scores needed, of blocks computed, of key blocks of the longest query block, and of query blocks."""
     q, k = np.ceil(s.queries / _BLOCK), np.ceil(s.keys / _BLOCK)
-    each = s.batch * s.heads
+    heads = s.batch * s.heads
     if not causal:
-        return each * s.queries * s.keys, each * q * k, k, each * q
+        return heads * s.queries * s.keys, heads * q * k, k, heads * q
     # Query i sees the keys up to keys − queries + i: a trapezium of scores or, with fewer keys than queries, a triangle.
     rows = np.minimum(s.queries, s.keys)
-    pairs = each * (rows * s.keys - rows * (rows - 1) / 2)
+    pairs = heads * (rows * s.keys - rows * (rows - 1) / 2)
     block_rows = np.minimum(q, k)
-    return pairs, each * (block_rows * k - block_rows * (block_rows - 1) / 2), k, each * q
+    return pairs, heads * (block_rows * k - block_rows * (block_rows - 1) / 2), k, heads * q
 
 
 def _padded(head_dim: Float64) -> Float64:

@@ -327,7 +327,7 @@ def _validated(table: dict[str, Any], path: Path) -> Cluster:
     except msgspec.ValidationError as error:
         raise LumosError(f"{path}: {_with_valid_keys(str(error))}") from error
     for key, value in _numbers(table):
-        _, unit, least, most = next(each for each in _UNITS if re.search(each.keys, key))
+        _, unit, least, most = next(limits for limits in _UNITS if re.search(limits.keys, key))
         if not least < value < most:
             bounds = f"more than {least:g} and below {most:g}"
             raise LumosError(f"{path}: {key} = {value} must be {unit}, {bounds}; leave the key out where it is unknown")
@@ -354,17 +354,17 @@ def _with_valid_keys(message: str) -> str:
     if "unknown field" not in message:
         return message
     tables = {"$.accelerator": Accelerator, "$.node": Node, "$.fabric": Fabric, "$.operation": Operation, "$.fabric.levels[...]": Level}
-    place = message.rsplit("at `", 1)[1].rstrip("`") if "at `" in message else "$"
-    fields = tables.get(place, Cluster).__struct_fields__
+    table = message.rsplit("at `", 1)[1].rstrip("`") if "at `" in message else "$"
+    fields = tables.get(table, Cluster).__struct_fields__
     unknown = message.split("`")[1]
     near = difflib.get_close_matches(unknown, fields, 1)
     return f"{message}{f'; nearest: {near[0]}' if near else ''}; valid: {', '.join(fields)}"
 
 
-def _numbers(value: object, place: str = "") -> list[tuple[str, float]]:
+def _numbers(value: object, path: str = "") -> list[tuple[str, float]]:
     """(dotted key, value) of every number of the file."""
     if isinstance(value, Mapping):
-        return [found for key, inner in value.items() for found in _numbers(inner, f"{place}.{key}" if place else key)]
+        return [number for key, inner in value.items() for number in _numbers(inner, f"{path}.{key}" if path else key)]
     if isinstance(value, list):
-        return [found for i, inner in enumerate(value) for found in _numbers(inner, f"{place}[{i}]")]
-    return [(place, value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+        return [number for i, inner in enumerate(value) for number in _numbers(inner, f"{path}[{i}]")]
+    return [(path, value)] if isinstance(value, int | float) and not isinstance(value, bool) else []

@@ -86,14 +86,14 @@ def read_coefficients(path: Path) -> Book:
     return book
 
 
-def _check_set(entry: Coefficients, form: Mapping[str, int], place: str) -> None:
+def _check_set(entry: Coefficients, form: Mapping[str, int], where: str) -> None:
     """Raise LumosError unless the set has that form and numbers that costs can be computed from."""
     if _form(entry) != form:
         keys = ", ".join(key if not length else f"{key} (a list of {length})" for key, length in form.items())
-        raise LumosError(f"{place} values must be {keys}; write them with lumos calibrate")
+        raise LumosError(f"{where} values must be {keys}; write them with lumos calibrate")
     low, high = entry.interval
     if not (all(map(math.isfinite, _numbers(entry))) and 0 < low <= high and entry.ratio > 0):
-        raise LumosError(f"{place} numbers must be finite, interval and ratio positive; write them with lumos calibrate")
+        raise LumosError(f"{where} numbers must be finite, interval and ratio positive; write them with lumos calibrate")
 
 
 def _form(entry: Coefficients) -> dict[str, int]:

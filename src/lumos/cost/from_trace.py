@@ -140,8 +140,8 @@ def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> t
     if only_calls(o.name):
         return None
     if (sizes := product(shaped)) is not None:
-        found = factors(shaped)
-        dtype = _dtype(o.dtypes[found.first] if found is not None else "", accelerator)
+        pair = factors(shaped)
+        dtype = _dtype(o.dtypes[pair.first] if pair is not None else "", accelerator)
         m, n, k, batch = sizes
         return None if dtype is None else ("gemm", dtype, gemm(m, n, k, accelerator, dtype, batch=batch, cast=False, book=book))
     attended = attention_of(o.name, o.shapes)

@@ -67,8 +67,8 @@ def moved(
     """Time of a kernel that reads and writes `traffic` bytes in total. kernel_class: one of `TRAFFIC_CLASSES`. instructions: what all its
     threads issue together. in_turn: elements that threads fetch one after the other. Raises UsageError for a negative size, LumosError
     where the accelerator lacks a number."""
-    traffic, instructions, in_turn = (np.asarray(each, float) for each in (traffic, instructions, in_turn))
-    if not all(np.all(each >= 0) for each in (traffic, instructions, in_turn)):
+    traffic, instructions, in_turn = (np.asarray(amount, float) for amount in (traffic, instructions, in_turn))
+    if not all(np.all(amount >= 0) for amount in (traffic, instructions, in_turn)):
         raise UsageError("memory-bound kernel: sizes must be zero or more")
     fitted, notes = find("memory_bound", accelerator, (kernel_class,), book)
     c = fitted.read_as(MemoryCoefficients)

@@ -51,16 +51,16 @@ def priced_types() -> tuple[str, ...]:
     return tuple(sorted(_file().priced))
 
 
-def architecture(model_type: str, place: str) -> Architecture:
-    """The architecture of a `model_type`. Raises LumosError for one that is not priced, with the reason; place: what is read."""
-    found = _file().priced.get(model_type)
-    if found is not None:
-        return found
+def architecture(model_type: str, source: str) -> Architecture:
+    """The architecture of a `model_type`. Raises LumosError for one that is not priced, with the reason; source: what is read."""
+    priced = _file().priced.get(model_type)
+    if priced is not None:
+        return priced
     if model_type in _file().refused:
-        raise LumosError(f"{place}: model_type {model_type!r} cannot be priced: {_file().refused[model_type]}")
+        raise LumosError(f"{source}: model_type {model_type!r} cannot be priced: {_file().refused[model_type]}")
     near = ", ".join(get_close_matches(model_type, priced_types(), 3, 0.6))
     hint = f"; nearest: {near}" if near else ""
     raise LumosError(
-        f"{place}: model_type {model_type!r} is no known architecture{hint}. If its layers are those of one of the "
+        f"{source}: model_type {model_type!r} is no known architecture{hint}. If its layers are those of one of the "
         f"{len(priced_types())} known (llama, qwen3, mixtral, deepseek_v3, gpt2, …), write that model_type into a copy of the file"
     )

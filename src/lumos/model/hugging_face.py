@@ -146,48 +146,48 @@ def read_config(path: Path) -> ReadModel:
     return read._replace(notes=(*note, *read.notes))
 
 
-def from_config(table: object, place: str) -> ReadModel:
-    """The model that a configuration's keys describe. place: where they come from, for error messages."""
-    stated = _typed(table, {}, place)
-    _refuse_other_layers(stated, place)
+def from_config(table: object, source: str) -> ReadModel:
+    """The model that a configuration's keys describe. source: where they come from, for error messages."""
+    stated = _typed(table, {}, source)
+    _refuse_other_layers(stated, source)
     kind, notes = stated.get("model_type"), []
     if not kind:
         kind = "llama"
         notes.append(Diagnostic("assumed-architecture", "no model_type: a layer is taken to be that of llama (gated MLP, RMSNorm, rotary)"))
-    read = read_as(table, architecture(kind, place), kind, place)
+    read = read_as(table, architecture(kind, source), kind, source)
     return read._replace(notes=(*notes, *read.notes))
 
 
-def read_as(table: object, known: Architecture, kind: str, place: str) -> ReadModel:
+def read_as(table: object, known: Architecture, kind: str, source: str) -> ReadModel:
     """The model that a configuration's keys describe, as one of the architecture `known`. kind: its `model_type`."""
     notes = []
-    given = known.defaults | {key: value for key, value in _typed(table, known.keys, place).items() if value is not None}
-    model, raw = _model(given, known, kind, place), cast("Mapping[str, object]", table)
+    given = known.defaults | {key: value for key, value in _typed(table, known.keys, source).items() if value is not None}
+    model, raw = _model(given, known, kind, source), cast("Mapping[str, object]", table)
     if known.apart:
         notes.append(Diagnostic("differs", f"{kind}: {known.apart}; it is priced without"))
     if given.get("num_nextn_predict_layers"):
-        notes.append(Diagnostic("unread-fields", f"{place}: num_nextn_predict_layers: layers that predict further tokens are not priced"))
+        notes.append(Diagnostic("unread-fields", f"{source}: num_nextn_predict_layers: layers that predict further tokens are not priced"))
     names = {name for key in READ_KEYS for name in (key, *KEY_NAMES.get(key, ()))} | set(known.keys.values())
     unread = sorted(key for key in raw if key not in names and not _NEUTRAL.fullmatch(key) and raw[key] not in (None, False, 0, [], {}))
     if unread:
-        notes.append(Diagnostic("unread-fields", f"{place}: not read: {', '.join(unread)}; what they change is not in the prediction"))
+        notes.append(Diagnostic("unread-fields", f"{source}: not read: {', '.join(unread)}; what they change is not in the prediction"))
     return ReadModel(model, tuple(notes), _window(given, model))
 
 
-def _model(table: Mapping[str, Any], known: Architecture, kind: str, place: str) -> Model:
+def _model(table: Mapping[str, Any], known: Architecture, kind: str, source: str) -> Model:
     style = dict(known.style)
-    hidden, heads, latent = _size(table, "hidden_size", place), _size(table, "num_attention_heads", place), _latent(table, place)
+    hidden, heads, latent = _size(table, "hidden_size", source), _size(table, "num_attention_heads", source), _latent(table, source)
     if latent is None and not table.get("head_dim") and hidden % heads:
-        raise LumosError(f"{place}: hidden_size ({hidden}) is no multiple of num_attention_heads ({heads}); add head_dim")
+        raise LumosError(f"{source}: hidden_size ({hidden}) is no multiple of num_attention_heads ({heads}); add head_dim")
     try:
-        experts = _experts(table, place)
+        experts = _experts(table, source)
     except UsageError as error:
-        raise LumosError(f"{place}: {error}") from error
+        raise LumosError(f"{source}: {error}") from error
     ffn = table.get("intermediate_size") or 0
     if not ffn and not style.get("gated"):
         ffn = int((table.get("expansion_ratio") or 4) * hidden)
     if not ffn and not experts:
-        raise LumosError(f"{place}: intermediate_size is missing; add it")
+        raise LumosError(f"{source}: intermediate_size is missing; add it")
     if table.get("no_bias") is False or (table.get("mlp_bias") and table.get("attention_bias")):
         style |= {"bias": True, "norm_bias": style.get("norm") == "layer"}
     if table.get("no_bias"):
@@ -200,13 +200,13 @@ def _model(table: Mapping[str, Any], known: Architecture, kind: str, place: str)
     try:
         return Model(
             name=str(table.get("_name_or_path") or kind),
-            layers=_size(table, "num_hidden_layers", place),
+            layers=_size(table, "num_hidden_layers", source),
             hidden=hidden,
             heads=heads,
             kv_heads=1 if single else table.get("num_key_value_heads") or heads,
             head_dim=(latent.nope + latent.rope) if latent else (table.get("head_dim") or hidden // heads),
             ffn=ffn,
-            vocab=_size(table, "vocab_size", place),
+            vocab=_size(table, "vocab_size", source),
             bias=bool(style.get("bias")),
             qkv_bias=bool(table.get("attention_bias", style.get("qkv_bias"))),
             max_positions=(table.get("max_position_embeddings") or 0) if style.get("positions") == "learned" else 0,
@@ -217,10 +217,10 @@ def _model(table: Mapping[str, Any], known: Architecture, kind: str, place: str)
             latent=latent,
         )
     except LumosError as error:
-        raise LumosError(f"{place}: {error}") from error
+        raise LumosError(f"{source}: {error}") from error
 
 
-def _typed(table: object, keys: Mapping[str, str], place: str) -> Mapping[str, Any]:
+def _typed(table: object, keys: Mapping[str, str], source: str) -> Mapping[str, Any]:
     """The keys that are read here, by their first names. keys: other names that an architecture gives them. Raises LumosError where
     one is of another type or out of range."""
     named: Any = table
@@ -232,18 +232,19 @@ def _typed(table: object, keys: Mapping[str, str], place: str) -> Mapping[str, A
     try:
         return cast("Mapping[str, Any]", msgspec.convert(named, _Config))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: text with a lone surrogate
-        said = re.sub(r"\$\.(\w+)", lambda found: f"$.{spelt.get(found.group(1), found.group(1))}", str(error))
-        raise LumosError(f"{place}: {said}; correct the value, or take the config.json from the model's page") from error
+        said = re.sub(r"\$\.(\w+)", lambda match: f"$.{spelt.get(match.group(1), match.group(1))}", str(error))
+        raise LumosError(f"{source}: {said}; correct the value, or take the config.json from the model's page") from error
 
 
-def _refuse_other_layers(table: Mapping[str, Any], place: str) -> None:
+def _refuse_other_layers(table: Mapping[str, Any], source: str) -> None:
     """Raise LumosError for layers that are not attention of a decoder over its own tokens."""
     others = sorted(set(table.get("layer_types") or ()) - {*FULL, *WINDOWED})
     if others:
-        raise LumosError(f"{place}: layer_types: {', '.join(others)}: such layers cannot be priced; known: {', '.join((*FULL, *WINDOWED))}")
+        known = ", ".join((*FULL, *WINDOWED))
+        raise LumosError(f"{source}: layer_types: {', '.join(others)}: such layers cannot be priced; known: {known}")
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if table.get(key):
-            raise LumosError(f"{place}: {key} is true: attention between two sequences cannot be priced, only decoders that see their own")
+            raise LumosError(f"{source}: {key} is true: attention between two sequences cannot be priced, only decoders that see their own")
 
 
 def _window(table: Mapping[str, Any], model: Model) -> TokenWindow | None:
@@ -255,21 +256,21 @@ def _window(table: Mapping[str, Any], model: Model) -> TokenWindow | None:
     return TokenWindow(int(tokens), count) if count != 0 else None
 
 
-def _size(table: Mapping[str, Any], key: str, place: str) -> int:
+def _size(table: Mapping[str, Any], key: str, source: str) -> int:
     value = table.get(key)
     if not value:
         names = ", ".join((key, *KEY_NAMES.get(key, ())))
-        raise LumosError(f"{place}: {key} is missing or not a positive whole number; one of {names} must be given")
+        raise LumosError(f"{source}: {key} is missing or not a positive whole number; one of {names} must be given")
     return int(value)
 
 
-def _experts(table: Mapping[str, Any], place: str) -> Experts | None:
+def _experts(table: Mapping[str, Any], source: str) -> Experts | None:
     count = table.get("num_experts") or 0
     if count < 2:
         return None
     ffn = table.get("moe_intermediate_size") or table.get("intermediate_size")
     if not ffn:
-        raise LumosError(f"{place}: moe_intermediate_size is missing; add the width of one expert")
+        raise LumosError(f"{source}: moe_intermediate_size is missing; add the width of one expert")
     shared = table.get("n_shared_experts") or 0
     shared_ffn = table.get("shared_expert_intermediate_size") or shared * ffn
     first, every = table.get("first_k_dense_replace") or 0, table.get("decoder_sparse_step") or 1
@@ -281,10 +282,10 @@ def _experts(table: Mapping[str, Any], place: str) -> Experts | None:
     elif table.get("mlp_only_layers"):
         first = len(table["mlp_only_layers"])
         if sorted(table["mlp_only_layers"]) != list(range(first)):
-            raise LumosError(f"{place}: mlp_only_layers: layers without experts among those with can only be priced where they come first")
+            raise LumosError(f"{source}: mlp_only_layers: layers without experts among those with can only be priced where they come first")
     return Experts(
         count=count,
-        per_token=_size(table, "num_experts_per_tok", place),
+        per_token=_size(table, "num_experts_per_tok", source),
         ffn=ffn,
         shared=shared or (1 if shared_ffn else 0),
         shared_ffn=shared_ffn,
@@ -294,13 +295,13 @@ def _experts(table: Mapping[str, Any], place: str) -> Experts | None:
     )
 
 
-def _latent(table: Mapping[str, Any], place: str) -> Latent | None:
+def _latent(table: Mapping[str, Any], source: str) -> Latent | None:
     if not table.get("kv_lora_rank"):
         return None
     return Latent(
         query_rank=table.get("q_lora_rank") or 0,
-        kv_rank=_size(table, "kv_lora_rank", place),
-        nope=_size(table, "qk_nope_head_dim", place),
-        rope=_size(table, "qk_rope_head_dim", place),
-        value=_size(table, "v_head_dim", place),
+        kv_rank=_size(table, "kv_lora_rank", source),
+        nope=_size(table, "qk_nope_head_dim", source),
+        rope=_size(table, "qk_rope_head_dim", source),
+        value=_size(table, "v_head_dim", source),
     )

@@ -260,7 +260,7 @@ def layers_of_places(layers: int, stages: int, chunks: int = 1, ends: Ends = EVE
     if ends == EVEN:
         base, extra = divmod(layers, places)
         order = [*range(1, places - 1), 0, places - 1] if places > 1 else [0]
-        return [base + (place in order[:extra]) for place in range(places)]
+        return [base + (part in order[:extra]) for part in range(places)]
     _rule(stages > 1, "first_layers and last_layers need pp > 1")
     stated = {stage: n for stage, n in ((0, ends.first), (stages - 1, ends.last)) if n}
     others, rest = stages - len(stated), layers - sum(stated.values())

@@ -114,9 +114,9 @@ def _file() -> _File:
     except (tomllib.TOMLDecodeError, msgspec.ValidationError) as error:
         raise LumosError(f"{_DATA}: {error}") from error
     tables = [file.defaults]
-    for each in file.profile:
-        tables += [each.values, *(version.values for version in each.version)]
-        tables += [values for question in each.question for values in question.answers.values()]
+    for profile in file.profile:
+        tables += [profile.values, *(version.values for version in profile.version)]
+        tables += [values for question in profile.question for values in question.answers.values()]
     wrong = sorted({key for table in tables for key in table} - SWITCHES.keys()) + sorted(SWITCHES.keys() - file.defaults.keys())
     if wrong:
         raise LumosError(f"{_DATA}: {', '.join(wrong)}: not a switch, or a switch without a default")
@@ -125,7 +125,7 @@ def _file() -> _File:
 
 def _framework(profile: _Profile, version: _Values) -> Framework:
     values: _Values = dict(_file().defaults)
-    for own in (*(each.values for each in reversed(_lineage(profile.name))), version):
+    for own in (*(ancestor.values for ancestor in reversed(_lineage(profile.name))), version):
         values |= own
     return Framework(profile.name, **{key: v.value for key, v in values.items()})  # type: ignore[arg-type]
 
@@ -133,7 +133,7 @@ def _framework(profile: _Profile, version: _Values) -> Framework:
 @cache
 def profiles() -> Mapping[str, Framework]:
     """The profiles by name, in the order of the file, without the differences of single years."""
-    return {each.name: _framework(each, {}) for each in _file().profile}
+    return {profile.name: _framework(profile, {}) for profile in _file().profile}
 
 
 def is_profiled(framework: Framework) -> bool:
@@ -154,15 +154,15 @@ def framework_schedules(name: str) -> tuple[Schedule, ...]:
 
     Where that is not known, all but GPipe, which holds the activations of every microbatch and is never faster than 1F1B.
     """
-    known = next((each.schedules for each in _lineage(name) if each.schedules is not None), None)
+    known = next((profile.schedules for profile in _lineage(name) if profile.schedules is not None), None)
     return tuple(schedule for schedule in Schedule if schedule is not Schedule.GPIPE) if known is None else known.value
 
 
 @cache
 def _lineage(name: str) -> tuple[_Profile, ...]:
     """The profile of that name, then the one whose values it has where it states none, and so on; none for a profile made elsewhere."""
-    each = next((each for each in _file().profile if each.name == name), None)
-    return () if each is None else (each, *(_lineage(each.like) if each.like else ()))
+    profile = next((profile for profile in _file().profile if profile.name == name), None)
+    return () if profile is None else (profile, *(_lineage(profile.like) if profile.like else ()))
 
 
 class RunEvidence(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -182,7 +182,7 @@ def evidence() -> Mapping[str, Mapping[str, RunEvidence]]:
 
 def profile_questions(name: str) -> tuple[Question, ...]:
     """What the profile of that name leaves open; a profile made elsewhere leaves nothing open."""
-    return tuple(question for each in reversed(_lineage(name)) for question in each.question)
+    return tuple(question for profile in reversed(_lineage(name)) for question in profile.question)
 
 
 # ---------------------------------------------------------------- choosing
@@ -239,12 +239,12 @@ def unprofiled(year: int | None = None, told: Told = Told()) -> Chosen:
 def other_years(framework: str, notes: str = "") -> dict[str, Framework]:
     """The profiles that a framework's name stands for in years other than the one that is assumed without a year, by year."""
     now = choose(framework, None, notes).framework
-    found: dict[str, Framework] = {}
+    by_year: dict[str, Framework] = {}
     for year in range(_FIRST, _RECENT + 3):
         other = choose(framework, year, notes).framework
-        if other != now and other not in found.values():
-            found[str(year)] = other
-    return found
+        if other != now and other not in by_year.values():
+            by_year[str(year)] = other
+    return by_year
 
 
 def _matching(framework: str, year: int, notes: str, told: Told = Told()) -> Chosen | None:
@@ -261,14 +261,14 @@ def _matching(framework: str, year: int, notes: str, told: Told = Told()) -> Cho
 
 def release_of(text: str) -> str | None:
     """The release that a text names, such as "26.06" in "26.06.01 NeMo Container"; None where it names none."""
-    found = _RELEASE.search(text)
-    return found.group() if found else None
+    match = _RELEASE.search(text)
+    return match.group() if match else None
 
 
 def year_of(text: str) -> int | None:
     """The year that a text names, by itself or in a release: 2022 in "NeMo 2022" and in "NeMo 22.09"; None where it names none."""
-    found = _YEAR.search(text)
-    return 2000 + int(found.group(1) or found.group(2)) if found else None
+    match = _YEAR.search(text)
+    return 2000 + int(match.group(1) or match.group(2)) if match else None
 
 
 def _of_version(name: str, year: int, release: str | None, told: Told = Told()) -> Chosen:

@@ -41,7 +41,7 @@ check_enum(_pipeline, Schedule)
 HELD_BY_SENDS = (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
 _PASSES = tuple(Pass)
 #: The number of each schedule in the native module: its place in the enum.
-_PLACE = {name: place for place, name in enumerate(Schedule)}
+_NUMBER = {name: number for number, name in enumerate(Schedule)}
 
 
 class Action(NamedTuple):
@@ -54,7 +54,7 @@ class Action(NamedTuple):
 
 def schedule(name: Schedule, stage: int, stages: int, microbatches: int, chunks: int = 1) -> list[Action]:
     """The actions of pipeline stage `stage`, in the order in which it runs them."""
-    listed = _pipeline.actions(_PLACE[name], stage, stages, microbatches, chunks)
+    listed = _pipeline.actions(_NUMBER[name], stage, stages, microbatches, chunks)
     return [Action(_PASSES[step], microbatch, chunk) for step, microbatch, chunk in listed]
 
 

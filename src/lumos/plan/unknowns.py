@@ -47,8 +47,8 @@ def with_unknowns(job: PlannedJob, stated: Collection[str] = ()) -> PlannedJob:
 
 def _open(job: PlannedJob, *facts: Unknown) -> PlannedJob:
     """The job with these facts as open, but for those without any other answer."""
-    found = tuple(fact for fact in facts if fact.answers)
-    return replace(job, unknowns=(*job.unknowns, *found)) if found else job
+    open_facts = tuple(fact for fact in facts if fact.answers)
+    return replace(job, unknowns=(*job.unknowns, *open_facts)) if open_facts else job
 
 
 def unknown_year(job: PlannedJob, framework: str, notes: str) -> PlannedJob:
@@ -166,7 +166,7 @@ def _of_experts(job: PlannedJob, stated: Collection[str]) -> list[Unknown]:
         return []
     skews = {"even": {"expert_skew": EVEN_SKEW}, "uneven": {"expert_skew": BAD_SKEW}}
     question = "how even is the load of the experts? (--switch expert_skew, rows of the most loaded one over the mean)"
-    found = [Unknown("unknown-router", question, _jobs(job, skews, stated))]
+    unknowns = [Unknown("unknown-router", question, _jobs(job, skews, stated))]
     if job.plan.ep > 1:
         ways = {
             "DeepEP" if not job.framework.deep_ep else "all-to-all": {"deep_ep": not job.framework.deep_ep},
@@ -175,8 +175,8 @@ def _of_experts(job: PlannedJob, stated: Collection[str]) -> list[Unknown]:
         if job.plan.schedule is Schedule.DUALPIPE:  # which overlaps the exchanges by design
             ways = dict(list(ways.items())[:1])
         question = "how are tokens sent to their experts? (--switch deep_ep, ep_overlap = on or off)"
-        found.append(Unknown("unknown-dispatch", question, _jobs(job, ways, stated)))
-    return found
+        unknowns.append(Unknown("unknown-dispatch", question, _jobs(job, ways, stated)))
+    return unknowns
 
 
 def _jobs(job: PlannedJob, answers: Mapping[str, Mapping[str, Any]], stated: Collection[str]) -> dict[str, PlannedJob]:

@@ -117,16 +117,16 @@ def _fine(block: Block, times: Sequence[Times]) -> _Template:
     t = _Template([], [], [], [])
     if block.before or not block.ops:
         t.tasks.append(_Task(HOST, Kind.OPERATOR, f"{block.name}: host", _host(block.before)))
-    place: list[int] = []
+    task_of: list[int] = []
     for op, time in zip(block.ops, times, strict=True):
         t.tasks.append(_Task(HOST, Kind.LAUNCH, f"launch {op.name}", _host(op.host)))
         kind, task = Kind.COLLECTIVE if isinstance(op.work, Collective) else Kind.KERNEL, len(t.tasks)
         t.tasks.append(_Task(int(op.lane), kind, op.name, time, task - 1, op.work))
-        place.append(task)
-        t.edges.extend((task, place[a]) for a in op.after if block.ops[a].lane is not op.lane)
+        task_of.append(task)
+        t.edges.extend((task, task_of[a]) for a in op.after if block.ops[a].lane is not op.lane)
         if not op.after:
             t.first_tasks.append(task)
-    t.last_tasks.extend(place[e] for e in block.last_ops)
+    t.last_tasks.extend(task_of[e] for e in block.last_ops)
     return t if t.last_tasks else t._replace(first_tasks=[0], last_tasks=[0])
 
 

@@ -28,7 +28,7 @@ LAUNCH = ((2000.0, 200.0), (2500.0, 1.0), (2000.0, 1200.0))
 
 def graph_launch(nodes: int) -> Times:
     """CPU time of launching a graph of `nodes` kernels."""
-    times = [round(fixed + each * nodes) for fixed, each in LAUNCH]
+    times = [round(fixed + per_node * nodes) for fixed, per_node in LAUNCH]
     return Times(times[0], min(times), max(times))
 
 

@@ -37,10 +37,10 @@ _LINKS = re.compile(r"(?<![\w.])(\d+)\s+[a-z][\w\s-]{0,24}?(?:links?|nics?|ports
 
 
 class StatedNetwork(NamedTuple):
-    """NICs of a node and the bytes/s of each. sure: the text says how many there are, or what they reach together."""
+    """NICs of a node, and the rate of one of them. sure: the text says how many there are, or what they reach together."""
 
     nics: int
-    each: float
+    bytes_per_s: float
     sure: bool = True
 
 
@@ -49,8 +49,8 @@ def stated_network(text: str, devices: int, nics: int) -> StatedNetwork | None:
 
     devices: of a node. nics: how many links a node has if the text does not say (`StatedNetwork.sure` is then False).
     """
-    found = [network for clause in _clauses(text) if (network := _network(clause, devices, nics)) is not None]
-    return max(found, key=lambda n: (n.sure, n.nics * n.each), default=None)
+    stated = [network for clause in _clauses(text) if (network := _network(clause, devices, nics)) is not None]
+    return max(stated, key=lambda n: (n.sure, n.nics * n.bytes_per_s), default=None)
 
 
 def speaks_of_network(text: str) -> bool:
@@ -66,17 +66,17 @@ def _clauses(text: str, inside: bool = False) -> Iterator[str]:
 
 
 def _network(clause: str, devices: int, nics: int) -> StatedNetwork | None:
-    each = _bytes_per_s(clause)
-    if each is None or not _NETWORK.search(clause):
+    rate = _bytes_per_s(clause)
+    if rate is None or not _NETWORK.search(clause):
         return None
     count = _COUNT.search(clause) or _LINKS.search(clause)
     if count:
-        return StatedNetwork(max(1, int(count.group(1))), each)
+        return StatedNetwork(max(1, int(count.group(1))), rate)
     if re.search(r"per (?:gpu|device)|/gpu", clause, re.IGNORECASE):
-        return StatedNetwork(devices, each)
+        return StatedNetwork(devices, rate)
     if re.search(r"node|inter|network", clause, re.IGNORECASE):  # what all links of a node reach together
-        return StatedNetwork(devices, each / devices)
-    return StatedNetwork(nics, each, sure=False)
+        return StatedNetwork(devices, rate / devices)
+    return StatedNetwork(nics, rate, sure=False)
 
 
 def _bytes_per_s(clause: str) -> float | None:
@@ -103,7 +103,7 @@ def row_cluster(name: str, per_node: int | None, interconnect: str, devices: int
             notes.append(Diagnostic("network-not-understood", message))
         return cluster
     nics = network.nics if network.nics >= node.devices else hosts * network.nics
-    cluster = msgspec.structs.replace(cluster, node=msgspec.structs.replace(node, nics=nics, nic_bytes_per_s=network.each))
+    cluster = msgspec.structs.replace(cluster, node=msgspec.structs.replace(node, nics=nics, nic_bytes_per_s=network.bytes_per_s))
     of_rack = f", of which each of {hosts} trays has {network.nics}" if nics > network.nics else ""
     if network.sure:
         notes.append(Diagnostic("row-network", f"interconnect {interconnect!r} is read as {_stated(cluster)}{of_rack}"))

@@ -77,12 +77,12 @@ def level_of_tables(paths: Sequence[str]) -> StepLevel:
     return level_of(score(read_tables(paths)), ", ".join(paths))
 
 
-def level_of(scored: Sequence[Scored], place: str) -> StepLevel:
-    """The level of rows with their predictions. place: where they come from, for error messages."""
+def level_of(scored: Sequence[Scored], source: str) -> StepLevel:
+    """The level of rows with their predictions. source: where they come from, for error messages."""
     good = [s for s in scored if s.predicted is not None]
     if not good:
         why = scored[0].skipped if scored else "there is no row"
-        raise LumosError(f"{place}: no row can be compared with a prediction: {why}")
+        raise LumosError(f"{source}: no row can be compared with a prediction: {why}")
     logs = [log(s.measured_s / s.predicted.time_s) for s in good if s.predicted is not None]
     count = len(logs)
     middle = sum(logs) / count

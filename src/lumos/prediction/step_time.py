@@ -74,5 +74,5 @@ def _spreads(job: PlannedJob, c: StepCoefficients) -> list[float]:
 
 def _seen_within(job: PlannedJob, c: StepCoefficients) -> float:
     """The error of the job's profile on published runs of its accelerator; `c.untried` where there are too few."""
-    found = evidence().get(job.framework.name, {}).get(job.cluster.accelerator.name)
-    return found.within if found is not None and found.rows >= ENOUGH_ROWS else c.untried
+    scored = evidence().get(job.framework.name, {}).get(job.cluster.accelerator.name)
+    return scored.within if scored is not None and scored.rows >= ENOUGH_ROWS else c.untried

@@ -54,8 +54,8 @@ class Open(NamedTuple):
 
 def priced_unknowns(job: PlannedJob, time_s: float, pricer: Pricer) -> list[Open]:
     """The job's open facts with what each answer is worth, the most consequential first. time_s: the step as assumed, coarse form."""
-    found = [Open(u.code, u.question, _factors(u, job, time_s, pricer), u.of_framework) for u in job.unknowns]
-    return sorted((o for o in found if o.factors), key=lambda o: -max(o.up, 1 / o.down))
+    questions = [Open(u.code, u.question, _factors(u, job, time_s, pricer), u.of_framework) for u in job.unknowns]
+    return sorted((o for o in questions if o.factors), key=lambda o: -max(o.up, 1 / o.down))
 
 
 def _factors(unknown: Unknown, job: PlannedJob, time_s: float, pricer: Pricer) -> dict[str, float]:
@@ -95,5 +95,5 @@ def questions(unknowns: Sequence[Open]) -> list[Diagnostic]:
 def open_step_time(job: PlannedJob, pricer: Pricer) -> tuple[PredictedStep, list[Open]]:
     """The step of `job` in coarse form, with an interval that covers its open facts, and these."""
     time = step_time(job, pricer)
-    found = priced_unknowns(job, time.time_s, pricer)
-    return covering(time, found), found
+    questions = priced_unknowns(job, time.time_s, pricer)
+    return covering(time, questions), questions

@@ -245,12 +245,12 @@ class _Stated(NamedTuple):
 
 def _parameters(name: str) -> _Stated | None:
     """The number of parameters that a name states ("1.34B"), unless it is that of the experts of a mixture ("8x7B")."""
-    found = re.search(r"(?<![\w.])(\d+(?:\.(\d+))?)\s*([bm])(?![a-z0-9])", name.lower())
-    if found is None:
+    size = re.search(r"(?<![\w.])(\d+(?:\.(\d+))?)\s*([bm])(?![a-z0-9])", name.lower())
+    if size is None:
         return None
-    unit = 1e9 if found.group(3) == "b" else 1e6
-    last = 10.0 ** -len(found.group(2) or "")
-    value = float(found.group(1))
+    unit = 1e9 if size.group(3) == "b" else 1e6
+    last = 10.0 ** -len(size.group(2) or "")
+    value = float(size.group(1))
     return _Stated(value * unit, max(0.01, 0.5 * last / value)) if value else None
 
 
@@ -380,9 +380,9 @@ _REMARKS: tuple[tuple[str, Mapping[str, object]], ...] = (
 def _noted_switches(row: PublishedRun, framework: Framework, notes: list[Diagnostic]) -> Framework:
     """The framework with the switches that the row's remarks and precision mention, each of which is said."""
     text = " ".join(row.get(key, "") for key in ("notes", "precision", "zero_or_fsdp", "model")).lower()
-    said = [(found.group(), switches) for words, switches in _REMARKS if (found := re.search(words, text))]
-    if framework.fp8_gather and (found := re.search(r"row.?wise", text)):
-        said.append((found.group(), {"fp8_gather": False, "fp8_rows": True}))
+    said = [(match.group(), switches) for words, switches in _REMARKS if (match := re.search(words, text))]
+    if framework.fp8_gather and (match := re.search(r"row.?wise", text)):
+        said.append((match.group(), {"fp8_gather": False, "fp8_rows": True}))
     for words, switches in said:
         changed = {key: value for key, value in switches.items() if getattr(framework, key) != value}
         if changed:
@@ -615,11 +615,11 @@ class Validation(Shown):
 
     def described(self) -> str:
         """How many rows were scored, and their errors."""
-        found = summary(self.rows)
-        if not found["scored"]:
+        scores = summary(self.rows)
+        if not scores["scored"]:
             return f"0 of {len(self.rows)} rows scored"
-        errors = f"median error {found['median_abs_error']:.1%}, 90th percentile {found['p90_abs_error']:.1%}"
-        return f"{found['scored']} of {len(self.rows)} rows scored, {errors}, {found['interval_coverage']:.0%} within the interval"
+        errors = f"median error {scores['median_abs_error']:.1%}, 90th percentile {scores['p90_abs_error']:.1%}"
+        return f"{scores['scored']} of {len(self.rows)} rows scored, {errors}, {scores['interval_coverage']:.0%} within the interval"
 
 
 def validate(*tables: str | os.PathLike[str], progress: Callable[[int, int], None] | None = None) -> Validation:

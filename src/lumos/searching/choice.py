@@ -46,8 +46,8 @@ def predict(
     """
     tables = [measured] if isinstance(measured, str | os.PathLike) else list(measured)
     level = level_of_tables([os.fspath(path) for path in tables]) if tables else None
-    found = _predicted(file, blocks, settings)
-    return found if level is None else at_level(found, level)
+    prediction = _predicted(file, blocks, settings)
+    return prediction if level is None else at_level(prediction, level)
 
 
 def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, settings: JobWords) -> Prediction:
@@ -58,13 +58,13 @@ def _predicted(file: str | os.PathLike[str] | None, blocks: bool | None, setting
     unsearched = any(getattr(read, key) for key in _UNSEARCHED) or read.recompute_layers != -1 or read.switches.keys() & set(DEFAULTS)
     if not open_sizes or unsearched:
         return predict_job(job_from(read), coarse=blocks)
-    found = _search(read)
-    job = found.best[0].job
-    fit = found.plans - found.infeasible
+    searched = _search(read)
+    job = searched.best[0].job
+    fit = searched.plans - searched.infeasible
     words = " ".join(f"{key} {value}" for key, value in plan_keys(job.plan).items() if value not in (1, False) or key in ("tp", "dp"))
     chosen = f"no sizes were given, so this is the fastest of {fit:,} plans that fit: {words}; --tp, --pp, … set them"
     note = Diagnostic("chosen-plan", chosen)
-    return predict_job(replace(job, assumed=(note, *job.assumed)), found.pricer, blocks)
+    return predict_job(replace(job, assumed=(note, *job.assumed)), searched.pricer, blocks)
 
 
 def _search(s: Settings) -> Found:
@@ -72,12 +72,12 @@ def _search(s: Settings) -> Found:
     problem = switched(problem_of(s.model, s.cluster, s.gpus, s.global_batch, s.seq, s.precision, s.framework), s.switches)
     given = {key: getattr(s, key) for key in ("recompute", "schedule", "sequence_parallel", "zero")}
     space = space_of({key: value for key, value in given.items() if value is not None})
-    found = search_problem(problem, space, refine=_REFINED)
-    if not found.best:
-        least = "" if found.least_bytes is None else f"; the one that needs least takes {found.least_bytes / 1e9:.1f} GB"
+    searched = search_problem(problem, space, refine=_REFINED)
+    if not searched.best:
+        least = "" if searched.least_bytes is None else f"; the one that needs least takes {searched.least_bytes / 1e9:.1f} GB"
         memory = f"{(problem.capacity or 0) / 1e9:.1f} GB of {problem.cluster.name}"
         raise LumosError(
-            f"none of {found.plans:,} plans of {problem.model.name} on {problem.gpus} devices fits the {memory}{least}; give more devices "
-            "(--gpus), shorter sequences, or other settings"
+            f"none of {searched.plans:,} plans of {problem.model.name} on {problem.gpus} devices fits the {memory}{least}; give more "
+            "devices (--gpus), shorter sequences, or other settings"
         )
-    return found
+    return searched

@@ -148,7 +148,7 @@ def _lengths(c: Columns, reduced: Reduced, gathers_parameters: NDArray[np.bool_]
     slowed, slowed_by_gather = reduced.slowed, c.slowdown[:, 2:]
     sharded = gathers_parameters[:, None]
     last = np.where(reduced.plans | overlap, slowed, 0.0)  # the last microbatch's passes, which always reduce
-    each = reduced.plans & reduced.each
+    per_microbatch = reduced.plans & reduced.per_microbatch
     gathered = np.maximum(c.backward + slowed + slowed_by_gather, c.gather + c.reduction)
     backward = reduced.passes(c.backward)
     weights = reduced.passes(c.weights)
@@ -157,6 +157,6 @@ def _lengths(c: Columns, reduced: Reduced, gathers_parameters: NDArray[np.bool_]
         np.where(sharded, gathered, backward),
         c.inputs,
         weights,
-        np.where(sharded, gathered, np.where(each, backward, c.backward + last)),
-        np.where(each, weights, c.weights + last),
+        np.where(sharded, gathered, np.where(per_microbatch, backward, c.backward + last)),
+        np.where(per_microbatch, weights, c.weights + last),
     ]

@@ -76,10 +76,10 @@ def against(slow: Timed, fast: Timed) -> Against:
     schedules = [t.job.plan.schedule for t in (slow, fast) if t.job.plan.schedule in UNPROVED_SCHEDULES]
     if len(schedules) == 1:
         return Against(longer, equal, f"the {schedules[0]} schedule", None, f"a step of any job with the {schedules[0]} schedule")
-    found = _deciding(slow, fast, longer)
-    if found is None:
+    deciding = _deciding(slow, fast, longer)
+    if deciding is None:
         return Against(longer, equal, None, None, None)
-    part, share = found
+    part, share = deciding
     larger = max((slow, fast), key=lambda timed: timed.parts.seconds.get(part, 0.0))
     return Against(longer, equal, part, share, _measurement(part, larger.job))
 

@@ -79,11 +79,11 @@ def search(
     with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
 
         def run(p: Problem) -> Found:
-            found = search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), engine_of(p))
-            return replace(found, tokens=tokens, price=price)
+            searched = search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), engine_of(p))
+            return replace(searched, tokens=tokens, price=price)
 
         rows = sweep_problem(problem, key, values, run)
-    return rows[0][1] if sweep is None else Rows(Swept(value, found) for value, found in rows)
+    return rows[0][1] if sweep is None else Rows(Swept(value, searched) for value, searched in rows)
 
 
 def side_by_side(clusters: Sequence[str], **words: Unpack[SearchWords]) -> Rows[Swept]:
@@ -91,7 +91,7 @@ def side_by_side(clusters: Sequence[str], **words: Unpack[SearchWords]) -> Rows[
     if len(set(clusters)) < len(clusters):
         raise UsageError(f"--cluster names a cluster twice: {', '.join(clusters)}")
     on_each: list[SearchWords] = [{**words, "cluster": name} for name in clusters]
-    return Rows(Swept(each["cluster"], search(**each)) for each in on_each)
+    return Rows(Swept(asked["cluster"], search(**asked)) for asked in on_each)
 
 
 def _problem(job: Source | None, words: SearchWords) -> Problem:

@@ -75,8 +75,8 @@ def _activations(
     if structure.name is Schedule.GPIPE:  # it holds every microbatch, also those beyond the structure's window
         live = (plans.microbatches[:, None] * np.array([dense.sum(), mixture.sum()]) * saved).sum(axis=1)
     else:
-        each = np.stack([saved[:, 0], layer[:, 0], saved[:, 1], layer[:, 1]], axis=1)
-        live = (each @ moments.T).max(axis=1)
+        held = np.stack([saved[:, 0], layer[:, 0], saved[:, 1], layer[:, 1]], axis=1)
+        live = (held @ moments.T).max(axis=1)
     kinds = [k for k, n in enumerate((dense.sum(), mixture.sum())) if n]
     recomputed = layer[:, kinds].max(axis=1) if kinds else np.zeros(len(plans), np.int64)
     peak = live + np.where(full, recomputed, 0)

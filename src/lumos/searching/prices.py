@@ -154,7 +154,7 @@ class _Representatives(NamedTuple):
     def columns(self, values: Sequence[Mapping[str, float | Sequence[float]]]) -> dict[str, NDArray[Any]]:
         """Columns of all plans from the values of their representatives."""
         names = values[0] if values else ()
-        return {name: np.array([each[name] for each in values])[self.inverse] for name in names}
+        return {name: np.array([price[name] for price in values])[self.inverse] for name in names}
 
 
 def _representatives(plans: Plans, names: tuple[str, ...], *more: _Ints) -> _Representatives:

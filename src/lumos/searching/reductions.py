@@ -36,12 +36,12 @@ def reduction_group(plans: Plans) -> NDArray[np.int64]:
 class Reduced:
     """The plans that reduce gradients before the step ends. Columns by (dense, mixture) layers, or of one column.
 
-    plans: whether they do. each: whether every microbatch does. share: of a reduction that falls to one microbatch. reduction: of one
-    layer, ns. slowed: what a layer's pass loses to it, ns. layers: of one pass. buckets: the share of them that one bucket holds.
+    plans: whether they do. per_microbatch: whether every microbatch does. share: of a reduction that falls to one microbatch. reduction: of
+    one layer, ns. slowed: what a layer's pass loses to it, ns. layers: of one pass. buckets: the share of them that one bucket holds.
     """
 
     plans: NDArray[np.bool_]
-    each: NDArray[np.bool_]
+    per_microbatch: NDArray[np.bool_]
     share: Floats
     reduction: Floats
     slowed: Floats
@@ -56,7 +56,7 @@ class Reduced:
         layers = (plans.problem.model.layers / (plans["pp"] * plans["vpp"]))[:, None]
         return cls(
             plans=data & (plans["zero"] == 2)[:, None] & (group > 0),
-            each=group == 1,
+            per_microbatch=group == 1,
             share=1 / np.maximum(group, 1),
             reduction=c.reduction,
             slowed=np.where(data, c.slowdown[:, :2], 0.0),
@@ -68,7 +68,7 @@ class Reduced:
         """The passes of one layer that take `alone` without reductions, ns."""
         slower = alone + self.slowed * self.share
         delayed = np.maximum(0.0, self.reduction - slower) * np.maximum(0.0, 1 - BUCKETS * self.buckets)
-        return np.asarray(np.where(self.plans, slower + np.where(self.each, delayed, 0.0), alone))
+        return np.asarray(np.where(self.plans, slower + np.where(self.per_microbatch, delayed, 0.0), alone))
 
     def ends(self, plans: Plans, c: Columns, most: int) -> Floats:
         """How long a microbatch's reductions of the embedding and of the head hold up those of the layers, ns: float64[n, 2].
@@ -80,8 +80,8 @@ class Reduced:
         """
         split = np.isin(plans["schedule"], [SCHEDULES.index(name) for name in (Schedule.ZERO_BUBBLE, Schedule.DUALPIPE)])
         alone = np.where(split[:, None], c.weights, c.backward) + self.slowed
-        bucket = np.where(self.each[:, 0], (self.buckets * self.layers * alone)[:, most], 0.0)
-        embedding, head = (self.share[:, 0] * c.outer_reduction[:, place] for place in (0, 1))
+        bucket = np.where(self.per_microbatch[:, 0], (self.buckets * self.layers * alone)[:, most], 0.0)
+        embedding, head = (self.share[:, 0] * c.outer_reduction[:, part] for part in (0, 1))
         delayed = np.maximum(embedding, bucket)
         if plans.problem.model.tied:  # the head's gradients are the embedding's
             return np.column_stack([delayed, np.zeros(len(plans))])
@@ -98,4 +98,4 @@ class Reduced:
         delayed = np.where(name == SCHEDULES.index(Schedule.ZERO_BUBBLE), stages, 0)
         weights = np.stack([np.zeros(len(plans)), delayed / 2, np.maximum(0, delayed - 1)], axis=1)
         longer = [(self.layers * np.maximum(0.0, self.reduction - self.passes(alone)))[:, :1] for alone in (c.backward, c.weights)]
-        return np.asarray(np.where(self.plans & self.each, interleaved[:, None] * longer[0] + weights * longer[1], 0.0))
+        return np.asarray(np.where(self.plans & self.per_microbatch, interleaved[:, None] * longer[0] + weights * longer[1], 0.0))

@@ -220,11 +220,11 @@ class _Full:
     def _distinct(self, rows: Iterable[int]) -> list[int]:
         """The rows, best first, each plan once: where sharding more changes neither time nor memory, as in a pipeline that reduces once a
         step, the plans are one."""
-        found: dict[object, int] = {}
+        distinct: dict[object, int] = {}
         for row in sorted(rows, key=lambda row: (self._known[row].time.time_s, row)):
             p = self._known[row]
-            found.setdefault((p.time, p.keys["memory"]["peak_bytes"], replace(p.job.plan, zero=0)), row)
-        return list(found.values())
+            distinct.setdefault((p.time, p.keys["memory"]["peak_bytes"], replace(p.job.plan, zero=0)), row)
+        return list(distinct.values())
 
     def limit(self, plans: Plans, seconds: Floats) -> float:
         """A time that as many plans as are wanted reach in the full simulation, so that slower plans cannot be among the best; infinite
@@ -264,30 +264,30 @@ class _Full:
             self._known[row] = p
 
 
-def search_keys(found: Found) -> dict[str, Any]:
+def search_keys(searched: Found) -> dict[str, Any]:
     """The keys of `lumos search --json`."""
     return {
-        "model": found.problem.model.name,
-        "cluster": found.problem.cluster.name,
-        "gpus": found.problem.gpus,
-        "global_batch": found.problem.global_batch,
-        "seq": found.problem.seq_len,
-        "plans": found.plans,
-        "evaluated": found.evaluated,
-        "infeasible": found.infeasible,
-        "least_bytes": found.least_bytes,
-        "pruned": found.pruned,
-        "simulated": found.simulated,
-        "seconds_s": found.seconds_s,
-        "complete": found.complete,
+        "model": searched.problem.model.name,
+        "cluster": searched.problem.cluster.name,
+        "gpus": searched.problem.gpus,
+        "global_batch": searched.problem.global_batch,
+        "seq": searched.problem.seq_len,
+        "plans": searched.plans,
+        "evaluated": searched.evaluated,
+        "infeasible": searched.infeasible,
+        "least_bytes": searched.least_bytes,
+        "pruned": searched.pruned,
+        "simulated": searched.simulated,
+        "seconds_s": searched.seconds_s,
+        "complete": searched.complete,
         "best": [
-            {**keys_of(p), "against_first": plain(a), **({"campaign": plain(found.campaigns[i])} if found.campaigns else {})}
-            for i, (p, a) in enumerate(zip(found.best, found.against_first, strict=True))
+            {**keys_of(p), "against_first": plain(a), **({"campaign": plain(searched.campaigns[i])} if searched.campaigns else {})}
+            for i, (p, a) in enumerate(zip(searched.best, searched.against_first, strict=True))
         ],
-        "safest": found.safest,
+        "safest": searched.safest,
         "pareto": [
             {**plan_keys(c.plans.plan(row)), "step_time_s": float(c.seconds[row]), "peak_bytes": int(c.peak[row])}
-            for c in (found.candidates,)
+            for c in (searched.candidates,)
             for row in c.pareto().tolist()
         ],
     }

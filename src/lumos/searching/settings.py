@@ -97,7 +97,7 @@ def space_of(options: Mapping[str, object]) -> Space:
 def _words(value: object) -> Sequence[str]:
     if isinstance(value, str):
         return value.split(",")
-    return [str(each) for each in value] if isinstance(value, Iterable) else [str(value)]
+    return [str(item) for item in value] if isinstance(value, Iterable) else [str(value)]
 
 
 def _sizes(key: str, value: object) -> tuple[int, ...] | range:

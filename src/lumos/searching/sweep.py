@@ -33,9 +33,9 @@ def sweep_sizes(problem: Problem, key: str, values: Sequence[int], run: Callable
     """The result of `run` for every value, in order. Stops after a search that was interrupted."""
     out = []
     for value in values:
-        found = run(with_value(problem, key, value))
-        out.append((value, found))
-        if not found.complete:
+        searched = run(with_value(problem, key, value))
+        out.append((value, searched))
+        if not searched.complete:
             break
     return out
 
@@ -43,24 +43,24 @@ def sweep_sizes(problem: Problem, key: str, values: Sequence[int], run: Callable
 def best_value(rows: Sequence[tuple[int | str, Found]], objective: str) -> int | str | None:
     """The value whose best plan is the best by the objective; None where no value has a plan. Raises UsageError where the cluster's file
     does not say what the objective needs."""
-    scored = [(value, _score(found, objective)) for value, found in rows if found.best]
+    scored = [(value, _score(searched, objective)) for value, searched in rows if searched.best]
     return min(scored, key=lambda row: row[1])[0] if scored else None
 
 
-def operating_of(found: Found) -> Operating:
+def operating_of(searched: Found) -> Operating:
     """What the best plan costs to run."""
-    return operating(found.problem.cluster, found.problem.gpus, found.best[0].tokens_per_s_per_gpu)
+    return operating(searched.problem.cluster, searched.problem.gpus, searched.best[0].tokens_per_s_per_gpu)
 
 
-def _score(found: Found, objective: str) -> float:
+def _score(searched: Found, objective: str) -> float:
     """The best plan by the objective, the less the better."""
-    best = found.best[0]
+    best = searched.best[0]
     if objective == "step-time":
         return best.time.time_s
     if objective == "tokens":
         return -best.tokens_per_s_per_gpu
-    check_objective(objective, found.problem.cluster)
-    costs = operating_of(found)
+    check_objective(objective, searched.problem.cluster)
+    costs = operating_of(searched)
     value = costs.dollars_per_trillion_tokens if objective == "cost" else costs.kwh_per_trillion_tokens
     return math.inf if value is None else value  # None: failures leave no progress
 

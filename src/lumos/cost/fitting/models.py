@@ -98,7 +98,7 @@ def fit_tables(tables: Sequence[Table]) -> Book:
     for table in tables:
         for (name, variant), rows in sets_of(table).items():
             book.setdefault(table.kind, {}).setdefault(name, {})[variant] = fit_set(table.kind, rows).coefficients
-    across = [each for table in tables for each in across_nodes(table)]
+    across = [measured for table in tables for measured in across_nodes(table)]
     if sum(len(r.seconds) for r in across) >= FEWEST_ROWS:
         network = fit_network(across, overlay(shipped_coefficients(), book)).coefficients
         book.setdefault("network", {})[GENERIC] = {"network": network}
@@ -111,12 +111,12 @@ def fit_tables(tables: Sequence[Table]) -> Book:
 def sets_of(table: Table) -> dict[tuple[str, str], list[MeasuredRows]]:
     """The rows of each accelerator and variant of which there are enough for a set: all but collectives across nodes, and their kinds
     that have no sets of their own."""
-    found: dict[tuple[str, str], list[MeasuredRows]] = defaultdict(list)
+    sets: dict[tuple[str, str], list[MeasuredRows]] = defaultdict(list)
     for rows in measured_rows(table):
         if table.kind != "collective" or (np.all(rows.sizes["nodes"] == 1) and rows.variant in FITTED_KINDS):
             variant = MODELLED_KINDS[CollectiveKind(rows.variant)] if table.kind == "collective" else rows.variant
-            found[load_cluster(rows.cluster).accelerator.name, variant].append(rows)
-    return {key: rows for key, rows in found.items() if sum(len(r.seconds) for r in rows) >= FEWEST_ROWS}
+            sets[load_cluster(rows.cluster).accelerator.name, variant].append(rows)
+    return {key: rows for key, rows in sets.items() if sum(len(r.seconds) for r in rows) >= FEWEST_ROWS}
 
 
 def across_nodes(table: Table) -> list[MeasuredRows]:
