@@ -30,12 +30,10 @@ def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *
             super().__init__()
             self.recording = profile(folder, steps, warmup, **options)
             self._steps = 0
-            self._open = False
 
         def on_train_start(self, trainer: Any, *_: Any) -> None:
             self._steps = trainer.global_step
             self.recording.__enter__()
-            self._open = True
 
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             if trainer.global_step > self._steps:
@@ -43,15 +41,9 @@ def lightning(folder: str | os.PathLike[str], steps: int = 3, warmup: int = 2, *
                 self.recording.step()
 
         def on_train_end(self, *_: Any) -> None:
-            self._finish()
+            self.recording.__exit__(None, None, None)
 
-        def on_exception(self, *_: Any) -> None:
-            self._finish()
-
-        def _finish(self) -> None:
-            if self._open:
-                self._open = False
-                self.recording.__exit__(None, None, None)
+        on_exception = on_train_end  # a recording that is closed already stays as it is
 
     return LumosCallback()
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from lumos.reports.text.format import heading, paragraph, percent, print_diagnostics, print_trust, sentence, table
 from lumos.reports.text.replay import PARTS_OF_STEP
 from lumos.units import duration, size
-from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -21,14 +20,6 @@ if TYPE_CHECKING:
 
 #: The parts of a step, by their keys in seconds.
 PARTS_IN_SECONDS = {f"{key.removesuffix('_ns')}_s": label for key, label in PARTS_OF_STEP.items()}
-
-#: What the time of a step is, in words.
-STEP_WORDS = {
-    Basis.PERIOD: "what the loop takes for a step",
-    Basis.LATENCY: "from the first start of a step to its last end",
-}
-
-
 #: The columns of what a change does.
 _COLUMNS = ("", "base", "changed", "difference")
 
@@ -61,8 +52,8 @@ def whatif_headline(found: Answer) -> str:
     """The answer in one sentence."""
     base, changed = found.base.step_time_s, found.outcome.step_time_s
     change = percent((changed - base) / base, signed=True) if base else "–"
-    measured = f" ({seconds(found.measured_step_s)} measured)" if found.measured_step_s is not None else ""
-    return f"{seconds(changed)} a step instead of {seconds(base)}{measured}, {change}; {STEP_WORDS[found.base.basis]}"
+    measured = f"; {seconds(found.measured_step_s)} measured" if found.measured_step_s is not None else ""
+    return f"{seconds(changed)} a step instead of {seconds(base)} ({found.base.basis}{measured}), {change}"
 
 
 def seconds(value: float) -> str:
