@@ -164,8 +164,8 @@ def checked(function: Callable[..., _Result], package: str) -> Callable[..., _Re
                 if noun and (made := _made(noun, value, bound)) is not None:
                     bound.arguments[name] = made
                     continue
-                each = "; give each as an argument of its own" if several else ""
-                raise UsageError(f"{package}.{function.__name__}: {name} = {_shown(value)} is no {_wanted(allowed[name])}{each}")
+                remedy = "; give each as an argument of its own" if several else ""
+                raise UsageError(f"{package}.{function.__name__}: {name} = {_shown(value)} is no {_wanted(allowed[name])}{remedy}")
         return function(*bound.args, **bound.kwargs)
 
     call.__module__ = package
@@ -224,7 +224,7 @@ def _allowed(parameter: inspect.Parameter, function: Callable[..., object]) -> t
     if parameter.kind is parameter.VAR_KEYWORD:
         return ()
     classes = [_class(name, function) for name in _members(ast.parse(parameter.annotation, mode="eval").body)]
-    return tuple(found for found in classes if found is not None) if None not in classes else ()
+    return tuple(kind for kind in classes if kind is not None) if None not in classes else ()
 
 
 def _members(annotation: ast.expr) -> list[str]:
@@ -236,8 +236,8 @@ def _members(annotation: ast.expr) -> list[str]:
 
 def _class(name: str, function: Callable[..., object]) -> type | None:
     """The class of that name where the function is defined, or among the nouns of Lumos. None where it is no class, or a switch."""
-    found = _CLASSES.get(name) or function.__globals__.get(name) or getattr(sys.modules["lumos"], name, None)
-    return found if isinstance(found, type) else None
+    named = _CLASSES.get(name) or function.__globals__.get(name) or getattr(sys.modules["lumos"], name, None)
+    return named if isinstance(named, type) else None
 
 
 def _shown(value: object) -> str:

@@ -31,7 +31,7 @@ _WHOLE = re.compile("[0-9]{1,19}")
 
 def visible(text: str) -> str:
     """The text with escapes in place of the characters that a terminal would obey instead of showing."""
-    return _OBEYED.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    return _OBEYED.sub(lambda match: match[0].encode("unicode_escape").decode(), text)
 
 
 def is_whole(text: str) -> bool:

@@ -367,15 +367,15 @@ class _Inference:
         weights = {*weights_of(call.name), *self._parts_of_weights(number, wholes)}
         tied = {place for pair in pairs for place, _ in pair}
         several = max(map(len, shapes.values())) > 1
-        found = {
+        candidates = {
             place: self._candidates(shape, place in weights, wholes.get(place, ()), call.strides_of(place))
             for place, shape in shapes.items()
             if not (several and len(shape) == 1 and place in tied)  # what it must be equal to says more than its length
         }
-        out = self._taken_again(number) or self._chosen(number, found, pairs)
+        out = self._taken_again(number) or self._chosen(number, candidates, pairs)
         for place in shapes:
             if place not in out:
-                out[place] = self._new(number, place, place in weights or (place in tied and place not in found))
+                out[place] = self._new(number, place, place in weights or (place in tied and place not in candidates))
         for place, tensor in out.items():
             tensor.used = True
             tensor.strides = call.strides_of(place) or tensor.strides
@@ -408,9 +408,9 @@ class _Inference:
             outer = self.calls[outer].parent
         shapes, weights = self.calls[outer].shapes, weights_of(self.calls[outer].name)
         others = {shape for place, shape in enumerate(shapes) if place not in weights}
-        found = {place for place, whole in wholes.items() if whole in shapes and whole not in others}
-        made = {place: self._pool[self.calls[number].shapes[place]][-_CHOICE:] for place in found}
-        return {place for place in found if not any(t.maker > outer and t.part_of(wholes[place]) for t in made[place])}
+        parts = {place for place, whole in wholes.items() if whole in shapes and whole not in others}
+        made = {place: self._pool[self.calls[number].shapes[place]][-_CHOICE:] for place in parts}
+        return {place for place in parts if not any(t.maker > outer and t.part_of(wholes[place]) for t in made[place])}
 
     def _candidates(self, shape: Shape, weight: bool, whole: Shape = (), strides: Shape = ()) -> list[_Tensor]:
         """The tensors of a shape that an input may be, the most likely last. whole: of what tensor it is a part. strides: those of the
@@ -442,9 +442,9 @@ class _Inference:
             if leading:
                 by = [t for t in self._pool[shape[:1]] if clock - t.made <= _JUST_NOW] if len(shape) > 1 else []
                 lead = by[-1].axes[0] if by else self.symbols.share(self.symbols.product(*source.axes[:leading]), shape[0])
-                found = self._like(source, shape, (lead, *source.axes[leading:]))
+                like = self._like(source, shape, (lead, *source.axes[leading:]))
                 for tensors in (self._pool[shape], *(scope.tensors for scope in self._scopes[-1:])):
-                    tensors.append(found)
+                    tensors.append(like)
                 self._selected.remove((source, clock))
                 return
 
@@ -458,16 +458,16 @@ class _Inference:
         return list(by_axes.values())[-_CHOICE:]
 
     def _chosen(
-        self, number: int, found: Mapping[int, list[_Tensor]], pairs: Sequence[tuple[AxisPlace, AxisPlace]]
+        self, number: int, candidates: Mapping[int, list[_Tensor]], pairs: Sequence[tuple[AxisPlace, AxisPlace]]
     ) -> dict[int, _Tensor]:
         """Of the candidates for each input those of which none is taken twice and that need the fewest new equalities, the latest ones."""
-        if self._product is not None and number > self._product.behind and len(found) == 1:  # sums of gradients, beside the two products
-            place, of = next(iter(found.items()))
+        if self._product is not None and number > self._product.behind and len(candidates) == 1:  # sums of gradients, beside two products
+            place, of = next(iter(candidates.items()))
             gradient = [t for t in of if t.gradient]
             return {place: (gradient or of)[-1]} if of else {}
         if self._gathers:  # a gradient is added to those of the same weight
-            return {place: of[-1] for place, of in found.items() if of}
-        groups = {place: self._apart(of) for place, of in found.items() if of}
+            return {place: of[-1] for place, of in candidates.items() if of}
+        groups = {place: self._apart(of) for place, of in candidates.items() if of}
         apart = {place: [group[-1] for group in several] for place, several in groups.items()}
         open_places = [place for place, of in apart.items() if len(of) > 1][:4]
         out = {place: of[-1] for place, of in apart.items()}
@@ -480,21 +480,21 @@ class _Inference:
                 tried = {**out, **dict(zip(open_places, choice, strict=True))}
                 both = ((tried[i].axes[a], tried[j].axes[b]) for (i, a), (j, b) in pairs if i in tried and j in tried)
                 new = len({frozenset(map(self.symbols.key, equal)) for equal in both if not self.symbols.same(*equal)})
-                twice = sum(max(times - unused[each], 0) for each, times in Counter(map(id, choice)).items())
+                twice = sum(max(times - unused[last], 0) for last, times in Counter(map(id, choice)).items())
                 unlike = sum(not t.data for t in choice) if weights_of(self.calls[number].name) and not pairs else 0
                 age = sum(len(apart[p]) - 1 - apart[p].index(t) for p, t in zip(open_places, choice, strict=True))
                 if best is None or (twice, new, unlike, age) < best[0]:
                     best = (twice, new, unlike, age), tried
             out = best[1] if best is not None else out
-            for each, times in Counter(map(id, out.values())).items():  # of several with the same axes, each its own
-                mine = [place for place, tensor in out.items() if id(tensor) == each]
-                out.update(zip(mine, members.get(each, [])[-times:], strict=False))
+            for last, times in Counter(map(id, out.values())).items():  # of several with the same axes, each its own
+                mine = [place for place, tensor in out.items() if id(tensor) == last]
+                out.update(zip(mine, members.get(last, [])[-times:], strict=False))
             return out
         by_shape = defaultdict[tuple[int, ...], list[int]](list)
         for place in out:
-            by_shape[tuple(id(t) for t in found[place])].append(place)
+            by_shape[tuple(id(t) for t in candidates[place])].append(place)
         for places in by_shape.values():  # several of one shape: the latest, in the order in which they were made
-            latest = found[places[0]][-len(places) :]
+            latest = candidates[places[0]][-len(places) :]
             if len(places) == len(latest) > 1:
                 out.update(zip(places, latest, strict=True))
         return out
@@ -528,8 +528,8 @@ class _Inference:
             if sorted(shape) == sorted(source.shape) and len(set(shape)) == len(shape):
                 return self._like(source, shape, [source.axes[source.shape.index(size)] for size in shape])
         for source in reversed(self._unseen):
-            if not self._valued and (found := seen_as(Sized(source.shape, source.axes), shape, self.symbols)) is not None:
-                return self._like(source, shape, found.axes)
+            if not self._valued and (seen := seen_as(Sized(source.shape, source.axes), shape, self.symbols)) is not None:
+                return self._like(source, shape, seen.axes)
             if len(shape) == len(source.shape) > 2 and shape[0] == source.shape[0]:
                 along = zip(shape, source.shape, source.axes, strict=True)
                 return self._like(source, shape, [axis if size == was else self.symbols.plain(size) for size, was, axis in along])
@@ -574,23 +574,23 @@ class _Inference:
         """What the table says that a call makes; None where it says nothing."""
         base = own_name(call.name)
         rule, how = axis_rule(base, call.shapes), views().get(base)
-        found: list[Sized] | None = None
+        results: list[Sized] | None = None
         if rule is not None:
-            found = _by_letters(rule, tensors)
+            results = _by_letters(rule, tensors)
         elif base in elementwise_names():
-            found = self._laid_over(tensors)
+            results = self._laid_over(tensors)
         elif how == "nothing":
-            found = []
+            results = []
         elif how == "undone":
-            found = self._undone(call)
+            results = self._undone(call)
         elif how is not None and (0 in tensors or 0 in lists or how in ("sized", "counted")):
             sized = {place: Sized(t.shape, t.axes, t.strides) for place, t in tensors.items()}
             of_lists = {place: [Sized(t.shape, t.axes) for t in several] for place, several in lists.items()}
             try:
-                found = HOW[how](CallArguments(call.name, call.values, sized, of_lists, self.symbols))
+                results = HOW[how](CallArguments(call.name, call.values, sized, of_lists, self.symbols))
             except (KeyError, IndexError):  # a call without an argument that the function needs
-                found = None
-        return None if found is None else [_Tensor(each.shape, each.axes, self._clock, strides=each.strides) for each in found]
+                results = None
+        return None if results is None else [_Tensor(result.shape, result.axes, self._clock, strides=result.strides) for result in results]
 
     def _laid_over(self, tensors: Mapping[int, _Tensor]) -> list[Sized] | None:
         """The result of an operation element by element: along each axis the longest tensor, and of those of length one what may grow."""
@@ -601,7 +601,7 @@ class _Inference:
         for back in range(1, max(len(t.shape) for t in tensors.values()) + 1):
             along = [(t.shape[-back], t.axes[-back]) for t in tensors.values() if len(t.shape) >= back]
             size = max(size for size, _ in along)
-            best = next((axis for each, axis in along if each == size and self.symbols.normal(axis).symbols), None)
+            best = next((axis for length, axis in along if length == size and self.symbols.normal(axis).symbols), None)
             shape.append(size)
             axes.append(Axis(size) if best is None else best)
         return [Sized(tuple(shape[::-1]), tuple(axes[::-1]))]

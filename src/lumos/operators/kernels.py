@@ -69,9 +69,9 @@ def kernels_of(name: str) -> tuple[LaunchedKernel, ...] | None:
 
 
 def _bytes(term: str, inputs: Sequence[int], results: Sequence[int]) -> int:
-    found = _TERM.fullmatch(term)
-    assert found is not None, f"operators.toml: {term!r} is no term"
-    tensors = inputs if found["side"] == "in" else results
-    first = int(found["first"] or 0)
-    chosen = tensors[first:] if found["all"] or found["on"] else tensors[first : first + 1]
-    return int(found["factor"] or 1) * sum(chosen)
+    match = _TERM.fullmatch(term)
+    assert match is not None, f"operators.toml: {term!r} is no term"
+    tensors = inputs if match["side"] == "in" else results
+    first = int(match["first"] or 0)
+    chosen = tensors[first:] if match["all"] or match["on"] else tensors[first : first + 1]
+    return int(match["factor"] or 1) * sum(chosen)

@@ -85,13 +85,13 @@ def same_places(calls: Sequence[OperatorCall], around: Sequence[int]) -> list[li
     behind: dict[tuple[int, ...], int] = {}
     out: list[list[int]] = []
     for number in range(len(calls)):
-        found = []
+        region = []
         for known, low, high in ((behind, number - EDGE, number + STRETCH), (before, number - STRETCH, number + EDGE)):
             if low >= 0 and high <= len(calls) and not undoing[number]:
                 first = known.setdefault(tuple(kinds[low:high]), number)
                 if first != number:
-                    found.append(first)
-        out.append(found)
+                    region.append(first)
+        out.append(region)
     return out
 
 
@@ -119,8 +119,8 @@ def repeated_calls(calls: Sequence[OperatorCall], around: Sequence[int]) -> dict
         pairs: list[tuple[int, int]] = []
         for skipped, first in enumerate(region[:EDGE]):
             for place in sorted(starts[_kind(calls[first])], key=lambda place: (place not in taken, place), reverse=True):
-                found = _alike(calls, region[skipped:], forward[place:])
-                pairs = max(pairs, found, key=len)
+                alike = _alike(calls, region[skipped:], forward[place:])
+                pairs = max(pairs, alike, key=len)
             if len(pairs) >= len(region) - skipped:
                 break
         taken.update(bisect_left(forward, original) for _, original in pairs)
@@ -155,7 +155,7 @@ def nodes_around(calls: Sequence[OperatorCall]) -> list[int]:
 def whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:
     """The calls on tensors that ranks share, which hold one of the same name on this rank's parts, and those around them. One in such a
     call that holds nothing but `detach` did not run: its result was kept."""
-    found: set[int] = set()
+    wholes: set[int] = set()
     runs = {call.parent for call in calls if own_name(call.name) != "detach"}
     for call in calls:
         outer = call.parent
@@ -165,9 +165,9 @@ def whole_of_parts(calls: Sequence[OperatorCall]) -> set[int]:
             other = calls[outer]
             if other.name == call.name and other.inputs != call.inputs and any(other.shapes):
                 while outer >= 0 and calls[outer].name.startswith("aten::"):
-                    found.add(outer)
+                    wholes.add(outer)
                     outer = calls[outer].parent
                 break
             outer = other.parent
-    found |= {call.parent for call in calls if call.parent not in runs and call.parent >= 0 and calls[call.parent].parent in found}
-    return found - {number for number, call in enumerate(calls) if not call.name.startswith("aten::")}
+    wholes |= {call.parent for call in calls if call.parent not in runs and call.parent >= 0 and calls[call.parent].parent in wholes}
+    return wholes - {number for number, call in enumerate(calls) if not call.name.startswith("aten::")}

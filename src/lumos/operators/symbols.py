@@ -265,15 +265,15 @@ class Symbols:
 
     def _inside(self, symbols: Iterable[int]) -> set[int]:
         """Symbols, and all that they follow from."""
-        found: set[int] = set()
+        inside: set[int] = set()
         left = list(symbols)
         while left:
             s = left.pop()
-            if s not in found:
-                found.add(s)
+            if s not in inside:
+                inside.add(s)
                 what = self._follows.get(s)
                 left += [inner for axis in _axes_of(what) for inner in self.normal(axis).symbols]
-        return found
+        return inside
 
     # ---------------------------------------------------------------- parts
 
@@ -299,8 +299,8 @@ class Symbols:
 
     def viewed(self, axis: Axis, sizes: Sequence[int]) -> list[Axis]:
         """An axis as several of these recorded sizes, whose product is its own: symbols in their order, of which a view may divide one."""
-        found = self._viewed(self.normal(axis), sizes)
-        return [self.plain(size) for size in sizes] if found is None else found
+        parts = self._viewed(self.normal(axis), sizes)
+        return [self.plain(size) for size in sizes] if parts is None else parts
 
     def _viewed(self, axis: Axis, sizes: Sequence[int]) -> list[Axis] | None:
         factor, left, out = axis.factor, list(axis.symbols), list[Axis]()

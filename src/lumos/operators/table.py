@@ -105,8 +105,8 @@ def operator_table() -> dict[str, Any]:
 @cache
 def said_by_torch() -> dict[str, Any]:
     """What torch says of its operators."""
-    found: dict[str, Any] = json.loads((_DATA / "torch.json").read_text(encoding="utf-8"))
-    return found
+    said: dict[str, Any] = json.loads((_DATA / "torch.json").read_text(encoding="utf-8"))
+    return said
 
 
 @cache
@@ -157,14 +157,14 @@ def _said(what: str) -> frozenset[str]:
 
 def operands(name: str) -> int | None:
     """How many tensors a pointwise operator is given; further ones are where it writes. None where torch does not say it."""
-    found: int | None = said_by_torch()["pointwise"].get(own_name(name))
-    return found
+    result_of: int | None = said_by_torch()["pointwise"].get(own_name(name))
+    return result_of
 
 
 def argument_places(name: str) -> dict[str, int]:
     """Where the settings of an attention or a convolution stand among its arguments, by their names in torch's schema."""
-    found: dict[str, int] = said_by_torch()["settings"].get(own_name(name), {})
-    return found
+    positions: dict[str, int] = said_by_torch()["settings"].get(own_name(name), {})
+    return positions
 
 
 class ConvolutionWindow(NamedTuple):
@@ -183,9 +183,9 @@ def convolution_windows(name: str, values: Sequence[str], image: Shape, taps: Sh
     if "stride" not in places or len(values) <= max(places.values()) or ("transposed" in places and values[places["transposed"]] == "True"):
         return None
     settings = [_numbers(values[places[key]]) for key in ("stride", "padding", "dilation")]
-    if len(image) != len(taps) or not taps or any(len(each) not in (1, len(taps)) for each in settings) or min(settings[0]) < 1:
+    if len(image) != len(taps) or not taps or any(len(setting) not in (1, len(taps)) for setting in settings) or min(settings[0]) < 1:
         return None
-    sides = zip(image, taps, *(each * len(taps) if len(each) == 1 else each for each in settings), strict=True)
+    sides = zip(image, taps, *(setting * len(taps) if len(setting) == 1 else setting for setting in settings), strict=True)
     return [ConvolutionWindow(step, pad, gap, (size + 2 * pad - gap * (n - 1) - 1) // step + 1) for size, n, step, pad, gap in sides]
 
 

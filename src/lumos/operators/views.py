@@ -45,19 +45,19 @@ class CallArguments(NamedTuple):
             value = json.loads(text) if text else None
         except (ValueError, RecursionError):  # no JSON, too many digits, or nested without end
             return None
-        found = [x for x in (value if isinstance(value, list) else [value]) if type(x) is int]
-        return found if len(found) == (len(value) if isinstance(value, list) else 1) else None
+        numbers = [x for x in (value if isinstance(value, list) else [value]) if type(x) is int]
+        return numbers if len(numbers) == (len(value) if isinstance(value, list) else 1) else None
 
     def number(self, place: int) -> int | None:
         """One whole number."""
-        found = self.numbers(place)
-        return found[0] if found and len(found) == 1 else None
+        numbers = self.numbers(place)
+        return numbers[0] if numbers and len(numbers) == 1 else None
 
     def axis(self, place: int, axes: int, default: int | None = None) -> int | None:
         """The place of an axis, counted from the first."""
-        found = self.number(place)
-        found = default if found is None else found
-        return None if found is None or not -axes <= found < axes else found % axes
+        number = self.number(place)
+        number = default if number is None else number
+        return None if number is None or not -axes <= number < axes else number % axes
 
 
 Results = list[Sized] | None
@@ -120,13 +120,13 @@ def _view(call: CallArguments) -> Results:
         return None
     known = prod(size for size in sizes if size != -1)
     sizes = [prod(tensor.shape) // max(known, 1) if size == -1 else size for size in sizes]
-    found = seen_as(tensor, sizes, call.symbols)
-    return None if found is None else [found]
+    seen = seen_as(tensor, sizes, call.symbols)
+    return None if seen is None else [seen]
 
 
 def _view_as(call: CallArguments) -> Results:
-    found = seen_as(call.tensors[0], call.tensors[1].shape, call.symbols)
-    return None if found is None else [found]
+    seen = seen_as(call.tensors[0], call.tensors[1].shape, call.symbols)
+    return None if seen is None else [seen]
 
 
 def _transposed(call: CallArguments) -> Results:
@@ -186,8 +186,8 @@ def _flattened(call: CallArguments) -> Results:
     if a is None or b is None:
         return None
     sizes = [*tensor.shape[:a], prod(tensor.shape[a : b + 1]), *tensor.shape[b + 1 :]]
-    found = seen_as(tensor, sizes, call.symbols)
-    return None if found is None else [found]
+    seen = seen_as(tensor, sizes, call.symbols)
+    return None if seen is None else [seen]
 
 
 def _unflattened(call: CallArguments) -> Results:
@@ -197,8 +197,8 @@ def _unflattened(call: CallArguments) -> Results:
         return None
     known = prod(size for size in sizes if size != -1)
     sizes = [tensor.shape[at] // max(known, 1) if size == -1 else size for size in sizes]
-    found = seen_as(tensor, [*tensor.shape[:at], *sizes, *tensor.shape[at + 1 :]], call.symbols)
-    return None if found is None else [found]
+    seen = seen_as(tensor, [*tensor.shape[:at], *sizes, *tensor.shape[at + 1 :]], call.symbols)
+    return None if seen is None else [seen]
 
 
 def _strided(call: CallArguments) -> Results:

@@ -33,12 +33,12 @@ def autograd_numbers(trace: Trace) -> Int64:
         return number
     stride, out, free = int(number.max()) + 1, number.copy(), list(range(len(lanes)))
     on_lane = []
-    for place, lane in enumerate(lanes[np.argsort(first)].tolist()):
+    for nth, lane in enumerate(lanes[np.argsort(first)].tolist()):
         rows = made[trace.lane[made] == lane]
         on_lane.append(np.unique(number[rows]))
-        out[rows] += stride * place
-    for each in np.unique(thread[nodes]).tolist():
-        mine = nodes[thread[nodes] == each]
+        out[rows] += stride * nth
+    for one in np.unique(thread[nodes]).tolist():
+        mine = nodes[thread[nodes] == one]
         shares = [int(np.isin(number[mine], known).sum()) for known in on_lane]
         best = [i for i, share in enumerate(shares) if share == max(shares)]
         lane = next((i for i in best if i in free), best[0])

@@ -47,15 +47,15 @@ def _from_arguments(trace: Trace) -> Iterator[ProcessGroup]:
         return
     ranks = trace.dense("Process Group Ranks")
     descriptions = trace.dense("Process Group Description")
-    found = np.unique(np.stack([names.values, ranks[names.rows], descriptions[names.rows]]), axis=1)
-    for name, members, description in found.T.tolist():
+    groups = np.unique(np.stack([names.values, ranks[names.rows], descriptions[names.rows]]), axis=1)
+    for name, members, description in groups.T.tolist():
         text = trace.strings[members] if members >= 0 else None
         yield ProcessGroup(trace.strings[name], listed_numbers(text), trace.strings[description] if description >= 0 else "")
 
 
-def listed_numbers(value: Any, each: Any = Index) -> tuple[int, ...]:
+def listed_numbers(value: Any, item: Any = Index) -> tuple[int, ...]:
     """A list of ranks, or of other whole numbers, or its text; () where it is absent, cut short ("[0, 1, ...]") or no such list."""
     try:
-        return tuple(msgspec.json.decode(value, type=list[each]) if isinstance(value, str) else msgspec.convert(value, list[each]))
+        return tuple(msgspec.json.decode(value, type=list[item]) if isinstance(value, str) else msgspec.convert(value, list[item]))
     except (msgspec.MsgspecError, UnicodeEncodeError, RecursionError):  # the second: text with a lone surrogate
         return ()

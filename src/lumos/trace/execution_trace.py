@@ -159,7 +159,7 @@ def _table(path: Path, file: _File) -> ExecutionTrace:
     parent = [ABSENT if up is None or up == node.id else index.get(up, ABSENT) for node, up in zip(nodes, above, strict=True)]
     _check_tree(path, nodes, parent)
     names: dict[str, int] = {}
-    found = list(_findings(path, file, nodes, parent))
+    findings = list(_findings(path, file, nodes, parent))
     io = [_checked(path, node) for node in nodes]
     return ExecutionTrace(
         path=str(path),
@@ -177,8 +177,8 @@ def _table(path: Path, file: _File) -> ExecutionTrace:
         input_strides=[_text(one.strides) for one, _ in io],
         output_strides=[_text(other.strides) for _, other in io],
         attrs=attrs,
-        groups=tuple(_groups(nodes, found, path)),
-        diagnostics=tuple(found),
+        groups=tuple(_groups(nodes, findings, path)),
+        diagnostics=tuple(findings),
     )
 
 
@@ -264,7 +264,7 @@ def _cut(node: _Node) -> bool:
     return longest(msgspec.json.decode(node.inputs)) == LONGEST_LIST
 
 
-def _groups(nodes: Sequence[_Node], found: list[Diagnostic], path: Path) -> Iterator[ProcessGroup]:
+def _groups(nodes: Sequence[_Node], findings: list[Diagnostic], path: Path) -> Iterator[ProcessGroup]:
     """The process groups in the node that PyTorch writes for them; an empty list of ranks there means all ranks."""
     for node in nodes:
         if node.name != _GROUPS:
@@ -281,4 +281,4 @@ def _groups(nodes: Sequence[_Node], found: list[Diagnostic], path: Path) -> Iter
                 yield ProcessGroup(str(entry["pg_name"]), whole, str(entry.get("pg_desc", "")))
         except (msgspec.MsgspecError, KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError):
             message = f"{path}: node {node.id} holds process groups in a form that is not known; left out"
-            found.append(Diagnostic("groups-unreadable", message))
+            findings.append(Diagnostic("groups-unreadable", message))

@@ -63,22 +63,22 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
     """
     scanner, truncated = _scan(path, repair, progress)
     scanned = scanner.take()
-    found = _Findings(path)
+    findings = _Findings(path)
     if truncated:
-        found.add("truncated", f"{truncated}; kept the {len(scanned.start)} rows before it")
-    _report_repairs(scanned.repairs, found)
-    _report_counts(scanned.counts, found)
+        findings.add("truncated", f"{truncated}; kept the {len(scanned.start)} rows before it")
+    _report_repairs(scanned.repairs, findings)
+    _report_counts(scanned.counts, findings)
 
-    metadata = checked_header(_metadata(scanned.header, found), found.header)
+    metadata = checked_header(_metadata(scanned.header, findings), findings.header)
     strings = StringTable(scanned.strings.text, scanned.strings.offsets)
-    args = checked_arguments(_args(scanned.columns, found), strings, found.arguments)
+    args = checked_arguments(_args(scanned.columns, findings), strings, findings.arguments)
     start = scanned.start
-    _add_base(start, metadata, found)
+    _add_base(start, metadata, findings)
     classes = pairs(scanned.classes)
-    category = _categories(scanned.class_, classes, scanned.name, strings, args, found)
+    category = _categories(scanned.class_, classes, scanned.name, strings, args, findings)
     lanes = _lanes(scanned, classes, strings, args.pop("name", None))
-    _report_oddities(start, category, args, found)
-    rank, rank_source, world_size = _rank(path, metadata, found)
+    _report_oddities(start, category, args, findings)
+    rank, rank_source, world_size = _rank(path, metadata, findings)
     return Trace(
         path=str(path),
         rank=rank,
@@ -95,7 +95,7 @@ def read(path: Path, *, repair: bool = False, progress: Callable[[int], None] | 
         args=args,
         lanes=lanes,
         metadata=metadata,
-        diagnostics=tuple(found),
+        diagnostics=tuple(findings),
     )
 
 
@@ -109,8 +109,8 @@ class _Findings(list[Diagnostic]):
     def add(self, code: str, message: str) -> None:
         self.append(Diagnostic(code, f"{self._path}: {message}"))
 
-    def header(self, place: str, why: str) -> None:
-        self.add("header-unreadable", f"{place} {why}; left out")
+    def header(self, key: str, why: str) -> None:
+        self.add("header-unreadable", f"{key} {why}; left out")
 
     def arguments(self, key: str, values: int, why: str) -> None:
         self.add("argument-unreadable", f"{values} values of {key!r} are {why}; left out")
@@ -167,11 +167,11 @@ def _scan(path: Path, repair: bool, progress: Callable[[int], None] | None) -> t
     if scanner.offset == 0:
         raise TraceError(f"{path}: the file is empty; record it again")
     if not whole:
-        place = f"the JSON ends at byte {scanner.offset} (line {_line(path, scanner.offset)}) before it is complete"
+        cut_off = f"the JSON ends at byte {scanner.offset} (line {_line(path, scanner.offset)}) before it is complete"
         if not (repair and scanner.saw_events):
             remedy = "copy or record it again" + (_OR_REPAIR if scanner.saw_events and not repair else "")
-            raise TraceError(f"{path}: {place}: the file was cut off; {remedy}")
-        truncated = truncated or place
+            raise TraceError(f"{path}: {cut_off}: the file was cut off; {remedy}")
+        truncated = truncated or cut_off
     if not scanner.saw_events:
         keys = ", ".join(repr(key.decode("utf-8", "replace")) for key, _ in scanner.take().header[:6]) or "none"
         raise NotATraceError(f"{path}: not a profiler trace: JSON without traceEvents (its keys: {keys}); give the profiler's file")
@@ -183,10 +183,10 @@ def _malformed(path: Path, offset: int, reason: str, repair: bool, limit: bool) 
         return f"{path}: refused at byte {offset} (line {_line(path, offset)}): {reason}, as no profiler writes; give the profiler's file"
     if reason == _NOT_A_LIST:
         return f"{path}: {reason} at byte {offset} (line {_line(path, offset)}): not a profiler trace; give the profiler's file"
-    place = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
+    wrong = f"not valid JSON at byte {offset} (line {_line(path, offset)}): {reason}"
     if repair or not _can_repair(path):
-        return f"{path}: {place}, beyond what --repair can mend; record it again"
-    return f"{path}: {place}; pass --repair to read it all the same"
+        return f"{path}: {wrong}, beyond what --repair can mend; record it again"
+    return f"{path}: {wrong}; pass --repair to read it all the same"
 
 
 def _can_repair(path: Path) -> bool:
@@ -213,13 +213,13 @@ def _line(path: Path, offset: int) -> int:
     return line
 
 
-def _report_repairs(repairs: Mapping[str, int], found: _Findings) -> None:
+def _report_repairs(repairs: Mapping[str, int], findings: _Findings) -> None:
     mended = [f"{count} {what}" for what, count in repairs.items() if count]
     if mended:
-        found.add("repaired", f"not quite JSON; repaired {', '.join(mended)}")
+        findings.add("repaired", f"not quite JSON; repaired {', '.join(mended)}")
 
 
-def _report_counts(counts: Mapping[str, int], found: _Findings) -> None:
+def _report_counts(counts: Mapping[str, int], findings: _Findings) -> None:
     messages = {
         "ignored": ("not-an-event", "{} elements of traceEvents are no events; left out"),
         "no_start": ("missing-start", "{} rows have no readable ts; kept with a start of 0"),
@@ -230,10 +230,10 @@ def _report_counts(counts: Mapping[str, int], found: _Findings) -> None:
     }
     for key, (code, message) in messages.items():
         if counts[key]:
-            found.add(code, message.format(counts[key]))
+            findings.add(code, message.format(counts[key]))
 
 
-def _metadata(header: Sequence[tuple[bytes, bytes]], found: _Findings) -> dict[str, Any]:
+def _metadata(header: Sequence[tuple[bytes, bytes]], findings: _Findings) -> dict[str, Any]:
     """Every top-level value except the events, parsed. Where a key occurs twice the last value counts, as in `json`."""
     out: dict[str, Any] = {}
     for raw_key, raw in header:
@@ -241,24 +241,24 @@ def _metadata(header: Sequence[tuple[bytes, bytes]], found: _Findings) -> dict[s
         try:
             out[key] = json.loads(raw)
         except ValueError as error:  # an integer of more digits than Python converts
-            found.add("metadata-unreadable", f"the value of {key!r} cannot be read ({error}); left out")
+            findings.add("metadata-unreadable", f"the value of {key!r} cannot be read ({error}); left out")
     return out
 
 
-def _args(columns: Sequence[SparseColumn], found: _Findings) -> dict[str, Column]:
+def _args(columns: Sequence[SparseColumn], findings: _Findings) -> dict[str, Column]:
     args: dict[str, Column] = {}
     for (name, kind), column in zip(column_names(), columns, strict=True):
         if len(column.rows):
             args[name] = Column(column.rows, column.values, kind)
         if column.unreadable:
             what = "integer" if kind == "int" else "number"
-            found.add("argument-unreadable", f"{column.unreadable} values of {name!r} are no {what}; left out")
+            findings.add("argument-unreadable", f"{column.unreadable} values of {name!r} are no {what}; left out")
         if column.overflow:
-            found.add("argument-too-large", f"{column.overflow} values of {name!r} exceed 64 bits; left out")
+            findings.add("argument-too-large", f"{column.overflow} values of {name!r} exceed 64 bits; left out")
     return args
 
 
-def _add_base(start: Int64, metadata: Mapping[str, Any], found: _Findings) -> None:
+def _add_base(start: Int64, metadata: Mapping[str, Any], findings: _Findings) -> None:
     """Add the base time to the starts, in place."""
     base = metadata.get("baseTimeNanoseconds", 0)
     if isinstance(base, str) and is_whole(base.strip()):
@@ -266,16 +266,16 @@ def _add_base(start: Int64, metadata: Mapping[str, Any], found: _Findings) -> No
     if isinstance(base, float) and base.is_integer():
         base = int(base)
     if not isinstance(base, int) or not 0 <= base < 1 << 62:
-        found.add("base-time-unreadable", f"baseTimeNanoseconds is {base!r}; taken as 0")
+        findings.add("base-time-unreadable", f"baseTimeNanoseconds is {base!r}; taken as 0")
         base = 0
     if len(start):
         if int(start.max()) + base >= 1 << 63:
-            found.add("base-time-unreadable", f"baseTimeNanoseconds {base} does not fit the timestamps; taken as 0")
+            findings.add("base-time-unreadable", f"baseTimeNanoseconds {base} does not fit the timestamps; taken as 0")
             base = 0
         start += base
         negative = int(np.count_nonzero(start < 0))
         if negative:
-            found.add("negative-start", f"{negative} rows start before time 0; kept as they are")
+            findings.add("negative-start", f"{negative} rows start before time 0; kept as they are")
 
 
 def _categories(
@@ -284,7 +284,7 @@ def _categories(
     name: Int32,
     strings: StringTable,
     args: Mapping[str, Column],
-    found: _Findings,
+    findings: _Findings,
 ) -> Int8:
     """Category of every row by its (ph, cat), and where that is not enough by its name or arguments."""
     known = [schema.category(phase, cat) for phase, cat in classes]
@@ -303,7 +303,7 @@ def _categories(
         for taken, some in (("device work, because all name a stream", device), ("neither operators nor device work", other)):
             if some:
                 names = ", ".join(repr(classes[i][1]) for i in some[:4]) + (f" and {len(some) - 4} more" if len(some) > 4 else "")
-                found.add("unknown-category", f"{rows[some].sum()} rows of unknown categories ({names}) are taken as {taken}")
+                findings.add("unknown-category", f"{rows[some].sum()} rows of unknown categories ({names}) are taken as {taken}")
 
     if Category.INSTANT in known:
         memory = next((i for i, text in enumerate(strings) if text == schema.MEMORY_NAME), None)
@@ -332,24 +332,24 @@ def _lanes(scanned: Scanned, classes: Sequence[tuple[str, str]], strings: String
     return tuple(Lane(pid, tid, process.get(pid, ""), thread.get(i, "")) for i, (pid, tid) in enumerate(ids))
 
 
-def _report_oddities(start: Int64, category: Int8, args: Mapping[str, Column], found: _Findings) -> None:
+def _report_oddities(start: Int64, category: Int8, args: Mapping[str, Column], findings: _Findings) -> None:
     """Report what can be read but what no profiler writes: no work at all, starts days apart, implausible stream numbers."""
     is_work = np.zeros(len(Category), bool)
     is_work[[Category.OPERATOR, Category.ANNOTATION, Category.RUNTIME, Category.PYTHON, *DEVICE_WORK]] = True
     starts = start[is_work[category]]
     if not len(starts):
-        found.add("no-work", "holds no operator, call or device work; record with the profiler active around a step")
+        findings.add("no-work", "holds no operator, call or device work; record with the profiler active around a step")
     elif int(starts.max()) - int(starts.min()) > _DAY_NS:
         far = np.abs(starts - int(np.median(starts))) > _DAY_NS
-        found.add("far-start", f"{np.count_nonzero(far)} rows start more than a day from the rest; kept, so times include the gap")
+        findings.add("far-start", f"{np.count_nonzero(far)} rows start more than a day from the rest; kept, so times include the gap")
     if "stream" in args:
         streams = args["stream"].values
         beyond = streams[(streams < -1) | (streams >= 1 << 32)]
         if len(beyond):
-            found.add("stream-implausible", f"{len(beyond)} rows name a stream beyond 32 bits (the first is {beyond[0]}); kept as they are")
+            findings.add("stream-implausible", f"{len(beyond)} rows name a stream beyond 32 bits (the first is {beyond[0]}); kept")
 
 
-def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[int, str, int | None]:
+def _rank(path: Path, metadata: Mapping[str, Any], findings: _Findings) -> tuple[int, str, int | None]:
     """The rank, where it was found, and the number of ranks (None if unknown)."""
     info = metadata.get("distributedInfo")
     info = info if isinstance(info, dict) else {}
@@ -357,15 +357,15 @@ def _rank(path: Path, metadata: Mapping[str, Any], found: _Findings) -> tuple[in
     rank = _whole(info.get("rank"))
     for key, value in (("world_size", world), ("rank", rank)):
         if value is None and info.get(key) is not None:
-            found.add("distributed-info-unreadable", f"distributedInfo gives {key} as {info[key]!r}, which is none; left out")
+            findings.add("distributed-info-unreadable", f"distributedInfo gives {key} as {info[key]!r}, which is none; left out")
     if rank is not None and world is not None and rank >= world:
-        found.add("rank-beyond-world", f"distributedInfo gives rank {rank} of {world}; ranks start at 0; kept")
+        findings.add("rank-beyond-world", f"distributedInfo gives rank {rank} of {world}; ranks start at 0; kept")
     if rank is not None:
         return rank, "distributedInfo", world
     in_name = _RANK_IN_NAME.search(path.name) or _NUMBER_AT_END.search(path.name)
     if in_name is not None:
         return int(in_name[1]), "file name", world
-    found.add("rank-assumed", "neither distributedInfo nor the file name gives a rank; taken as rank 0")
+    findings.add("rank-assumed", "neither distributedInfo nor the file name gives a rank; taken as rank 0")
     return 0, "assumed", world
 
 

@@ -74,8 +74,8 @@ def complete(category: str, name: str, start: int, end: int, args: str, process:
 def flow(phase: str, number: int, process: object, thread: object, at: int, category: str = "ac2g") -> str:
     """One end of an arrow: phase "s" where it starts, "f" where it ends."""
     ends = ',"bp":"e"' if phase == "f" else ""
-    place = f'"pid":{process},"tid":{thread},"ts":{microseconds(at)}'
-    return f'{{"ph":"{phase}","id":{number},{place},"cat":"{category}","name":"{category}"{ends}}}'
+    lane = f'"pid":{process},"tid":{thread},"ts":{microseconds(at)}'
+    return f'{{"ph":"{phase}","id":{number},{lane},"cat":"{category}","name":"{category}"{ends}}}'
 
 
 def call(name: str, begin: int, end: int, correlation: int, thread: int = THREAD, more: str = '"External id":0') -> str:

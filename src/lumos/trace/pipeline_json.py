@@ -103,8 +103,8 @@ def _json(path: Path, progress: Callable[[int], None] | None) -> Any:
         return json.loads(b"".join(unpacked_blocks(path, progress)))
     except (ValueError, RecursionError) as error:
         reason = getattr(error, "msg", str(error))
-        place = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
-        raise TraceError(f"{path}: not complete JSON ({reason}{place}); copy or record it again") from error
+        where = f" at byte {error.pos}" if isinstance(error, json.JSONDecodeError) else ""
+        raise TraceError(f"{path}: not complete JSON ({reason}{where}); copy or record it again") from error
 
 
 def _passes(where: str, prefix: str, iteration: Mapping[str, Any], plan: RecordedPlan) -> list[tuple[int, int, int, int, int]]:

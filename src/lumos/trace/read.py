@@ -103,11 +103,11 @@ def read(
             break
         files = list(_choose(folders, diagnostics))
         contents = _on_cluster(files, repair, progress, ray_address) if engine == "ray" else _in_threads(files, repair, progress)
-        for found in contents:
-            if isinstance(found, NotATraceError):
-                diagnostics.append(Diagnostic("file-left-out", f"{found}"))
+        for content in contents:
+            if isinstance(content, NotATraceError):
+                diagnostics.append(Diagnostic("file-left-out", f"{content}"))
             else:
-                traces += found
+                traces += content
     if not traces:
         raise TraceError(f"{', '.join(map(str, paths))}: holds no trace ({_instead(paths, diagnostics)}); give the profiler's files")
     _check_alike(traces)

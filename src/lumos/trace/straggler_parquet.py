@@ -152,17 +152,17 @@ def _numbers(path: Path, key: str, column: Any) -> Int64:
 
 def _places(path: Path, rank: Int64, stage: Int64, dp: Int64) -> dict[int, tuple[int, int]]:
     """(stage, dp rank) of every rank, by rank."""
-    found: dict[int, tuple[int, int]] = {}
+    position: dict[int, tuple[int, int]] = {}
     taken: dict[tuple[int, int], int] = {}
     for number, s, d in np.unique(np.stack([rank, stage, dp]), axis=1).T.tolist():
-        if found.setdefault(number, (s, d)) != (s, d):
-            raise TraceError(f"{path}: rank {number} is at stage, dp rank {found[number]} and at {(s, d)}; a rank has one place")
+        if position.setdefault(number, (s, d)) != (s, d):
+            raise TraceError(f"{path}: rank {number} is at stage, dp rank {position[number]} and at {(s, d)}; a rank has one place")
         if taken.setdefault((s, d), number) != number:
             raise TraceError(
                 f"{path}: ranks {taken[s, d]} and {number} are both at stage {s}, dp rank {d}; tables with tensor parallelism "
                 "list one rank of each tensor group"
             )
-    return found
+    return position
 
 
 def _findings(path: Path, plan: RecordedPlan, places: dict[int, tuple[int, int]]) -> tuple[Diagnostic, ...]:

@@ -160,11 +160,11 @@ class Trace(Described):
 
     def named(self, matches: Callable[[str], object]) -> NDArray[np.bool_]:
         """Rows for whose name `matches` returns something true, as a mask; it is called once for each distinct name."""
-        found = [i for i, name in enumerate(self.strings) if matches(name)]
-        if len(found) <= FEW:
-            return _equal_to_any(self.name, found)
+        names = [i for i, name in enumerate(self.strings) if matches(name)]
+        if len(names) <= FEW:
+            return _equal_to_any(self.name, names)
         wanted = np.zeros(len(self.strings), bool)
-        wanted[found] = True
+        wanted[names] = True
         mask: NDArray[np.bool_] = wanted[self.name]
         return mask
 
@@ -224,7 +224,7 @@ def origin_of(trace: Trace) -> Origin | None:
     with suppress(ValueError, RecursionError):
         said = json.loads(said) if isinstance(said, str) else said
     facts = said if isinstance(said, dict) else {}
-    grade = next((each for each in Grade if each.value == facts.get("grade")), Grade.LIMITED)
+    grade = next((grade for grade in Grade if grade.value == facts.get("grade")), Grade.LIMITED)
     sizes = facts.get("sizes")
     known = {key: x for key, x in sizes.items() if type(x) is int and x > 0} if isinstance(sizes, dict) else {}
     job = facts.get("job")
@@ -242,8 +242,8 @@ class Job(Described):
     @property
     def origin(self) -> Origin | None:
         """What made the job where no device ran it, by the worst of its files; None where none says so."""
-        found = [origin for origin in map(origin_of, self.traces) if origin is not None]
-        return max(found, key=lambda origin: list(Grade).index(origin.grade), default=None)
+        origins = [origin for origin in map(origin_of, self.traces) if origin is not None]
+        return max(origins, key=lambda origin: list(Grade).index(origin.grade), default=None)
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -252,7 +252,7 @@ class Job(Described):
 
     def described(self) -> str:
         """Its ranks, rows, process groups and findings, and its first file."""
-        found = len(self.diagnostics) + sum(len(t.diagnostics) for t in self.traces)
+        findings = len(self.diagnostics) + sum(len(t.diagnostics) for t in self.traces)
         first = f", {self.traces[0].path}" if self.traces else ""
         sizes = (count(len(self.traces), "rank"), count(sum(map(len, self.traces)), "row"), count(len(self.groups), "process group"))
-        return f"{', '.join(sizes)}, {count(found, 'diagnostic')}{first}"
+        return f"{', '.join(sizes)}, {count(findings, 'diagnostic')}{first}"

@@ -62,9 +62,9 @@ def one_window(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[Diagnostic, 
 def _newest(windows: Mapping[tuple[int, ...], Sequence[Trace]], ranks: int) -> tuple[tuple[int, ...], str]:
     """The newest complete window, and all windows in words. Raises TraceError where none is complete."""
     files = [trace for of_window in windows.values() for trace in of_window]
-    each = "; ".join(_described(steps, windows[steps], ranks) for steps in sorted(windows))
-    place = f"{count(len(files), 'file')} of {count(ranks, 'rank')}, the first {files[0].path}"
-    held = f"{place}, hold {count(len(windows), 'window')} ({each})"
+    described = "; ".join(_described(steps, windows[steps], ranks) for steps in sorted(windows))
+    files_said = f"{count(len(files), 'file')} of {count(ranks, 'rank')}, the first {files[0].path}"
+    held = f"{files_said}, hold {count(len(windows), 'window')} ({described})"
     longest = max(map(len, windows))
     complete = [steps for steps, of_window in windows.items() if len(of_window) == ranks and len(steps) == longest]
     if not complete:
@@ -96,7 +96,7 @@ def _described(steps: tuple[int, ...], traces: Sequence[Trace], ranks: int) -> s
 def _both_of_one_rank(one: Trace, other: Trace) -> str:
     """The message that refuses two files of one rank. Renaming is no remedy where distributedInfo gives a file's rank."""
     sources = (one.rank_source, other.rank_source)
-    place = f"{one.path} and {other.path} are both of rank {one.rank} (from: {', '.join(sources)}); name the one to read, or "
+    both = f"{one.path} and {other.path} are both of rank {one.rank} (from: {', '.join(sources)}); name the one to read, or "
     if "distributedInfo" in sources:
-        return place + "correct the rank in distributedInfo of the file that is of another (it wins over the file's name)"
-    return place + "give each rank's number in its file name (rank0.json)"
+        return both + "correct the rank in distributedInfo of the file that is of another (it wins over the file's name)"
+    return both + "give each rank's number in its file name (rank0.json)"
