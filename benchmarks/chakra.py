@@ -21,7 +21,7 @@ from tools.figures import write_result
 
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.linking.link import link_traces
+from lumos.chakra.linked import link_traces
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.trace import read
 from lumos.trace.chakra.et import stream

@@ -23,7 +23,7 @@ from validation.chakra_distances import distances
 import lumos
 from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph
-from lumos.chakra.linking.link import Linked, link_traces
+from lumos.chakra.linked import Linked, link_traces
 from lumos.chakra.lower import lower
 from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample

@@ -21,7 +21,7 @@ from lumos.chakra.checks import check
 from lumos.chakra.exporting import export_graph, ordered
 from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
-from lumos.chakra.write import rank_nodes
+from lumos.chakra.write import node_frames
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
@@ -164,11 +164,11 @@ def test_steps_that_stand_alone_come_back_alone(operation_jobs: Any, tmp_path: P
 def test_nothing_is_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from lumos.chakra import write
 
-    def fails(*given: object) -> Iterator[ChakraNode]:
-        yield next(rank_nodes(*given))  # type: ignore[arg-type]
+    def fails(*given: object) -> Iterator[tuple[int, bytes]]:
+        yield next(node_frames(*given))  # type: ignore[arg-type]
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(write, "rank_nodes", fails)
+    monkeypatch.setattr(write, "node_frames", fails)
     with pytest.raises(LumosError, match="No space left"):
         export_graph(two_stages.two_stages(), tmp_path / "set")
     assert list(tmp_path.iterdir()) == []

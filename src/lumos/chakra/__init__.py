@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from lumos.chakra.checks import Checked
     from lumos.chakra.exporting import Exported
     from lumos.chakra.facade import Imported, check, export, import_, link, stat
-    from lumos.chakra.linking.linked_job import LinkedJob
+    from lumos.chakra.linked_job import LinkedJob
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic, synthesize
 

@@ -20,8 +20,8 @@ from lumos.chakra.checks import check as check
 from lumos.chakra.exporting import Exported as Exported
 from lumos.chakra.exporting import export_graph as export_graph
 from lumos.chakra.gather import gather
-from lumos.chakra.linking.link import link_traces as link_traces
-from lumos.chakra.linking.linked_job import LinkedJob, link_job, linked_nodes, observed_in
+from lumos.chakra.linked import link_traces as link_traces
+from lumos.chakra.linked_job import LinkedJob, link_job, linked_nodes, observed_in
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import amounts_of
 from lumos.chakra.statistics import Stat as Stat

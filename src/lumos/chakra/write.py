@@ -13,19 +13,20 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from lumos.chakra.workload import Details
+from lumos.chakra.columns import ByteStrings, chosen, field, headed, interleaved, number_lists, numbers, strings, words
 from lumos.characters import is_whole
 from lumos.errors import UsageError
+from lumos.graph.lists import offsets
 from lumos.graph.table import Kind
 from lumos.output_files import check_only_own, new_folder
 from lumos.trace.chakra.et import FORMAT
-from lumos.trace.chakra.protobuf import frame
+from lumos.trace.chakra.protobuf import frame, varint
 from lumos.trace.chakra.schema import Attribute, ChakraNode, Metadata, NodeType
 from lumos.trace.chakra.wire import encode_metadata, encode_node
 from lumos.trace.table import ABSENT, Int64, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -53,6 +54,8 @@ OF_COMMUNICATION = OF_WORK - {"num_ops", "tensor_size"} | {
     *("comm_size", "comm_type", "comm_src", "comm_dst", "comm_tag", "pg_name", "collective"),
 }
 
+#: How many nodes are encoded together.
+AT_ONCE = 1 << 14
 #: Name of the file of communicators.
 GROUPS_FILE = "groups.json"
 
@@ -76,80 +79,78 @@ def write_set(
     """
     said = () if origin is None else (Attribute("lumos", "string", msgspec.json.encode(origin.said).decode()),)
     timed = (*_timed(workload), *said)
-    ranks = {r: (_metadata(workload, r, timed, exact_ns), rank_nodes(workload, r, exact_ns)) for r in range(len(workload.ranks))}
+    metadata = {rank: _metadata(workload, rank, timed, exact_ns) for rank in range(len(workload.ranks))}
     groups = {str(i): list(ranks) for i, ranks in enumerate(workload.groups, 1)}
-    _write(folder, ranks, groups, extra or {})
+    _write(folder, metadata, node_frames(workload, exact_ns), groups, extra or {})
 
 
 def write_again(job: Job, folder: Path) -> None:
     """Write a file for every rank of a Chakra job, and its communicators. UsageError for another job, LumosError where it cannot."""
     if any(trace.metadata.get("format") != FORMAT for trace in job.traces):
         raise UsageError("only a Chakra set is written as it was read; `lumos chakra export` makes one of a job first")
-    said = [trace.metadata for trace in job.traces]
-    ranks = {
-        rank: (Metadata(str(one["chakraVersion"]), one["chakraAttributes"]), iter(one["chakra"]))
-        for rank, one in zip(job.ranks, said, strict=True)
-    }
-    _write(folder, ranks, {g.name: list(g.ranks) for g in job.groups if is_whole(g.name) and g.ranks}, {})
+    said = {rank: trace.metadata for rank, trace in zip(job.ranks, job.traces, strict=True)}
+    metadata = {rank: Metadata(str(one["chakraVersion"]), one["chakraAttributes"]) for rank, one in said.items()}
+    frames = ((rank, b"".join(frame(encode_node(node)) for node in one["chakra"])) for rank, one in said.items())
+    _write(folder, metadata, frames, {g.name: list(g.ranks) for g in job.groups if is_whole(g.name) and g.ranks}, {})
 
 
 def _write(
-    folder: Path, ranks: Mapping[int, tuple[Metadata, Iterator[ChakraNode]]], groups: Mapping[str, list[int]], extra: Mapping[str, str]
+    folder: Path,
+    metadata: Mapping[int, Metadata],
+    frames: Iterable[tuple[int, bytes]],
+    groups: Mapping[str, list[int]],
+    extra: Mapping[str, str],
 ) -> None:
-    check_only_own(folder, "*.et", map(file_name, ranks))
+    """metadata: of each rank's file. frames: what follows in the file of a rank, some at a time."""
+    check_only_own(folder, "*.et", map(file_name, metadata))
     with new_folder(folder) as draft:
-        for rank, (metadata, nodes) in ranks.items():
-            with (draft / file_name(rank)).open("wb") as file:
-                file.write(frame(encode_metadata(metadata)))
-                file.writelines(frame(encode_node(node)) for node in nodes)
+        for rank, first in metadata.items():
+            (draft / file_name(rank)).write_bytes(frame(encode_metadata(first)))
+        for rank, more in frames:
+            with (draft / file_name(rank)).open("ab") as file:
+                file.write(more)
         (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
         for name, text in extra.items():
             (draft / name).write_text(text)
 
 
-def rank_nodes(workload: Workload, rank: int, exact_ns: bool = False) -> Iterator[ChakraNode]:
-    """The nodes of the rank at a position, numbered from 1."""
-    low, high = (int(i) for i in workload.rank_offset[rank : rank + 2])
-    here = slice(low, high)
-    start, duration, queue = (column[here] for column in (workload.start, workload.duration, workload.queue))
-    cpu, begin = workload.on_cpu[here], _microseconds(start)
-    lasts = np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - begin)
+def node_frames(workload: Workload, exact_ns: bool = False) -> Iterator[tuple[int, bytes]]:
+    """The position of a rank and some of its nodes, each behind its length; in order. The nodes of a rank are numbered from 1."""
     names = [name.encode("utf-8", "replace").decode() for name in workload.names]
-    detail = np.full(high - low, ABSENT) if workload.detail is None else workload.detail[here]
-    bounds = (workload.dep_offset[low : high + 1] - workload.dep_offset[low]).tolist()
-    deps = (workload.dep[workload.dep_offset[low] : workload.dep_offset[high]] - (low - 1)).tolist()
-    columns = (workload.type[here], workload.name[here], begin, lasts, detail)
-    attributes = (
-        _chosen([Attribute("is_cpu_op", "bool", value) for value in (False, True)], cpu),
-        _numbers("tid", np.where(cpu, queue, ABSENT)),
-        _numbers("stream", np.where(cpu, ABSENT, queue)),
-        _texts("kind", [kind.name.lower() for kind in Kind], workload.kind[here]),
-        *_communication(workload, rank, low, high),
-        _numbers("release_ns", workload.release[here]),
-        *_costs(workload, here, exact_ns),
-    )
-    details = (*workload.details, Details())  # ABSENT is the last
-    rows = zip(pairwise(bounds), zip(*(column.tolist() for column in columns), strict=True), zip(*attributes, strict=True), strict=True)
-    for number, ((first, last), (kind, name, begins, time, detailed), attrs) in enumerate(rows, 1):
-        inputs, outputs, more, unknown = details[detailed]
-        whole, awaited = (*filter(None, attrs), *more), tuple(deps[first:last])
-        yield ChakraNode(number, PREFIX[kind] + names[name], kind, (), awaited, begins, time, inputs, outputs, whole, unknown)
+    heads = strings([encode_node(ChakraNode(0, prefix + name, kind)) for kind, prefix in PREFIX.items() for name in names])
+    details = strings([encode_node(ChakraNode(0, "", 0, (), (), 0, 0, *each)) for each in workload.details])
+    for low in range(0, len(workload), AT_ONCE):
+        here = slice(low, min(low + AT_ONCE, len(workload)))
+        head = (workload.type[here].astype(np.int64) - min(PREFIX)) * len(names) + workload.name[here]
+        columns = [chosen(heads, head), *_fields(workload, here), *_attributes(workload, here, exact_ns)]
+        if workload.detail is not None:
+            columns.append(chosen(details, workload.detail[here]))
+        found = interleaved(headed(varint, interleaved(columns)))
+        cuts = offsets(found.size)[np.clip(workload.rank_offset, here.start, here.stop) - low]
+        yield from ((rank, found.flat[a:b].tobytes()) for rank, (a, b) in enumerate(pairwise(cuts.tolist())) if a < b)
 
 
-def _numbers(name: str, values: Int64, kind: str = "int64") -> list[Attribute | None]:
-    """Per value an attribute; None where it is ABSENT."""
-    return [Attribute(name, kind, value) if value >= 0 else None for value in values.tolist()]
+def _fields(workload: Workload, here: slice) -> Iterator[ByteStrings]:
+    """The numbers, dependencies, starts and durations of some nodes."""
+    start, duration, bounds = workload.start[here], workload.duration[here], workload.dep_offset[here.start : here.stop + 1]
+    number, begin = np.arange(here.start, here.stop), _microseconds(start)
+    before = workload.rank_offset[np.searchsorted(workload.rank_offset, number, side="right") - 1] - 1  # nodes of other ranks, less one
+    yield from field(1, number - before)
+    yield from number_lists(5, workload.dep[bounds[0] : bounds[-1]] - np.repeat(before, np.diff(bounds)), bounds - bounds[0])
+    yield from field(6, begin)
+    yield from field(7, np.where(duration == ABSENT, 0, _microseconds(start + np.maximum(duration, 0)) - begin))
 
 
-def _texts(name: str, table: Sequence[str], index: NDArray[Any]) -> list[Attribute | None]:
-    """Per node an attribute with the text at its place in the table; None where the place is ABSENT."""
-    return _chosen([Attribute(name, "string", text) for text in table], index)
-
-
-def _chosen(attributes: list[Attribute], index: NDArray[Any]) -> list[Attribute | None]:
-    """Per node the entry at its place; None where the place is ABSENT, which is -1."""
-    table = [*attributes, None]
-    return [table[i] for i in index.tolist()]
+def _attributes(workload: Workload, here: slice, exact_ns: bool) -> Iterator[ByteStrings]:
+    """The attributes of some nodes that columns of a workload hold."""
+    cpu, queue = workload.on_cpu[here], workload.queue[here]
+    yield from words("is_cpu_op", (False, True), cpu.astype(np.int64))
+    yield from numbers("tid", np.where(cpu, queue, ABSENT))
+    yield from numbers("stream", np.where(cpu, ABSENT, queue))
+    yield from words("kind", [kind.name.lower() for kind in Kind], workload.kind[here])
+    yield from _communication(workload, here)
+    yield from numbers("release_ns", workload.release[here])
+    yield from _costs(workload, here, exact_ns)
 
 
 def _microseconds(ns: Int64) -> Int64:
@@ -192,28 +193,28 @@ def _rounded_mark(step: Step) -> tuple[str, int, int]:
     return step.name, first, last + 1
 
 
-def _communication(workload: Workload, rank: int, low: int, high: int) -> Iterator[list[Attribute | None]]:
-    """The attributes of communication, per node of a rank."""
+def _communication(workload: Workload, here: slice) -> Iterator[ByteStrings]:
+    """The attributes of communication, for each of some nodes."""
     facts = workload.communication
-    rows = slice(*np.searchsorted(facts.node, (low, high)).tolist())
-    node, types = facts.node[rows] - low, workload.type[facts.node[rows]]
+    rows = slice(*np.searchsorted(facts.node, (here.start, here.stop)).tolist())
+    node, types = facts.node[rows], workload.type[facts.node[rows]]
+    collective, own = types == NodeType.COLL, np.searchsorted(workload.rank_offset, node, side="right") - 1
 
-    def column(values: NDArray[Any], of: NodeType | None = None) -> Int64:
-        out = np.full(high - low, ABSENT, np.int64)
-        out[node] = values if of is None else np.where(types == of, values, ABSENT)
+    def column(values: NDArray[Any], known: NDArray[np.bool_] | bool = True) -> Int64:
+        out = np.full(here.stop - here.start, ABSENT, np.int64)
+        out[node - here.start] = np.where(known, values, ABSENT)
         return out
 
-    yield _numbers("comm_size", column(facts.size[rows]))
-    yield _numbers("comm_type", column(facts.type[rows], NodeType.COLL))
-    yield _texts("pg_name", [str(number) for number in range(1, len(workload.groups) + 1)], column(facts.group[rows], NodeType.COLL))
-    own = np.full(len(node), rank)
+    yield from numbers("comm_size", column(facts.size[rows]))
+    yield from numbers("comm_type", column(facts.type[rows], collective))
+    yield from words("pg_name", [str(number) for number in range(1, len(workload.groups) + 1)], column(facts.group[rows], collective))
     for name, source in (("comm_src", NodeType.SEND), ("comm_dst", NodeType.RECV)):
-        yield _numbers(name, column(np.where(types == NodeType.COLL, ABSENT, np.where(types == source, own, facts.peer[rows]))))
-    yield _numbers("comm_tag", column(np.where(types == NodeType.COLL, ABSENT, facts.tag[rows])))
-    yield _texts("collective", facts.kinds, column(facts.kind[rows]))
+        yield from numbers(name, column(np.where(types == source, own, facts.peer[rows]), ~collective))
+    yield from numbers("comm_tag", column(facts.tag[rows], ~collective))
+    yield from words("collective", facts.kinds, column(facts.kind[rows]))
 
 
-def _costs(workload: Workload, here: slice, exact_ns: bool) -> Iterator[list[Attribute | None]]:
+def _costs(workload: Workload, here: slice, exact_ns: bool) -> Iterator[ByteStrings]:
     """Per node its operations and bytes, or its exact times in their place.
 
     Of each there is one at least: in roofline mode a simulator divides the one by the other, and need not accept a node without any.
@@ -224,7 +225,7 @@ def _costs(workload: Workload, here: slice, exact_ns: bool) -> Iterator[list[Att
     if exact_ns:
         known = types == NodeType.COMP
         operations, moved = OPERATIONS_PER_NS * duration, np.ones(len(types), np.int64)
-        yield _numbers("start_ns", np.maximum(workload.start[here], 0))
-        yield _numbers("duration_ns", np.where(known, ABSENT, np.maximum(duration, 0)))
-    yield _numbers("num_ops", np.where(known, np.maximum(operations, 1), ABSENT))
-    yield _numbers("tensor_size", np.where(known, np.maximum(moved, 1), ABSENT), "uint64")
+        yield from numbers("start_ns", np.maximum(workload.start[here], 0))
+        yield from numbers("duration_ns", np.where(known, ABSENT, np.maximum(duration, 0)))
+    yield from numbers("num_ops", np.where(known, np.maximum(operations, 1), ABSENT))
+    yield from numbers("tensor_size", np.where(known, np.maximum(moved, 1), ABSENT), "uint64")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lumos.chakra.checks import Checked
     from lumos.chakra.exporting import Exported
     from lumos.chakra.facade import Imported
-    from lumos.chakra.linking.linked_job import LinkedJob
+    from lumos.chakra.linked_job import LinkedJob
     from lumos.chakra.statistics import Stat
     from lumos.chakra.synthesis.facade import Synthetic
 

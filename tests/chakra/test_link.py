@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lumos
-from lumos.chakra.linking.link import link_traces
+from lumos.chakra.linked import link_traces
 from lumos.errors import LumosError, TraceError
 from lumos.operators import sequences as alignment
 from lumos.operators.sequences import align_names

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lumos.chakra.linking.link import Linked, link_traces, processes
+from lumos.chakra.linked import Linked, link_traces, processes
 from lumos.chakra.lower import lower
 from lumos.chakra.recorded import recorded_work
 from lumos.chakra.workload import Details
