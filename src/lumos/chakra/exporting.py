@@ -77,11 +77,11 @@ def export_graph(
 
     amounts: what its tasks compute and move. exact_ns: keep nanoseconds (see `write`). astra_sim: write also sys.json, net.yml (of
     `cluster`) and mem.json, and give communication the order that it needs. roofline: let the simulator price compute by operations and
-    bytes. origin: of a job that no device ran. Raises UsageError for `roofline` without `astra_sim` and a cluster, or with
-    `exact_ns`; GraphError where the graph has no schedule, LumosError where the folder cannot be written.
+    bytes. origin: of a job that no device ran. Raises UsageError for `roofline` without `astra_sim` and a cluster, GraphError where the
+    graph has no schedule, LumosError where the folder cannot be written.
     """
-    if roofline and (cluster is None or exact_ns or not astra_sim):
-        raise UsageError("--roofline prices compute on a cluster: give --astra-sim and --cluster, and not --exact-ns")
+    if roofline and (cluster is None or not astra_sim):
+        raise UsageError("--roofline prices compute on a cluster: give --astra-sim and --cluster")
     workload = lower(graph, amounts)
     extra: dict[str, str] = {}
     notes: list[Diagnostic] = []
@@ -90,8 +90,7 @@ def export_graph(
         alone = len(workload.ranks) == 1
         workload = ordered(with_idle_rank(workload) if alone else workload)
         written, notes = network_for(len(workload.ranks), cluster, None if amounts is None else amounts.dtype)
-        # Operation counts become ns where the peak is 1 TFLOP/s, and memory is too fast to limit anything.
-        extra = files(replace(written, peak=1, local=100_000, roofline=True) if exact_ns else replace(written, roofline=roofline))
+        extra = files(replace(written, roofline=roofline))
         if roofline:
             workload, more = under_roof(workload, written.local)
             notes += more

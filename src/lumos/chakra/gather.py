@@ -63,12 +63,11 @@ def gather(job: Job) -> Workload:
 
     types = np.array([_type(node) for node in nodes], np.uint8)
     communicates = np.isin(types, _COMMUNICATION)
-    duration, operations, moved, exact = column("duration"), said("num_ops"), said("tensor_size"), marked("exact_ns")
+    duration, operations, moved = column("duration"), said("num_ops"), said("tensor_size")
     if not duration[communicates].any() and not marked("communication_timed").any():
         duration[communicates] = ABSENT
     work = (operations > 0) | (np.isin(types, _MEMORY) & (moved > 0))
-    duration[~communicates & (duration == 0) & work & ~exact & ~marked("compute_timed")] = ABSENT
-    operations[exact] = moved[exact] = ABSENT  # these are durations, not work
+    duration[~communicates & (duration == 0) & work & ~marked("compute_timed")] = ABSENT
     timed = any(bool(t.start.any()) for t in job.traces) and bool((duration != ABSENT).all())
     detail, details = _details(nodes, communicates.tolist())
     task = list_of(offsets([len(d) for r in ranks for d in r.deps]))

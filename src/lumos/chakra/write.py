@@ -1,8 +1,8 @@
 """Write a workload as `.et` files, one per rank, and a file of the communicators; or a set that was read as it was read.
 
 Durations are whole microseconds in Chakra. The start and the end of every node are rounded, and the duration is their difference: the
-rounded times satisfy every dependency, and the step is right to 1 us however many nodes it has. With `exact_ns` the nanoseconds are kept as
-an operation count, which a simulator in roofline mode with a peak of 1 TFLOP/s turns into time: 1,000 operations are one nanosecond.
+rounded times satisfy every dependency, and the step is right to 1 us however many nodes it has. With `exact_ns` the nanoseconds stand
+beside them, in attributes that simulators pass over.
 """
 
 from __future__ import annotations
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from lumos.chakra.workload import Workload
     from lumos.graph.table import Step
     from lumos.trace.table import Job
-
-#: Operations per ns that a roofline of 1 TFLOP/s performs.
-OPERATIONS_PER_NS = 1000
 
 #: Chakra's timeline visualiser recognises node types by these words in the name.
 PREFIX = {
@@ -150,7 +147,10 @@ def _attributes(workload: Workload, here: slice, exact_ns: bool) -> Iterator[Byt
     yield from words("kind", [kind.name.lower() for kind in Kind], workload.kind[here])
     yield from _communication(workload, here)
     yield from numbers("release_ns", workload.release[here])
-    yield from _costs(workload, here, exact_ns)
+    yield from _costs(workload, here)
+    if exact_ns:
+        yield from numbers("start_ns", np.maximum(workload.start[here], 0))
+        yield from numbers("duration_ns", np.maximum(workload.duration[here], 0))
 
 
 def _microseconds(ns: Int64) -> Int64:
@@ -214,18 +214,12 @@ def _communication(workload: Workload, here: slice) -> Iterator[ByteStrings]:
     yield from words("collective", facts.kinds, column(facts.kind[rows]))
 
 
-def _costs(workload: Workload, here: slice, exact_ns: bool) -> Iterator[ByteStrings]:
-    """Per node its operations and bytes, or its exact times in their place.
+def _costs(workload: Workload, here: slice) -> Iterator[ByteStrings]:
+    """The operations and bytes of some nodes.
 
     Of each there is one at least: in roofline mode a simulator divides the one by the other, and need not accept a node without any.
     """
-    types, duration = workload.type[here], workload.duration[here]
     operations, moved = workload.operations[here], workload.bytes[here]
-    known = ((operations != ABSENT) | (moved != ABSENT)) & ~np.isin(types, (NodeType.SEND, NodeType.RECV, NodeType.COLL))
-    if exact_ns:
-        known = types == NodeType.COMP
-        operations, moved = OPERATIONS_PER_NS * duration, np.ones(len(types), np.int64)
-        yield from numbers("start_ns", np.maximum(workload.start[here], 0))
-        yield from numbers("duration_ns", np.where(known, ABSENT, np.maximum(duration, 0)))
+    known = ((operations != ABSENT) | (moved != ABSENT)) & ~np.isin(workload.type[here], (NodeType.SEND, NodeType.RECV, NodeType.COLL))
     yield from numbers("num_ops", np.where(known, np.maximum(operations, 1), ABSENT))
     yield from numbers("tensor_size", np.where(known, np.maximum(moved, 1), ABSENT), "uint64")

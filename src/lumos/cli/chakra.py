@@ -28,7 +28,7 @@ class SetWords(TypedDict, total=False):
 class ExportWords(SetWords, total=False):
     """How a job is written as a set."""
 
-    exact_ns: Annotated[bool, Term("Keep nanoseconds, as operation counts for a simulator's roofline mode.")]
+    exact_ns: Annotated[bool, Term("Keep nanoseconds, beside the whole microseconds that simulators read.")]
     roofline: Annotated[bool, Term("Let the simulator price compute by operations and bytes.")]
 
 

@@ -137,8 +137,7 @@ def synthesize(
         raise UsageError("sets of a family are sampled by their facts: give --set instead of --ranks")
     drawn = sample_family(learned, seed, at) if of_family or at else sample(learned, seed, ranks=ranks)
     graph, amounts = drawn.graph, drawn.amounts
-    priced = bool((amounts.operations >= 0).any())  # exact nanoseconds would take the place of operations
-    exported = export_graph(graph, Path(output), amounts=amounts, exact_ns=not priced, astra_sim=astra_sim, cluster=described)
+    exported = export_graph(graph, Path(output), amounts=amounts, exact_ns=True, astra_sim=astra_sim, cluster=described)
     made = tuple(d for source in sources for d in source.diagnostics if d.code in (COPIED, ASSUMED))
     return Synthetic(
         exported=replace(exported, diagnostics=(*exported.diagnostics, *made)),

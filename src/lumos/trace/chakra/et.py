@@ -194,14 +194,13 @@ def _row(path: Path, node: ChakraNode) -> _Row:
     on_cpu = bool(cpu.value) if cpu is not None else False
     if max(node.start_time_micros, node.duration_micros) > _LARGEST // 1000:
         raise TraceError(f"{path}: node {node.id}: a time of more than 146 years; write the set again")
-    operations = integer("num_ops", ABSENT)
     return _Row(
         node,
         _PREFIX.sub("", node.name),
         on_cpu,
         integer("stream", integer("tid", 0)) if not on_cpu else integer("tid", 0),
         integer("start_ns", node.start_time_micros * 1000),
-        integer("duration_ns", operations // 1000 if operations != ABSENT else node.duration_micros * 1000),
+        integer("duration_ns", node.duration_micros * 1000),
     )
 
 

@@ -183,9 +183,7 @@ class _Run:
 
     def compute(self, layer: Layer, phase: int, awaited: int = 0) -> None:
         """Add the compute of a phase, behind the last one and the node that it awaits."""
-        ns = layer.compute[phase]
-        exact = (Attribute("num_ops", "int64", 1000 * ns), Attribute("tensor_size", "uint64", 1))
-        self.last = self._add(f"{layer.name}_{_PHASES[phase]}", {self.last, awaited}, ns, exact)
+        self.last = self._add(f"{layer.name}_{_PHASES[phase]}", {self.last, awaited}, layer.compute[phase])
 
     def exchange(self, layer: Layer, phase: int) -> int:
         """Add the collective of a phase behind the last compute, and its delay; returns what is awaited of it, 0 where there is none."""
@@ -197,12 +195,13 @@ class _Run:
         facts = (Attribute("comm_type", "int64", int(kind)), Attribute("comm_size", "int64", size))
         found = self._add(f"{name}_{kind.name.lower()}", {self.last}, 0, facts, NodeType.COLL)
         self.spans[found] = span
-        late = (Attribute("duration_ns", "int64", layer.delay), Attribute("is_cpu_op", "bool", True))
+        late = (Attribute("is_cpu_op", "bool", True),)
         return self._add(f"{name}_delay", {found}, layer.delay, late) if layer.delay else found
 
-    def _add(self, name: str, awaited: set[int], ns: int, attrs: tuple[Attribute, ...], kind: NodeType = NodeType.COMP) -> int:
+    def _add(self, name: str, awaited: set[int], ns: int, attrs: tuple[Attribute, ...] = (), kind: NodeType = NodeType.COMP) -> int:
         number, deps = len(self.nodes) + 1, tuple(sorted(awaited - {0}))
-        self.nodes.append(ChakraNode(number, name, kind, data_deps=deps, duration_micros=(ns + 500) // 1000, attrs=attrs))
+        exact = Attribute("duration_ns", "int64", ns)
+        self.nodes.append(ChakraNode(number, name, kind, data_deps=deps, duration_micros=(ns + 500) // 1000, attrs=(exact, *attrs)))
         return number
 
 
