@@ -19,12 +19,11 @@ from lumos.chakra.lower import lower
 from lumos.chakra.network import GIB, Dimension, Network, assumed_network
 from lumos.chakra.play import as_run, of_roofline, play
 from lumos.chakra.system_files import network_of
-from lumos.chakra.write import GROUPS_FILE, file_name, write_set
+from lumos.chakra.write import GROUPS_FILE, file_name, idle_rank, write_set
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
 from lumos.graph.edges import distinct
 from lumos.graph.lists import list_of
-from lumos.graph.table import Kind
 from lumos.result import Shown
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT
@@ -83,21 +82,20 @@ def export_graph(
     if roofline and (cluster is None or not astra_sim):
         raise UsageError("--roofline prices compute on a cluster: give --astra-sim and --cluster")
     workload = lower(graph, amounts)
-    extra: dict[str, str] = {}
+    extra: dict[str, bytes] = {}
     notes: list[Diagnostic] = []
     known = len(of_roofline(workload))
     if astra_sim:
-        alone = len(workload.ranks) == 1
-        workload = ordered(with_idle_rank(workload) if alone else workload)
+        workload = ordered(workload)
         written, notes = network_for(len(workload.ranks), cluster, None if amounts is None else amounts.dtype)
         extra = files(replace(written, roofline=roofline))
         if roofline:
             workload, more = under_roof(workload, written.local)
             notes += more
-        if alone:
-            notes.append(
-                Diagnostic("idle-rank-added", "the job has one rank; a second, idle one was added, because ASTRA-sim runs two at least")
-            )
+        if len(workload.ranks) == 1:
+            extra[file_name(1)] = idle_rank()
+            text = "the job has one rank; the file of a second, idle one stands beside it, because ASTRA-sim runs two at least"
+            notes.append(Diagnostic("idle-rank-added", text))
     write_set(workload, folder, exact_ns=exact_ns, extra=extra, origin=origin)
     network = network_of(folder) if astra_sim else None
     found = None if network is None else as_simulated(workload, replace(network, roofline=roofline))
@@ -150,20 +148,6 @@ def under_roof(workload: Workload, memory: float) -> tuple[Workload, list[Diagno
 #: Latency of a hop where the cluster does not state one (ns): NVLink's and InfiniBand's order of magnitude, as in
 #: ASTRA-sim's own examples.
 HOP_NS = 500.0
-
-
-def with_idle_rank(workload: Workload) -> Workload:
-    """A workload of one rank with a second rank added that idles for a microsecond: ASTRA-sim needs at least two ranks."""
-    idle = {"type": NodeType.COMP, "on_cpu": True, "kind": Kind.HOST, "name": len(workload.names), "queue": 1, "start": 0, "duration": 1000}
-    rows = workload.rows(np.append(np.arange(len(workload)), ABSENT), **idle)
-    return replace(
-        workload,
-        **(rows | {"id": None, "event": None}),
-        ranks=(*workload.ranks, max(workload.ranks) + 1),
-        rank_offset=np.append(workload.rank_offset, len(workload) + 1),
-        names=(*workload.names, "idle"),
-        dep_offset=np.append(workload.dep_offset, workload.dep_offset[-1]),
-    )
 
 
 def ordered(workload: Workload) -> Workload:
@@ -232,8 +216,8 @@ def network_for(ranks: int, cluster: Cluster | None, dtype: DType | None) -> tup
     return replace(out, peak=rate / 1e12 if rate else out.peak, local=memory / 1e9 if memory else out.local), assumptions
 
 
-def files(network: Network) -> dict[str, str]:
-    """The text of every file besides the `.et` files, by file name."""
+def files(network: Network) -> dict[str, bytes]:
+    """Every file besides the `.et` files, by file name."""
     dims = network.dimensions
     lists = {
         "topology": ["Switch"] * len(dims),
@@ -243,7 +227,7 @@ def files(network: Network) -> dict[str, str]:
     }
     units = {"bandwidth": "  # GiB/s", "latency": "  # ns"}
     return {
-        "net.yml": "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items()),
+        "net.yml": "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items()).encode(),
         "sys.json": _json(_system(network)),
         "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
     }
@@ -265,5 +249,5 @@ def _system(network: Network) -> Mapping[str, Any]:
     }
 
 
-def _json(value: Any) -> str:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n"
+def _json(value: Any) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"

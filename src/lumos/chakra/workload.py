@@ -163,9 +163,6 @@ class Workload:
         """The position of every node's rank, int32[n]."""
         return np.repeat(np.arange(len(self.ranks), dtype=np.int32), np.diff(self.rank_offset))
 
-    def rows(self, nodes: Int64, **new: int) -> dict[str, Any]:
-        """The columns of these nodes, in this order. new: what a node has that is none of the workload's, whose number is ABSENT; what is
-        not given is ABSENT too."""
-        known, old = nodes != ABSENT, np.maximum(nodes, 0)
-        columns = {name: column for name in _COLUMNS if (column := getattr(self, name)) is not None}
-        return {name: np.where(known, column[old], new.get(name, ABSENT)).astype(column.dtype) for name, column in columns.items()}
+    def rows(self, nodes: Int64) -> dict[str, Any]:
+        """The columns of these nodes, in this order."""
+        return {name: column[nodes] for name in _COLUMNS if (column := getattr(self, name)) is not None}

@@ -67,10 +67,10 @@ def write_set(
     folder: Path,
     *,
     exact_ns: bool = False,
-    extra: Mapping[str, str] | None = None,
+    extra: Mapping[str, bytes] | None = None,
     origin: Origin | None = None,
 ) -> None:
-    """Write `job.R.et` for every rank, groups.json and the `extra` files (name: text) to `folder`.
+    """Write `job.R.et` for every rank, groups.json and the `extra` files, by name, to `folder`.
 
     Writes all files or none. LumosError where the folder cannot be written, UsageError where it holds another set.
     """
@@ -91,24 +91,29 @@ def write_again(job: Job, folder: Path) -> None:
     _write(folder, metadata, frames, {g.name: list(g.ranks) for g in job.groups if is_whole(g.name) and g.ranks}, {})
 
 
+def idle_rank() -> bytes:
+    """The file of a rank that does nothing for a microsecond."""
+    idle = ChakraNode(1, PREFIX[NodeType.COMP] + "idle", duration_micros=1, attrs=(Attribute("is_cpu_op", "bool", True),))
+    return frame(encode_metadata(Metadata())) + frame(encode_node(idle))
+
+
 def _write(
     folder: Path,
     metadata: Mapping[int, Metadata],
     frames: Iterable[tuple[int, bytes]],
     groups: Mapping[str, list[int]],
-    extra: Mapping[str, str],
+    extra: Mapping[str, bytes],
 ) -> None:
     """metadata: of each rank's file. frames: what follows in the file of a rank, some at a time."""
-    check_only_own(folder, "*.et", map(file_name, metadata))
+    check_only_own(folder, "*.et", [*map(file_name, metadata), *extra])
     with new_folder(folder) as draft:
         for rank, first in metadata.items():
             (draft / file_name(rank)).write_bytes(frame(encode_metadata(first)))
         for rank, more in frames:
             with (draft / file_name(rank)).open("ab") as file:
                 file.write(more)
-        (draft / GROUPS_FILE).write_bytes(msgspec.json.encode(groups))
-        for name, text in extra.items():
-            (draft / name).write_text(text)
+        for name, content in {GROUPS_FILE: msgspec.json.encode(groups), **extra}.items():
+            (draft / name).write_bytes(content)
 
 
 def node_frames(workload: Workload, exact_ns: bool = False) -> Iterator[tuple[int, bytes]]:
