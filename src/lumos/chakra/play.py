@@ -34,13 +34,12 @@ _MEMORY = (NodeType.MEM_LOAD, NodeType.MEM_STORE)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Played:
-    """start, end: int64[n] ns; ABSENT where a node never ran. duration: int64[n] ns; of a collective from its last member's start.
+    """end: int64[n] ns; ABSENT where a node never ran. duration: int64[n] ns; of a collective from its last member's start.
     turn: int64[n], in which order the nodes were issued. hung: nodes that were issued and never ended.
 
     mismatched: pairs of nodes in one collective whose kinds or sizes differ.
     """
 
-    start: Int64
     end: Int64
     duration: Int64
     turn: Int64
@@ -132,8 +131,8 @@ class _Player:
             if done and self.type[node] == NodeType.SEND:
                 self._deliver(now, node)
         hung = tuple(n for n, s in enumerate(self.start) if s != ABSENT and self.end[n] == ABSENT)
-        start, end, lasted, turn = (np.array(column, np.int64) for column in (self.start, self.end, self.lasted, self.turn))
-        return Played(start, end, lasted, turn, hung, tuple(self.mismatched))
+        end, lasted, turn = (np.array(column, np.int64) for column in (self.end, self.lasted, self.turn))
+        return Played(end, lasted, turn, hung, tuple(self.mismatched))
 
     def _at(self, time: int, node: int, done: bool) -> None:
         tick = next(self.tick)

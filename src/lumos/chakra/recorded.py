@@ -44,17 +44,7 @@ def amounts_of(graph: Graph, job: Job) -> Amounts:
         return recorded_work(graph, job)
     workload = timed(gather(job), network_of(folder_of(job)))
     detail = unknown(len(workload)).detail if workload.detail is None else workload.detail.astype(np.int64)
-    types = [_first_type(t.inputs.types) if t.inputs is not None else None for t in workload.details]
-    weight: Counter[DType | None] = Counter()
-    for place in np.flatnonzero((detail >= 0) & (workload.operations > 1)).tolist():
-        weight[types[detail[place]]] += int(workload.operations[place])
-    return Amounts.of(np.stack((workload.operations, workload.bytes, detail)), workload.details, weight)
-
-
-def _first_type(text: str) -> DType | None:
-    """The type of the first tensor in a list such as `["Tensor(float)", "Int"]`."""
-    words = (word.strip(" \"'").removeprefix("Tensor(").removesuffix(")") for word in text.strip("[]").split(","))
-    return next((found for word in words if (found := DType.parse(word)) is not None), None)
+    return Amounts.of(np.stack((workload.operations, workload.bytes, detail)), workload.details)
 
 
 def recorded_work(graph: Graph, job: Job) -> Amounts:
@@ -64,14 +54,13 @@ def recorded_work(graph: Graph, job: Job) -> Amounts:
     """
     columns = np.full((3, len(graph)), ABSENT, np.int64)
     table: dict[Details, int] = {}
-    types: Counter[DType | None] = Counter()
     place = {name: i for i, name in enumerate(graph.names)}
     for position, trace in enumerate(job.traces):
         tasks = np.flatnonzero((graph.position_of_task == position) & (graph.event >= 0))
         rows = graph.event[tasks].astype(np.int64)
         same = np.array([place.get(text, ABSENT) for text in trace.strings] or [ABSENT])[trace.name[rows]] == graph.name[tasks]
-        columns[:, tasks[same]] = _of_rows(trace, table, types)[:, rows[same]]
-    return Amounts.of(columns, table, types)
+        columns[:, tasks[same]] = _of_rows(trace, table)[:, rows[same]]
+    return Amounts.of(columns, table)
 
 
 class _Call(NamedTuple):
@@ -79,10 +68,9 @@ class _Call(NamedTuple):
 
     detail: int
     bytes: int
-    dtype: DType | None
 
 
-def _of_rows(trace: Trace, table: dict[Details, int], types: Counter[DType | None]) -> Int64:
+def _of_rows(trace: Trace, table: dict[Details, int]) -> Int64:
     """By row of a trace: operations, bytes, and the index of its details, int64[3, rows]; ABSENT where unknown."""
     out = np.full((3, len(trace)), ABSENT, np.int64)
     operations, moved, detail = out
@@ -104,7 +92,6 @@ def _of_rows(trace: Trace, table: dict[Details, int], types: Counter[DType | Non
     counted = counted_operators(trace)
     for row, operator, share in _shares(trace, list(device_work_of(trace, np.array(sorted(counted), np.int64)))):
         operations[row] = round(counted[operator][1] * share)
-        types[calls[operator].dtype if operator in calls else None] += int(operations[row])
     return out
 
 
@@ -150,21 +137,18 @@ def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> _Call:
     outputs = IOInfo("[]", json.dumps(result), json.dumps(dtypes[multiplied.first :][:1])) if multiplied is not None and result else None
     detail = table.setdefault(Details(IOInfo(values, dims, kinds), outputs), len(table))
     total = round(moved[1]) if moved is not None else read + written if is_counted(name) else ABSENT
-    return _Call(detail, total or ABSENT, sizes[0][1] if sizes else None)
+    return _Call(detail, total or ABSENT)
 
 
 def predicted_work(works: Sequence[Work | None]) -> Amounts:
     """The amounts of tasks by the work of each; None for host work."""
     columns = np.full((3, len(works)), ABSENT, np.int64)
     table: dict[Details, int] = {}
-    types: Counter[DType | None] = Counter()
     known: dict[Work, tuple[int, int, int]] = {}
     for task, work in enumerate(works):
         if isinstance(work, Gemm | GroupedGemm | Attention | Traffic):
             columns[:, task] = known.get(work) or known.setdefault(work, _amounts(work, table))
-            if not isinstance(work, Traffic):
-                types[work.dtype] += known[work][0]
-    return Amounts.of(columns, table, types)
+    return Amounts.of(columns, table)
 
 
 def _amounts(work: Gemm | GroupedGemm | Attention | Traffic, table: dict[Details, int]) -> tuple[int, int, int]:

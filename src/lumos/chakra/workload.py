@@ -13,15 +13,16 @@ right times.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from lumos.trace.table import ABSENT, Int64
+from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from lumos.graph.table import Step
     from lumos.trace.chakra.schema import Attribute, IOInfo
     from lumos.trace.table import Int8, Int32
-    from lumos.vocabulary import DType
 
 
 class Details(NamedTuple):
@@ -59,16 +59,28 @@ class Amounts:
     dtype: DType | None = None
 
     @classmethod
-    def of(cls, columns: Int64, table: Iterable[Details], operations: Counter[DType | None]) -> Amounts:
-        """columns: int64[3, n], the three of `Amounts`. operations: how many by type; None counts those of an unknown type."""
-        known = [(count, dtype) for dtype, count in operations.items() if dtype is not None]
-        return cls(columns[0], columns[1], columns[2], tuple(table), max(known)[1] if known else None)
+    def of(cls, columns: Int64, table: Iterable[Details]) -> Amounts:
+        """columns: int64[3, n], the three of `Amounts`. The type of an operation is that of the first typed input."""
+        operations, moved, detail = columns
+        details = tuple(table)
+        kinds = [None if each.inputs is None else _first_type(each.inputs.types) for each in details]
+        made: Counter[DType] = Counter()
+        for place in np.flatnonzero((detail >= 0) & (operations > 1)).tolist():
+            kind = kinds[detail[place]]
+            made.update({kind: int(operations[place])} if kind is not None else {})
+        return cls(operations, moved, detail, details, max(made, key=lambda kind: (made[kind], kind)) if made else None)
 
     def taken(self, task: Int64) -> Amounts:
         """The amounts of the tasks `task` (int64[m], ABSENT for one without any), in that order."""
         padded = np.pad(np.stack((self.operations, self.bytes, self.detail)), ((0, 0), (0, 1)), constant_values=ABSENT)
         operations, moved, detail = padded[:, task]  # ABSENT is -1: the column behind the last
         return replace(self, operations=operations, bytes=moved, detail=detail)
+
+
+def _first_type(text: str) -> DType | None:
+    """The type of the first tensor in a list such as `["Tensor(float)", "Int"]`."""
+    words = (word.strip(" \"'").removeprefix("Tensor(").removesuffix(")") for word in text.strip("[]").split(","))
+    return next((found for word in words if (found := DType.parse(word)) is not None), None)
 
 
 def unknown(n: int) -> Amounts:

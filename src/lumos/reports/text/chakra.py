@@ -118,4 +118,3 @@ def print_stat(console: Console, result: Stat) -> None:
     table(console, ("type", "nodes"), list(result.nodes.items()), title="Nodes")
     columns: Mapping[str, ShownField] = {"kind": "kind", "nodes": "nodes", "bytes": "size_bytes", "time": "time_ns", "ranks": "ranks"}
     table(console, columns, result.communication, title="Communication")
-    table(console, {"name": "name", "nodes": "nodes", "time": "time_ns"}, result.operators, title="Operators")
