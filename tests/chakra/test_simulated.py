@@ -76,3 +76,9 @@ def test_export_says_it_and_a_set_is_priced_by_its_roof(tmp_path: Path) -> None:
 def test_a_roofline_needs_a_cluster(tmp_path: Path, stages: Path, options: dict[str, object]) -> None:
     with pytest.raises(lumos.UsageError, match="--roofline"):
         lumos.chakra.export(stages, tmp_path / "other", roofline=True, **options)
+
+
+def test_nanoseconds_leave_operations_as_they_are(tmp_path: Path) -> None:
+    export_graph(one_collective(), tmp_path / "set", amounts=amounts([7, -1, -1, -1], [1, -1, -1, -1]), exact_ns=True)
+    node = lumos.read(tmp_path / "set").traces[0].metadata["chakra"][0]
+    assert [node.value(name) for name in ("num_ops", "tensor_size", "duration_ns")] == [7, 1, 10_000]

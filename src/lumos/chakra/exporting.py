@@ -10,7 +10,7 @@ mode. It is one rate for all kernels: that of the type in which the job makes mo
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -18,7 +18,7 @@ import numpy as np
 from lumos.chakra.lower import lower
 from lumos.chakra.network import GIB, Dimension, Network, assumed_network
 from lumos.chakra.play import as_run, of_roofline, play
-from lumos.chakra.system_files import network_of
+from lumos.chakra.system_files import IMPLEMENTATIONS, network_of
 from lumos.chakra.write import GROUPS_FILE, file_name, idle_rank, write_set
 from lumos.diagnostics import Diagnostic
 from lumos.errors import UsageError
@@ -30,7 +30,6 @@ from lumos.trace.table import ABSENT
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
 
     from lumos.chakra.workload import Amounts, Workload
@@ -98,7 +97,7 @@ def export_graph(
             notes.append(Diagnostic("idle-rank-added", text))
     write_set(workload, folder, exact_ns=exact_ns, extra=extra, origin=origin)
     network = network_of(folder) if astra_sim else None
-    found = None if network is None else as_simulated(workload, replace(network, roofline=roofline))
+    found = None if network is None else as_simulated(workload, network)
     if astra_sim and found is None:
         large = len(workload) > MOST_PLAYED
         reason = f"it has more than {MOST_PLAYED:,} nodes" if large else "its ranks would wait for one another for ever"
@@ -166,20 +165,34 @@ def ordered(workload: Workload) -> Workload:
     return replace(workload, dep_offset=offset, dep=dep)
 
 
-def network_dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:
-    """The network of a job with that many ranks, and diagnostics that say what had to be assumed for it.
+def network_for(ranks: int, cluster: Cluster | None, dtype: DType | None) -> tuple[Network, list[Diagnostic]]:
+    """The network of a job with that many ranks, and what its accelerators reach; and diagnostics that say what had to be assumed.
 
-    Ranks that fit in one node share one switch. Ranks that fill several whole nodes get a second level of switches between
-    the nodes. Otherwise the network has one level, with the bandwidth of the links between nodes.
-    Raises LumosError where the cluster's file lacks the rates.
+    dtype: the type in which the job makes most of its operations; bf16 where unknown. fp32 counts as tf32 where the device has
+    that, because matrix products and convolutions may use it and the peak is the most that the device can do. Raises LumosError where the
+    cluster's file lacks the rates of links.
     """
     if cluster is None:
-        assumed = assumed_network(ranks).dimensions[0]
-        assumption = Diagnostic(
-            "network-assumed",
-            f"no cluster was named: the network files say {assumed.bandwidth:g} GiB/s and {assumed.latency:g} ns; name one with --cluster",
-        )
-        return (assumed,), [assumption]
+        out = assumed_network(ranks)
+        rates = f"{out.dimensions[0].bandwidth:g} GiB/s and {out.dimensions[0].latency:g} ns"
+        text = f"no cluster was named: the network files say {rates}; name one with --cluster"
+        return out, [Diagnostic("network-assumed", text)]
+    dimensions, assumptions = _dimensions(ranks, cluster)
+    out = Network(dimensions)
+    peaks = cluster.accelerator.peak_flops
+    wanted = [DType.TF32, DType.FP32] if dtype is DType.FP32 else [dtype or DType.BF16, DType.BF16, DType.FP16, DType.FP32]
+    rate = next((peaks[d] for d in wanted if d in peaks), None)
+    memory = cluster.accelerator.memory_bytes_per_s
+    missing = [name for name, value in (("peak rate", rate), ("memory bandwidth", memory)) if not value]
+    if missing:
+        text = f"{cluster.name} has no {' and no '.join(missing)}: sys.json says {out.peak:g} TFLOP/s or {out.local:g} GB/s there"
+        assumptions.append(Diagnostic("roof-assumed", text))
+    return replace(out, peak=rate / 1e12 if rate else out.peak, local=memory / 1e9 if memory else out.local), assumptions
+
+
+def _dimensions(ranks: int, cluster: Cluster) -> tuple[tuple[Dimension, ...], list[Diagnostic]]:
+    """Ranks that fit in one node share one switch. Ranks that fill several whole nodes get a second level of switches between the nodes.
+    Otherwise the network has one level, with the bandwidth of the links between nodes, and a diagnostic says so."""
     node = cluster.node
     link = float(node.require("link_bytes_per_s", cluster.name)) / 1e9 / GIB
     hop = 1e9 * node.link_latency_s if node.link_latency_s else HOP_NS
@@ -195,59 +208,28 @@ def network_dimensions(ranks: int, cluster: Cluster | None) -> tuple[tuple[Dimen
     return (Dimension(node.devices, link, hop), Dimension(ranks // node.devices, between, wire)), []
 
 
-def network_for(ranks: int, cluster: Cluster | None, dtype: DType | None) -> tuple[Network, list[Diagnostic]]:
-    """The network of a job with that many ranks, and what its accelerators reach; and diagnostics that say what had to be assumed.
-
-    dtype: the type in which the job makes most of its operations; bf16 where unknown. fp32 counts as tf32 where the device has
-    that, because matrix products and convolutions may use it and the peak is the most that the device can do.
-    """
-    dimensions, assumptions = network_dimensions(ranks, cluster)
-    out = Network(dimensions)
-    if cluster is None:
-        return out, assumptions
-    peaks = cluster.accelerator.peak_flops
-    wanted = [DType.TF32, DType.FP32] if dtype is DType.FP32 else [dtype or DType.BF16, DType.BF16, DType.FP16, DType.FP32]
-    rate = next((peaks[d] for d in wanted if d in peaks), None)
-    memory = cluster.accelerator.memory_bytes_per_s
-    missing = [name for name, value in (("peak rate", rate), ("memory bandwidth", memory)) if not value]
-    if missing:
-        text = f"{cluster.name} has no {' and no '.join(missing)}: sys.json says {out.peak:g} TFLOP/s or {out.local:g} GB/s there"
-        assumptions.append(Diagnostic("roof-assumed", text))
-    return replace(out, peak=rate / 1e12 if rate else out.peak, local=memory / 1e9 if memory else out.local), assumptions
-
-
 def files(network: Network) -> dict[str, bytes]:
     """Every file besides the `.et` files, by file name."""
     dims = network.dimensions
-    lists = {
-        "topology": ["Switch"] * len(dims),
-        "npus_count": [str(d.npus) for d in dims],
-        "bandwidth": [f"{d.bandwidth:.4f}" for d in dims],
-        "latency": [f"{d.latency:.1f}" for d in dims],
+    lines = {
+        "topology: [ {} ]\n": ["Switch"] * len(dims),
+        "npus_count: [ {} ]\n": [str(d.npus) for d in dims],
+        "bandwidth: [ {} ]  # GiB/s\n": [f"{d.bandwidth:.4f}" for d in dims],
+        "latency: [ {} ]  # ns\n": [f"{d.latency:.1f}" for d in dims],
     }
-    units = {"bandwidth": "  # GiB/s", "latency": "  # ns"}
-    return {
-        "net.yml": "".join(f"{key}: [ {', '.join(values)} ]{units.get(key, '')}\n" for key, values in lists.items()).encode(),
-        "sys.json": _json(_system(network)),
-        "mem.json": _json({"memory-type": "NO_MEMORY_EXPANSION"}),
-    }
-
-
-def _system(network: Network) -> Mapping[str, Any]:
-    kinds = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all")
-    return {
+    system = {
         "scheduling-policy": "LIFO",
         "endpoint-delay": 10,
         "active-chunks-per-dimension": 1,
         "preferred-dataset-splits": 4,
-        **{f"{kind}-implementation": ["ring"] * len(network.dimensions) for kind in kinds},
+        **{key: ["ring"] * len(dims) for key in IMPLEMENTATIONS.values()},
         "collective-optimization": "localBWAware",
         "local-mem-bw": round(network.local),
         "boost-mode": 0,
         "roofline-enabled": int(network.roofline),
         "peak-perf": round(network.peak),
     }
-
-
-def _json(value: Any) -> bytes:
-    return msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n"
+    network_file = "".join(line.format(", ".join(values)) for line, values in lines.items())
+    objects = {"sys.json": system, "mem.json": {"memory-type": "NO_MEMORY_EXPANSION"}}
+    written = {name: msgspec.json.format(msgspec.json.encode(value), indent=2) + b"\n" for name, value in objects.items()}
+    return {"net.yml": network_file.encode(), **written}

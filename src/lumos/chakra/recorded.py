@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -63,13 +63,6 @@ def recorded_work(graph: Graph, job: Job) -> Amounts:
     return Amounts.of(columns, table)
 
 
-class _Call(NamedTuple):
-    """What an operator says of its kernels."""
-
-    detail: int
-    bytes: int
-
-
 def _of_rows(trace: Trace, table: dict[Details, int]) -> Int64:
     """By row of a trace: operations, bytes, and the index of its details, int64[3, rows]; ABSENT where unknown."""
     out = np.full((3, len(trace)), ABSENT, np.int64)
@@ -85,10 +78,10 @@ def _of_rows(trace: Trace, table: dict[Details, int]) -> Int64:
     pairs = list(device_work_of(trace, rows))
     calls = _calls(trace, sorted({operator for _, operator in pairs}), table)
     for row, operator in pairs:
-        detail[row] = calls[operator].detail
+        detail[row] = calls[operator][0]
     for row, operator, share in _shares(trace, pairs):
-        if moved[row] == ABSENT and calls[operator].bytes != ABSENT:
-            moved[row] = round(calls[operator].bytes * share)
+        if moved[row] == ABSENT and calls[operator][1] != ABSENT:
+            moved[row] = round(calls[operator][1] * share)
     counted = counted_operators(trace)
     for row, operator, share in _shares(trace, list(device_work_of(trace, np.array(sorted(counted), np.int64)))):
         operations[row] = round(counted[operator][1] * share)
@@ -107,10 +100,10 @@ def _shares(trace: Trace, pairs: list[tuple[int, int]]) -> Iterator[tuple[int, i
             yield row, operator, int(trace.duration[row]) / total[operator]
 
 
-def _calls(trace: Trace, operators: list[int], table: dict[Details, int]) -> Mapping[int, _Call]:
+def _calls(trace: Trace, operators: list[int], table: dict[Details, int]) -> Mapping[int, tuple[int, int]]:
     """Details and bytes by operator row; each distinct combination of name and texts is worked out once."""
     columns = [trace.dense(key) for key in ("Input Dims", "Input type", "Concrete Inputs")]
-    known: dict[tuple[int, ...], _Call] = {}
+    known: dict[tuple[int, ...], tuple[int, int]] = {}
     out = {}
     for row in operators:
         key = (int(trace.name[row]), *(int(column[row]) for column in columns))
@@ -121,8 +114,8 @@ def _calls(trace: Trace, operators: list[int], table: dict[Details, int]) -> Map
     return out
 
 
-def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> _Call:
-    """texts: the shapes, types and values of the inputs, as the profiler wrote them."""
+def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> tuple[int, int]:
+    """The index of an operator's details, and the bytes of its kernels. texts: the shapes, types and values of its inputs, as recorded."""
     dims, kinds, values = texts
     inputs: list[tuple[Shape, str]] = []
     for entry, kind in zip(json.loads(dims), [*map(str, json.loads(kinds)), *[""] * len(dims)], strict=False):
@@ -137,7 +130,7 @@ def _call(name: str, texts: Sequence[str], table: dict[Details, int]) -> _Call:
     outputs = IOInfo("[]", json.dumps(result), json.dumps(dtypes[multiplied.first :][:1])) if multiplied is not None and result else None
     detail = table.setdefault(Details(IOInfo(values, dims, kinds), outputs), len(table))
     total = round(moved[1]) if moved is not None else read + written if is_counted(name) else ABSENT
-    return _Call(detail, total or ABSENT)
+    return detail, total or ABSENT
 
 
 def predicted_work(works: Sequence[Work | None]) -> Amounts:

@@ -187,8 +187,6 @@ def _metadata(workload: Workload, rank: int, timed: Sequence[Attribute], exact_n
     timers = tuple(sorted(queue for place, queue in workload.timers if place == rank))
     if timers:
         attrs.append(Attribute("timers", "int64_list", timers))
-    if exact_ns:
-        attrs.append(Attribute("exact_ns", "bool", True))
     return Metadata(attrs=tuple(attrs))
 
 

@@ -134,7 +134,6 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
     names: dict[str, int] = {}
     lanes: dict[tuple[bool, int], int] = {}
     rows = [_row(path, node) for node in nodes]
-    exact = bool(attrs.get("exact_ns"))
     return Trace(
         path=str(path),
         rank=rank,
@@ -143,8 +142,8 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
         name=np.array([names.setdefault(r.name, len(names)) for r in rows], np.int32),
         lane=np.array([lanes.setdefault((r.on_cpu, r.queue), len(lanes)) for r in rows], np.int32),
         strings=tuple(names),
-        start=np.array([r.exact_start if exact else r.node.start_time_micros * 1000 for r in rows], np.int64),
-        duration=np.array([_duration(r, exact) for r in rows], np.int64),
+        start=np.array([r.start for r in rows], np.int64),
+        duration=np.array([r.duration for r in rows], np.int64),
         category=np.array([_category(r) for r in rows], np.uint8),
         correlation=np.full(len(rows), ABSENT, np.int64),
         external_id=np.array([min(r.node.id, (1 << 63) - 1) for r in rows], np.int64),
@@ -164,14 +163,14 @@ def trace_of(path: Path, metadata: Metadata, nodes: list[ChakraNode], rank: int 
 
 @dataclass(slots=True)
 class _Row:
-    """What a node contributes to the columns of a Trace."""
+    """What a node contributes to the columns of a Trace; its times in ns where the file has them."""
 
     node: ChakraNode
     name: str
     on_cpu: bool
     queue: int
-    exact_start: int
-    exact_duration: int
+    start: int
+    duration: int
 
 
 def _row(path: Path, node: ChakraNode) -> _Row:
@@ -202,10 +201,6 @@ def _row(path: Path, node: ChakraNode) -> _Row:
         integer("start_ns", node.start_time_micros * 1000),
         integer("duration_ns", node.duration_micros * 1000),
     )
-
-
-def _duration(row: _Row, exact: bool) -> int:
-    return row.exact_duration if exact else row.node.duration_micros * 1000
 
 
 def _category(row: _Row) -> Category:

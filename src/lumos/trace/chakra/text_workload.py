@@ -214,7 +214,7 @@ def _traces(path: Path, run: _Run, world: int, inner: int) -> Iterator[Trace]:
         members = {Meeting.INNER: range(rank - place, rank - place + inner), Meeting.OUTER: range(place, world, inner)}
         named = {span: Attribute("pg_name", "string", str(at)) for span, at in number.items()}
         own = [replace(n, attrs=(*n.attrs, named[run.spans[n.id]])) if n.id in run.spans else n for n in run.nodes]
-        trace = trace_of(path, Metadata(attrs=(Attribute("exact_ns", "bool", True),)), own, rank=rank)
+        trace = trace_of(path, Metadata(), own, rank=rank)
         groups = [{"pg_name": named[span].value, "ranks": list(members[span])} for span in set(run.spans.values()) - {Meeting.ALL}]
         found = () if rank or not run.left_out else (Diagnostic("collectives-left-out", text),)
         yield replace(trace, metadata={**trace.metadata, "distributedInfo": {"pg_config": groups}}, diagnostics=trace.diagnostics + found)

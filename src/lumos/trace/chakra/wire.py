@@ -100,15 +100,12 @@ def encode_node(node: ChakraNode) -> bytes:
     for number, time in ((6, node.start_time_micros), (7, node.duration_micros)):
         if time:
             out += (varint(number << 3), varint(_unsigned(time, "a time")))
-    out += (encode_io(number, io) for number, io in ((8, node.inputs), (9, node.outputs)) if io is not None)
+    for number, io in ((8, node.inputs), (9, node.outputs)):
+        if io is not None:
+            out.append(chunk(number, b"".join(chunk(i, part.encode()) for i, part in enumerate(io, 1) if part)))
     out += (encoded_attribute_field(a) for a in node.attrs)
     out.append(node.unknown)
     return b"".join(out)
-
-
-def encode_io(number: int, io: IOInfo) -> bytes:
-    """Inputs (field 8) or outputs (field 9) of a node."""
-    return chunk(number, b"".join(chunk(i, part.encode()) for i, part in enumerate(io, 1) if part))
 
 
 @lru_cache(1 << 16)
