@@ -10,13 +10,12 @@ from lumos.changes.layout.activations import exchanged, stream_ratio
 from lumos.changes.layout.change import layers, microbatches, pipeline_stages
 from lumos.changes.layout.exchange import replicas
 from lumos.changes.layout.measured_layout import opened
-from lumos.changes.layout.number_format import in_precision
 from lumos.changes.layout.parallel.context import context_parallel, sequence_ranks
 from lumos.changes.layout.parallel.experts import expert_parallel
 from lumos.changes.layout.parallel.split import stream_bytes
 from lumos.changes.layout.parallel.tensor import tensor_parallel
 from lumos.changes.layout.pipeline.recut import cut_anew, recut_as
-from lumos.changes.layout.precision import computing
+from lumos.changes.layout.precision import computing, in_precision
 from lumos.changes.layout.rates import rates_of
 from lumos.changes.layout.recomputed import recompute
 from lumos.changes.layout.replicated import replicate

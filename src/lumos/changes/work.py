@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from lumos.changes.answer import StepWork
-from lumos.changes.hardware import single
 from lumos.changes.layout.precision import computing
+from lumos.changes.layout.rescale import single
 from lumos.changes.machine import has_device
 from lumos.changes.settings import counts
 from lumos.errors import LumosError

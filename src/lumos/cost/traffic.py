@@ -16,10 +16,11 @@ from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from lumos.cost.operators import OperatorTime
+    from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
 
 
-def traffic(operator: OperatorTime) -> tuple[str, float] | None:
+def traffic(operator: OperatorTime | ShapedOperator) -> tuple[str, float] | None:
     """The class of kernel, and the bytes that one call reads and writes; None where they do not follow from its shapes."""
     name = operator.name
     kernels = kernels_of(name) if of_torch(name) and (has_own_kernels(name) or not calls_others(name)) else None
@@ -40,7 +41,7 @@ def traffic(operator: OperatorTime) -> tuple[str, float] | None:
     return (kernel_class, float(moved)) if moved else None
 
 
-def _results(operator: OperatorTime, tensors: list[tuple[Shape, int]]) -> list[int] | None:
+def _results(operator: OperatorTime | ShapedOperator, tensors: list[tuple[Shape, int]]) -> list[int] | None:
     """The bytes of each result; None where they do not follow, or where the shapes cannot be those of the call that ran."""
     if operator.name.endswith("_"):
         return [elements(tensors[0][0]) * tensors[0][1]]

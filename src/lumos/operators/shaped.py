@@ -25,6 +25,7 @@ from lumos.operators.table import (
     own_name,
     weights_of,
 )
+from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -333,3 +334,16 @@ def shapes_of_weights(counted: Iterable[tuple[ShapedOperator, int]]) -> frozense
     """The shapes of the weights that operators use, and of their transposes."""
     found = {shape for o, _ in counted for shape in weight_inputs(o)}
     return frozenset(found | {s[::-1] for s in found if len(s) == 2})
+
+
+def has_rate(o: ShapedOperator) -> bool:
+    """Whether the rate of a number format decides what an operator takes: it multiplies, convolves or attends."""
+    return (
+        product(o) is not None or is_attention(o.name) or is_recurrent(o.name) or convolution_work(o) > 0 or grouped_product(o) is not None
+    )
+
+
+def type_of(o: ShapedOperator) -> DType | None:
+    """The type of an operator's first tensor."""
+    found = (DType.parse(name) for shape, name in zip(o.shapes, o.dtypes, strict=True) if shape and name)
+    return next((dtype for dtype in found if dtype is not None), None)

@@ -8,8 +8,8 @@ import numpy as np
 
 from lumos.changes.layout.measured_layout import measured_layout, rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.rescale import model_ratio
-from lumos.changes.layout.reshaped import model_ratios
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices, model_ratio
 from lumos.cost.cluster import load_cluster
 from lumos.graph.build import build
 from lumos.operators.shaped import product
@@ -34,12 +34,14 @@ def test_tasks_are_those_of_operators_that_pass_a_test_and_each_belongs_to_one()
 def test_a_change_is_priced_from_what_the_changes_before_it_made_of_an_operator():
     job = read(str(EXAMPLE))
     layout, accelerator = measured_layout(segment(build(job), job)), load_cluster("h100").accelerator
-    each = next(operator_tasks(layout.segmentation, 0, job.traces[0]).in_order(lambda o: o.name == "aten::addmm"))
+    work = operator_tasks(layout.segmentation, 0, job.traces[0])
+    each = next(work.in_order(lambda o: o.name == "aten::addmm"))
 
     def twice(_, o):
         return o._replace(shapes=(o.shapes[0], (2 * o.shapes[1][0], *o.shapes[1][1:]), *o.shapes[2:]))
 
     once, again = twice(None, each.operator), twice(None, twice(None, each.operator))
     changed = rewriting(layout, 0, [each.row], twice)
-    ((tasks, ratio),) = model_ratios(changed, 0, job.traces[0], {each.row: twice}, accelerator)
-    assert each.task in tasks and ratio == model_ratio(once, again, accelerator, accelerator)
+    priced = reprice(changed, rewriting(changed, 0, [each.row], twice), job, Devices(accelerator, accelerator))[0].prices
+    assert priced.best[each.task] == model_ratio(once, again, accelerator, accelerator).best
+    assert np.flatnonzero(priced.best != 1).tolist() == np.sort(work.tasks[work.rows == each.row]).tolist()

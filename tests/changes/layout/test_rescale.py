@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from math import sqrt
-from typing import NamedTuple
 
 import pytest
 
 from lumos import load_cluster
 from lumos.changes.layout.prices import Ratio
-from lumos.changes.layout.rescale import Core, Rescale
+from lumos.changes.layout.rescale import Core, Devices, on_core, on_devices
 from lumos.cost.gemm_model import gemm
 from lumos.operators.kernel_formats import in_tf32
 from lumos.operators.shaped import ShapedOperator
@@ -36,20 +35,9 @@ def test_of_a_recurrent_layer_on_a_cpu_the_arithmetic_grows_and_the_work_on_its_
 def test_a_recurrent_layer_may_grow_as_its_arithmetic_does():
     o = recurrent(24)
     core = Core(0.0, 0.0, 50.0, {o: 2 * 24 * 8 * 2 * 1024 * 256 / 50})
-    change = Change((recurrent(48),))
-    factor = Rescale(change, None, core, (o,))(0)
+    factor = on_core(o, recurrent(48), core)
     assert factor.best == pytest.approx(1 + 0.5**0.5)
     assert factor.high >= 2.0
-
-
-class Change(NamedTuple):
-    """A change of sizes, with the operators as they are after it."""
-
-    after: tuple[ShapedOperator, ...]
-    staying: None = None
-
-    def operator(self, index):
-        return self.after[index]
 
 
 def product_of(rows, dtype="float"):
@@ -60,10 +48,11 @@ def test_a_kernel_of_tf32_grows_as_tf32_does():
     """An A100 multiplies in tf32 eight times as fast as in fp32, so the model of few rows is bound by other things in the one than in the
     other."""
     a100 = load_cluster("a100-40gb").accelerator
-    rescale = Rescale(Change((product_of(4096),) * 2), a100, None, (in_tf32(product_of(32)), product_of(32)))
+    few, many = product_of(32), product_of(4096)
+    single, rounded = (on_devices(Devices(a100, a100), *both) for both in ((few, many), (in_tf32(few), in_tf32(many))))
     exact = int(gemm(4096, 1024, 1024, a100, "tf32", cast=False).time) / int(gemm(32, 1024, 1024, a100, "tf32", cast=False).time)
-    assert rescale(0).best == pytest.approx(exact)
-    assert rescale(1).best != pytest.approx(exact, rel=0.2)
+    assert rounded.best == pytest.approx(exact)
+    assert single.best != pytest.approx(exact, rel=0.2)
 
 
 def test_a_much_larger_kernel_is_half_way_between_the_model_and_its_proportion():
@@ -93,5 +82,5 @@ def test_more_attention_takes_no_more_time_as_long_as_cores_are_idle(blocks, row
     a100 = load_cluster("a100-40gb").accelerator
     o = ShapedOperator("aten::_efficient_attention_forward", ((1, 1024, 16, 64),) * 3, ("c10::BFloat16",) * 3)
     larger = o._replace(shapes=((rows, 1024, 16, 64),) * 3)
-    factor = Rescale(Change((larger,)), a100, None, (o,), {o: blocks})(0)
+    factor = on_devices(Devices(a100, a100), o, larger, blocks / (16 * 1024))
     assert factor.best == pytest.approx(ratio, rel=0.3 if ratio > 1 else 1e-6)

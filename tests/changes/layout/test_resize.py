@@ -8,15 +8,17 @@ from dataclasses import replace
 import pytest
 
 from lumos.changes.changes import Changes
+from lumos.changes.layout.measured_layout import measured_layout, rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.resize import as_computed
+from lumos.changes.layout.prices import growing
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
 from lumos.cost.cluster import load_cluster
 from lumos.cost.gemm_model import gemm
 from lumos.errors import LumosError
 from lumos.graph.build import build
-from lumos.segment.dimensions import shapes_of
 from lumos.segment.segment import segment
 from lumos.trace import read
 from lumos.vocabulary import Grade
@@ -164,16 +166,20 @@ def test_a_batch_far_from_the_measured_one_lies_between_the_model_and_its_propor
 
 
 def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
-    job, graph = recording(tmp_path, ("aten::mm", [[64, 64], [64, 64]], 10), ("aten::bmm", [[8, 64, 64], [8, 64, 64]], 10))
-    segmentation = segment(graph, job)
-    work = operator_tasks(segmentation, 0, job.traces[0])
-    tasks, rows = work.tasks, work.rows
-    shapes = shapes_of(job.traces[0])
+    """With 32 rows instead of 4,096, on a device that has tf32 and on one that does not."""
+    job, graph = recording(tmp_path, ("aten::mm", [[4096, 1024], [1024, 1024]], 500))
     named = replace(graph, names=[name.replace("of aten::mm", "tf32f32 of") for name in graph.names])
 
-    def types(device, of=named):
-        found = as_computed(of, tasks, shapes, rows, load_cluster(device).accelerator)
-        return {o.name: set(o.dtypes) for o in found}
+    def factor(device, of=named):
+        layout, devices = measured_layout(segment(of, job)), Devices(*[load_cluster(device).accelerator] * 2)
+        ((task, row, _),) = operator_tasks(layout.segmentation, 0, job.traces[0]).in_order(lambda o: True)
+        smaller = rewriting(layout, 0, [row], lambda _, o: o._replace(shapes=((32, 1024), (1024, 1024))))
+        return reprice(layout, smaller, job, devices)[0].prices.best[task]
 
-    assert types("a100") == {"aten::mm": {"tf32"}, "aten::bmm": {"float"}}
-    assert types("v100") == types("a100", graph) == {"aten::mm": {"float"}, "aten::bmm": {"float"}}
+    def modelled(device, dtype):
+        few, many = (gemm(rows, 1024, 1024, load_cluster(device).accelerator, dtype, cast=False) for rows in (32, 4096))
+        return growing(int(few.time) / int(many.time), 0.0, 0.0)._replace(modelled=float(int(many.time))).carried(500_000).best
+
+    assert factor("a100") == pytest.approx(modelled("a100", "tf32"))
+    assert factor("v100") == pytest.approx(modelled("v100", "fp32"))
+    assert factor("a100", graph) == pytest.approx(modelled("a100", "fp32"))

@@ -17,10 +17,9 @@ from lumos.analyze.attribution import innermost
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.loop.noise import FEW_STEPS
 from lumos.analyze.loop.steps import members
-from lumos.changes.layout.precision import type_of
-from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 from lumos.graph.table import Evidence
+from lumos.operators.shaped import type_of
 from lumos.segment.dimensions import shapes_of
 from lumos.trace.once import once_a_trace
 from lumos.units import duration
@@ -89,7 +88,7 @@ def _arithmetic_ns(o: ShapedOperator | None, flops: float, accelerator: Accelera
 @once_a_trace
 def _moved_bytes(trace: Trace) -> NDArray[np.float64]:
     """What each operator with shapes reads and writes, bytes; 0 where that is not known. There is one entry for a trace without any."""
-    found = [traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1)) if any(o.shapes) else None for o in shapes_of(trace).operators]
+    found = [traffic(o) if any(o.shapes) else None for o in shapes_of(trace).operators]
     return np.array([0.0 if each is None else each[1] for each in found] or [0.0])
 
 

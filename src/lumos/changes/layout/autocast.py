@@ -25,15 +25,14 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
-from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.precision import has_rate, heavy_ratio, type_of
-from lumos.changes.layout.prices import Ratio
-from lumos.changes.layout.rescale import KERNEL_FLOOR, holding
+from lumos.changes.layout.operator_tasks import equal_rows, operator_tasks
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices, holding
 from lumos.cost.memory_bound_model import moved
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
 from lumos.operators.inference import given_number
 from lumos.operators.order import nodes_around
-from lumos.operators.shaped import elements, is_attention
+from lumos.operators.shaped import elements, has_rate, is_attention, type_of
 from lumos.operators.table import Shape, own_name, views
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.program import axes_of
@@ -178,56 +177,56 @@ class _Flow:
         return out
 
 
-def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
-    """The layout of the job under autocast. old: the type in which it multiplies. new: one of 16 bits."""
-    prices = layout.prices.copy()
+def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, new: DType) -> MeasuredLayout:
+    """The layout of the job under autocast. new: a type of 16 bits."""
     segmentation = layout.segmentation
     extra: dict[int, Extra] = defaultdict(Extra)
+    after = possible = layout
+    stays, assumed = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for position, trace in enumerate(job.traces):
         work = operator_tasks(segmentation, position, trace)
-        tasks, rows = work.tasks, work.rows
         number = axes_of(trace).program.number_of_row(len(trace))
-        labels = [layout.pieces[piece].label for piece in segmentation.piece[tasks].tolist()]
-        flow = _Flow(trace, dict(zip(number[rows].tolist(), labels, strict=True)))
+        labels = [layout.pieces[piece].label for piece in segmentation.piece[work.tasks].tolist()]
+        flow = _Flow(trace, dict(zip(number[work.rows].tolist(), labels, strict=True)))
         each = _cast_ns(layout, position, trace)
-        ratios: dict[tuple[int, tuple[bool, ...], bool], Ratio] = {}
         halves: dict[tuple[bool, ...], list[int]] = defaultdict(list)
-        order = np.lexsort((rows, trace.start[rows]))
-        for same in np.split(order, np.flatnonzero(np.diff(rows[order])) + 1):  # all that one operator does: its inputs are cast once
-            row, piece = int(rows[same[0]]), int(segmentation.piece[tasks[same[0]]])
-            o, call, phase = work.operators[work.number[same[0]]], int(number[row]), layout.pieces[piece].label.phase
+        kept: list[int] = []
+        for same in equal_rows(trace.start[work.rows], work.rows):  # an operator of several kernels casts its inputs once
+            row, tasks = int(work.rows[same[0]]), work.tasks[same]
+            piece, o, call = int(segmentation.piece[tasks[0]]), work.operators[work.number[same[0]]], int(number[row])
+            phase = layout.pieces[piece].label.phase
             if phase == Phase.OPTIMIZER or type_of(o) is not DType.FP32:
                 continue
-            heavy, back, kept = has_rate(o), phase == Phase.BACKWARD, call in flow.kept
-            reads = () if heavy or kept else flow.reads.get(call, ())
-            key = int(work.number[same[0]]), reads, kept
-            if key not in ratios:
-                ratio = heavy_ratio(o, old, new, accelerator) if heavy else _bytes_ratio(o, reads, back)
-                ratios[key] = Ratio(1.0, min(ratio.best, 1.0), 1.0) if kept else ratio
-            prices.multiply(tasks[same], ratios[key]._replace(fixed=0.0 if heavy else KERNEL_FLOOR))
+            back, reads = phase == Phase.BACKWARD, flow.reads.get(call, ())
             for n in flow.casts.get(call, ()):
-                extra[piece] += _cast(n, round(each[back]), accelerator)
-            if not kept:
+                extra[piece] += Extra(round(each[back]), int(moved(_CAST_BYTES * n, accelerator, "pointwise").time))
+            if call in flow.kept:
+                if has_rate(o):
+                    kept.append(row)
+                    stays.append(tasks)
+            elif has_rate(o):
+                halves[()].append(row)
+            elif any(reads) and len(reads) == sum(map(bool, o.shapes)) and (back or not _IN_FP32.match(o.name)):
                 halves[reads].append(row)
+                assumed.append(tasks)
+        possible = rewriting(possible, position, kept, partial(_halved, new, ()))
         halves[()] = holding(trace, halves[()], is_attention)
-        for reads, mine in halves.items():
-            layout = rewriting(layout, position, mine, partial(_halved, new, reads))
-    ranks = tuple(tuple(replace(i, extra=i.extra + extra.get(i.piece, NOTHING)) for i in items) for items in layout.ranks)
-    return replace(layout, ranks=ranks, prices=prices)
+        for reads, rows in halves.items():
+            after = rewriting(after, position, rows, partial(_halved, new, reads))
+    devices = Devices(accelerator, accelerator)
+    priced, other = (reprice(layout, changed, job, devices)[0] for changed in (after, possible))
+    priced.prices.hold(other.prices, np.concatenate(stays))
+    priced.prices.hold(layout.prices, np.concatenate(assumed))
+    return replace(
+        priced, ranks=tuple(tuple(replace(i, extra=i.extra + extra.get(i.piece, NOTHING)) for i in items) for items in layout.ranks)
+    )
 
 
 def _halved(half: DType, reads: tuple[bool, ...], _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
     """An operator that reads tensors of 16 bits where `reads` says so of the tensors that have a shape; without, wherever it read 32."""
-    flags = iter(reads)
-    now = [
-        bool(shape) and (next(flags) if reads else DType.parse(name) is DType.FP32) for shape, name in zip(o.shapes, o.dtypes, strict=True)
-    ]
-    return o._replace(dtypes=tuple(half.profiler_name if halved else name for halved, name in zip(now, o.dtypes, strict=True)))
-
-
-def _cast(elements: int, host_ns: int, accelerator: Accelerator) -> Extra:
-    """What a cast of so many elements adds."""
-    return Extra(host_ns, int(moved(_CAST_BYTES * elements, accelerator, "pointwise").time))
+    flags = iter(reads or [True] * len(o.shapes))
+    halved = [bool(shape) and next(flags) and DType.parse(name) is DType.FP32 for shape, name in zip(o.shapes, o.dtypes, strict=True)]
+    return o._replace(dtypes=tuple(half.profiler_name if now else name for now, name in zip(halved, o.dtypes, strict=True)))
 
 
 def _cast_ns(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[float, float]:
@@ -248,14 +247,3 @@ def _cast_ns(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[float
 def _makes_half(name: str, sizes: Sequence[int], reads: Sequence[bool]) -> bool:
     """Whether what an operator makes has 16 bits: no large tensor among its inputs has 32, and it does not run in 32."""
     return bool(sizes) and not _IN_FP32.match(name) and all(half for n, half in zip(sizes, reads, strict=True) if n == max(sizes))
-
-
-def _bytes_ratio(o: ShapedOperator, reads: tuple[bool, ...], back: bool) -> Ratio:
-    """By what the bytes that an operator moves are multiplied; the interval reaches to no change, as types are assumed."""
-    sizes = [elements(shape) for shape in o.shapes if shape]
-    if len(reads) != len(sizes) or not any(reads) or (not back and _IN_FP32.match(o.name)):
-        return Ratio(1.0, 1.0, 1.0)
-    before = 2 * (sum(sizes) + max(sizes))
-    made = max(sizes) * (1 if _makes_half("" if back else o.name, sizes, reads) else 2)
-    after = sum(n * (1 if half else 2) for n, half in zip(sizes, reads, strict=True)) + made
-    return Ratio(after / before, after / before, 1.0)

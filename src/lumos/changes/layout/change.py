@@ -1,7 +1,7 @@
 """Changes of a measured layout: more or fewer layers, and microbatches.
 
 Each function takes a layout and returns one. They compose, and those that change different things commute. A change that the
-trace does not support is refused with the reason. This module decides which blocks run how often; `rescale` decides what changed
+trace does not support is refused with the reason. This module decides which blocks run how often; `reprice` decides what changed
 operators cost, and `exchange` what changed collectives and more replicas cost.
 """
 

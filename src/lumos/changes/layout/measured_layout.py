@@ -82,7 +82,7 @@ class MeasuredLayout:
     of which only the last microbatch of a step has its like. updates: tasks that update all weights of a rank at once. dropped: tasks that
     no instance runs. open: tasks whose interval holds what the recording leaves open. sizes: of the part of the model that each recorded
     rank has after the change; () where as recorded. rewritten: what becomes of the inputs of operators beyond what `sizes` tells, by the
-    position of their recorded rank and their row, in order.
+    position of their recorded rank and by their row, in order.
     """
 
     segmentation: Segmentation
@@ -100,7 +100,7 @@ class MeasuredLayout:
     dropped: frozenset[int] = frozenset()
     open: frozenset[int] = frozenset()
     sizes: tuple[Sizes, ...] = ()
-    rewritten: Mapping[tuple[int, int], tuple[Rewrite, ...]] = field(default_factory=dict)
+    rewritten: Mapping[int, Mapping[int, tuple[Rewrite, ...]]] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 
@@ -157,5 +157,6 @@ def opened(before: MeasuredLayout, after: MeasuredLayout) -> MeasuredLayout:
 
 def rewriting(layout: MeasuredLayout, position: int, rows: Iterable[int], rewrite: Rewrite) -> MeasuredLayout:
     """The layout in which the inputs of operators, by the rows of a rank's trace, become what `rewrite` makes of them."""
-    more = {(position, row): (*layout.rewritten.get((position, row), ()), rewrite) for row in rows}
-    return replace(layout, rewritten={**layout.rewritten, **more})
+    known = layout.rewritten.get(position, {})
+    more = {row: (*known.get(row, ()), rewrite) for row in rows}
+    return replace(layout, rewritten={**layout.rewritten, position: {**known, **more}})

@@ -70,13 +70,16 @@ class OperatorWork:
 
     def by_operator(self) -> Iterator[Calls]:
         """The tasks of every distinct operator with shapes."""
-        order = np.argsort(self.number, kind="stable")
-        if not len(order):
-            return
-        numbers, first = np.unique(self.number[order], return_index=True)
-        for number, mine in zip(numbers.tolist(), np.split(order, first[1:]), strict=True):
-            if number >= 0:
-                yield Calls(self.operators[number], self.tasks[mine], self.rows[mine])
+        for mine in equal_rows(self.number):
+            if self.number[mine[0]] >= 0:
+                yield Calls(self.operators[self.number[mine[0]]], self.tasks[mine], self.rows[mine])
+
+
+def equal_rows(*columns: Int64) -> Iterator[Int64]:
+    """The positions that have equal values in all columns, in order."""
+    order = np.lexsort(columns[::-1])
+    if len(order):
+        yield from np.split(order, np.flatnonzero(np.any([np.diff(column[order]) for column in columns], axis=0)) + 1)
 
 
 def operator_tasks(segmentation: Segmentation, position: int, trace: Trace, shapes: Shapes | None = None) -> OperatorWork:

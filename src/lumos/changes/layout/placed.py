@@ -20,7 +20,7 @@ from lumos.graph.lists import end_to_end, list_of
 from lumos.graph.table import Dependency, Graph, Kind, Processor
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -112,7 +112,7 @@ def add_work(placed: Placed, additions: Sequence[Addition], launching: Sequence[
     """
     if not additions:
         return placed
-    launch, following = placed.owners.launch, next_on_processor(placed)
+    launch, following = placed.owners.launch, next_on_processor(placed.graph)
     calls: Counter[int] = Counter()
     for a in additions:
         for task, ns in a.copies:
@@ -188,9 +188,36 @@ def met(additions: Sequence[Addition], world: int) -> tuple[Addition, ...]:
     return tuple(out)
 
 
-def next_on_processor(placed: Placed) -> Int64:
+class Anchor(NamedTuple):
+    """A copy of a recorded task, beside which work is added: the position of its rank, its instance, and the tasks next to it on its
+    processor, () where it is the first or the last."""
+
+    recorded: int
+    task: int
+    rank: int
+    instance: int
+    earlier: tuple[int, ...]
+    later: tuple[int, ...]
+
+    def addition(self, name: str, lane: str, times: AddedTimes, *, first: bool = False, kernels: int = 0, exchanges: int = 1) -> Addition:
+        """Work behind the task, or before it."""
+        after, before = (self.earlier, (self.task,)) if first else ((self.task,), self.later)
+        return Addition(name, self.rank, lane, times, after, before, self.instance, kernels=kernels, exchanges=exchanges)
+
+
+def anchors(placed: Placed, recorded: Iterable[int]) -> Iterator[Anchor]:
+    """All copies of recorded tasks, in order."""
+    following, rank = next_on_processor(placed.graph), placed.graph.position_of_task
+    before = np.full(len(following), -1, np.int64)
+    before[following[following >= 0]] = np.flatnonzero(following >= 0)
+    for task in np.flatnonzero(np.isin(placed.source, np.array(sorted(recorded), np.int64))).tolist():
+        earlier, later = (tuple(t for t in (int(of[task]),) if t >= 0) for of in (before, following))
+        yield Anchor(int(placed.source[task]), task, int(rank[task]), int(placed.instance[task]), earlier, later)
+
+
+def next_on_processor(graph: Graph) -> Int64:
     """For every task the next one on its processor; -1 for the last."""
-    processor = placed.graph.processor
+    processor = graph.processor
     order = np.argsort(processor, kind="stable")
     out = np.full(len(processor), -1, np.int64)
     same = processor[order[1:]] == processor[order[:-1]]

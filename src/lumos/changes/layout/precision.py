@@ -7,11 +7,7 @@ Three changes are told apart by the types in which the recording multiplies and 
     bf16, fp16 → fp32, tf32     every tensor of 16 bits takes 32, and the casts between the two fall away; where weights and gradients
                                 have 16 bits as well, so do the optimizer's work and the exchanges
 
-Multiplications, attention and recurrent layers take measured × model(new type) / model(old type); convolutions and multiplications of
-groups, which no model covers, the ratio of the device's rates. A convolution that took longer than its arithmetic at the peak rate waited
-for memory, too, which it does less where the rate falls: where it falls to less than a quarter, the new time keeps only a part of what was
-beyond (`at_lower_rate`), and the interval reaches from the arithmetic alone to the ratio. Everything else takes time as the bytes that it
-moves, also the kernels of a library that bring the tensors of a convolution into another order.
+What operators of other types then take is in `reprice`.
 
 Limits: kernels that exist for one type only (flash attention) keep their kind; memory that a smaller type sets free is not used.
 """
@@ -27,29 +23,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.attribution import innermost
-from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
+from lumos.changes.layout.autocast import autocast
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.prices import Ratio, around
-from lumos.changes.layout.rescale import KERNEL_FLOOR, RATES_INTERVAL, holding, model_ratio
+from lumos.changes.layout.prices import around
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import BYTES_INTERVAL, KERNEL_FLOOR, Devices, holding
+from lumos.changes.settings import SETTINGS, Way
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
-from lumos.operators.kernel_formats import rounds_to_tf32, type_by_name
-from lumos.operators.shaped import convolution_work, elements, grouped_product, is_attention, is_recurrent, product
+from lumos.operators.kernel_formats import rounds_to_tf32
+from lumos.operators.shaped import has_rate, type_of
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.weights import gradients
-from lumos.vocabulary import DType, Phase
+from lumos.vocabulary import DType, Phase, Precision
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.operator_tasks import OperatorWork
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
     from lumos.simulation.durations import Mask
-    from lumos.trace.table import Int64, Job, Trace
+    from lumos.trace.table import Job, Trace
 
 #: Types of 16 bits, and those of 32.
 HALF, SINGLE = (DType.BF16, DType.FP16), (DType.FP32, DType.TF32)
@@ -57,8 +53,6 @@ HALF, SINGLE = (DType.BF16, DType.FP16), (DType.FP32, DType.TF32)
 _CASTS = re.compile(r"aten::(to|_to_copy|copy_)$|(autograd::engine::evaluate_function: )?ToCopyBackward\d*$")
 #: How a cast says to which type, among its arguments: PyTorch's numbers of types.
 _TO = {"5": DType.FP16, "6": DType.FP32, "15": DType.BF16}
-#: Half-width of the 80 % interval of a ratio of bytes, as a fraction.
-BYTES_INTERVAL = 0.1
 
 
 def computing(layout: MeasuredLayout, job: Job) -> DType | None:
@@ -76,93 +70,60 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
     return next((found.most_common(1)[0][0] for found in (spent, beside) if found), None)
 
 
-def type_of(o: ShapedOperator) -> DType | None:
-    """The type of an operator's first tensor."""
-    found = (DType.parse(name) for shape, name in zip(o.shapes, o.dtypes, strict=True) if shape and name)
-    return next((dtype for dtype in found if dtype is not None), None)
+def in_precision(
+    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, wanted: str, recorded: Accelerator | None = None
+) -> MeasuredLayout:
+    """The layout in another number format. accelerator: that the changed job runs on; None for a job on CPUs. recorded: that of the trace,
+    where it is another. It says what the change is worth where the new one lacks the recorded format.
 
-
-def has_rate(o: ShapedOperator) -> bool:
-    """Whether the rate of a number format decides what an operator takes: it multiplies, convolves or attends."""
-    return (
-        product(o) is not None or is_attention(o.name) or is_recurrent(o.name) or convolution_work(o) > 0 or grouped_product(o) is not None
-    )
-
-
-def heavy_ratio(o: ShapedOperator, old: DType, new: DType, accelerator: Accelerator) -> Ratio:
-    """By what the time of a multiplication, a convolution or an attention is multiplied.
-
-    Raises LumosError for a type that the device lacks.
+    Raises LumosError for a job on CPUs, where shapes do not show in which type the job multiplies, where that is none of 16 or 32 bits, and
+    for a format that the device lacks.
     """
-    for dtype in (old, new):
-        check_rate(dtype, accelerator)
-    ratio = model_ratio(_in_type(o, old), _in_type(o, new), accelerator, accelerator)
-    return ratio or around(float(accelerator.peak_flops[old]) / float(accelerator.peak_flops[new]), RATES_INTERVAL)
+    SETTINGS["precision"].check_for(Way.BLOCKS, wanted)
+    new = Precision(wanted).multiplications
+    if accelerator is None:
+        raise LumosError("--set precision: the trace of a job on CPUs does not show how fast its cores compute in another type")
+    old = computing(layout, job)
+    if old is None:
+        raise LumosError(
+            f"--set precision: {job.traces[0].path} has no multiplications with shapes and types, so it does not show in which type it"
+            " computes; record with record_shapes=True"
+        )
+    if old not in (*HALF, *SINGLE):
+        raise LumosError(f"--set precision: the job multiplies in {old}, and only changes between 16 and 32 bits are made on its trace")
+    _check_rate(new, accelerator)
+    if old is DType.TF32 and old not in accelerator.peak_flops:
+        old = DType.FP32
+    if recorded is not None and old not in accelerator.peak_flops:
+        accelerator = recorded
+    _check_rate(old, accelerator)
+    if old == new:
+        return replace(layout, changes=(*layout.changes, f"precision = {wanted} (as measured)"))
+    casts = old in SINGLE and new in HALF
+    changed = autocast(layout, job, accelerator, new) if casts else _in_type(layout, job, accelerator, old, new)
+    how = ", under autocast" if casts else ""
+    return replace(changed, changes=(*layout.changes, f"precision = {wanted} (measured: {old}{how})"))
 
 
-def check_rate(dtype: DType, accelerator: Accelerator) -> None:
+def _check_rate(dtype: DType, accelerator: Accelerator) -> None:
     """Raise LumosError for a type that the accelerator lacks."""
     if dtype not in accelerator.peak_flops:
         raise LumosError(f"--set precision: {accelerator.name} has no rate for {dtype}; it has {', '.join(accelerator.peak_flops)}")
 
 
-def _in_type(o: ShapedOperator, dtype: DType) -> ShapedOperator:
-    return o._replace(dtypes=tuple(dtype.value if shape else "" for shape in o.shapes))
-
-
-def multiplications(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
-    """The layout whose multiplications, convolutions and attention are in another type of as many bits."""
-    prices = layout.prices.copy()
-    products = _Products(layout, old, new, accelerator)
+def _in_type(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
+    """The layout of a job whose tensors of as many bits as `old` have the type `new`."""
+    after, becomes = layout, partial(_retyped, HALF if old in HALF else SINGLE, new)
     for position, trace in enumerate(job.traces):
-        flops = counted_operators(trace)
-        for o, tasks, rows in operator_tasks(layout.segmentation, position, trace).by_operator():
-            if has_rate(o) and type_of(o) in (HALF if old in HALF else SINGLE):
-                multiplying, _ = products.of(tasks)
-                prices.multiply(multiplying, products.ratio(o, flops, multiplying, rows))
-        layout = rewriting(layout, position, shapes_of(trace).rows.tolist(), partial(_retyped, old, new))
-    return replace(layout, prices=prices)
+        after = rewriting(after, position, shapes_of(trace).rows.tolist(), becomes)
+    after = reprice(layout, after, job, Devices(accelerator, accelerator))[0]
+    return after if old.bytes == new.bytes else _without_casts(after, job)
 
 
-class _Products:
-    """The kernels of a job that multiply in one type and are to do so in another, and by what their time is multiplied."""
-
-    def __init__(self, layout: MeasuredLayout, old: DType, new: DType, accelerator: Accelerator) -> None:
-        graph = layout.segmentation.graph
-        self.old, self.new, self.accelerator, self.duration = old, new, accelerator, graph.duration
-        self.arithmetic = bound_by_arithmetic(graph)
-        self.as_wanted = graph.named(lambda name: type_by_name(name) is new)
-
-    def of(self, kernels: Int64) -> tuple[Int64, Int64]:
-        """Of the kernels of an operator those that multiply in the old type, and those that do not multiply, such as a library's that
-        bring a tensor into another order. Where no name says that a kernel multiplies, all may."""
-        multiplies = self.arithmetic[kernels]
-        if not multiplies.any():
-            return kernels, kernels[:0]
-        return kernels[multiplies & ~self.as_wanted[kernels]], kernels[~multiplies]
-
-    def ratio(self, o: ShapedOperator, flops: Mapping[int, tuple[str, float]], kernels: Int64, rows: Int64) -> Ratio:
-        """By what the time of an operator's kernels is multiplied. flops: of calls, by row, as `counted_operators` gives them. rows: of
-        the operator's calls."""
-        ratio, calls = heavy_ratio(o, self.old, self.new, self.accelerator), np.unique(rows).tolist()
-        known = [flops[row][1] for row in calls if row in flops]
-        if not convolution_work(o) or not known:
-            return ratio
-        least_ns = 1e9 * sum(known) / len(known) / float(self.accelerator.peak_flops[self.old])
-        return at_lower_rate(ratio, least_ns, float(self.duration[kernels].sum()) / len(calls))
-
-
-def at_lower_rate(ratio: Ratio, least_ns: float, measured_ns: float) -> Ratio:
-    """By what the time of a convolution is multiplied where the peak rate falls by `ratio`. least_ns: its arithmetic at the peak rate
-    before, ns; measured_ns: what it took. The rule is that of kernels far from any that was measured (`Factor.carried`)."""
-    if ratio.best <= 1 or not 0 < least_ns < measured_ns:
-        return ratio
-    return ratio._replace(modelled=least_ns).carried(measured_ns)
-
-
-def _retyped(old: DType, new: DType, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
-    """An operator whose tensors of the type `old` have the type `new`."""
-    return o._replace(dtypes=tuple(new.profiler_name if DType.parse(name) is old else name for name in o.dtypes))
+def _retyped(old: tuple[DType, ...], new: DType, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """An operator whose tensors of the types `old` have the type `new`, in which it multiplies as well."""
+    name = new.value if has_rate(o) else new.profiler_name
+    return o._replace(dtypes=tuple(name if DType.parse(each) in old else each for each in o.dtypes))
 
 
 def _uncalled(_: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
@@ -170,43 +131,23 @@ def _uncalled(_: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
     return o._replace(shapes=((),) * len(o.shapes))
 
 
-def with_single_tensors(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
-    """The layout of a job that computes with 16 bits, in which all tensors have 32."""
-    graph, segmentation = layout.segmentation.graph, layout.segmentation
-    prices = layout.prices.copy()
-    owners = segmentation.owners
-    update = segmentation.phase == Phase.OPTIMIZER
-    products = _Products(layout, old, new, accelerator)
+def _without_casts(layout: MeasuredLayout, job: Job) -> MeasuredLayout:
+    """The layout of a job whose tensors had 16 bits and have 32: it casts none, and its optimizer's work and exchanges have as many as the
+    gradients."""
+    graph, segmentation, prices = layout.segmentation.graph, layout.segmentation, layout.prices.copy()
+    owners, update = segmentation.owners, segmentation.phase == Phase.OPTIMIZER
     for position, trace in enumerate(job.traces):
-        work, flops = operator_tasks(segmentation, position, trace), counted_operators(trace)
-        for o, same, calls in work.by_operator():
-            if has_rate(o) and type_of(o) in HALF:
-                multiplying, same = products.of(same)
-                prices.multiply(multiplying, products.ratio(o, flops, multiplying, calls))
-            if (by := _wider(o)) != 1:
-                prices.multiply(same, around(by, BYTES_INTERVAL, KERNEL_FLOOR))
-        mine = owners.of_rank(position)
+        work, mine = operator_tasks(segmentation, position, trace), owners.of_rank(position)
         if any(g.width < DType.FP32.bytes for g in gradients(segmentation, position, trace)):
             facts = graph.collectives
             exchanges = np.intersect1d(facts.task, mine) if facts is not None else mine[:0]
             kernels = mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)]
             unseen = np.setdiff1d(kernels, work.of(lambda o: any(o.shapes)))
-            for more in (exchanges, unseen):
-                prices.multiply(more, around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
+            prices.multiply(np.append(exchanges, unseen), around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
         gone = _inside_casts(layout, position, trace, work)
         prices.leave_out(gone)
-        for half in HALF:
-            layout = rewriting(layout, position, shapes_of(trace).rows.tolist(), partial(_retyped, half, DType.FP32))
         layout = rewriting(layout, position, set(work.rows[gone[work.tasks]].tolist()), _uncalled)
     return replace(layout, prices=prices)
-
-
-def _wider(o: ShapedOperator) -> float:
-    """By what the bytes of an operator's tensors are multiplied where those of 16 bits take 32."""
-    typed = [(elements(shape), DType.parse(name)) for shape, name in zip(o.shapes, o.dtypes, strict=True) if shape and name]
-    before = sum(n * dtype.bytes for n, dtype in typed if dtype is not None)
-    after = sum(n * (DType.FP32 if dtype in HALF else dtype).bytes for n, dtype in typed if dtype is not None)
-    return after / before if before else 1.0
 
 
 def _inside_casts(layout: MeasuredLayout, position: int, trace: Trace, work: OperatorWork) -> Mask:

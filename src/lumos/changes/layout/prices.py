@@ -1,5 +1,4 @@
-"""What every task of a measured job takes, as a multiple of what it took: the one place where a change of sizes, types, ranks or hardware
-changes a time.
+"""What every task of a measured job takes, as a multiple of what it took. What changes make of an operator's time is in `reprice`.
 
 A price is measured × model(after) / model(before): the measured time holds what the job's own libraries and machine make of an operator,
 and only the change is modelled. Changes follow one another, so the multiples are multiplied.
@@ -116,6 +115,11 @@ class TaskPrices:
         """Let tasks take `ratio` times what they take in `before`, whatever changed since."""
         for column, was, times in zip(self.columns, before.columns, ratio[:3], strict=True):
             column[tasks] = was[tasks] * times
+
+    def hold(self, other: TaskPrices, tasks: Int64) -> None:
+        """Let the intervals of tasks hold those of other prices."""
+        self.low[tasks] = np.minimum(self.low[tasks], other.low[tasks])
+        self.high[tasks] = np.maximum(self.high[tasks], other.high[tasks])
 
     def reach(self, tasks: Int64, times: float) -> None:
         """Let the intervals of tasks reach to `times` their time, on the side where that is."""

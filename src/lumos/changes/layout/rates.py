@@ -22,7 +22,6 @@ from lumos.changes.layout.regroup import GroupExchange, modelled_exchange, recor
 from lumos.cost.collective_model import FITTED_KINDS, laid
 from lumos.cost.from_trace import middle_of
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED, moved
-from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
 
 if TYPE_CHECKING:
@@ -137,7 +136,7 @@ def _memory(segmentation: Segmentation, duration: Float64, trace: Trace, acceler
 
 def _passing(o: ShapedOperator, accelerator: Accelerator) -> tuple[str, int] | None:
     """The class of an operator that only passes over memory, and its modelled time, ns; None for others and for small ones."""
-    rule = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
+    rule = traffic(o)
     if rule is None or rule[0] not in (POINTWISE, STRIDED) or rule[1] < _LEAST_BYTES:
         return None
     return rule[0], max(int(moved(rule[1], accelerator, rule[0]).time), 1)

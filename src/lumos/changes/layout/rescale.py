@@ -1,4 +1,4 @@
-"""How much longer a measured task takes when the sizes of its operator change: measured × model(new) / model(old).
+"""How much longer an operator takes that becomes another one, or comes to another device: model(new) / model(old).
 
 On accelerators the models are those of `cost`. On a CPU core an operator has a fixed time, and the rest of its time is
 proportional to its work, at the rate that the trace shows (`Core`):
@@ -18,19 +18,15 @@ taken twice its modelled time for what a large one does not do (`prices.Ratio.ca
 from __future__ import annotations
 
 from math import sqrt
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.changes.layout.prices import Ratio, around, exactly, growing
 from lumos.cost.attention_model import attention
-from lumos.cost.cluster import Accelerator, dtype_of
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
-from lumos.cost.operators import OperatorTime
 from lumos.cost.traffic import traffic
-from lumos.errors import LumosError
 from lumos.graph.occupancy import launch_size
 from lumos.operators.shaped import (
     ShapedOperator,
@@ -38,24 +34,26 @@ from lumos.operators.shaped import (
     convolution_work,
     elements,
     grouped_product,
+    has_rate,
     is_attention,
     is_recurrent,
     product,
     recurrence,
     recurrent_multiplications,
+    type_of,
 )
 from lumos.operators.table import without_work
 from lumos.trace.table import Category, Int64, Trace
-from lumos.vocabulary import Direction
+from lumos.vocabulary import Direction, DType
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from lumos.changes.layout.operator_tasks import OperatorWork
+    from lumos.cost.cluster import Accelerator
     from lumos.cost.estimate import Estimate
     from lumos.graph.table import Graph
     from lumos.segment.dimensions import Shapes
-    from lumos.segment.sizes import Resized
 
 #: Half-width of the 80 % interval of a CPU operator that is scaled by a factor of four or more, as a fraction.
 CPU_INTERVAL = 0.15
@@ -64,6 +62,8 @@ FULL_RATE = 128
 #: Half-width of the 80 % interval of a ratio of the rates of two types or devices, as a fraction: no measurement of the recording ties them
 #: together.
 RATES_INTERVAL = 0.3
+#: Half-width of the 80 % interval of a ratio of bytes, as a fraction.
+BYTES_INTERVAL = 0.1
 #: Operators of at most this many elements show the fixed time of an operator.
 _SMALL = 256
 #: Fixed time of a kernel, ns: that of ATen's smallest kernels on current accelerators (public traces: 1–3 µs).
@@ -104,67 +104,27 @@ class Core(NamedTuple):
         return min(multiplications / self.rate / max(self.own.get(o, 0.0) - self.fixed, 1.0), 1.0)
 
 
-class Rescale:
-    """The factors for the operators of one rank under a `resize`. Either `accelerator` is given, or `core` for a job on CPUs. operators:
-    those of the resize, in the types in which they are computed. blocks: in how many blocks the kernels of attention run, where the trace
-    shows it (`attention_blocks`)."""
+class Devices(NamedTuple):
+    """The accelerators on which operators run before a change and after it; None for both in a job on CPUs."""
 
-    def __init__(
-        self,
-        resize: Resized,
-        accelerator: Accelerator | None,
-        core: Core | None,
-        operators: Sequence[ShapedOperator],
-        blocks: Mapping[ShapedOperator, int] = MappingProxyType({}),
-    ) -> None:
-        self.resize, self.accelerator, self.core, self.operators, self.blocks = resize, accelerator, core, operators, blocks
+    before: Accelerator | None
+    after: Accelerator | None
 
-    def changed(self, index: int) -> ShapedOperator:
-        """The operator after the change."""
-        return self.resize.operator(index)._replace(dtypes=self.operators[index].dtypes)
+    @property
+    def differ(self) -> bool:
+        """Whether the change is to another device."""
+        return self.before != self.after
 
-    def __call__(self, index: int) -> Ratio:
-        """The factor of an operator. Where its shapes have two readings, the interval holds what either gives."""
-        o, new = self.operators[index], self.changed(index)
-        ratio = self._ratio(o, new)
-        staying = self.resize.staying
-        if staying is None or (other := staying.operator(index)._replace(dtypes=o.dtypes)) == new:
-            return ratio
-        second = self._ratio(o, other)
-        return ratio._replace(low=min(ratio.low, second.low), high=max(ratio.high, second.high))
 
-    def _ratio(self, o: ShapedOperator, new: ShapedOperator) -> Ratio:
-        """The factor of an operator that becomes `new`."""
-        if new == o:
-            return exactly(1.0)
-        if self.core is not None:
-            whole = growing(self.core.ratio(o, new), CPU_INTERVAL, self.core.fixed)
-            if recurrent_multiplications(o):
-                growth = recurrent_multiplications(new) / recurrent_multiplications(o)
-                return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
-            return whole if product(o) is None or without_work(o.name) else _between(whole, o, new)
-        if self.accelerator is not None:
-            ratio = model_ratio(o, new, self.accelerator, self.accelerator, (self._idle(o, o), self._idle(o, new)))
-            if ratio is not None:
-                return ratio
-            launch = float(int(moved(1.0, self.accelerator).time))
-            return growing(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, launch)
-        return growing(operator_work(new) / max(operator_work(o), 1), CPU_INTERVAL, KERNEL_FLOOR)
-
-    def _idle(self, recorded: ShapedOperator, o: ShapedOperator) -> float:
-        """How many times the blocks of an attention, which is `recorded` after the change or before it, have room on the device at once;
-        1 where they fill it. As long as they do not, more blocks take no more time: each has a core of its own."""
-        blocks = self.blocks.get(recorded, 0)
-        if not blocks or self.accelerator is None:
-            return 1.0
-        return max(1.0, float(self.accelerator.require("cores")) / (blocks * queries(o) / max(queries(recorded), 1)))
-
-    def around(self, index: int) -> Ratio:
-        """The factor of an autograd node on a CPU by its largest inner operator."""
-        o, new = self.operators[index], self.changed(index)
-        if new == o or self.core is None:
-            return exactly(1.0)
-        return growing(touched(new) / max(touched(o), 1), CPU_INTERVAL, self.core.node_fixed)
+def on_core(o: ShapedOperator, new: ShapedOperator, core: Core) -> Ratio:
+    """By what the time of an operator on a CPU is multiplied that becomes `new`."""
+    if new == o:
+        return exactly(1.0)
+    whole = growing(core.ratio(o, new), CPU_INTERVAL, core.fixed)
+    if recurrent_multiplications(o):
+        growth = recurrent_multiplications(new) / recurrent_multiplications(o)
+        return whole._replace(low=min(whole.low, growth), high=max(whole.high, growth))
+    return whole if product(o) is None or without_work(o.name) else _between(whole, o, new)
 
 
 def _between(whole: Ratio, old: ShapedOperator, new: ShapedOperator) -> Ratio:
@@ -180,20 +140,71 @@ def _between(whole: Ratio, old: ShapedOperator, new: ShapedOperator) -> Ratio:
     return Ratio(middle, min(whole.low, memory), max(whole.high, memory), whole.fixed)
 
 
+def on_devices(devices: Devices, o: ShapedOperator, new: ShapedOperator, blocks: float = 0.0) -> Ratio:
+    """By what the time of an operator is multiplied that becomes `new`, or comes to another device. blocks: of an attention how many its
+    kernel has for each query (`waves`); 0 where that is not known."""
+    before, after = devices
+    assert before is not None and after is not None
+    ratio = model_ratio(o, new, before, after, (waves(blocks * queries(o), before), waves(blocks * queries(new), after)))
+    if ratio is not None:
+        return ratio
+    work = operator_work(new) / max(operator_work(o), 1)
+    if not devices.differ and o.dtypes == new.dtypes:
+        return growing(work, CPU_INTERVAL, float(int(moved(1.0, after).time)))
+    if not has_rate(o):
+        return passing(o, new, devices)
+    old_type, new_type = type_of(o), type_of(new)
+    if not devices.differ and old_type in before.peak_flops and new_type in after.peak_flops:
+        return around(work * before.peak_flops[old_type] / after.peak_flops[new_type], RATES_INTERVAL)
+    return arithmetic_ratio(old_type, before, after)
+
+
+def passing(o: ShapedOperator, new: ShapedOperator, devices: Devices) -> Ratio:
+    """By what the time of a kernel is multiplied that only moves the tensors of an operator."""
+    times = _bytes(new) / max(_bytes(o), 1)
+    if devices.before is not None and devices.after is not None and devices.differ:
+        return memory_ratio(devices.before, devices.after, times)
+    return around(times, BYTES_INTERVAL, KERNEL_FLOOR) if times != 1 else exactly(1.0)
+
+
+def memory_ratio(before: Accelerator, after: Accelerator, times: float = 1.0) -> Ratio:
+    """By what the time of a kernel is multiplied that moves `times` as many bytes on another device."""
+    rates = (float(device.require("memory_bytes_per_s")) for device in (before, after))
+    return around(times * next(rates) / next(rates), RATES_INTERVAL)
+
+
+def arithmetic_ratio(dtype: DType | None, before: Accelerator, after: Accelerator) -> Ratio:
+    """By what the time of a kernel is multiplied that multiplies on another device, by the peak rates. A small multiplication is bound by
+    memory, too, so the interval reaches to the ratio of that. Where the type is not known, or one of the devices lacks it, it may be any
+    that both have."""
+    if dtype is DType.TF32:
+        ratios = [before.peak_flops[single(before)] / after.peak_flops[single(after)]]
+    else:
+        both = [d for d in (DType.BF16, DType.FP16, DType.FP32) if d in before.peak_flops and d in after.peak_flops]
+        ratios = [before.peak_flops[d] / after.peak_flops[d] for d in ([dtype] if dtype in both else both)] or [1.0]
+    within = (*ratios, memory_ratio(before, after).best)
+    return Ratio(sqrt(min(ratios) * max(ratios)), min(within) / (1 + RATES_INTERVAL), max(within) * (1 + RATES_INTERVAL))
+
+
+def single(accelerator: Accelerator) -> DType:
+    """The type in which an accelerator multiplies fp32 where tf32 is allowed: tf32, or fp32 on one that does not have it."""
+    return DType.TF32 if DType.TF32 in accelerator.peak_flops else DType.FP32
+
+
 def model_ratio(
     o: ShapedOperator,
     new: ShapedOperator,
     old_device: Accelerator,
     device: Accelerator,
-    times: tuple[float, float] = (1.0, 1.0),
+    at_once: tuple[float, float] = (1.0, 1.0),
 ) -> Ratio | None:
     """Model(after) / model(before) of an operator that becomes `new`, in its shapes or types, or comes to another device; None where no
-    model covers both. times: of both, as in `modelled`.
+    model covers both. at_once: as in `on_devices`.
 
-    The same kernel on other shapes is the surer, the less they change. That it is as good in another type, no measurement of the recording
-    says; nor how good the same shapes are on another device.
+    The same kernel on other shapes is the surer, the less they change. That it multiplies as well in another type, no measurement of the
+    recording says; nor how good the same shapes are on another device.
     """
-    before, after = modelled(o, old_device, times[0]), modelled(new, device, times[1])
+    before, after = modelled(o, old_device, at_once[0]), modelled(new, device, at_once[1])
     if before is None or after is None or not int(before.time):
         earlier, later = recurrent_ns(o, old_device), recurrent_ns(new, device)
         return around(later / earlier, RATES_INTERVAL) if earlier and later else None
@@ -202,7 +213,7 @@ def model_ratio(
     if device != old_device:
         return around(ratio, spread)
     if o.dtypes != new.dtypes:
-        return around(ratio, RATES_INTERVAL)
+        return around(ratio, RATES_INTERVAL if has_rate(o) else BYTES_INTERVAL * (ratio != 1))
     return growing(ratio, spread, 0.0)._replace(modelled=float(int(before.time)))
 
 
@@ -226,22 +237,32 @@ def touched(o: ShapedOperator) -> int:
     return sum(elements(s) for s in o.shapes if s)
 
 
+def _bytes(o: ShapedOperator) -> int:
+    """Bytes of an operator's inputs, as far as their types are known."""
+    typed = [(elements(s), DType.parse(name)) for s, name in zip(o.shapes, o.dtypes, strict=True) if s and name]
+    return sum(n * dtype.bytes for n, dtype in typed if dtype is not None)
+
+
 def queries(o: ShapedOperator) -> int:
     """The queries of all heads of an attention; 0 where its shapes do not say."""
     attended = attention_of(o.name, o.shapes)
     return 0 if attended is None else attended.batch * attended.heads * attended.queries
 
 
-def attention_blocks(
-    graph: Graph, trace: Trace, tasks: Int64, operator: Int64, operators: Sequence[ShapedOperator]
-) -> dict[ShapedOperator, int]:
+def attention_blocks(graph: Graph, trace: Trace, work: OperatorWork) -> dict[ShapedOperator, int]:
     """In how many blocks attention runs, by its operator: those of the longest kernel that it launched, where the trace shows a grid.
-    tasks: kernels of a rank. operator: of each the position in `operators`."""
-    attends = np.array([is_attention(o.name) for o in operators] or [False], bool)[operator]
-    tasks, operator = tasks[attends], operator[attends]
+    work: of a rank."""
+    attends = work.like(lambda o: is_attention(o.name))
+    tasks, number = work.tasks[attends], work.number[attends]
     blocks = launch_size(trace, "grid")[graph.event[tasks]]
     shortest_first = np.argsort(graph.duration[tasks], kind="stable").tolist()
-    return {operators[operator[i]]: int(blocks[i]) for i in shortest_first if blocks[i] > 0}
+    return {work.operators[number[i]]: int(blocks[i]) for i in shortest_first if blocks[i] > 0}
+
+
+def waves(blocks: float, device: Accelerator) -> float:
+    """How many times the blocks of an attention have room on a device at once; 1 where they fill it. As long as they do not, more blocks
+    take no more time: each has a core of its own."""
+    return max(1.0, device.cores / blocks) if blocks and device.cores is not None else 1.0
 
 
 def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0) -> Estimate | None:
@@ -262,7 +283,7 @@ def modelled(o: ShapedOperator, accelerator: Accelerator, times: float = 1.0) ->
         )
     if not any(o.shapes):
         return None
-    rule = traffic(OperatorTime(o.name, o.shapes, o.dtypes, 0, 1))
+    rule = traffic(o)
     return None if rule is None else moved(rule[1], accelerator, rule[0])
 
 
@@ -277,17 +298,10 @@ def recurrent_ns(o: ShapedOperator, accelerator: Accelerator) -> float:
     return float(r.steps * one_step + (3 if "backward" in o.name else 1) * at_once)
 
 
-def dtype_on(o: ShapedOperator, accelerator: Accelerator) -> str | None:
+def dtype_on(o: ShapedOperator, accelerator: Accelerator) -> DType | None:
     """The type of an operator's first input that an accelerator multiplies in; None where there is none."""
-    for name in o.dtypes:
-        if name:
-            try:
-                dtype = dtype_of(name)
-            except LumosError:
-                continue
-            if dtype in accelerator.peak_flops:
-                return dtype
-    return None
+    types = (dtype.arithmetic for dtype in map(DType.parse, o.dtypes) if dtype is not None)
+    return next((dtype for dtype in types if dtype in accelerator.peak_flops), None)
 
 
 def holding(trace: Trace, rows: Sequence[int], like: Callable[[str], bool]) -> list[int]:

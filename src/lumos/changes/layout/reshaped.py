@@ -8,23 +8,20 @@ tensors) is that of the changed job. What an operator was told in other argument
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import replace
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.rescale import model_ratio
+from lumos.changes.layout.operator_tasks import equal_rows
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
+from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrite
-    from lumos.changes.layout.prices import Ratio
-    from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
     from lumos.trace.table import Int64, Job, Trace
@@ -46,10 +43,9 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
     column, types = trace.args.get("Input Dims"), trace.args.get("Input type")
     if column is None:
         return trace
-    shown, recorded = OperatorsNow(layout, position, trace), shapes_of(trace)
+    shown = OperatorsNow(layout, position, trace)
     strings, values = list(trace.strings), column.values.copy()
     place = {text: i for i, text in enumerate(strings)}
-    known: dict[tuple[_Same, int], str] = {}
     kinds = types.values.copy() if types is not None else values[:0]
     at = dict(zip(types.rows.tolist(), range(len(kinds)), strict=True)) if types is not None else {}
 
@@ -58,67 +54,58 @@ def _reshaped(layout: MeasuredLayout, position: int, trace: Trace) -> Trace:
             strings.append(text)
         return place[text]
 
-    for i, row in enumerate(column.rows.tolist()):
-        new, key = shown[row], (shown.same(row), int(column.values[i]))
-        if key not in known:
-            known[key] = _text(trace.strings[key[1]], iter(new.shapes))
-        values[i] = number(known[key])
-        if new.dtypes != recorded.operators[key[0].operator].dtypes and row in at:
-            kinds[at[row]] = number(_types(trace.strings[int(column.values[i])], trace.strings[int(kinds[at[row]])], new.dtypes))
+    dims = column.values.astype(np.int64)
+    for mine in equal_rows(shown.kinds(column.rows.astype(np.int64)), dims):
+        row, text = int(column.rows[mine[0]]), trace.strings[dims[mine[0]]]
+        new, was = shown[row], shown.recorded(row)
+        values[mine] = number(_text(text, iter(new.shapes)))
+        for i in (at[r] for r in column.rows[mine].tolist() if r in at) if new.dtypes != was.dtypes else ():
+            kinds[i] = number(_types(text, trace.strings[int(kinds[i])], new.dtypes))
     changed = {"Input Dims": replace(column, values=values)}
     if types is not None:
         changed["Input type"] = replace(types, values=kinds)
     return replace(trace, strings=strings, args={**trace.args, **changed})
 
 
-class _Same(NamedTuple):
-    """What rows have in common that have the same operator before and after all changes: its numbers, and what becomes of it."""
-
-    operator: int
-    axes: int
-    rewrites: tuple[Rewrite, ...]
-
-
 class OperatorsNow:
-    """The operators of a rank after the changes of a layout, by their rows."""
+    """The operators of a rank after the changes of a layout, by their rows. change: of its sizes; None where they are as recorded."""
 
     def __init__(self, layout: MeasuredLayout, position: int, trace: Trace) -> None:
-        old = sizes(trace)
-        self._shapes, self._rewritten, self._position = shapes_of(trace), layout.rewritten, position
-        self._change = Resized(trace, old, layout.sizes[position] if layout.sizes else old)
-        self._known: dict[_Same, ShapedOperator] = {}
+        self._shapes, self._rewritten = shapes_of(trace), layout.rewritten.get(position, {})
+        self.change = Resized(trace, sizes(trace), layout.sizes[position]) if layout.sizes else None
+        self._known: dict[tuple[int, int, tuple[Rewrite, ...]], tuple[ShapedOperator, ShapedOperator]] = {}
 
-    def same(self, row: int) -> _Same:
-        """What decides the operator of a row that has shapes."""
-        rewrites = self._rewritten.get((self._position, row), ())
-        return _Same(int(self._shapes.of_row[row]), int(self._change.axes.of_row[row]), rewrites)
+    def kinds(self, rows: Int64) -> Int64:
+        """A number for each of `rows`, equal where the operators are the same before and after all changes."""
+        axes = self.change.axes.of_row[rows] if self.change is not None else np.zeros_like(rows)
+        several: dict[tuple[Rewrite, ...], int] = {}
+        rewrites = np.zeros_like(rows)
+        if self._rewritten:
+            rewrites[:] = [several.setdefault(self._rewritten.get(row, ()), len(several)) for row in rows.tolist()]
+        by_axes = axes.astype(np.int64) * (len(several) + 1) + rewrites
+        found: Int64 = by_axes * len(self._shapes.operators) + self._shapes.of_row[rows]
+        return found
+
+    def recorded(self, row: int) -> ShapedOperator:
+        """The operator of a row that has shapes, as recorded."""
+        return self._shapes.operators[int(self._shapes.of_row[row])]
 
     def __getitem__(self, row: int) -> ShapedOperator:
         """The operator of a row that has shapes."""
-        key = self.same(row)
+        return self.both(row)[0]
+
+    def both(self, row: int) -> tuple[ShapedOperator, ShapedOperator]:
+        """The same, and by the other reading of its shapes (`Resized.staying`)."""
+        rewrites = self._rewritten.get(row, ())
+        key = int(self._shapes.of_row[row]), int(self.change.axes.of_row[row]) if self.change is not None else 0, rewrites
         if key not in self._known:
-            recorded = self._shapes.operators[key.operator]
-            new = self._change.at(row, recorded)
-            for rewrite in key.rewrites:
-                new = rewrite(recorded, new)
-            self._known[key] = new
+            recorded = self.recorded(row)
+            new = self.change.at(row, recorded) if self.change is not None else recorded
+            staying = self.change.staying.at(row, recorded) if self.change is not None and self.change.staying is not None else new
+            for rewrite in rewrites:
+                new, staying = rewrite(recorded, new), rewrite(recorded, staying)
+            self._known[key] = new, staying
         return self._known[key]
-
-
-def model_ratios(
-    layout: MeasuredLayout, position: int, trace: Trace, rewrites: Mapping[int, Rewrite], accelerator: Accelerator
-) -> Iterator[tuple[Int64, Ratio]]:
-    """By what the time of operators is multiplied that become something else, as the layout has them now: the tasks of equal ones, and
-    model(after) / model(before). rewrites: what becomes of their inputs, by row. Those that no model covers are left out."""
-    shown, recorded = OperatorsNow(layout, position, trace), shapes_of(trace)
-    tasks: dict[tuple[ShapedOperator, ShapedOperator], list[int]] = defaultdict(list)
-    for task, row, _ in operator_tasks(layout.segmentation, position, trace).in_order(lambda o: o.shapes):
-        if row in rewrites:
-            tasks[shown[row], rewrites[row](recorded.operators[recorded.of_row[row]], shown[row])].append(task)
-    for (before, after), mine in tasks.items():
-        ratio = model_ratio(before, after, accelerator, accelerator)
-        if ratio is not None:
-            yield np.array(mine, np.int64), ratio
 
 
 def _text(dims: str, shapes: Iterator[Shape]) -> str:
@@ -134,7 +121,7 @@ def _text(dims: str, shapes: Iterator[Shape]) -> str:
 
 def _types(dims: str, kinds: str, dtypes: Sequence[str]) -> str:
     """The types in the form of the text `kinds`, of inputs with the shapes `dims`; those of a list of tensors stay."""
-    out, flat = json.loads(kinds), iter(dtypes)
+    out, flat = json.loads(kinds), (DType.FP32.profiler_name if name in (DType.FP32, DType.TF32) else name for name in dtypes)
     for i, value in enumerate(json.loads(dims)[: len(out)]):
         listed = isinstance(value, list) and any(isinstance(v, list) for v in value)
         found = [next(flat) for _ in (value if listed else (value,))]

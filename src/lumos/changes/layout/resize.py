@@ -14,29 +14,29 @@ import numpy as np
 
 from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
-from lumos.changes.layout.rescale import Rescale, attention_blocks, core_of, largest_inside
+from lumos.changes.layout.prices import exactly
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.settings import SETTINGS
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.graph.table import Graph, Kind
-from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32
+from lumos.graph.table import Kind
 from lumos.operators.shaped import shapes_of_weights
 from lumos.operators.table import without_work
 from lumos.segment.program import axes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.segment.weights import weights
 from lumos.units import count as counted
-from lumos.vocabulary import CollectiveKind, DType, Phase
+from lumos.vocabulary import CollectiveKind, Phase
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.prices import TaskPrices
     from lumos.cost.cluster import Accelerator
-    from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
     from lumos.segment.dimensions import Shapes
     from lumos.simulation.durations import Mask
@@ -91,56 +91,40 @@ def to_sizes(
     choose: Callable[[Sizes, Trace], Sizes],
     keys: Sequence[str],
     described: tuple[str, ...],
+    rewritten: MeasuredLayout | None = None,
 ) -> MeasuredLayout:
-    """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words."""
-    prices = layout.prices.copy()
-    segmentation, graph = layout.segmentation, layout.segmentation.graph
-    unreached: list[Int64] = []
-    far: list[Int64] = []
-    twofold: list[Int64] = []
-    after_change: list[Sizes] = []
-    changes_sizes = False
+    """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words.
+    rewritten: the layout with what else becomes of operators by the same change."""
+    segmentation = layout.segmentation
     exchanges, stream = exchanged_by_rank(layout, job), of_stream(layout, job)
+    parts = [np.union1d(each.copies, each.updates_of_parts) if each.stage >= 2 else each.copies[:0] for each in exchanges]
+    of_ranks = [(sizes(trace), choose(sizes(trace), trace)) for trace in job.traces]
+    recorded = layout.sizes or tuple(old for old, _ in of_ranks)
+    resized_ranks = tuple(after_both(was, *of_rank) for was, of_rank in zip(recorded, of_ranks, strict=True))
+    becomes = replace(rewritten or layout, sizes=resized_ranks)
+    after, far = reprice(layout, becomes, job, Devices(accelerator, accelerator), parts)
+    prices, twofold, unreached = after.prices, [far[:0]], [far[:0]]
     for position, trace in enumerate(job.traces):
-        old = sizes(trace)
+        (old, new), copies = of_ranks[position], exchanges[position].copies
+        before, change = (Resized(trace, old, of.sizes[position] if of.sizes else old) for of in (layout, after))
         shapes = axes_of(trace)
-        new, of_weights = choose(old, trace), shapes_of_weights(shapes.counted())
-        change = Resized(trace, old, new)
-        changes_sizes |= new != old
-        after_change.append(after_both(layout.sizes[position] if layout.sizes else old, old, new))
         work = operator_tasks(segmentation, position, trace, shapes)
-        tasks, rows, operator = work.tasks, work.rows, work.number
-        shaped = operator >= 0
-        copies = exchanges[position].copies
-        parts = np.union1d(copies, exchanges[position].updates_of_parts) if exchanges[position].stage >= 2 else copies[:0]
-        shaped &= ~np.isin(tasks, parts)
-        operators = shapes.operators
-        if accelerator is None:
-            rescale = Rescale(change, None, core_of(graph, work), operators)
-        else:
-            operators = as_computed(graph, tasks, shapes, rows, accelerator)
-            blocks = attention_blocks(graph, trace, tasks[shaped], operator[shaped], operators)
-            rescale = Rescale(change, accelerator, None, operators, blocks)
-        twofold.append(tasks[np.isin(operator, change.read_twice)])
-        far += _rescaled(prices, graph, tasks[shaped], shapes, rows[shaped], rescale)
-        if accelerator is None:
-            inner = largest_inside(trace, rows[~shaped], shapes)
-            nodes, inside = tasks[~shaped][inner >= 0], inner[inner >= 0]
-            _rescaled(prices, graph, nodes, shapes, inside, rescale.around)
-        unseen = _unseen_lists(shapes)
+        shaped = (work.number >= 0) & ~np.isin(work.tasks, parts[position])
+        twofold.append(work.tasks[np.isin(work.number, change.read_twice)])
         by_layer = weights(segmentation, position, trace)
-        before, after = sum(by_layer.values()), sum(weights(segmentation, position, trace, change).values())
-        if before and after != before:
-            shown = tasks[shaped & ~unseen[operator]]
+        number, later = (sum(weights(segmentation, position, trace, sized).values()) for sized in (before, change))
+        if number and later != number:
+            shown = work.tasks[shaped & ~_unseen_lists(shapes)[work.number]]
             unshaped = _of_weights(layout, position, shown)
             copied = np.setdiff1d(copies[prices.best[copies] == layout.prices.best[copies]], shown)
-            moved = np.concatenate((unshaped, copied, parts, gathered(layout, position, by_layer, stream)))
-            prices.multiply(np.unique(moved), exactly(after / before))
-        same = np.append(copies, tasks[shaped & _rightly_unchanged(shapes, change, of_weights)[operator]])
-        left = unchanged_work(layout, position, prices, same) if new != old else tasks[:0]
+            moved = np.concatenate((unshaped, copied, parts[position], gathered(layout, position, by_layer, stream)))
+            prices.multiply(np.unique(moved), exactly(later / number))
+        stays = _rightly_unchanged(shapes, change, shapes_of_weights(shapes.counted()))
+        same = np.append(copies, work.tasks[shaped & stays[work.number]])
+        left = unchanged_work(layout, position, prices, same) if new != old else copies[:0]
         prices.reach(left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)
-    if changes_sizes and np.array_equal(np.rint(prices.ns), np.rint(layout.prices.ns)):
+    if any(old != new for old, new in of_ranks) and np.array_equal(np.rint(prices.ns), np.rint(layout.prices.ns)):
         raise LumosError(
             f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
             " record_shapes=True around the work, or say what changes with --scale"
@@ -151,20 +135,18 @@ def to_sizes(
         *_read_twice(np.concatenate(twofold), described),
     )
     return replace(
-        layout,
-        prices=prices,
-        sizes=tuple(after_change),
+        after,
         changes=(*layout.changes, *described),
-        open=layout.open | set(np.concatenate((*unreached, *far, *twofold)).tolist()),
+        open=layout.open | set(np.concatenate((*unreached, far, *twofold)).tolist()),
         diagnostics=(*layout.diagnostics, *notes),
     )
 
 
-def _far_from_measured(far: Sequence[Int64], described: Sequence[str]) -> tuple[Diagnostic, ...]:
+def _far_from_measured(far: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...]:
     """The diagnostic that kernels (`far`) become much longer or shorter than any that was measured; () where none does."""
-    if not far:
+    if not len(far):
         return ()
-    kernels = counted(sum(map(len, far)), "recorded kernel")
+    kernels = counted(len(far), "recorded kernel")
     text = (
         f"{', '.join(described)}: {kernels} would take more than four times as long, or a quarter; their measured time says little of such"
         " sizes, so the answer lies between the cost model and its proportion to what was measured, and the interval reaches to both"
@@ -182,16 +164,6 @@ def _read_twice(tasks: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...
         " recorded"
     )
     return (Diagnostic(READ_TWICE, text),)
-
-
-def as_computed(graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, accelerator: Accelerator) -> tuple[ShapedOperator, ...]:
-    """The operators of `shapes` in the types in which their kernels compute: those in fp32 of which a kernel rounds to tf32 are in tf32,
-    where the accelerator multiplies in that. tasks, rows: kernels, and the rows of their operators."""
-    if DType.TF32 not in accelerator.peak_flops:
-        return shapes.operators
-    rounds = graph.named(rounds_to_tf32)[tasks]
-    rounded = set(shapes.of_row[rows[rounds]].tolist())
-    return tuple(in_tf32(o) if index in rounded else o for index, o in enumerate(shapes.operators))
 
 
 def _unseen_lists(shapes: Shapes) -> Mask:
@@ -233,25 +205,6 @@ def unknown_size(key: str, trace: Trace) -> str:
         f"the shapes of the operators in {trace.path} do not show {key} of a model; they show {', '.join(shown) or 'no size'}, which can be"
         " changed"
     )
-
-
-def _rescaled(
-    prices: TaskPrices, graph: Graph, tasks: Int64, shapes: Shapes, rows: Int64, factor: Callable[[int], Ratio]
-) -> list[Int64]:
-    """Multiply the factors of `tasks` by what `factor` gives for the operators in `rows`, by their index, which determine the time of the
-    tasks. Returns the tasks that become so much longer or shorter that their measured time says less of it (`prices.Ratio.far`).
-    """
-    far = []
-    key = shapes.of_row[rows].astype(np.int64)
-    order = np.argsort(key, kind="stable")
-    kinds, first = np.unique(key[order], return_index=True)
-    for kind, same, calls in zip(kinds.tolist(), *(np.split(of[order], first)[1:] for of in (tasks, rows)), strict=True):
-        f = factor(kind)
-        measured_ns = float((graph.duration[same] * prices.best[same]).sum()) / len(np.unique(calls))
-        if f.far:
-            far.append(same)
-        prices.multiply(same, f.carried(measured_ns))
-    return far
 
 
 def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:

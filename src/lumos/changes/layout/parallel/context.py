@@ -24,11 +24,10 @@ import numpy as np
 
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
+from lumos.changes.layout.placed import AddedTimes, Addition, anchors
 from lumos.changes.layout.prices import TaskPrices, exactly
 from lumos.changes.layout.regroup import GroupExchange, recorded_exchange, regrouping
 from lumos.changes.layout.rescale import holding
-from lumos.changes.layout.reshaped import model_ratios
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
@@ -120,26 +119,24 @@ def context_parallel(
         if key in wanted
     ]
     described += [f"cp = {count} (measured: {measured})"] if count != measured else []
-    out = to_sizes(
-        layout, job, rates.accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described)
-    )
     calls = [_calls(layout, position, trace) for position, trace in enumerate(job.traces)]
     if not any(calls):
         raise LumosError(f"--set cp: {job.traces[0].path} shows no attention with shapes; record with record_shapes=True")
     ratio = of_rank["seq"] * of_rank.get("micro_batch", old.micro_batch) / (old.seq * old.micro_batch)
     of_part = old._replace(**{key: value for key, value in of_rank.items() if key in _OF_TOKENS})
-    becomes = _becoming(old, of_part) if measured > 1 else ({},) * 4
+    attention = [holding(trace, [call.row for call in found], is_attention) for found, trace in zip(calls, job.traces, strict=True)]
+    of_parts = layout
+    for position, rows in enumerate(attention if measured > 1 else ()):
+        of_parts = rewriting(of_parts, position, rows, partial(_of_parts, _becoming(old, of_part)))
+    out = to_sizes(
+        layout, job, rates.accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), of_parts
+    )
     prices = out.prices.copy()
     for position, (found, trace) in enumerate(zip(calls, job.traces, strict=True)):
-        rows = [call.row for call in found]
         if measured > 1:
             _rerouted(prices, layout, position, trace, found, ranks, ratio, rates.cluster)
-            to_part = dict.fromkeys(rows, partial(_to_all_keys, Fraction(1), becomes))
-            for tasks, by in model_ratios(layout, position, trace, to_part, rates.accelerator):
-                prices.start_again(layout.prices, tasks, exactly(by.best))
         prices.multiply([task for call in found for task in call.tasks], exactly(count / measured))
-        attends = partial(_to_all_keys, Fraction(count, measured), becomes)
-        out = rewriting(out, position, holding(trace, rows, is_attention), attends)
+        out = rewriting(out, position, attention[position], partial(_to_all_keys, Fraction(count, measured)))
     out = replace(out, prices=prices, shared=out.shared * (count if "seq" in wanted else count / measured))
     if measured > 1 or count == 1:
         return out
@@ -224,14 +221,19 @@ def _becoming(old: Sizes, new: Sizes) -> tuple[Mapping[int, int], ...]:
     return {old.micro_batch: new.micro_batch}, lengths, lengths, {}
 
 
-def _to_all_keys(more: Fraction, becomes: Sequence[Mapping[int, int]], recorded: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
-    """A call of attention whose keys and values stand for those of `more` times as many ranks. becomes: as `_becoming` gives it."""
-    wide = [i for i, s in enumerate(o.shapes) if len(s) == 4][int("backward" in o.name) :]
+def _of_parts(becomes: Sequence[Mapping[int, int]], recorded: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A call of attention on other parts of the sequences. becomes: as `_becoming` gives it."""
     out = [
         tuple(of.get(a, b) for of, a, b in zip(becomes, was, now, strict=True)) if len(was) == 4 else now
         for was, now in zip(recorded.shapes, o.shapes, strict=True)
     ]
-    at = 1 if positions_first(o.name) else 2
+    return o._replace(shapes=tuple(out))
+
+
+def _to_all_keys(more: Fraction, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """A call of attention whose keys and values stand for those of `more` times as many ranks."""
+    wide = [i for i, s in enumerate(o.shapes) if len(s) == 4][int("backward" in o.name) :]
+    out, at = list(o.shapes), 1 if positions_first(o.name) else 2
     for i in wide[1:3]:
         out[i] = (*out[i][:at], int(out[i][at] * more), *out[i][at + 1 :])
     return o._replace(shapes=tuple(out))
@@ -274,18 +276,14 @@ def _between(processor: np.ndarray, first: int, end: int) -> Int64:
 def _assumed(calls: Mapping[int, _Call], ranks: int, ratio: float, rates: Rates, placed: Placed) -> Iterator[Addition]:
     """The exchanges and the merging after every copy of a call of attention. calls: by the last task of each. ratio: of a rank's tokens to
     those of the recording."""
-    following, rank = next_on_processor(placed), placed.graph.position_of_task
-    for task in np.flatnonzero(np.isin(placed.source, np.array(sorted(calls), np.int64))).tolist():
-        call = calls[int(placed.source[task])]
-        waiting = (int(following[task]),) if following[task] >= 0 else ()
+    for at in anchors(placed, calls):
+        call, lane = calls[at.recorded], "assumed exchange of keys"
         keys, outputs = round(call.keys * ratio), call.outputs * ratio
-        part = int(placed.graph.duration[task]) // ranks
+        part = int(placed.graph.duration[at.task]) // ranks
         times, merging, kernels = _times(call.backward, 2 * keys * call.width, outputs, ranks, part, rates)
-        where = int(rank[task]), "assumed exchange of keys"
         name = f"exchange of {'gradients of ' if call.backward else ''}keys and values (assumed)"
-        instance, exchanges = int(placed.instance[task]), ranks + 1 if call.backward else 1
-        yield Addition(name, *where, times, (task,), waiting, instance, exchanges=exchanges)
-        yield Addition("merging of parts of attention (assumed)", *where, merging, (task,), waiting, instance, kernels=kernels, exchanges=0)
+        yield at.addition(name, lane, times, exchanges=ranks + 1 if call.backward else 1)
+        yield at.addition("merging of parts of attention (assumed)", lane, merging, kernels=kernels, exchanges=0)
 
 
 def _times(backward: bool, nbytes: int, outputs: float, ranks: int, part: int, rates: Rates) -> tuple[AddedTimes, AddedTimes, int]:

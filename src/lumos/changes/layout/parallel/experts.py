@@ -26,11 +26,12 @@ from lumos.changes.layout.activations import stream_ratio
 from lumos.changes.layout.change import whole_updates
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor
+from lumos.changes.layout.placed import AddedTimes, Addition, anchors
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.regroup import recorded_exchange, regrouping
 from lumos.changes.layout.replicated import backward_ends
-from lumos.changes.layout.reshaped import model_ratios
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.cost.memory_bound_model import moved
 from lumos.diagnostics import Diagnostic
@@ -99,14 +100,14 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     _check(count, measured, max(each.number for each in shown), replicas, max(each.stage for each in found))
     if rates is None:
         raise LumosError("--set ep: the device or its links are not known; describe them with --base-cluster FILE.toml or NAME")
-    prices = layout.prices.copy()
     ratio, out = stream_ratio(job, wanted), layout
     for position, each in enumerate(shown):
         fewer = partial(_with_experts, each.number, each.number * measured // count)
-        calls = dict.fromkeys((grouped.row for grouped in each.grouped), fewer)
-        for tasks, by in model_ratios(layout, position, job.traces[position], calls, rates.accelerator):
-            prices.multiply(tasks, Ratio(by.best, by.best, by.best * (1 + IMBALANCE)))
-        out = rewriting(out, position, calls, fewer)
+        out = rewriting(out, position, {grouped.row for grouped in each.grouped}, fewer)
+    out = reprice(layout, out, job, Devices(rates.accelerator, rates.accelerator))[0]
+    prices = out.prices
+    for position, each in enumerate(shown):
+        prices.multiply([grouped.task for grouped in each.grouped], Ratio(1.0, 1.0, 1 + IMBALANCE))
         _fewer_weights(prices, layout, position, each, measured / count)
         if measured == 1:
             _uncopied(prices, layout, job.traces[position], found[position].copies, position, count)
@@ -117,7 +118,7 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
         if len(found[position].copies):
             ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
-    out = replace(out, ranks=tuple(ranks), prices=prices, changes=changes)
+    out = replace(out, ranks=tuple(ranks), changes=changes)
     if measured > 1:
         return out
     sites = {place.task: place for each in shown for place in _sites(each, ratio)}
@@ -294,16 +295,8 @@ def _assumed(
     sites: Mapping[int, _Site], times: Mapping[int, tuple[AddedTimes, AddedTimes]], ranks: int, placed: Placed
 ) -> Iterator[Addition]:
     """The exchanges and copies around every copy of the experts' multiplications. times: of both, by the bytes that are exchanged."""
-    following, position = next_on_processor(placed), placed.graph.position_of_task
-    before = np.full(len(following), -1, np.int64)
-    known = np.flatnonzero(following >= 0)
-    before[following[known]] = known
-    tasks = np.flatnonzero(np.isin(placed.source, np.array(sorted(sites), np.int64)))
-    for task in tasks.tolist():
-        site, rank = sites[int(placed.source[task])], int(position[task])
-        earlier, later = (int(before[task]), task) if site.before else (task, int(following[task]))
-        after, waiting = (tuple(t for t in (each,) if t >= 0) for each in (earlier, later))
+    for at in anchors(placed, sites):
+        site, lane = sites[at.recorded], "assumed exchange of tokens"
         exchange, copied = times[site.nbytes]
-        where, instance = (rank, "assumed exchange of tokens"), int(placed.instance[task])
-        yield Addition("copy of tokens (assumed)", *where, copied, after, waiting, instance, kernels=4, exchanges=0)
-        yield Addition("all_to_all of tokens (assumed)", *where, exchange, after, waiting, instance, group=ranks)
+        yield at.addition("copy of tokens (assumed)", lane, copied, first=site.before, kernels=4, exchanges=0)
+        yield at.addition("all_to_all of tokens (assumed)", lane, exchange, first=site.before)._replace(group=ranks)

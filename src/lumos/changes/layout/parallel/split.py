@@ -24,10 +24,12 @@ import numpy as np
 
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.placed import AddedTimes, Addition, next_on_processor, times_of
+from lumos.changes.layout.placed import AddedTimes, Addition, anchors, times_of
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
 from lumos.changes.layout.regroup import recorded_exchange, regrouping
-from lumos.changes.layout.rescale import CPU_INTERVAL, model_ratio
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
+from lumos.changes.layout.reshaped import OperatorsNow
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, within_rows
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -60,7 +62,6 @@ _LOOKUPS = ("aten::embedding", "aten::index_select")
 #: How many times as long the CPU may take over the layers: PyTorch's DTensor dispatches every operator again, on this rank's parts of its
 #: tensors (1.4 times in a Llama of Python modules), and Megatron-LM calls the same operators.
 DISPATCHED_AGAIN = 1.5
-_NAME, _LANE = "exchange of activations (assumed)", "assumed exchange of activations"
 
 
 class _Place(NamedTuple):
@@ -95,26 +96,33 @@ def split_over_ranks(
     where the layers do not show the multiplications around which ranks exchange.
     """
     sites: list[_Site] = []
-    prices = after.prices.copy()
-    exchanges = exchanged_by_rank(before, job)
+    cut, uncut, tables, shares = after, after, list[int](), list[_Share]()
     for position, trace in enumerate(job.traces):
         places = _multiplications(before, position, trace)
         shown = sizes(trace)
-        could = shown.vocab if shown.vocab % ranks == 0 else 0
+        could = _vocabulary(trace, ranks)
         looked_up = _lookups(before, position, trace, (shown.vocab, shown.hidden))
         apart = _has_two_tables(before, position, trace, shown, places, looked_up)
         shown = shown._replace(vocab=could if apart or not could % (PADDED_TO * ranks) else 0)
         sites += [*_sites(places, shown), *(_Site(task, inside=False) for task in looked_up if shown.vocab)]
-        for dimension, rows in _share(prices, before, places, shown, could, accelerator, ranks).items():
-            after = rewriting(after, position, rows, partial(_cut, dimension, ranks))
-        _share_loss(prices, before, position, trace, could, ranks)
-        prices.reach(_calls_of_layers(before, position), DISPATCHED_AGAIN)
-        share_weights(prices, before, exchanges[position], position, trace, ranks, cluster, outside=shown.vocab > 0)
+        tables.append(shown.vocab)
+        mine = list(_shares(before, after, position, trace, places, shown, could))
+        for dimension in ("m", "n", "k"):
+            becomes, rows = partial(_cut, dimension, ranks), [share for share in mine if share.dimension == dimension]
+            cut = rewriting(cut, position, (share.row for share in rows), becomes)
+            uncut = rewriting(uncut, position, (share.row for share in rows if not share.whole), becomes)
+        shares += mine
     if not any(site.inside for site in sites):
         raise LumosError(
             f"--set tp: the layers of {job.traces[0].path} show no multiplications that read and write the residual stream, so they cannot"
             " be shared by ranks; record with record_shapes=True"
         )
+    prices = _priced(after, (cut, uncut), job, accelerator, shares)
+    exchanges = exchanged_by_rank(before, job)
+    for position, trace in enumerate(job.traces):
+        _share_loss(prices, before, position, trace, ranks)
+        prices.reach(_calls_of_layers(before, position), DISPATCHED_AGAIN)
+        share_weights(prices, before, exchanges[position], position, trace, ranks, cluster, outside=tables[position] > 0)
     shown, width = sizes(job.traces[0]), stream_width(job.traces[0])
     tokens = shown.micro_batch * shown.seq * ratio * width
     vocab = max(1, *(sizes(trace).vocab for trace in job.traces))
@@ -127,7 +135,7 @@ def split_over_ranks(
     )
     of_site = {site.task: _time(site, times) for site in sites}
     return replace(
-        after,
+        uncut,
         prices=prices,
         assumed=(*after.assumed, partial(_exchanges, of_site)),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
@@ -200,37 +208,46 @@ def _time(site: _Site, times: _Times) -> AddedTimes:
     return time._replace(low=0)
 
 
-def _share(
-    prices: TaskPrices,
-    before: MeasuredLayout,
-    places: Sequence[_Place],
-    shown: Sizes,
-    could: int,
-    accelerator: Accelerator | None,
-    ranks: int,
-) -> dict[str, list[int]]:
-    """Multiply the factors of the multiplications that sizes did not tell to be a part, in place: those of square weights, and those of
-    embedding and head and of no width that ranks share (the narrow projections of latent attention), which some plans leave whole. could:
-    the vocabulary that ranks could share; where `shown` has none, embedding and head stay whole, and only their low ends are of a part.
-    Returns the rows of those that are cut, by the dimension of `Product` of which every rank has a part."""
-    cut: dict[str, list[int]] = defaultdict(list)
+class _Share(NamedTuple):
+    """A multiplication of which every rank has a part, where sizes do not tell so. dimension: of `Product`, of which it has a part. whole:
+    whether ranks leave it whole, and only the low end is of a part. sure: whether it is known to be shared; else the interval reaches to
+    the whole."""
+
+    task: int
+    row: int
+    dimension: str
+    whole: bool
+    sure: bool
+
+
+def _shares(
+    before: MeasuredLayout, after: MeasuredLayout, position: int, trace: Trace, places: Sequence[_Place], shown: Sizes, could: int
+) -> Iterator[_Share]:
+    """The multiplications that sizes did not tell to be a part: those of square weights, and those of embedding and head and of no width
+    that ranks share (the narrow projections of latent attention), which some plans leave whole. could: the vocabulary that ranks could
+    share; where `shown` has none, embedding and head stay whole."""
+    was, now = OperatorsNow(before, position, trace), OperatorsNow(after, position, trace)
     shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
     for place in places:
         m, n, k, batch = place.sizes
-        task, of_vocabulary = place.task, could > 0 and could in (m, n, k) and not place.inside
-        if batch > 1 or not (place.inside or of_vocabulary) or prices.best[task] != before.prices.best[task]:
+        of_vocabulary = could > 0 and could in (m, n, k) and not place.inside
+        if batch > 1 or not (place.inside or of_vocabulary) or was[place.row] != now[place.row]:
             continue
         dimension = "k" if of_vocabulary and k == could else "m" if m == could else "n"
-        part = _cut(dimension, ranks, place.operator, place.operator)
-        ratio = model_ratio(place.operator, part, accelerator, accelerator) if accelerator is not None else None
-        factor = 1 / ranks if ratio is None else ratio.best
-        whole = of_vocabulary and not shown.vocab
         sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
-        most = min(factor * (1 + CPU_INTERVAL), 1.0) if sure else 1.0
-        prices.multiply(task, Ratio(1.0 if whole else factor, factor / (1 + CPU_INTERVAL), most))
-        if not whole:
-            cut[dimension].append(place.row)
-    return cut
+        yield _Share(place.task, place.row, dimension, of_vocabulary and not shown.vocab, sure)
+
+
+def _priced(
+    after: MeasuredLayout, cut: tuple[MeasuredLayout, MeasuredLayout], job: Job, accelerator: Accelerator | None, shares: Sequence[_Share]
+) -> TaskPrices:
+    """What multiplications take that are shared. cut: the layout with all of `shares` in parts, and with those left whole
+    that ranks leave so."""
+    devices = Devices(accelerator, accelerator)
+    most, prices = (reprice(after, each, job, devices)[0].prices for each in cut)
+    prices.hold(most, np.array([share.task for share in shares if share.whole], np.int64))
+    prices.hold(after.prices, np.array([share.task for share in shares if not share.sure], np.int64))
+    return prices
 
 
 def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
@@ -246,10 +263,16 @@ def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> Sh
     return o._replace(shapes=tuple(out))
 
 
-def _share_loss(prices: TaskPrices, before: MeasuredLayout, position: int, trace: Trace, could: int, ranks: int) -> None:
+def _vocabulary(trace: Trace, ranks: int) -> int:
+    """The vocabulary that ranks could share equally; 0 for none."""
+    vocab = sizes(trace).vocab
+    return 0 if vocab % ranks else vocab
+
+
+def _share_loss(prices: TaskPrices, before: MeasuredLayout, position: int, trace: Trace, ranks: int) -> None:
     """Let the low ends of what runs over the vocabulary outside the layers, the loss, be those of a rank's part, in place: ranks that leave
-    the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`). could: the vocabulary that ranks
-    could share; 0 for none."""
+    the head's result in parts compute the loss from these (Megatron-LM, and PyTorch's `loss_parallel`)."""
+    could = _vocabulary(trace, ranks)
     segmentation, work = before.segmentation, operator_tasks(before.segmentation, position, trace)
     over = work.of(lambda o: could and product(o) is None and any(shape[-1:] == (could,) for shape in o.shapes))
     outside = (segmentation.layer[over] < 0) & np.isin(segmentation.phase[over], (Phase.FORWARD, Phase.BACKWARD))
@@ -280,11 +303,8 @@ def stream_width(trace: Trace) -> int:
 
 def _exchanges(times: Mapping[int, AddedTimes], placed: Placed) -> Iterator[Addition]:
     """An exchange after every copy of the tasks in `times`."""
-    following = next_on_processor(placed)
-    rank = placed.graph.position_of_task
-    for task in np.flatnonzero(np.isin(placed.source, np.array(sorted(times), np.int64))).tolist():
-        waiting = (int(following[task]),) if following[task] >= 0 else ()
-        yield Addition(_NAME, int(rank[task]), _LANE, times[int(placed.source[task])], (task,), waiting, int(placed.instance[task]))
+    for at in anchors(placed, times):
+        yield at.addition("exchange of activations (assumed)", "assumed exchange of activations", times[at.recorded])
 
 
 def _sites(places: Sequence[_Place], shown: Sizes) -> Iterator[_Site]:
