@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from lumos.cost.estimate import Float64
     from lumos.scripted.match import Matched
+    from lumos.scripted.places import ScriptPlaces
     from lumos.scripted.script import Kindred, Script
     from lumos.trace.table import Int64
 
@@ -150,44 +151,61 @@ def _note_new(script: Script, kindred: Kindred, prices: RankPrices, new: dict[st
 
 
 class _Index:
-    """The operators of a process by where they stand."""
+    """The operators of a process by where they stand, and by what they were given. Those who look for the same get the same list."""
 
     def __init__(self, kindred: Kindred) -> None:
         self.by_place: dict[Hashable, list[int]] = {}
         self.by_given: dict[Hashable, list[int]] = {}
         self.given = [given(each) for each in kindred.process.operators]
+        self._none: list[int] = []
         placed = kindred.placed
         for i, operator in enumerate(kindred.process.operators):
+            step, its = placed.step[i], self.given[i]
             for place in {placed.place[i], placed.unwrapped[i]}:
-                self.by_place.setdefault((placed.step[i], place, placed.instance[i]), []).append(i)
-                self.by_place.setdefault((placed.step[i], place), []).append(i)
-            self.by_given.setdefault((placed.step[i], placed.place[i].phase, operator.name, self.given[i]), []).append(i)
+                self.by_place.setdefault((step, place, placed.instance[i]), []).append(i)
+                self.by_place.setdefault((step, place), []).append(i)
+                self.by_given.setdefault((step, place, its), []).append(i)
+            self.by_given.setdefault((step, placed.place[i].phase, operator.name, its), []).append(i)
+
+    def sources(self, placed: ScriptPlaces, i: int, name: str, its: Hashable) -> list[int]:
+        """Those that an operator of another process takes its prices from. placed: where that process' operators stand; i: the operator,
+        its name and what it was given."""
+        places, step = (placed.place[i], placed.unwrapped[i]), placed.step[i]
+        own = (self.by_place.get((step, place, placed.instance[i])) for place in places)
+        alike = (self.by_given.get((step, place, its)) or some for place in places if (some := self.by_place.get((step, place))))
+        found: list[int] = next((each for each in own if each), None) or next(alike, self._none)
+        if (places[0].module and found) or any(self.given[each] == its for each in found):
+            return found
+        return self.by_given.get((step, places[0].phase, name, its), found)
 
 
 class _Sources:
-    """For each operator of one process those of another that it takes its prices from, as pairs, and by what they are multiplied."""
+    """For the operators of one process those of another that they take their prices from, as pairs, and by what they are multiplied.
+
+    Operators that look for the same and for which the models say the same have the same price, which is found once for all of them: the
+    thousands of small operators that a loader of data makes would else have a pair with each of as many others. alike: by operator the
+    number of those that it is one of; first: by that number one of them; mine: by pair that number.
+    """
 
     def __init__(self, after: Kindred, before: Kindred, index: _Index, sizes: HostSizes | None) -> None:
         self.after, self.before = after, before
+        numbers: dict[Hashable, int] = {}
         pairs: list[tuple[int, int, bool]] = []
-        placed = after.placed
-        for i, operator in enumerate(after.process.operators):
-            mine, step, instance = given(operator), placed.step[i], placed.instance[i]
-            places = placed.place[i], placed.unwrapped[i]
-            found = next((own for place in places if (own := index.by_place.get((step, place, instance)))), None)
-            if found is None:
-                found = next((alike for place in places if (alike := index.by_place.get((step, place)))), [])
-                same = [each for each in found if index.given[each] == mine]
-                found = same or found
-            if not found or not (places[0].module or any(index.given[each] == mine for each in found)):
-                found = index.by_given.get((step, places[0].phase, operator.name, mine), found)
-            pairs += [(i, each, index.given[each] == mine) for each in found]
+        first: list[int] = []
+        self.alike = np.full(after.modelled.shape[1], -1, np.int64)
+        for i, (operator, model) in enumerate(zip(after.process.operators, after.modelled.T, strict=False)):
+            its = given(operator)
+            found = index.sources(after.placed, i, operator.name, its)
+            number = self.alike[i] = numbers.setdefault((operator.name, its, model.tobytes(), id(found)), len(numbers))
+            if number == len(first):
+                first.append(i)
+                pairs += [(number, each, index.given[each] == its) for each in found]
         columns = np.array(pairs, np.int64).reshape(-1, 3).T
+        self.first = np.array(first, np.int64)
         self.mine, self.theirs = columns[:2]
         self.host = self._host(sizes, columns[2].astype(bool))
         known = ~np.isnan(self.host[0])
         self.mine, self.theirs, self.host = self.mine[known], self.theirs[known], self.host[:, known]
-        self.count = np.bincount(self.mine, minlength=after.modelled.shape[1])
         self.exchanges = _exchanges(after, before)
 
     def _host(self, sizes: HostSizes | None, same: NDArray[np.bool_]) -> Float64:
@@ -200,7 +218,7 @@ class _Sources:
         ours, theirs = self.after.process.operators, self.before.process.operators
         known: dict[Hashable, tuple[float, float, float, float]] = {}
         for at in np.flatnonzero(~same).tolist():
-            new, old = ours[self.mine[at]], theirs[self.theirs[at]]
+            new, old = ours[self.first[self.mine[at]]], theirs[self.theirs[at]]
             key = (new.name, given(new), given(old))
             if key not in known:
                 factor = sizes.factor(old, new)
@@ -211,8 +229,8 @@ class _Sources:
     def prices(self, before: RankPrices, model: RankPrices) -> RankPrices:
         """The prices of the process. before: of the other. model: of this one where it takes none from the other."""
         best, low, high, source = model.best.copy(), model.low.copy(), model.high.copy(), model.source.copy()
-        ours, theirs = self.after.modelled, self.before.modelled
-        has = self.count > 0
+        ours, theirs = self.after.modelled[:, self.first], self.before.modelled
+        size = len(self.first)
         for slot in (Slot.OWN, Slot.BEFORE, Slot.CALLS, Slot.DEVICE):
             mine, other = ours[slot, self.mine], theirs[slot, self.theirs]
             ratio = np.divide(mine, other, out=np.zeros(len(mine)), where=other > 0)
@@ -223,19 +241,19 @@ class _Sources:
                 changed = ~np.isclose(self.host[0] * ratio, 1.0)
             else:
                 far = np.minimum(1.0, np.abs(np.log(np.where(ratio > 0, ratio, 1.0))) / WHOLE_INTERVAL)
-                spread = far * _spread(self.after, slot, self.mine)
+                spread = far * _spread(self.after, slot, self.first[self.mine])
                 times = [ends[0] * ratio, ends[1] * ratio / (1 + spread), ends[2] * ratio * (1 + spread)]
                 changed = ~np.isclose(ratio, 1.0)
             usable = (other > 0) | (mine == 0)
-            number = np.bincount(self.mine[usable], minlength=len(has))
-            whole = has & (number > 0)
+            number = np.bincount(self.mine[usable], minlength=size)
+            priced = np.flatnonzero((self.alike >= 0) & (np.append(number, 0)[self.alike] > 0))
+            which = self.alike[priced]
             for end, time in zip((best, low, high), times, strict=True):
-                total = np.bincount(self.mine[usable], time[usable], minlength=len(has))
-                end[slot, whole] = total[whole] / number[whole]
+                end[slot, priced] = np.bincount(self.mine[usable], time[usable], minlength=size)[which] / number[which]
             of_pair = np.maximum(before.source[slot, self.theirs], np.where(changed, PriceSource.SCALED, PriceSource.MEASURED))
-            worst = np.zeros(len(has), np.int64)
+            worst = np.zeros(size, np.int64)
             np.maximum.at(worst, self.mine[usable], of_pair[usable])
-            source[slot, whole] = worst[whole]
+            source[slot, priced] = worst[which]
         self._of_exchanges(before, (best, low, high), source)
         return RankPrices(best, low, high, source)
 
