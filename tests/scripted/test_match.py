@@ -29,7 +29,7 @@ def test_nothing_has_no_partner():
 def test_an_exchange_whose_peers_are_absent_costs_what_the_shortest_of_its_size_does():
     def step(*times):
         exchanges = [RecordedExchange(CollectiveKind.ALL_REDUCE, nbytes, ns, False) for nbytes, ns in times]
-        return RecordedStep([], exchanges, {})
+        return RecordedStep([], exchanges)
 
     found = shortest([step((8, 50.0), (16, 9.0)), step((8, 20.0))])
     assert found == {(CollectiveKind.ALL_REDUCE, 8): 20.0, (CollectiveKind.ALL_REDUCE, 16): 9.0}

@@ -173,7 +173,7 @@ class _Index:
         places, step = (placed.place[i], placed.unwrapped[i]), placed.step[i]
         own = (self.by_place.get((step, place, placed.instance[i])) for place in places)
         alike = (self.by_given.get((step, place, its)) or some for place in places if (some := self.by_place.get((step, place))))
-        found: list[int] = next((each for each in own if each), None) or next(alike, self._none)
+        found = next((each for each in own if each), []) or next(alike, self._none)
         if (places[0].module and found) or any(self.given[each] == its for each in found):
             return found
         return self.by_given.get((step, places[0].phase, name, its), found)

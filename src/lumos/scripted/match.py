@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -22,9 +22,11 @@ from lumos.scripted.script import Slot
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
+    from numpy.typing import NDArray
+
     from lumos.cost.estimate import Float64
     from lumos.emulation.record import Exchange, Operator
-    from lumos.scripted.recorded import GivenTensor, RecordedCall, RecordedCosts, RecordedExchange, RecordedStep
+    from lumos.scripted.recorded import GivenTensor, KindOfCall, RecordedCosts, RecordedExchange, RecordedRank, RecordedStep, RecordedThread
     from lumos.scripted.script import Kindred, Script
     from lumos.trace.table import Int32, Int64
 
@@ -72,9 +74,17 @@ class Matched:
 def match_script(recording: RecordedCosts, before: Script) -> Matched:
     """Match every recorded rank with the emulated one of its number. before: emulated with as many steps as the recording has."""
     matching = _Matching(before)
-    for rank, steps in recording.ranks():
-        matching.rank(rank, steps)
+    for rank in recording.ranks():
+        matching.rank(rank, [*recording.kinds])
     return matching.result(max(len(recording.names), 1))
+
+
+def enclosing(chosen: NDArray[np.bool_], parent: Int64) -> Int64:
+    """For each of several rows itself, or the innermost row around it, that is chosen; -1 without. parent: the row around each."""
+    out = np.where(chosen, np.arange(len(parent)), parent)
+    while len(wrong := np.flatnonzero((out >= 0) & ~chosen[out])):
+        out[wrong] = parent[out[wrong]]
+    return out
 
 
 class Numbers:
@@ -91,27 +101,28 @@ class _Matching:
     def __init__(self, before: Script) -> None:
         self.before, self.numbers = before, Numbers()
         self.found = Matched()
-        self.whole, self.partnered = np.zeros(Slot.EXCHANGE + 1), np.zeros(Slot.EXCHANGE + 1)
+        self.whole, self.partnered = np.zeros(len(Slot)), np.zeros(len(Slot))
         self.recorded_alone: dict[str, list[float]] = {}
         self.emulated_alone: dict[str, list[float]] = {}
         self.aligned: dict[tuple[bytes, bytes], Int64] = {}
         self.sides: dict[int, _Emulated] = {}
+        self.same: dict[tuple[KindOfCall, int], bool] = {}
+        self.kinds: list[KindOfCall] = []
         self.least: dict[tuple[Hashable, ...], float] = {}  # of the rank that is being matched
 
-    def rank(self, rank: int, steps: list[RecordedStep]) -> None:
-        """Match one rank."""
-        kind = self.before.ranks.of[rank] if rank < len(self.before.ranks.of) else 0
+    def rank(self, recorded: RecordedRank, kinds: list[KindOfCall]) -> None:
+        """Match one rank. kinds: of its calls."""
+        number = recorded.rank
+        kind = self.before.ranks.of[number] if number < len(self.before.ranks.of) else 0
         if kind not in self.sides:
             self.sides[kind] = _Emulated(self.before.kinds[kind], self.numbers)
-        side = self.sides[kind]
-        prices = np.full(side.kindred.modelled.shape, np.nan)
-        self.least = shortest(steps)
-        owner: dict[int, int] = {}
-        for number, step in enumerate(steps):
-            owner.update(self._step(side, step, min(number, self.before.steps - 1), prices))
-        self.found.prices[rank] = prices
-        of_row = self.found.owner[rank] = np.full(max(owner, default=-1) + 1, -1, np.int32)
-        of_row[list(owner)] = list(owner.values())
+        self.kinds = kinds
+        prices = np.full(self.sides[kind].kindred.modelled.shape, np.nan)
+        self.least = shortest(recorded.steps)
+        owner = np.full(recorded.cost.shape[1], -1, np.int32)
+        for i, step in enumerate(recorded.steps):
+            self._step(self.sides[kind], step, min(i, self.before.steps - 1), recorded.cost, prices, owner)
+        self.found.prices[number], self.found.owner[number] = prices, owner
 
     def result(self, steps: int) -> Matched:
         """What was found. steps: that were matched."""
@@ -123,71 +134,77 @@ class _Matching:
             out += sorted((Lone(name, count / times, ns / times) for name, (count, ns) in lone.items()), key=lambda each: -each.ns)
         return found
 
-    def _step(self, side: _Emulated, step: RecordedStep, number: int, prices: Float64) -> dict[int, int]:
-        """One step of one rank. number: of the emulated step. Returns the owners of its rows."""
-        owner: dict[int, int] = {}
-        claimed: set[int] = set()
-        resized: set[int] = set()
-        names = [self.numbers([(each.name, each.given) for each in thread]) for thread in step.threads]
-        for place, theirs in enumerate(side.threads(number)):
-            if place >= len(step.threads):
-                break
-            ours = step.threads[place]
-            partner = self._partners(names[place], side.tokens[theirs], ours, side, theirs)
-            for i, (each, other) in enumerate(zip(ours, partner.tolist(), strict=True)):
-                if other >= 0:
-                    its = int(theirs[other])
-                    owner[each.row] = its
-                    claimed.add(its)
-                    if not same_sizes(each.given, side.given[its]):
-                        resized.add(its)
-                        self.found.first = self.found.first or _other_sizes(each, side.given[its])
-                elif each.parent >= 0 and (around := owner.get(ours[each.parent].row, -1)) >= 0:
-                    owner[each.row] = around
-                elif not self.found.first and i:
-                    self.found.first = f"{each.name} after {ours[i - 1].name}, which only the recording has"
-        totals = self._totals(step, owner, claimed, resized)
-        claimants = side.claimants(number, claimed)
-        side.share_out(number, claimants, totals, prices)
-        for i in np.array(side.in_step[number], np.int64)[claimants < 0].tolist():
-            entry = self.emulated_alone.setdefault(side.name(i), [0.0, 0.0])
-            entry[0] += 1
-            entry[1] += float(side.kindred.modelled[[Slot.OWN, Slot.DEVICE], i].sum())
+    def _step(self, side: _Emulated, step: RecordedStep, number: int, cost: Float64, prices: Float64, owner: Int32) -> None:
+        """One step of one rank: writes prices, and the owners of its rows. number: of the emulated step."""
+        size = prices.shape[1]
+        claimed, resized = np.zeros(size, bool), np.zeros(size, bool)
+        exact, rough = self.numbers(self.kinds), self.numbers([each.name for each in self.kinds])
+        for thread, theirs in zip(step.threads, side.threads(number), strict=False):
+            partner = self._partners((exact[thread.kind], rough[thread.kind]), (side.tokens[theirs], side.names[theirs]))
+            has = partner >= 0
+            its = np.full(len(partner), -1, np.int64)
+            its[has] = theirs[partner[has]]
+            other = np.zeros(len(partner), bool)
+            other[has] = self._resized(side, thread.kind[has], its[has])
+            claimed[its[has]], resized[its[other]] = True, True
+            around = enclosing(has, thread.parent)
+            owner[thread.row] = np.where(around >= 0, its[around], -1)
+            self.found.first = self.found.first or self._first(side, thread, its, (around < 0) | other)
+        totals = self._totals(step, cost, owner, resized)
+        members, claimants = side.claimants(number, claimed)
+        side.share_out(members, claimants, totals, prices)
+        alone = members[claimants < 0]
+        spent = side.kindred.modelled[[Slot.OWN, Slot.DEVICE]][:, alone].sum(axis=0)
+        _note(self.emulated_alone, [side.name(i) for i in alone.tolist()], np.ones(len(alone)), spent)
         self._exchanges(side, step, number, prices)
-        return owner
 
-    def _partners(self, ours: Int64, theirs: Int64, calls: list[RecordedCall], side: _Emulated, operators: Int64) -> Int64:
-        key = (ours.tobytes(), theirs.tobytes())
+    def _partners(self, ours: tuple[Int64, Int64], theirs: tuple[Int64, Int64]) -> Int64:
+        key = (ours[0].tobytes(), theirs[0].tobytes())
         if key not in self.aligned:
-            by_name = self.numbers([each.name for each in calls]), self.numbers([side.name(i) for i in operators.tolist()])
-            self.aligned[key] = in_two_rounds((ours, theirs), by_name)
+            self.aligned[key] = in_two_rounds((ours[0], theirs[0]), (ours[1], theirs[1]))
         return self.aligned[key]
 
-    def _totals(self, step: RecordedStep, owner: dict[int, int], claimed: set[int], resized: set[int]) -> dict[int, list[float]]:
+    def _resized(self, side: _Emulated, kind: Int64, its: Int64) -> NDArray[np.bool_]:
+        """Whether calls and their partners were given other sizes."""
+        pairs, of = np.unique(np.stack([kind, side.tokens[its]]), axis=1, return_inverse=True)
+        _, first = np.unique(of, return_index=True)
+        out = []
+        for i, (recorded, token) in zip(its[first].tolist(), pairs.T.tolist(), strict=True):
+            key = (self.kinds[recorded], token)
+            if key not in self.same:
+                self.same[key] = same_sizes(key[0].given, side.given[i])
+            out.append(not self.same[key])
+        return np.array(out, bool)[of]
+
+    def _first(self, side: _Emulated, thread: RecordedThread, its: Int64, differs: NDArray[np.bool_]) -> str:
+        """The first call that differs, in words. its: the partners, -1 without."""
+        for i in np.flatnonzero(differs)[:2].tolist():
+            call = self.kinds[thread.kind[i]]
+            if its[i] >= 0:
+                there = sizes_in_words(side.given[its[i]])
+                return f"{call.name} of {sizes_in_words(call.given)}, and of {there} in the script"
+            if i:
+                return f"{call.name} after {self.kinds[thread.kind[i - 1]].name}, which only the recording has"
+        return ""
+
+    def _totals(self, step: RecordedStep, costs: Float64, owner: Int32, resized: NDArray[np.bool_]) -> Float64:
         """What each emulated operator that has a partner cost, with all that belongs to it. resized: those with one of other sizes."""
-        totals: dict[int, list[float]] = {i: [0.0] * Slot.EXCHANGE for i in claimed}
+        totals = np.zeros((Slot.EXCHANGE, len(resized)))
         for place, thread in enumerate(step.threads):
-            pending = 0.0
-            for i, each in enumerate(thread):
-                cost = step.cost.get(each.row)
-                mine = owner.get(each.row, -1)
-                if mine >= 0 and pending:
-                    totals[mine][Slot.BEFORE] += pending
-                    pending = 0.0
-                if cost is None:
-                    continue
-                for slot in range(Slot.EXCHANGE):
-                    self.whole[slot] += cost[slot]
-                    if mine >= 0:
-                        totals[mine][slot] += cost[slot]
-                        self.partnered[slot] += cost[slot] * (mine not in resized)
-                if mine < 0:
-                    outer = _outermost(thread, i)
-                    entry = self.recorded_alone.setdefault(outer, [0.0, 0.0])
-                    entry[0] += each.parent < 0
-                    entry[1] += sum(cost)
-                    if place == 0:  # what the loop's own thread does all the same is kept with what follows
-                        pending += cost[Slot.OWN] + cost[Slot.BEFORE] + cost[Slot.CALLS]
+            cost, mine = costs[:, thread.row], owner[thread.row]
+            has = mine >= 0
+            np.add.at(totals.T, mine[has], cost[:, has].T)
+            self.whole[: Slot.EXCHANGE] += cost.sum(axis=1)
+            self.partnered[: Slot.EXCHANGE] += cost[:, has & ~resized[mine]].sum(axis=1)
+            alone = np.flatnonzero(~has & cost.any(axis=0))
+            outer = thread.kind[enclosing(thread.parent < 0, thread.parent)[alone]]
+            _note(self.recorded_alone, [self.kinds[i].name for i in outer.tolist()], thread.parent[alone] < 0, cost[:, alone].sum(axis=0))
+            if place == 0:  # what the loop's own thread does all the same is kept with what follows
+                owned = np.flatnonzero(has)
+                after = np.searchsorted(owned, alone)
+                kept = after < len(owned)
+                pending = cost[[Slot.OWN, Slot.BEFORE, Slot.CALLS]][:, alone[kept]].sum(axis=0)
+                np.add.at(totals[Slot.BEFORE], mine[owned[after[kept]]], pending)
         return totals
 
     def _exchanges(self, side: _Emulated, step: RecordedStep, number: int, prices: Float64) -> None:
@@ -204,43 +221,40 @@ class _Matching:
 
 
 class _Emulated:
-    """One kind of rank, for matching."""
+    """One kind of rank, for matching. tokens, names: by operator the numbers of its name and what it was given, and of its name."""
 
     def __init__(self, kindred: Kindred, numbers: Numbers) -> None:
         self.kindred = kindred
         operators = kindred.process.operators
         self.given = [given(each) for each in operators]
         self.tokens = numbers([(each.name, sizes) for each, sizes in zip(operators, self.given, strict=True)])
-        steps = max(kindred.placed.step, default=0) + 1
-        self.in_step: list[list[int]] = [[] for _ in range(steps)]
-        for i, step in enumerate(kindred.placed.step):
-            self.in_step[step].append(i)
+        self.names = numbers([each.name for each in operators])
+        self.thread = np.array([each.thread for each in operators], np.int64)
+        self.step, parent = (np.array(each, np.int64) for each in kindred.placed[:2])
+        self.parent = np.where((parent >= 0) & (self.step[parent] == self.step), parent, -1) if len(parent) else parent
 
     def name(self, i: int) -> str:
         return self.kindred.process.operators[i].name
 
     def threads(self, step: int) -> list[Int64]:
         """The operators of each thread in a step, in order."""
-        by_thread: dict[int, list[int]] = {}
-        for i in self.in_step[step] if step < len(self.in_step) else ():
-            by_thread.setdefault(self.kindred.process.operators[i].thread, []).append(i)
-        return [np.array(by_thread[thread], np.int64) for thread in sorted(by_thread)]
+        members = np.flatnonzero(self.step == step)
+        return [members[self.thread[members] == each] for each in np.unique(self.thread[members])]
 
-    def claimants(self, step: int, claimed: set[int]) -> Int64:
-        """By operator of a step the one that its work belongs to: itself or the innermost one around it that has a partner; -1 without."""
-        found: dict[int, int] = {}
-        for i in self.in_step[step]:
-            found[i] = i if i in claimed else found.get(self.kindred.placed.parent[i], -1)
-        return np.fromiter(found.values(), np.int64, len(found))
+    def claimants(self, step: int, claimed: NDArray[np.bool_]) -> tuple[Int64, Int64]:
+        """The operators of a step, and for each the one that its work belongs to: itself or the innermost one around it that has a partner;
+        -1 without."""
+        members = np.flatnonzero(self.step == step)
+        return members, enclosing(claimed[: len(self.parent)], self.parent)[members]
 
-    def share_out(self, step: int, claimants: Int64, totals: dict[int, list[float]], prices: Float64) -> None:
-        """Write what operators cost, each group's time in the shares that the models say. claimants: as above."""
+    def share_out(self, members: Int64, claimants: Int64, totals: Float64, prices: Float64) -> None:
+        """Write what operators cost, each group's time in the shares that the models say. members, claimants: as above."""
         has = claimants >= 0
-        members = np.array(self.in_step[step], np.int64)[has]
+        members = members[has]
         if not len(members):
             return
         owners, group = np.unique(claimants[has], return_inverse=True)
-        total = np.array([totals[owner] for owner in owners.tolist()]).T
+        total = totals[:, owners]
         model = self.kindred.modelled[: Slot.EXCHANGE, members]
         whole = np.stack([np.bincount(group, shares) for shares in model])
         for slot in (Slot.CALLS, Slot.BEFORE):  # the emulated operator makes no such call
@@ -286,14 +300,12 @@ def sizes_in_words(tensors: tuple[GivenTensor, ...]) -> str:
     return ", ".join(f"{kind} {list(shape)}".strip() for shape, kind in tensors) or "none"
 
 
-def _other_sizes(call: RecordedCall, there: tuple[GivenTensor, ...]) -> str:
-    return f"{call.name} of {sizes_in_words(call.given)}, and of {sizes_in_words(there)} in the script"
-
-
-def _outermost(thread: Sequence[RecordedCall], i: int) -> str:
-    while thread[i].parent >= 0:
-        i = thread[i].parent
-    return thread[i].name
+def _note(lone: dict[str, list[float]], names: Sequence[str], calls: NDArray[Any], ns: Float64) -> None:
+    """Add operators that one side alone has. calls: 1 for each that counts as one."""
+    for name, number, time in zip(names, calls.tolist(), ns.tolist(), strict=True):
+        entry = lone.setdefault(name, [0.0, 0.0])
+        entry[0] += number
+        entry[1] += time
 
 
 def shortest(steps: Sequence[RecordedStep]) -> dict[tuple[Hashable, ...], float]:

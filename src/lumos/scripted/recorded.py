@@ -6,14 +6,13 @@ operator around it, and what the device did to the operator that launched it. A 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from lumos.analyze.attribution import innermost, operators
-from lumos.graph.lists import grouped
+from lumos.graph.lists import grouped, numbered
 from lumos.graph.steps import steps
 from lumos.graph.table import DEVICE_KINDS, Kind
 from lumos.scripted.script import AWAITING, Slot
@@ -23,9 +22,10 @@ from lumos.trace.table import Category
 from lumos.vocabulary import CollectiveKind, DType
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from lumos.analyze.loop.steps import Members
+    from lumos.cost.estimate import Float64
     from lumos.segment.dimensions import Shapes
     from lumos.trace.table import Int32, Int64, Job, Trace
 
@@ -33,13 +33,20 @@ if TYPE_CHECKING:
 GivenTensor = tuple[tuple[int, ...], str]
 
 
-class RecordedCall(NamedTuple):
-    """One call: its name, the tensors it was given, the position of the operator around it on its thread (-1), its row in the trace."""
+class KindOfCall(NamedTuple):
+    """What calls that are alike have in common: the name, and the tensors that they were given."""
 
     name: str
     given: tuple[GivenTensor, ...]
-    parent: int
-    row: int
+
+
+class RecordedThread(NamedTuple):
+    """The calls of one thread in a step, in order, int64 each. row: in the trace. kind: its number in `RecordedCosts.kinds`. parent: the
+    position here of the operator around it, -1 without."""
+
+    row: Int64
+    kind: Int64
+    parent: Int64
 
 
 class RecordedExchange(NamedTuple):
@@ -52,19 +59,25 @@ class RecordedExchange(NamedTuple):
     whole: bool
 
 
-@dataclass(frozen=True, eq=False)
-class RecordedStep:
-    """A step of a rank. threads: its operators, those of the marked thread first. cost: by row of the trace, ns by `Slot`."""
+class RecordedStep(NamedTuple):
+    """A step of a rank. threads: its operators, those of the marked thread first."""
 
-    threads: list[list[RecordedCall]]
+    threads: list[RecordedThread]
     exchanges: list[RecordedExchange]
-    cost: dict[int, list[float]]
+
+
+class RecordedRank(NamedTuple):
+    """What a rank did. cost: float64[slots but that of exchanges, rows of its trace], ns."""
+
+    rank: int
+    steps: list[RecordedStep]
+    cost: Float64
 
 
 class RecordedCosts:
-    """The counted steps of a job, at most so many, by rank. calls: what a call of the runtime takes the host on average, by its name, ns.
-    row: by task of the graph, int64, the row of the operator that it belongs to; -1 without. torch: its version, "" where the files do not
-    say."""
+    """The counted steps of a job, at most so many, by rank. kinds: of all calls that were met so far, numbered. calls: what a call of the
+    runtime takes the host on average, by its name, ns. row: by task of the graph, int64, the row of the operator that it belongs to; -1
+    without. torch: its version, "" where the files do not say."""
 
     def __init__(self, job: Job, owners: Members, most: int) -> None:
         self.owners, self.graph = owners, owners.graph
@@ -74,13 +87,14 @@ class RecordedCosts:
         self.awaiting = awaiting & ~owners.on_device
         self.calls = self._calls()
         self.row = np.full(len(self.graph), -1, np.int64)
+        self.kinds: dict[KindOfCall, int] = {}
         self._traces = job.traces
         self.torch = next((str(t.metadata["lumos_collect"].get("torch")) for t in job.traces if "lumos_collect" in t.metadata), "")
 
-    def ranks(self) -> Iterator[tuple[int, list[RecordedStep]]]:
-        """The ranks and their steps, one after the other: what all of a large job did does not fit into memory. `row` is whole after it."""
+    def ranks(self) -> Iterator[RecordedRank]:
+        """The ranks, one after the other: what all of a large job did does not fit into memory. `row` is whole after it."""
         for position, trace in enumerate(self._traces):
-            yield trace.rank, self._rank(trace, position)
+            yield self._rank(trace, position)
 
     def _calls(self) -> dict[str, float]:
         graph = self.graph
@@ -89,62 +103,67 @@ class RecordedCosts:
         spent = np.bincount(graph.name[chosen], graph.duration[chosen], minlength=len(graph.names))
         return {graph.names[i]: float(spent[i] / count[i]) for i in np.flatnonzero(count).tolist()}
 
-    def _rank(self, trace: Trace, position: int) -> list[RecordedStep]:
+    def _rank(self, trace: Trace, position: int) -> RecordedRank:
         owners = self.owners
         rows = np.flatnonzero(trace.category == Category.OPERATOR)
         rows = rows[np.lexsort((-trace.duration[rows], trace.start[rows], trace.lane[rows]))]
         marks = steps(trace)
         begins = np.array([mark.start for mark in marks], np.int64)
         step_of_row = np.searchsorted(begins, trace.start[rows], "right") - 1
-        cost = self._cost(trace, position, rows)
-        given = _given(shapes_of(trace))
+        kinds = self._kinds(trace, rows)
         number = {mark.name: i for i, mark in enumerate(marks)}
         index = {step.name: i for i, step in enumerate(owners.steps) if step.rank == trace.rank}
         out = []
         for name in self.names:
             at = number.get(name, 0)
-            own = rows[step_of_row == at] if len(marks) > 1 else rows
-            threads = _threads(trace, own, given, marks[at].lane)
-            out.append(RecordedStep(threads, self._exchanges(owners.tasks(index[name])), cost))
-        return out
+            own = step_of_row == at if len(marks) > 1 else np.ones(len(rows), bool)
+            threads = _threads(trace, rows[own], kinds[own], marks[at].lane)
+            out.append(RecordedStep(threads, self._exchanges(owners.tasks(index[name]))))
+        return RecordedRank(trace.rank, out, self._cost(trace, position, rows))
 
-    def _cost(self, trace: Trace, position: int, rows: Int64) -> dict[int, list[float]]:
+    def _kinds(self, trace: Trace, rows: Int64) -> Int64:
+        """The number of the kind of each row."""
+        shapes = shapes_of(trace)
+        given = _given(shapes)
+        alike, first, of = np.unique(numbered(trace.name[rows], shapes.of_row[rows]), return_index=True, return_inverse=True)
+        pairs = zip(trace.name[rows[first]].tolist(), shapes.of_row[rows[first]].tolist(), strict=True)
+        numbers = [self.kinds.setdefault(KindOfCall(trace.strings[name], given[shape]), len(self.kinds)) for name, shape in pairs]
+        return np.array(numbers, np.int64)[of] if len(alike) else of
+
+    def _cost(self, trace: Trace, position: int, rows: Int64) -> Float64:
         """What each row of operators cost, over the tasks of the steps that count."""
         graph, owners = self.graph, self.owners
         tasks = owners.of_rank(position)
         tasks = tasks[owners.step[tasks] >= 0]
-        out: dict[int, list[float]] = {}
         row, kind = self.of_task[tasks].copy(), graph.kind[tasks]
         calls = np.flatnonzero((kind != Kind.OPERATOR) & ~owners.on_device[tasks] & (graph.event[tasks] >= 0) & (kind != Kind.COLLECTIVE))
         row[calls] = innermost(trace, rows, graph.event[tasks[calls]].astype(np.int64))
         following = _following(graph.processor[tasks], row)
         self.row[tasks] = np.where(row >= 0, row, following)
-        for task, at, after, what in zip(tasks.tolist(), row.tolist(), following.tolist(), kind.tolist(), strict=True):
-            ns = float(graph.duration[task])
-            if not ns or self.awaiting[task] or what == Kind.COLLECTIVE:
-                continue
-            slot = Slot.OWN
-            if what in DEVICE_KINDS:
-                slot = Slot.DEVICE
-            elif at < 0:
-                slot, at = Slot.BEFORE, after
-            elif what == Kind.LAUNCH:
-                slot = Slot.CALLS
-            if at >= 0:
-                out.setdefault(at, [0.0] * Slot.EXCHANGE)[slot] += ns
+        on_device = np.isin(kind, list(DEVICE_KINDS))
+        slot = np.where(on_device, Slot.DEVICE, np.where(row < 0, Slot.BEFORE, np.where(kind == Kind.LAUNCH, Slot.CALLS, Slot.OWN)))
+        at = np.where(on_device, row, self.row[tasks])
+        counts = (at >= 0) & ~self.awaiting[tasks] & (kind != Kind.COLLECTIVE)
+        out = np.zeros((Slot.EXCHANGE, len(trace)))
+        np.add.at(out, (slot[counts], at[counts]), graph.duration[tasks[counts]])
         return out
+
+    @cached_property
+    def _fact_of(self) -> dict[int, int]:
+        """By task of an exchange its place among the graph's collectives."""
+        return {} if self.graph.collectives is None else {task: i for i, task in enumerate(self.graph.collectives.task.tolist())}
 
     def _exchanges(self, tasks: Int64) -> list[RecordedExchange]:
         facts, graph = self.graph.collectives, self.graph
         if facts is None:
             return []
-        place = {task: i for i, task in enumerate(facts.task.tolist())}
-        unknown = set(graph.waiting_unknown.tolist())
+        exchanges = tasks[graph.kind[tasks] == Kind.COLLECTIVE]
+        whole = ~np.isin(exchanges, graph.waiting_unknown)
         out = []
-        for task in tasks[graph.kind[tasks] == Kind.COLLECTIVE].tolist():
-            i = place.get(task)
+        for task, complete in zip(exchanges.tolist(), whole.tolist(), strict=True):
+            i = self._fact_of.get(task)
             kind, nbytes = (CollectiveKind.UNKNOWN, 0) if i is None else (facts.kinds[facts.kind[i]], int(facts.nbytes[i]))
-            out.append(RecordedExchange(kind, nbytes, float(graph.duration[task]), task not in unknown))
+            out.append(RecordedExchange(kind, nbytes, float(graph.duration[task]), complete))
         return out
 
 
@@ -168,28 +187,21 @@ def _following(processor: Int32, row: Int64) -> Int64:
     return out
 
 
-def _threads(trace: Trace, rows: Int64, given: Sequence[tuple[GivenTensor, ...]], marked: int) -> list[list[RecordedCall]]:
-    """The operators of each thread in order, those of the marked thread first, then of those with the most. given: by row."""
+def _threads(trace: Trace, rows: Int64, kinds: Int64, marked: int) -> list[RecordedThread]:
+    """The operators of each thread in order, those of the marked thread first, then of those with the most. kinds: by row."""
     lanes, count = np.unique(trace.lane[rows], return_counts=True)
     order = sorted(zip(lanes.tolist(), count.tolist(), strict=True), key=lambda each: (each[0] != marked, -each[1]))
-    return [_thread(trace, rows[trace.lane[rows] == lane], given) for lane, _ in order]
-
-
-def _thread(trace: Trace, rows: Int64, given: Sequence[tuple[GivenTensor, ...]]) -> list[RecordedCall]:
-    return [
-        RecordedCall(trace.strings[name], given[row], caller, row)
-        for row, name, caller in zip(rows.tolist(), trace.name[rows].tolist(), callers(trace, rows).tolist(), strict=True)
-    ]
+    own = [np.flatnonzero(trace.lane[rows] == lane) for lane, _ in order]
+    return [RecordedThread(rows[each], kinds[each], callers(trace, rows[each])) for each in own]
 
 
 def _given(shapes: Shapes) -> list[tuple[GivenTensor, ...]]:
-    """What the operator of each row of a trace was given; nothing where it is not known."""
+    """What each of the distinct operators of a trace was given; last, nothing, where that is not known."""
     known = [
         tuple((shape, type_name(kind)) for shape, kind in zip(each.shapes, each.dtypes, strict=True) if shape)
         for each in shapes.operators
     ]
-    known.append(())
-    return [known[i] for i in shapes.of_row.tolist()]
+    return [*known, ()]
 
 
 @cache
