@@ -1,13 +1,19 @@
 """Many changed scripts at once: a command with placeholders, and every combination of their values.
 
-A placeholder is a name in braces, "{mbs}". Each must have values, and each name with values must stand in the command.
+A placeholder is a name in braces, "{mbs}". Each must have values, and each name with values must stand in the command. The commands are
+answered in processes of their own, as many at once as there are cores, and as fit into the memory that is free.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import resource
+import signal
+import sys
 from itertools import product
-from typing import TYPE_CHECKING, NamedTuple
+from multiprocessing import connection, get_context
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lumos.errors import LumosError, UsageError
 from lumos.scripted.command import parse
@@ -61,8 +67,56 @@ def evaluate_scripts(
     if lacking := sorted(named ^ set(values)):
         what = "has no values" if lacking[0] in named else "is no placeholder of --after"
         raise UsageError(f"--grid: {lacking[0]} {what}; --after has {', '.join(sorted(named)) or 'none'}, for instance --mbs {{mbs}}")
-    made = base()
-    return tuple(_cell(made, template, dict(zip(values, each, strict=True))) for each in product(*values.values()))
+    made, cells = base(), [dict(zip(values, each, strict=True)) for each in product(*values.values())]
+    return _beside_each_other(made, template, cells, at_once())
+
+
+def at_once() -> int:
+    """How many commands are answered at once: each may take as much memory as this process, or the largest that it started, has taken."""
+    most = max(resource.getrusage(whose).ru_maxrss for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(1, min(os.cpu_count() or 1, free // (2 * most * (1 if sys.platform == "darwin" else 1024))))
+
+
+def _beside_each_other(
+    base: Base, template: str | Sequence[str], cells: Sequence[dict[str, str]], most: int
+) -> tuple[ScriptCell, ...]:
+    """The cells in their order, at most so many at once. Each process is a copy of this one, so that none makes the base again."""
+    forked, found = get_context("fork"), dict[int, ScriptCell]()
+    waiting, running = [*range(len(cells))], dict[Any, tuple[int, Any]]()
+    try:
+        while waiting or running:
+            while waiting and len(running) < most:
+                ours, theirs = forked.Pipe(duplex=False)
+                i = waiting.pop(0)
+                running[ours] = i, forked.Process(target=_answer_to, args=(theirs, base, template, cells[i]))
+                running[ours][1].start()
+                theirs.close()
+            for each in connection.wait([*running]):
+                i, process = running[each]
+                found[i] = _received(each, process, cells[i])
+                del running[each]
+    finally:
+        for _, process in running.values():
+            process.terminate()
+            process.join()
+    return tuple(found[i] for i in range(len(cells)))
+
+
+def _received(end: Any, process: Any, values: dict[str, str]) -> ScriptCell:
+    """What a process has answered."""
+    try:
+        found: ScriptCell = end.recv()
+    except EOFError:
+        found = ScriptCell(values, None, refused="its process was ended before it had answered: see whether the machine's memory was full")
+    process.join()
+    return found
+
+
+def _answer_to(end: Any, base: Base, template: str | Sequence[str], values: dict[str, str]) -> None:
+    """Answer for one cell, in a process of its own, which ends in order what it has started."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    end.send(_cell(base, template, values))
 
 
 def _cell(base: Base, template: str | Sequence[str], values: dict[str, str]) -> ScriptCell:
