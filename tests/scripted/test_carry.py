@@ -10,6 +10,7 @@ from lumos.emulation.record import Operator, Process, Tensor
 from lumos.scripted.carry import RankPrices, _Index, _Sources
 from lumos.scripted.places import placed
 from lumos.scripted.script import Slot, TaskCosts
+from lumos.vocabulary import Phase
 
 
 def test_operators_of_a_loader_are_priced_once_however_many_there_are():
@@ -31,3 +32,6 @@ def test_operators_of_a_loader_are_priced_once_however_many_there_are():
     zeros = np.zeros((len(Slot), len(after.process.operators)), np.int64)
     found = sources.prices(RankPrices(measured, measured, measured, zeros[:, :501]), RankPrices(*(zeros.astype(float),) * 3, zeros))
     assert (found.best[Slot.DEVICE, 500:1000] == 249.5).all() and (found.best[Slot.DEVICE, 1000:] == 500).all()
+    backward = [each._replace(phase=Phase.BACKWARD, module="layers.*") for each in after.placed.place]
+    index, again = _Index(before), after.placed._replace(place=backward, unwrapped=backward)  # what a checkpoint runs once more
+    assert index.sources(again, 0, "aten::add", index.given[0]) == [*range(500)]

@@ -1,10 +1,10 @@
 """The second matching: what the operators of the emulated scripts cost, from the operators of the first that stand where they do.
 
 An operator of the changed script is looked for by its place (`places`), also without the modules that only wrap another one, in its own
-layer and microbatch, then in any; then one of its name that was given the same, in the same phase. Outside of modules, where a place is
-only a count, that one comes before others at its place. Where it was given the same, it keeps
-the measured time; where not, measured times model(after) / model(before). What is found nowhere costs the model times the recording's
-residual.
+layer and microbatch, then in any; then one of its name that was given the same, in the same phase, then in any, as what a checkpoint runs
+again stands in the backward pass. Outside of modules, where a place is only a count, that one comes before others at its place. Where it
+was given the same, it keeps the measured time; where not, measured times model(after) / model(before). What is found nowhere costs the
+model times the recording's residual.
 """
 
 from __future__ import annotations
@@ -166,6 +166,7 @@ class _Index:
                 self.by_place.setdefault((step, place), []).append(i)
                 self.by_given.setdefault((step, place, its), []).append(i)
             self.by_given.setdefault((step, placed.place[i].phase, operator.name, its), []).append(i)
+            self.by_given.setdefault((step, None, operator.name, its), []).append(i)
 
     def sources(self, placed: ScriptPlaces, i: int, name: str, its: Hashable) -> list[int]:
         """Those that an operator of another process takes its prices from. placed: where that process' operators stand; i: the operator,
@@ -176,7 +177,8 @@ class _Index:
         found = next((each for each in own if each), []) or next(alike, self._none)
         if (places[0].module and found) or any(self.given[each] == its for each in found):
             return found
-        return self.by_given.get((step, places[0].phase, name, its), found)
+        same_phase = self.by_given.get((step, places[0].phase, name, its), found)
+        return same_phase or self.by_given.get((step, None, name, its), self._none)
 
 
 class _Sources:

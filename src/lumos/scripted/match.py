@@ -166,13 +166,13 @@ class _Matching:
 
     def _resized(self, side: _Emulated, kind: Int64, its: Int64) -> NDArray[np.bool_]:
         """Whether calls and their partners were given other sizes."""
-        pairs, of = np.unique(np.stack([kind, side.tokens[its]]), axis=1, return_inverse=True)
-        _, first = np.unique(of, return_index=True)
+        tokens = side.tokens[its]
+        _, first, of = np.unique(kind * (1 << 32) + tokens, return_index=True, return_inverse=True)
         out = []
-        for i, (recorded, token) in zip(its[first].tolist(), pairs.T.tolist(), strict=True):
-            key = (self.kinds[recorded], token)
+        for i in first.tolist():
+            key = (self.kinds[kind[i]], int(tokens[i]))
             if key not in self.same:
-                self.same[key] = same_sizes(key[0].given, side.given[i])
+                self.same[key] = same_sizes(key[0].given, side.given[its[i]])
             out.append(not self.same[key])
         return np.array(out, bool)[of]
 

@@ -39,26 +39,26 @@ class Residuals:
 
     def __init__(self, measured: Iterable[tuple[Kindred, Float64]]) -> None:
         seen: dict[tuple[int, str], list[Float64]] = {}
+        alike: dict[int, tuple[Kindred, list[Float64]]] = {}
         for kindred, prices in measured:
+            alike.setdefault(id(kindred), (kindred, []))[1].append(prices)
+        for kindred, several in alike.values():
+            times = np.stack(several, axis=-1)
             for slot in Slot:
-                pairs = np.stack([prices[slot], kindred.modelled[slot]], axis=1)
-                known = ~np.isnan(pairs[:, 0]) & (pairs[:, 1] > 0)
                 for name, which in _named(kindred, slot).items():
-                    seen.setdefault((slot, name), []).append(pairs[which][known[which]])
+                    model = np.repeat(kindred.modelled[slot, which], len(several))
+                    pairs = np.stack([times[slot, which].ravel(), model], axis=1)
+                    seen.setdefault((slot, name), []).append(pairs[~np.isnan(pairs[:, 0]) & (model > 0)])
         self._ratios: Mapping[tuple[int, str], Residual] = {
             key: _ratio(pairs) for key, each in seen.items() if len(pairs := np.concatenate(each))
         }
-
-    def of(self, slot: Slot, name: str) -> Residual:
-        """The ratio of an operator's slot."""
-        return self._ratios.get((slot, name)) or self._ratios.get((slot, ""), UNSEEN)
 
     def columns(self, kindred: Kindred, slot: Slot) -> Float64:
         """The ratios of all operators, or exchanges, of a process: float64[3, n], best, low and high."""
         out = np.ones((3, kindred.modelled.shape[1]))
         for name, which in _named(kindred, slot).items():
             if name:
-                out[:, which] = np.array(self.of(slot, name))[:, None]
+                out[:, which] = np.array(self._ratios.get((slot, name)) or self._ratios.get((slot, ""), UNSEEN))[:, None]
         return out
 
 

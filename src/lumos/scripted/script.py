@@ -112,6 +112,16 @@ class Kindred:
         return out
 
     @cached_property
+    def _on_host(self) -> dict[str, tuple[list[int], list[int]]]:
+        """The tasks of the host by their name, with the models' time of each, ns."""
+        out: dict[str, tuple[list[int], list[int]]] = {}
+        for number, task in enumerate(self.program.tasks):
+            if task.work is None and task.ns:
+                for column, value in zip(out.setdefault(task.name, ([], [])), (number, task.ns), strict=True):
+                    column.append(value)
+        return out
+
+    @cached_property
     def step(self) -> Int64:
         """The step of each task, its index."""
         bounds = step_bounds(self.process)
@@ -127,7 +137,8 @@ class Kindred:
         factor[known] = np.divide(prices[parts.slot[known], parts.of[known]], whole, out=np.zeros(len(whole)), where=whole > 0)
         fixed = np.zeros(len(self.program.tasks))
         if calls is not None:
-            fixed[:] = [calls.get(task.name, task.ns) if task.work is None and task.ns else 0 for task in self.program.tasks]
+            for name, (at, ns) in self._on_host.items():
+                fixed[at] = calls.get(name, ns)
         fixed[parts.task] = 0.0
         return fixed + np.bincount(parts.task, parts.ns * factor, minlength=len(fixed))
 

@@ -13,7 +13,7 @@ import signal
 import sys
 from itertools import product
 from multiprocessing import connection, get_context
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from lumos.errors import LumosError, UsageError
 from lumos.scripted.command import parse
@@ -92,25 +92,19 @@ def _beside_each_other(
                 running[ours] = i, forked.Process(target=_answer_to, args=(theirs, base, template, cells[i]))
                 running[ours][1].start()
                 theirs.close()
-            for each in connection.wait([*running]):
-                i, process = running[each]
-                found[i] = _received(each, process, cells[i])
-                del running[each]
+            for each in cast("list[Any]", connection.wait([*running])):
+                i, process = running.pop(each)
+                try:
+                    found[i] = each.recv()
+                except EOFError:
+                    ended = "its process was ended before it had answered: see whether the machine's memory was full"
+                    found[i] = ScriptCell(cells[i], None, refused=ended)
+                process.join()
     finally:
         for _, process in running.values():
             process.terminate()
             process.join()
     return tuple(found[i] for i in range(len(cells)))
-
-
-def _received(end: Any, process: Any, values: dict[str, str]) -> ScriptCell:
-    """What a process has answered."""
-    try:
-        found: ScriptCell = end.recv()
-    except EOFError:
-        found = ScriptCell(values, None, refused="its process was ended before it had answered: see whether the machine's memory was full")
-    process.join()
-    return found
 
 
 def _answer_to(end: Any, base: Base, template: str | Sequence[str], values: dict[str, str]) -> None:
