@@ -26,11 +26,11 @@ def us(*times):
     return np.array(times, np.int64) * 1000
 
 
-def awaited(issued, called, over, events, furthest=NO_TIME):
-    """What calls of one place may wait for, of kernels whose events were recorded at some times."""
+def awaited(issued, called, over, events, furthest=NO_TIME, *, recorded=False):
+    """What calls of one place may wait for, of kernels that can be awaited from some times on."""
     one = np.zeros(len(called), np.int64)
     waits = OpenWaits(one, one, one, np.arange(len(called)), one + ABSENT, called, over, called)
-    return unrefuted(issued, waits, 0, Awaitable(events, furthest)).tolist()
+    return unrefuted(issued, waits, 0, Awaitable(events, furthest, recorded=recorded)).tolist()
 
 
 def test_what_was_issued_before_a_call(issued):
@@ -48,6 +48,12 @@ def test_what_one_repetition_refutes_is_refuted_for_all(issued):
 def test_what_no_event_stands_for_is_not_awaited(issued):
     # behind kernel 1 nothing was recorded, and behind kernel 3 only at 36, after the call
     assert awaited(issued, us(15, 35), us(50, 50), np.array([5_000, NO_TIME, 25_000, 36_000])) == [0, 2]
+
+
+def test_events_are_counted_by_the_calls_that_record_them(issued):
+    # before the second call, one of two more events stands for the same kernel: the one before the last is that of kernel 2 all the same
+    assert awaited(issued, us(15, 39), us(7, 29), us(5, 12, 26, 28), recorded=True) == [0, 2]
+    assert awaited(issued, us(15, 35), us(50, 36), us(5, 14, 25, 34), recorded=True) == [0, 2]
 
 
 def test_a_clock_of_whole_microseconds_may_show_an_end_late(issued):

@@ -122,6 +122,22 @@ def test_of_two_waits_at_one_place_one_holds_back_the_stream_that_is_launched_to
     assert pairs(trace(drawing))[0] == [("compute", copy), ("compute", copy), (copy, "compute"), (copy, "compute")]
 
 
+def test_a_wait_that_the_next_launch_does_not_obey_holds_back_the_work_that_it_explains(draw, trace):
+    """Compute waits for an exchange, but what is launched next is a copy that waits for nothing, and for which compute waits too: the
+    exchange ends last in two steps, the copy in the third."""
+    drawing = draw()
+    for at, exchange, copy in ((0, 100, 30), (500, 100, 30), (1000, 40, 160)):
+        drawing.step(at // 500, at, 490)
+        drawing.call("cudaStreamWaitEvent", at + 1, 1).launch((at + 3, 2), (at + 60, 20), 7, "begin")
+        drawing.call("cudaEventRecord", at + 6, 1).call("cudaStreamWaitEvent", at + 8, 1)
+        drawing.launch((at + 10, 2), (at + 81, exchange), 21, "exchange")
+        drawing.call("cudaEventRecord", at + 13, 1).call("cudaStreamWaitEvent", at + 15, 1)
+        drawing.copy((at + 17, 2), (at + 20, copy), "copy", 1 << 20, stream=13).call("cudaEventRecord", at + 20, 1)
+        drawing.call("cudaStreamWaitEvent", at + 22, 1).launch((at + 24, 2), (at + 182, 20), 7, "compute")
+    found = pairs(trace(drawing))[0]
+    assert found.count(("compute", "exchange")) == found.count(("compute", "copy")) == found.count(("exchange", "begin")) == 3
+
+
 def test_a_wait_inside_a_librarys_call_holds_nothing_back(draw, trace):
     # the all-reduce had ended by chance when the next kernel started; the library's wait was for a stream of its own
     nccl = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

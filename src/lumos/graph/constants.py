@@ -25,6 +25,7 @@ import numpy as np
 from lumos.graph.launches import of_graph_launches
 from lumos.graph.table import Dependency
 from lumos.graph.waits.solve import WAKE_UP
+from lumos.graph.waits.streams import LONGEST_DELAY
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 LAUNCHED_EARLY = 5_000
 #: A longer pause between two pieces of queued work has another cause and is left out of the estimate (ns).
 LONGEST_GAP = 10_000
-#: A longer pause between the end of awaited work and the start of the work that waited for it has another cause (ns). ROCm takes 10 us.
-LONGEST_DELAY = 20_000
 #: The gap between kernels on the public traces, ns: the smallest mean of a trace with at least 30 samples, the median over the devices, and
 #: the largest mean. CUDA: 2080 Ti, V100, A100, H100; ROCm: MI210, MI300X, where most gaps are none (`python -m validation.replay` prints
 #: the constants of every trace).

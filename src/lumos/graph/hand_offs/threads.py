@@ -108,7 +108,7 @@ def _finished(slices: HostSlices, found: Awaited, lanes: Int32, waits: OpenWaits
         Awaitable(start, furthest=0, fewest=1),
         Awaitable(np.where(stops, end - 1, NO_TIME), furthest=np.where(node, 0, -1), fewest=1),
     )
-    work = work_for(issued, waits, awaitable, NO_TIME).found
+    work = work_for(issued, waits, awaitable, NO_TIME)[0]
     last = np.where((work >= 0) & (np.append(end, 0)[work] > waits.begun), np.append(works, ABSENT)[work], ABSENT)
     own = found.issues[slices.lane[waits.held]] & found.pause[waits.held]
     last = np.where(own & (last >= 0) & (found.issuer[last] >= 0), ABSENT, last)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import numpy as np
 
-from lumos.graph.calls import Call
-from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
+from lumos.trace.table import ABSENT, Category, Int32, Int64, Trace
 
 if TYPE_CHECKING:
     from lumos.graph.launches import DeviceWork
@@ -75,22 +74,10 @@ class Issued:
         return np.where(recorded == BEFORE, np.minimum(last, self._last(self.ended, stream, over + self.rounding, "right")), last)
 
 
-def recorded_events(trace: Trace, calls: Int8, issued: Issued) -> Int64 | None:
-    """From when each piece of work can be awaited through an event, int64[works] ns: from the first record call after its launch and before
-    the next launch to its stream; NO_TIME where there is none, and for work from before the recording. None without any record calls."""
-    records = np.sort(trace.start[calls == Call.EVENT_RECORD])
-    if not len(records):
-        return None
-    out = np.full(len(issued.end), NO_TIME)
-    for stream in range(len(issued.bounds) - 1):
-        last = issued.last_before(stream, records)
-        np.minimum.at(out, last[last >= 0], records[last >= 0])
-    return np.where(issued.issued >= BEFORE, out, NO_TIME)
-
-
 def issued_together(trace: Trace, work: DeviceWork) -> Int64:
-    """The same where record calls were not recorded: from the launch of every collective, which communication libraries follow by an
-    event, and of work after which its thread went on to launch to another stream."""
+    """From when each piece of work can be awaited where record calls were not recorded, int64[works] ns: from the launch of every
+    collective, which communication libraries follow by an event, and of work after which its thread went on to launch to another stream;
+    NO_TIME where that is not known."""
     out = np.where(work.communicates & (work.issued >= BEFORE), work.issued, NO_TIME)
     by_thread = np.flatnonzero(work.call >= 0)
     by_thread = by_thread[np.lexsort((by_thread, work.issued[by_thread], trace.lane[work.call[by_thread]]))]

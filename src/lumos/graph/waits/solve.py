@@ -2,14 +2,17 @@
 
 What can be awaited follows from the order of calls: whatever was issued, or the work that an event stands for. A wait in the code has one
 source, wherever it is repeated: so many events before the last that had been recorded when it was called. Measured times only refute: work
-that ended after a wait was over was not awaited, and what one repetition refutes is refuted for all of them. The latest work that remains
-on a stream is a candidate. Of several streams, the one is chosen whose work explains most of the calls that are alike, and of those the one
-issued to last. Where nothing remains, the wait is unresolved.
+that ended after a wait was over was not awaited, and what one repetition refutes is refuted for all of them. The latest that remains of a
+stream is a candidate. Candidates are chosen in one order for all waits, first those whose work explains how long a wait lasted: of a call
+the one that explains most of those that are alike; other work, which may wait for several, is content with any. The waits that fewest
+explain choose first, then those that hold back what is launched next, and of several streams the one issued to last. Where nothing
+remains, the wait is unresolved.
 """
 
 from __future__ import annotations
 
-from itertools import groupby, pairwise
+from collections import Counter
+from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -86,99 +89,107 @@ class OpenWaits(NamedTuple):
 
 
 class Awaitable(NamedTuple):
-    """What waits may be for. since: int64[works], from when each piece of work can be awaited, ascending on every stream, or NO_TIME.
-    furthest: how many pieces before the last a wait may be for. in_turn: where positive, the waits, so many in a step, are for these pieces
-    one after the other, instead of each for one so many before the last. fewest: how many of the waits that are alike it must explain."""
+    """What waits may be for. since: int64[works], from when each piece of work can be awaited, ascending on every stream, or NO_TIME; or,
+    for events, when each of them was recorded, ascending, and `recorded`: each then stands for what had been issued last to whatever stream
+    it is of. furthest: how many before the last a wait may be for. fewest: how many of the waits that are alike it must explain.
+    in_turn: where positive, the waits, so many in a step, are for the work behind which events were recorded one after the other."""
 
     since: Int64
     furthest: int | Int64 = NO_TIME
-    in_turn: int = 0
     fewest: int = 0
+    recorded: bool = False
+    in_turn: int = 0
+
+    def on(self, issued: Issued, stream: int) -> tuple[Int64, Int64]:
+        """From when on something of a stream can be awaited, ascending, and the work that this is, ABSENT where that is not known."""
+        if self.recorded:
+            works = issued.last_before(stream, self.since)
+            some = np.diff(works, prepend=ABSENT) > 0 if self.in_turn else np.ones(len(works), bool)
+            return self.since[some], works[some]
+        low, high = issued.bounds[stream : stream + 2].tolist()
+        works = low + np.flatnonzero(self.since[low:high] != NO_TIME)
+        return self.since[works], works
 
 
 class _Candidate(NamedTuple):
-    """What the wait at a place may be for; in order, the likeliest comes first. explains: less by one for each call that it explains, and
-    latest: less the later it was issued. kind: position among what is awaitable. rows: of `OpenWaits`, and source: the work that each is
-    for."""
+    """What the wait at a place may be for; in order, the likeliest comes first. explains: less by one for each call that it explains.
+    option: less likely the larger it is. place: less for places that are called later. since: how long before the wait it was issued, ns.
+    kind: position among what is awaitable. rows: of `OpenWaits`, and source: the work that each is for."""
 
-    place: int
-    option: int
     explains: int
-    latest: int
+    option: int
+    place: int
+    since: int
     kind: int
     stream: int
     rows: Int64
     source: Int64
-
-    def pairs(self, waits: OpenWaits) -> set[tuple[int, int]]:
-        """What is held back, and by what."""
-        return {*zip(waits.held[self.rows].tolist(), self.source.tolist(), strict=True)}
 
 
 def solve(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int = 0) -> tuple[Int64, Int64]:
     """The rows of the waits that are resolved, and the work that each is for, ABSENT where there was none. awaitable: the likeliest first.
     within: see `work_for`.
 
-    Nobody lets the same work wait for the same work twice, so of several candidates those come first that no other wait has.
+    Nobody lets work wait for what precedes other work of that stream that it waits for anyhow: such candidates come last. What work waits
+    for anyhow shows in the waits that are called later, so that of several places the last has the first choice.
     """
-    chosen: list[_Candidate] = []
-    known: set[tuple[int, int]] = set()
-    for _, of_place in groupby(_ranked(issued, waits, awaitable, within), key=lambda one: one.place):
-        several = list(of_place)
-        chosen.append(next((one for one in several if not one.pairs(waits) <= known), several[0]))
-        known |= chosen[-1].pairs(waits)
+    chosen: dict[int, _Candidate] = {}
+    known: dict[tuple[int, int], int] = {}
+    ranked = _ranked(issued, waits, awaitable, within)
+    for one in ranked:
+        pairs = [((held, one.stream), work) for held, work in zip(waits.held[one.rows].tolist(), one.source.tolist(), strict=True)]
+        if one.place not in chosen and any(known.get(key, ABSENT) < work for key, work in pairs):
+            chosen[one.place] = one
+            known.update((key, max(work, known.get(key, ABSENT))) for key, work in pairs)
+    for one in ranked:
+        chosen.setdefault(one.place, one)
     none = [np.empty(0, np.int64)]
-    return np.concatenate(none + [one.rows for one in chosen]), np.concatenate(none + [one.source for one in chosen])
+    return np.concatenate(none + [one.rows for one in chosen.values()]), np.concatenate(none + [one.source for one in chosen.values()])
 
 
-class WorkForWaits(NamedTuple):
-    """What waits may be for, int64[streams, awaitable, waits]: the work, ABSENT without any, and how many of the waits that are alike it
-    explains."""
-
-    found: Int64
-    explains: Int64
-
-
-def work_for(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int) -> WorkForWaits:
-    """What remains for each wait. within: so many ns after the end of some work a wait for it is over; where it is 0, that says nothing."""
+def work_for(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int) -> tuple[Int64, Int64]:
+    """What remains for each wait, ABSENT without any, and how many that are alike it explains, int64[streams, awaitable, waits] each.
+    within: so many ns after the end of some work a wait for it is over; where it is 0, that says nothing."""
     shape = len(issued.bounds) - 1, len(awaitable), len(waits.place)
     found = np.array([[unrefuted(issued, waits, s, some) for some in awaitable] for s in range(shape[0])], np.int64).reshape(shape)
     explains = _explained(issued, waits, found, within) if within else np.zeros_like(found)
     fewest = np.array([some.fewest for some in awaitable])[:, None]
-    return WorkForWaits(np.where(explains >= fewest, found, ABSENT), explains)
+    return np.where(explains >= fewest, found, ABSENT), explains
 
 
 def _ranked(issued: Issued, waits: OpenWaits, awaitable: Sequence[Awaitable], within: int) -> list[_Candidate]:
     """All candidates, in order."""
     found, explains = work_for(issued, waits, awaitable, within)
-    out = []
+    explains = np.where(waits.stream >= 0, explains > 0, explains)
+    out, likeliest = list[_Candidate](), dict[int, int]()
     repeated = grouped(waits.option, int(waits.option.max(initial=-1)) + 1)
     for rows in (repeated.flat[low:high] for low, high in pairwise(repeated.offset.tolist()) if low < high):
-        latest = issued.issued[found[:, :, rows].max(axis=(1, 2))].tolist()
-        place, option = int(waits.place[rows[0]]), int(waits.option[rows[0]])
+        called, latest = int(waits.called[rows].max()), issued.issued[found[:, :, rows].max(axis=(1, 2))]
+        since = [called - each for each in latest.tolist()]  # 64 bits do not hold it for what was issued before the recording
+        place, option, most = -int(waits.place[rows[0]]), int(waits.option[rows[0]]), explains[:, :, rows[0]]
+        option -= likeliest.setdefault(place, option)
         for s, kind in np.argwhere((found[:, :, rows] >= 0).any(axis=2)).tolist():
-            out.append(_Candidate(place, option, -int(explains[s, kind, rows[0]]), -latest[s], kind, s, rows, found[s, kind, rows]))
-    return sorted(out, key=lambda one: one[:6])
+            out.append(_Candidate(-int(most[s, kind]), option, place, since[s], kind, s, rows, found[s, kind, rows]))
+    rivals = Counter(one.place for one in out if one.explains)
+    return sorted(out, key=lambda one: (one.explains, one.explains and rivals[one.place], one[1:6]))
 
 
 def unrefuted(issued: Issued, waits: OpenWaits, stream: int, awaitable: Awaitable) -> Int64:
     """The latest work on a stream that each row may be for and that its repetitions do not refute, int64[k]; ABSENT without any. Of work
     from before the recording, it is the last that had ended when the wait was over."""
-    low, high = issued.bounds[stream : stream + 2].tolist()
-    events = low + np.flatnonzero(awaitable.since[low:high] != NO_TIME)
-    newest = np.searchsorted(awaitable.since[events], waits.called, "left") - 1
-    ended = np.searchsorted(issued.ended[events], waits.over + issued.rounding, "right") - 1
+    since, works = awaitable.on(issued, stream)
+    newest = np.searchsorted(since, waits.called, "left") - 1
+    ended = np.searchsorted(np.maximum.accumulate(np.append(issued.ended, BEFORE)[works]), waits.over + issued.rounding, "right") - 1
     turn = awaitable.in_turn  # where the waits are for one after the other, all together are one that is repeated
     number, group = (np.arange(len(newest)), np.zeros_like(newest)) if turn else (newest, waits.option)
     back, first = (np.full(int(group.max(initial=-1)) + 1, np.iinfo(np.int64).min) for _ in range(2))
     np.maximum.at(back, group, number - np.minimum(newest, ended))
     np.maximum.at(first, group, number)
     remains = (back <= np.maximum(first, 0))[group] & (back[group] <= awaitable.furthest) & (waits.stream != stream)
-    if turn and (newest[turn:] - newest[:-turn] != turn).any():
-        remains[:] = False
-    at = np.maximum(number - back[group], ABSENT)
-    early = issued.marked(stream, np.full(len(at), BEFORE), waits.over)
-    return np.where(remains, np.where(at >= 0, np.append(events, ABSENT)[at], early), ABSENT)
+    remains &= not turn or bool((newest[turn:] - newest[:-turn] == turn).all())
+    early = issued.marked(stream, np.full(len(newest), BEFORE), waits.over)
+    at = number - back[group]
+    return np.where(remains, np.where(at >= 0, np.append(works, ABSENT)[np.maximum(at, ABSENT)], early), ABSENT)
 
 
 def _explained(issued: Issued, waits: OpenWaits, found: Int64, within: int) -> Int64:
@@ -186,6 +197,6 @@ def _explained(issued: Issued, waits: OpenWaits, found: Int64, within: int) -> I
     them."""
     end = np.where(found >= 0, np.append(issued.end, 0)[found], waits.begun)
     returned = (waits.over - waits.begun >= LONG_CALL) & (end > waits.begun) & (waits.over - end <= within)
-    counted = np.zeros_like(found.T)
+    counted = np.zeros((int(waits.alike.max(initial=-1)) + 1, *found.shape[1::-1]), np.int64)
     np.add.at(counted, waits.alike, returned.T)
     return counted[waits.alike].T

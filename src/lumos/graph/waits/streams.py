@@ -1,9 +1,9 @@
 """Streams that wait for each other, by cudaStreamWaitEvent on an event of cudaEventRecord.
 
 The waits are exact where the trace has `cuda_sync` rows (Stream Wait Event: which stream waits for which other one, as of
-which record call). Elsewhere they are inferred from the order of calls (`graph.waits.solve`). The waiting stream is the one that the next
-launch after the wait goes to, the work held back the next that is launched to it, and the awaited work the latest on another stream that an
-event can stand for. A wait without any holds nothing back, and is counted.
+which record call). Elsewhere they are inferred from the order of calls (`graph.waits.solve`). The waiting stream is mostly
+the one that the next launch after the wait goes to, the work held back the next that is launched to it, and the awaited work the latest on
+another stream that an event can stand for. A wait without any holds nothing back, and is counted.
 
 A communication library also lets its own streams wait for each other. Such a wait is called inside the library's call, behind its
 launch; nothing in the trace waits for it.
@@ -19,7 +19,7 @@ import numpy as np
 
 from lumos.graph.calls import Call
 from lumos.graph.places import Ranges
-from lumos.graph.waits.issued import Issued, Notes, issued_together, noted, recorded_events
+from lumos.graph.waits.issued import Issued, Notes, issued_together, noted
 from lumos.graph.waits.solve import Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 #: The launch that a wait holds back is among the next so many (it need not be the first: the autograd thread may call the
 #: wait while the main thread launches).
 LAUNCHES_AHEAD = 8
+#: A longer pause between the end of awaited work and the start of the work that waited for it has another cause (ns). ROCm takes 10 us.
+LONGEST_DELAY = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -63,7 +65,7 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
         source = issued.marked(notes.source, notes.recorded, np.append(work.start, 0)[held])
     else:
         waits = _may_hold(trace, work, issued, rows, place, notes.stream)
-        row, source = solve(issued, waits, _awaitable(trace, calls, work, issued))
+        row, source = solve(issued, waits, _awaitable(trace, calls, work, issued), LONGEST_DELAY)
         unresolved = int(np.isin(place, np.setdiff1d(waits.place, waits.place[row])).sum())
         held, place = waits.held[row], waits.place[row]
     real = (held != ABSENT) & (source != ABSENT)
@@ -74,9 +76,9 @@ def stream_waits(trace: Trace, calls: Int8, work: DeviceWork) -> StreamWaits:
 
 def _awaitable(trace: Trace, calls: Int8, work: DeviceWork, issued: Issued) -> list[Awaitable]:
     """What waits between streams may be for. An event that was not recorded may stand for whatever was issued before the wait."""
-    events = recorded_events(trace, calls, issued)
-    if events is not None:
-        return [Awaitable(events)]
+    events = np.sort(trace.start[calls == Call.EVENT_RECORD])
+    if len(events):
+        return [Awaitable(events, recorded=True)]
     return [Awaitable(issued.issued, furthest=0), Awaitable(issued_together(trace, work))]
 
 
@@ -95,7 +97,8 @@ def _may_hold(trace: Trace, work: DeviceWork, issued: Issued, rows: Int32, place
     stream, called = ahead[place[wait], nth], trace.start[rows[wait]]
     held = issued.next_after(stream, called)
     option = place[wait] * LAUNCHES_AHEAD + nth
-    waits = OpenWaits(place[wait], option, option, held, stream, called, np.append(work.start, 0)[held], called)
+    ready = np.maximum(work.previous_end(), np.where(work.call >= 0, trace.start[work.call] + trace.duration[work.call], work.issued))
+    waits = OpenWaits(place[wait], option, option, held, stream, called, np.append(work.start, 0)[held], np.append(ready, 0)[held])
     return OpenWaits(*(column[held != ABSENT] for column in waits))  # nothing is held back where nothing is launched any more
 
 

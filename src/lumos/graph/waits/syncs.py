@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.calls import Call
-from lumos.graph.waits.issued import NO_TIME, Issued, noted, recorded_events
+from lumos.graph.waits.issued import NO_TIME, Issued, noted
 from lumos.graph.waits.solve import LONG_CALL, WAKE_UP, Awaitable, OpenWaits, repetitions, solve
 from lumos.trace.table import ABSENT, Category, Int8, Int32, Int64, Trace
 
@@ -88,13 +88,13 @@ def _inferred(trace: Trace, calls: Int8, work: DeviceWork, issued: Issued, rows:
     if not len(rows):
         return out
     place, alike = repetitions(trace, work, rows)
-    events = recorded_events(trace, calls, issued)
+    events = np.sort(trace.start[calls == Call.EVENT_RECORD])
     if calls[rows[0]] == Call.STREAM_SYNC:
         awaitable = [Awaitable(issued.issued, furthest=0)]
-    elif events is None:  # any work may have had an event behind it, but only repetitions can tell which
+    elif not len(events):  # any work may have had an event behind it, but only repetitions can tell which
         awaitable = [Awaitable(issued.issued, furthest=np.where(np.bincount(place)[place] > 1, NO_TIME, 0))]
     else:
-        awaitable = [Awaitable(events, in_turn=int(place.max()) + 1), Awaitable(events)]
+        awaitable = [Awaitable(events, recorded=True, in_turn=int(place.max()) + 1), Awaitable(events, recorded=True)]
     call = np.arange(len(rows))
     begin, over = trace.start[rows], trace.start[rows] + trace.duration[rows]
     row, source = solve(issued, OpenWaits(place, alike, place, call, np.full(len(rows), ABSENT), begin, over, begin), awaitable, WAKE_UP)
