@@ -79,7 +79,7 @@ export class Timeline {
     const path = el("label", {}, el("input", { type: "checkbox", checked: true, onchange: (e) => { this.showPath = e.target.checked; this.draw(); } }), " critical path");
     const flows = this.runs.some((r) => r.packed?.links) ? el("label", {}, el("input", { type: "checkbox", onchange: (e) => { this.showFlows = e.target.checked; this.draw(); } }), " launches") : null;
     const { groups: kinds, ranks, grouped } = this.lanes;
-    const groups = kinds.length < ranks && ranks > 2 ? choice("ranks", [[true, `${kinds.length} kinds of rank`], [false, `all ${ranks} ranks`]], grouped, (on) => this.group(on)) : null;
+    const groups = kinds.length < ranks && ranks > 2 ? choice("ranks", [[true, kinds.length > 1 ? `${kinds.length} kinds of rank` : "1 kind of rank"], [false, `all ${ranks} ranks`]], grouped, (on) => this.group(on)) : null;
     this.groupChoice = groups;
     this.search = new TaskSearch(this);
     this.panel = el("div", { class: "task", hidden: true });
