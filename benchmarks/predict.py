@@ -22,7 +22,7 @@ from lumos.prediction.validate import read_tables, score
 
 COMMANDS = {
     "llama3-405b on 16,384 H100": "--model llama3-405b --cluster llama3-h100 --gpus 16384 --global-batch 2048 --seq 8192 "
-    "--tp 8 --pp 16 --vpp 8",
+    "--tp 8 --pp 16 --vpp 8 --recompute full",
     "gpt3-175b on 512 H100": "--model gpt3-175b --cluster h100 --gpus 512 --global-batch 512 --seq 2048 --tp 8 --pp 8 --vpp 4",
 }
 REPEATS = 5
