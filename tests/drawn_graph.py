@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lumos.graph.table import Dependency, Graph, Kind, Processor, Waits
+from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
 
 
 def drawn_graph(
@@ -16,10 +16,11 @@ def drawn_graph(
     edges: Sequence[tuple[int, int, Dependency]] = (),
     sets: Sequence[Sequence[int]] = (),
     waits: Sequence[tuple[int, int]] | Waits = (),
+    occupancy: Sequence[tuple[int, float, int]] = (),
     **columns: Any,
 ) -> Graph:
     """tasks: of each the processor, kind, name and ns. edges: between their positions, before and after. sets: of tasks that meet. waits:
-    tasks, and the streams that they wait for. columns: further ones of the graph, or others in place of these."""
+    tasks, and the streams they wait for. occupancy: tasks, shares of the device and ns. columns: further ones, or in place of these."""
     ranks, names = tuple(sorted({p.rank for p in processors})), list(dict.fromkeys(name for _, _, name, _ in tasks))
     edges = sorted(edges, key=lambda edge: edge[1])
     known: dict[str, Any] = {
@@ -39,4 +40,6 @@ def drawn_graph(
         "rendezvous_task": np.array([task for members in sets for task in members], np.int32),
         "waits": waits if isinstance(waits, Waits) else Waits(*(np.array([wait[i] for wait in waits], np.int32) for i in (0, 1))),
     }
+    if occupancy:
+        known["occupancy"] = Occupancy(*map(np.array, zip(*occupancy, strict=True), (np.int32, np.float32, np.int64)))
     return Graph(**known | columns)

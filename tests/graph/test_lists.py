@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from lumos.graph.edges import Edges, distinct
-from lumos.graph.lists import end_to_end, grouped, list_of, narrow, numbered, offsets, ordinals, places
+from lumos.graph.lists import end_to_end, equal_rows, grouped, list_of, narrow, numbered, offsets, ordinals, places
 from lumos.graph.table import Dependency
 
 
@@ -49,6 +49,12 @@ def test_distinct_edges_come_once_and_ascending():
     offset, before = distinct(np.array([5, 1, 5]), np.array([2, 2, 2]), 6)
     assert offset.tolist() == [0, 0, 0, 2, 2, 2, 2]
     assert before.tolist() == [1, 5]
+
+
+def test_equal_rows_are_together_in_the_order_of_their_values():
+    columns = np.array([2, 1, 2, 1, -1]), np.array([0, 7, 0, 3, 5], np.int32)
+    assert [rows.tolist() for rows in equal_rows(*columns)] == [[4], [3], [1], [0, 2]]
+    assert [rows.tolist() for rows in equal_rows(columns[0])] == [[4], [1, 3], [0, 2]] and not list(equal_rows(columns[0][:0]))
 
 
 def test_ordinals_number_equal_rows_in_their_order():

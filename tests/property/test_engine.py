@@ -15,7 +15,7 @@ from tests.drawn_graph import drawn_graph
 from tests.property.randomness import randoms
 
 from lumos.errors import GraphError
-from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor
+from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulation import freeze, simulate, sweep, sweep_many, sweep_scaled
 
 D = Dependency
@@ -107,16 +107,11 @@ def job(random: Random, fixed_order: bool = False) -> Graph:
         [(before, after, kind) for after, mine in enumerate(edges) for before, kind in mine],
         sets,
         waits,
-        ranks=tuple(range(ranks)),
+        occupancy,
         lag=lag,
         release_task=np.array(released, np.int32),
         release_time=np.array([random.randint(0, 30) for _ in released], np.int64),
         queue_depth=np.array(depth, np.int32),
-        occupancy=Occupancy(
-            np.array([o[0] for o in occupancy], np.int32),
-            np.array([o[1] for o in occupancy], np.float32),
-            np.array([o[2] for o in occupancy], np.int64),
-        ),
     )
 
 

@@ -46,12 +46,8 @@ def draw(
         [(before, after, kind) for after, row in enumerate(rows) for before, kind in row[3]],
         sets,
         waits,
+        occupancy,
         lag=table,
-        occupancy=Occupancy(
-            np.array([o[0] for o in occupancy], np.int32),
-            np.array([o[1] for o in occupancy], np.float32),
-            np.array([o[2] for o in occupancy], np.int64),
-        ),
         **columns,
     )
 

@@ -17,6 +17,7 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.graph.joined.collectives import is_communication
 from lumos.graph.kernel_names import kernel_class
+from lumos.graph.lists import equal_rows
 from lumos.intervals import union, within
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
@@ -94,10 +95,8 @@ def _groups(trace: Trace) -> Iterator[tuple[EqualKernels, Int64, Int64]]:
     inside, alone = covered >= INSIDE * time, covered == 0
     launch = [trace.dense(key)[kernels] for key in ("device", "grid", "block", "shared memory")]
     columns = np.stack([*launch, trace.name[kernels], shapes])
-    _, work = np.unique(columns, axis=1, return_inverse=True)
-    order = np.argsort(work.reshape(-1), kind="stable")
     devices = _device_names(trace)
-    for group in np.split(order, np.flatnonzero(np.diff(work.reshape(-1)[order])) + 1):
+    for group in equal_rows(*columns):
         device, grid, block, shared, name, dims = columns[:, group[0]].tolist()
         texts = (trace.strings[name], trace.strings[grid], trace.strings[block], trace.strings[dims])
         yield EqualKernels(devices.get(device, ""), shared, *texts), time[group[inside[group]]], time[group[alone[group]]]

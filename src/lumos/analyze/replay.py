@@ -20,6 +20,7 @@ from lumos.analyze.task_class import kernel_classes
 from lumos.analyze.trust import Trust, trust
 from lumos.analyze.waiting.unexplained import unexplained_times
 from lumos.errors import GraphError
+from lumos.graph.lists import equal_rows
 from lumos.graph.operations.graph import operation_constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
@@ -278,10 +279,8 @@ def _by(
     measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64], labels: list[str], label: Int32
 ) -> dict[str, GroupError]:
     tasks = np.flatnonzero(owners.on_device & (owners.step >= 0))
-    tasks = tasks[np.argsort(label[tasks], kind="stable")]
     out: dict[str, GroupError] = {}
-    for group in np.split(tasks, np.flatnonzero(np.diff(label[tasks])) + 1):
-        if len(group):
-            actual, predicted = (int((t.end[group] - t.start[group]).sum()) for t in (measured, replayed))
-            out[labels[int(label[group[0]])]] = GroupError(len(group), actual, predicted, start_error(errors[group]))
+    for group in (tasks[alike] for alike in equal_rows(label[tasks])):
+        actual, predicted = (int((t.end[group] - t.start[group]).sum()) for t in (measured, replayed))
+        out[labels[int(label[group[0]])]] = GroupError(len(group), actual, predicted, start_error(errors[group]))
     return out

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -71,6 +71,13 @@ def numbered(*columns: Int64 | Int32 | Int8) -> Int64:
         number = number * len(values) + np.searchsorted(values, column)
         number = np.searchsorted(np.unique(number), number)
     return number
+
+
+def equal_rows(*columns: Int64 | Int32) -> Iterator[Int64]:
+    """The rows that are equal in all columns, ascending, in the order of their values."""
+    order = np.lexsort([narrow(column) for column in columns[::-1]])
+    if len(order):
+        yield from np.split(order, np.flatnonzero(np.any([np.diff(column[order]) for column in columns], axis=0)) + 1)
 
 
 def ordinals(*columns: Int64 | Int32) -> Int64:

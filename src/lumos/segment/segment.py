@@ -19,7 +19,7 @@ import numpy as np
 from lumos.analyze.loop.spans import span_ends
 from lumos.analyze.loop.steps import members
 from lumos.graph.joined.collectives import issuers
-from lumos.graph.lists import list_of
+from lumos.graph.lists import equal_rows, list_of
 from lumos.graph.one_off import recurring
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.segment.microbatches import heavy_units, microbatches_of, phases_of_passes
@@ -395,8 +395,7 @@ def _fill(graph: Graph, tasks: Int64, unit: Int32) -> None:
 
 def _in_order(graph: Graph, tasks: Int64, piece: Int32) -> None:
     """Move a task that a processor runs after it has begun a later piece into that later piece, so that no processor returns to a piece."""
-    order = tasks[np.argsort(graph.processor[tasks], kind="stable")]
-    for mine in np.split(order, np.flatnonzero(np.diff(graph.processor[order])) + 1):
+    for mine in (tasks[alike] for alike in equal_rows(graph.processor[tasks])):
         piece[mine] = np.maximum.accumulate(piece[mine])
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.bounds import TOLERANCE, later_cycles
+from lumos.graph.lists import equal_rows
 from lumos.graph.table import Evidence, Kind
 from lumos.graph.waits.solve import LONG_CALL
 from lumos.intervals import either, union, within
@@ -84,9 +85,7 @@ def _usual(graph: Graph) -> Int64:
     calls = np.flatnonzero(np.isin(graph.kind, (Kind.LAUNCH, Kind.RUNTIME, Kind.SYNC)))
     waits = np.array([_SYNCHRONISES in name.lower() for name in graph.names] or [False])
     key = graph.rank_of_task[calls].astype(np.int64) * len(graph.names) + graph.name[calls]
-    order = np.argsort(key, kind="stable")
-    for group in np.split(calls[order], np.flatnonzero(np.diff(key[order])) + 1):
-        if len(group):
-            usual = int(np.median(graph.duration[group]))
-            out[group] = min(usual, LONG_CALL) if waits[graph.name[group[0]]] else usual
+    for group in (calls[alike] for alike in equal_rows(key)):
+        usual = int(np.median(graph.duration[group]))
+        out[group] = min(usual, LONG_CALL) if waits[graph.name[group[0]]] else usual
     return out

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.steps import is_operation_level
+from lumos.graph.lists import equal_rows
 from lumos.graph.table import Graph, Kind
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from lumos.analyze.loop.steps import Members, StepTimes
     from lumos.analyze.ranks.equal_work import EqualWork, Ideal
-    from lumos.trace.table import Int64
+    from lumos.trace.table import Int32, Int64
 
 #: Extra work and stalls below this time (ns) are none: profilers that count whole µs leave out the shortest pieces of an operator on
 #: some ranks.
@@ -163,7 +164,7 @@ def _extra_work(graph: Graph, owners: Members, extra: NDArray[np.bool_]) -> list
 def _stalls(graph: Graph, owners: Members, tasks: Int64, excess: Int64) -> dict[str, Int64]:
     """The stalls of one rank's CPU work, by what they are: at most one a step."""
     found: dict[str, list[int]] = defaultdict(list)
-    for group in _groups(tasks, owners.step[tasks].astype(np.int64)):
+    for group in _groups(tasks, owners.step[tasks]):
         worst = int(group[np.argmax(excess[group])])
         too_long = int(excess[worst])
         unusual = too_long >= SHORTEST and 2 * too_long >= graph.duration[worst]  # it takes twice its time, or more
@@ -172,8 +173,6 @@ def _stalls(graph: Graph, owners: Members, tasks: Int64, excess: Int64) -> dict[
     return {name: np.array(each, np.int64) for name, each in found.items()}
 
 
-def _groups(tasks: Int64, key: Int64) -> Iterator[Int64]:
+def _groups(tasks: Int64, key: Int64 | Int32) -> Iterator[Int64]:
     """The tasks of equal key, in ascending order."""
-    order = np.argsort(key, kind="stable")
-    if len(tasks):
-        yield from np.split(tasks[order], np.flatnonzero(np.diff(key[order])) + 1)
+    return (tasks[alike] for alike in equal_rows(key))

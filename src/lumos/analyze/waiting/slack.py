@@ -17,6 +17,7 @@ import numpy as np
 from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.task_class import task_classes
 from lumos.analyze.waiting.causes import Causes, causes
+from lumos.graph.lists import equal_rows
 from lumos.graph.table import Dependency, Kind
 from lumos.simulation.freeze import Frozen, freeze
 
@@ -105,11 +106,8 @@ def slack_by_class(result: Slack, owners: Members) -> dict[str, ClassSlack]:
     graph = result.timeline.graph
     labels, label = task_classes(graph)
     tasks = np.flatnonzero(step_times(result.timeline, owners).tasks_counted() & (graph.kind != Kind.RETURN))
-    tasks = tasks[np.argsort(label[tasks], kind="stable")]
-    rows = {}
-    for group in np.split(tasks, np.flatnonzero(np.diff(label[tasks])) + 1):
-        if len(group):
-            rows[labels[int(label[group[0]])]] = _summary(result, group)
+    groups = (tasks[alike] for alike in equal_rows(label[tasks]))
+    rows = {labels[int(label[group[0]])]: _summary(result, group) for group in groups}
     return dict(sorted(rows.items(), key=lambda item: -item[1].time_ns))
 
 

@@ -25,10 +25,11 @@ import numpy as np
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.accumulate import operator_ns
 from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
-from lumos.changes.layout.operator_tasks import equal_rows, operator_tasks
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.reprice import reprice
 from lumos.changes.layout.rescale import Devices, holding
 from lumos.cost.memory_bound_model import moved
+from lumos.graph.lists import equal_rows
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
 from lumos.operators.inference import given_number
 from lumos.operators.order import nodes_around

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.attribution import innermost
+from lumos.graph.lists import equal_rows
 from lumos.graph.table import Kind
 from lumos.segment.dimensions import shapes_of
 from lumos.trace.table import ABSENT, Category
@@ -73,13 +74,6 @@ class OperatorWork:
         for mine in equal_rows(self.number):
             if self.number[mine[0]] >= 0:
                 yield Calls(self.operators[self.number[mine[0]]], self.tasks[mine], self.rows[mine])
-
-
-def equal_rows(*columns: Int64) -> Iterator[Int64]:
-    """The positions that have equal values in all columns, in order."""
-    order = np.lexsort(columns[::-1])
-    if len(order):
-        yield from np.split(order, np.flatnonzero(np.any([np.diff(column[order]) for column in columns], axis=0)) + 1)
 
 
 def operator_tasks(segmentation: Segmentation, position: int, trace: Trace, shapes: Shapes | None = None) -> OperatorWork:

@@ -19,7 +19,7 @@ import numpy as np
 
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
-from lumos.changes.layout.operator_tasks import equal_rows, operator_tasks
+from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import exactly, growing
 from lumos.changes.layout.rescale import (
     CPU_INTERVAL,
@@ -33,6 +33,7 @@ from lumos.changes.layout.rescale import (
     touched,
 )
 from lumos.changes.layout.reshaped import OperatorsNow
+from lumos.graph.lists import equal_rows
 from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, has_rate, type_of
 from lumos.vocabulary import DType
@@ -57,6 +58,9 @@ def reprice(
     graph, prices, far = after.segmentation.graph, after.prices.copy(), [np.empty(0, np.int64)]
     of_all = _OfAllRanks(bound_by_arithmetic(graph), graph.named(rounds_to_tf32), cache(partial(on_devices, devices)))
     for position, trace in enumerate(job.traces):
+        same = before.sizes == after.sizes and before.rewritten.get(position, {}) == after.rewritten.get(position, {})
+        if same and not devices.differ:
+            continue
         was, now = OperatorsNow(before, position, trace), OperatorsNow(after, position, trace)
         rank = _Rank(after, position, trace, devices, of_all)
         for calls in _alike(rank.shaped(besides[position] if besides else ()), was, now):

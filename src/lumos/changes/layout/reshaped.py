@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.operator_tasks import equal_rows
+from lumos.graph.lists import equal_rows
 from lumos.segment.dimensions import shapes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.vocabulary import DType
