@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lumos.graph.table import Dependency, Graph, Kind, Occupancy, Processor, Waits
+from lumos.graph.table import Collectives, Dependency, Graph, Kind, Occupancy, Processor, Waits
 
 
 def drawn_graph(
@@ -43,3 +43,15 @@ def drawn_graph(
     if occupancy:
         known["occupancy"] = Occupancy(*map(np.array, zip(*occupancy, strict=True), (np.int32, np.float32, np.int64)))
     return Graph(**known | columns)
+
+
+def drawn_collectives(
+    rows: Sequence[tuple[int, str, int, int, int, int]], groups: Sequence[str] = (), size: Sequence[int] | None = None
+) -> Collectives:
+    """rows: of each communication the task, the kind's name, bytes, position of its group, sequence and peer. size: of the groups."""
+    kinds = tuple(dict.fromkeys(kind for _, kind, *_ in rows))
+    task, kind, nbytes, group, sequence, peer = zip(*rows, strict=True) if rows else ((),) * 6
+    narrow = [np.array(column, np.int32) for column in (task, [kinds.index(name) for name in kind], group, peer)]
+    wide = [np.array(column, np.int64) for column in (nbytes, sequence)]
+    sizes = None if size is None else np.array(size, np.int32)
+    return Collectives(narrow[0], narrow[1], wide[0], narrow[2], wide[1], narrow[3], kinds, tuple(groups), sizes)

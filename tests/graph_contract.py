@@ -30,13 +30,6 @@ _MOST_BYTES = 2**50
 _Column = tuple[NDArray[np.generic], type[np.generic], int]
 
 
-def apart(tasks: int) -> dict[str, NDArray]:
-    """The columns of a graph of so many tasks in which none has a row or waits for another."""
-    none = np.empty(0, np.int32)
-    offsets = np.zeros(tasks + 1, np.int64)
-    return {"event": np.full(tasks, -1, np.int32), "pred_offset": offsets, "pred": none, "pred_kind": none.astype(np.uint8)}
-
-
 def check_graph(graph: Graph) -> None:
     """Raise GraphError with the first thing in which a graph is not as `Graph` and `Collectives` describe it."""
     n, ranks = len(graph), len(graph.ranks)

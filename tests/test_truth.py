@@ -246,7 +246,7 @@ def test_what_calls_behind_dropped_waits_may_wait_for_is_in_the_interval(tmp_pat
 
 def test_steps_of_two_lengths_that_do_not_come_round_tell_their_mean_less_surely():
     two, one = ([SimpleNamespace(length_ns=ms * 1_000_000) for ms in lengths] for lengths in ((4, 9, 4, 4, 9), (4, 4, 4, 4, 4)))
-    owners = SimpleNamespace(kinds=(0,) * 5, counted=range(5))
+    owners = SimpleNamespace(kinds=(0,) * 5, counted=range(5), cycle=0)
     assert step_spread(SimpleNamespace(counted=one, owners=owners)) == 0
     assert step_spread(SimpleNamespace(counted=two, owners=owners)) == pytest.approx(Z80 * (30 / 4) ** 0.5 / 5**0.5 / 6)
 

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.graph_contract import apart
+from tests.drawn_graph import drawn_collectives, drawn_graph
 
 from lumos.analyze.collectives import collective_times
 from lumos.analyze.loop.steps import members
 from lumos.analyze.tables import class_times
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Kind, Processor
 from lumos.simulation.timeline import Timeline, measured
 
 
@@ -20,30 +20,16 @@ def job():
     end at 180. Rank 1 has another all-gather of its own, of a group that was not recorded, 200–230."""
 
     def build(**facts):
-        known = {"kind": [0, 0, 0], "nbytes": [1000, 1000, 64], "group": [0, 0, -1], "size": [2, 2, 4], **facts}
-        graph = Graph(
-            ranks=(0, 1),
-            processors=(Processor(0, True, "stream 7", 0, 7), Processor(1, True, "stream 7", 0, 7)),
-            names=("gemm", "ncclDevKernel_AllGather"),
-            duration=np.array([100, 20, 100, 20, 30], np.int64),
-            processor=np.array([0, 0, 1, 1, 1], np.int32),
-            kind=np.array([Kind.KERNEL, Kind.COLLECTIVE, Kind.KERNEL, Kind.COLLECTIVE, Kind.COLLECTIVE], np.uint8),
-            name=np.array([0, 1, 0, 1, 1], np.int32),
-            **apart(5),
-            lag=np.zeros((2, len(Dependency)), np.int64),
-            rendezvous_offset=np.array([0, 2], np.int64),
-            rendezvous_task=np.array([1, 3], np.int32),
-            collectives=Collectives(
-                np.array([1, 3, 4], np.int32),
-                np.array(known["kind"], np.int32),
-                np.array(known["nbytes"], np.int64),
-                np.array(known["group"], np.int32),
-                np.full(3, -1, np.int64),
-                np.full(3, -1, np.int32),
-                ("all-gather", "all-reduce", "send"),
-                ("world",),
-                None if known["size"] is None else np.array(known["size"], np.int32),
-            ),
+        known = {"kind": "all-gather", "nbytes": [1000, 1000, 64], "group": [0, 0, -1], "size": [2, 2, 4], **facts}
+        streams = [Processor(rank, True, "stream 7", 0, 7) for rank in (0, 1)]
+        kinds = {Kind.KERNEL: "gemm", Kind.COLLECTIVE: "ncclDevKernel_AllGather"}
+        tasks = [(0, Kind.KERNEL, 100), (0, Kind.COLLECTIVE, 20), (1, Kind.KERNEL, 100), (1, Kind.COLLECTIVE, 20), (1, Kind.COLLECTIVE, 30)]
+        calls = [(task, known["kind"], known["nbytes"][i], known["group"][i], -1, -1) for i, task in enumerate((1, 3, 4))]
+        graph = drawn_graph(
+            streams,
+            [(stream, kind, kinds[kind], ns) for stream, kind, ns in tasks],
+            sets=[(1, 3)],
+            collectives=drawn_collectives(calls, ["world"], known["size"]),
         )
         start, end = np.array([0, 100, 0, 160, 200], np.int64), np.array([100, 180, 100, 180, 230], np.int64)
         return SimpleNamespace(timeline=Timeline(graph, start, end, "replayed"), owners=members(graph))
@@ -71,7 +57,7 @@ def test_an_all_gather_moves_what_all_ranks_give(job):
 
 
 def test_an_all_reduce_crosses_the_links_twice(job):
-    found = job(kind=[1, 1, 1])
+    found = job(kind="all-reduce")
     row = collective_times(found.timeline, found.owners)[0]
     assert row.size_bytes == 1000
     assert row.bus_bytes_per_s == pytest.approx(1000 / 20e-9 * 2 * 1 / 2)
@@ -94,8 +80,7 @@ def test_only_steps_that_count_are_summed_up(cpu_ahead):
     tasks = np.array([1, 3, 5], np.int32)
     kind = graph.kind.copy()
     kind[tasks] = Kind.COLLECTIVE
-    none, zero = np.full(3, -1, np.int64), np.zeros(3, np.int32)
-    facts = Collectives(tasks, zero, none, zero, none, none.astype(np.int32), ("all-reduce",), ("world",))
+    facts = drawn_collectives([(task, "all-reduce", -1, 0, -1, -1) for task in tasks], ["world"])
     graph = replace(graph, kind=kind, collectives=facts)
     (row,) = collective_times(measured(graph), members(graph))
     assert (row.calls, row.time_ns) == (2, 35_000)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.chakra import two_stages
+from tests.drawn_graph import drawn_graph
 
 from lumos.chakra.exporting import export_graph
 from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
@@ -80,26 +81,13 @@ def ahead() -> Graph:
     us, launches = 1000, [0, 1, 2]
     rows = [(0, Kind.LAUNCH, 10 * i, 10 * i + 10) for i in launches]
     rows += [(1, Kind.OPERATOR, 0, 2), (1, Kind.HOST, 2, 21), (1, Kind.OPERATOR, 21, 23)]
-    rows += [(2, Kind.KERNEL, 10 + 30 * i, 40 + 30 * i) for i in launches]
-    order = sorted(range(len(rows)), key=lambda i: (rows[i][0] == 2, rows[i][2], rows[i][0]))
-    place = {task: number for number, task in enumerate(order)}
-    start, end = (np.array([rows[i][at] * us for i in order], np.int64) for at in (2, 3))
-    behind = {place[6 + i]: place[i] for i in launches}
-    offset = np.cumsum([0, *(task in behind for task in range(len(rows)))])
-    return Graph(
-        ranks=(0,),
-        processors=(Processor(0, False, "main", lane=1), Processor(0, False, "other", lane=2), Processor(0, True, "stream 7", 0, 7)),
-        names=("work",),
-        duration=end - start,
-        processor=np.array([rows[i][0] for i in order], np.int32),
-        kind=np.array([rows[i][1] for i in order], np.uint8),
-        name=np.zeros(len(rows), np.int32),
-        event=np.full(len(rows), -1, np.int32),
-        pred_offset=offset.astype(np.int64),
-        pred=np.array([behind[task] for task in sorted(behind)], np.int32),
-        pred_kind=np.full(len(behind), Dependency.LAUNCH, np.uint8),
-        lag=np.zeros((1, len(Dependency)), np.int64),
-        measured_start=start,
-        measured_end=end,
+    rows = sorted(rows, key=lambda row: (row[2], row[0])) + [(2, Kind.KERNEL, 10 + 30 * i, 40 + 30 * i) for i in launches]
+    calls = [task for task, row in enumerate(rows) if row[1] == Kind.LAUNCH]
+    return drawn_graph(
+        [Processor(0, False, "main", lane=1), Processor(0, False, "other", lane=2), Processor(0, True, "stream 7", 0, 7)],
+        [(processor, kind, "work", (end - start) * us) for processor, kind, start, end in rows],
+        [(call, 6 + i, Dependency.LAUNCH) for i, call in enumerate(calls)],
+        measured_start=np.array([row[2] for row in rows], np.int64) * us,
+        measured_end=np.array([row[3] for row in rows], np.int64) * us,
         steps=tuple(Step(0, f"ProfilerStep#{i}", 10 * i * us, (10 * i + 10) * us, lane=1) for i in launches),
     )

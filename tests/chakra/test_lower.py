@@ -6,45 +6,28 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_collectives, drawn_graph
 
 from lumos.chakra.lower import LEAST_BYTES, lower
 from lumos.errors import GraphError
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.trace.chakra.schema import CollectiveType, NodeType
 
 
 def one_collective(kind: str = "all-reduce", nbytes: int = 1000, ranks: int = 2, *, joined: bool = True) -> Graph:
     """Every rank r computes for 10 (r + 1) us on stream 7, then takes part in a collective of 5 us on stream 9, after a lag of
     2 us."""
-    n = 2 * ranks
     lag = np.zeros((ranks, len(Dependency)), np.int64)
     lag[:, Dependency.STREAM_WAIT] = 2000
-    tasks = np.arange(1, n, 2, dtype=np.int32)
-    return Graph(
-        ranks=tuple(range(ranks)),
-        processors=tuple(Processor(r, True, f"stream {s}", 0, s) for r in range(ranks) for s in (7, 9)),
-        names=("gemm", "nccl"),
-        duration=np.array([t for r in range(ranks) for t in (10_000 * (r + 1), 5_000)], np.int64),
-        processor=np.arange(n, dtype=np.int32),
-        kind=np.tile(np.array([Kind.KERNEL, Kind.COLLECTIVE], np.uint8), ranks),
-        name=np.tile(np.array([0, 1], np.int32), ranks),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.cumsum([0, *[0, 1] * ranks]).astype(np.int64),
-        pred=np.arange(0, n, 2, dtype=np.int32),
-        pred_kind=np.full(ranks, Dependency.STREAM_WAIT, np.uint8),
+    tasks = range(1, 2 * ranks, 2)
+    work = [((2 * r, Kind.KERNEL, "gemm", 10_000 * (r + 1)), (2 * r + 1, Kind.COLLECTIVE, "nccl", 5_000)) for r in range(ranks)]
+    return drawn_graph(
+        [Processor(r, True, f"stream {s}", 0, s) for r in range(ranks) for s in (7, 9)],
+        [task for of_rank in work for task in of_rank],
+        [(task - 1, task, Dependency.STREAM_WAIT) for task in tasks],
+        sets=[tasks] if joined else [],
         lag=lag,
-        rendezvous_offset=np.array([0, ranks] if joined else [0], np.int64),
-        rendezvous_task=tasks if joined else tasks[:0],
-        collectives=Collectives(
-            task=tasks,
-            kind=np.zeros(ranks, np.int32),
-            nbytes=np.full(ranks, nbytes, np.int64),
-            group=np.full(ranks, -1, np.int32),
-            sequence=np.full(ranks, -1, np.int64),
-            peer=np.full(ranks, -1, np.int32),
-            kinds=(kind,),
-            groups=(),
-        ),
+        collectives=drawn_collectives([(task, kind, nbytes, -1, -1, -1) for task in tasks]),
     )
 
 

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.chakra import two_stages
 from tests.chakra.conftest import write_nodes
-from tests.graph_contract import apart
+from tests.drawn_graph import drawn_collectives, drawn_graph
 
 import lumos
 from lumos.analyze.loop.steps import members, step_times
@@ -23,7 +23,7 @@ from lumos.chakra.gather import gather
 from lumos.chakra.lower import lower
 from lumos.chakra.write import node_frames
 from lumos.errors import GraphError, LumosError, TraceError, UsageError
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulation import simulate
 from lumos.trace.chakra.et import stream
 from lumos.trace.chakra.schema import Attribute, ChakraNode
@@ -55,35 +55,15 @@ def _graph(rows: list[tuple[Kind, int, int]], edges: list[tuple[int, int, Depend
     """Two ranks, each with a thread and two streams. rows: kind, processor and ns of each task. facts: the tasks of the collectives,
     in pairs. after_ns: the lag after launches and between the tasks of a stream."""
     edges = [*{(a, b): (a, b, k) for a, b, k in sorted(edges, key=lambda e: (e[1], e[0]))}.values()]
-    n = len(rows)
     lag = np.zeros((2, len(Dependency)), np.int64)
     lag[:, (Dependency.LAUNCH, Dependency.STREAM_ORDER)] = after_ns
-    none = np.full(len(facts), -1, np.int32)
-    return Graph(
-        ranks=(0, 1),
-        processors=tuple(Processor(r, s > 0, f"{s}", 0 if s else -1, s if s else -1) for r in range(2) for s in range(3)),
-        names=("a",),
-        duration=np.array([r[2] for r in rows], np.int64),
-        processor=np.array([r[1] for r in rows], np.int32),
-        kind=np.array([r[0] for r in rows], np.uint8),
-        name=np.zeros(n, np.int32),
-        event=np.full(n, -1, np.int32),
-        pred_offset=np.concatenate(([0], np.cumsum(np.bincount([e[1] for e in edges], minlength=n)))).astype(np.int64),
-        pred=np.array([e[0] for e in edges], np.int32),
-        pred_kind=np.array([e[2] for e in edges], np.uint8),
+    return drawn_graph(
+        [Processor(r, s > 0, f"{s}", 0 if s else -1, s if s else -1) for r in range(2) for s in range(3)],
+        [(processor, kind, "a", ns) for kind, processor, ns in rows],
+        edges,
+        sets=list(zip(facts[::2], facts[1::2], strict=True)),
         lag=lag,
-        rendezvous_offset=np.arange(0, len(facts) + 1, 2).astype(np.int64),
-        rendezvous_task=np.array(facts, np.int32),
-        collectives=Collectives(
-            np.array(facts, np.int32),
-            np.zeros(len(facts), np.int32),
-            (none + 65).astype(np.int64),
-            none,
-            none.astype(np.int64),
-            none,
-            ("all-reduce",),
-            (),
-        ),
+        collectives=drawn_collectives([(task, "all-reduce", 64, -1, -1, -1) for task in facts]),
     )
 
 
@@ -99,18 +79,7 @@ def test_a_set_replays_to_the_times_of_its_graph(tmp_path_factory: pytest.TempPa
 
 def test_roundings_cancel_along_a_chain(tmp_path: Path) -> None:
     """A thousand kernels of 1.4 us take 1,400 us; if each were rounded by itself they would take 1,000."""
-    n = 1000
-    chain = Graph(
-        ranks=(0,),
-        processors=(Processor(0, True, "stream 7", 0, 7),),
-        names=("k",),
-        duration=np.full(n, 1_400, np.int64),
-        processor=np.zeros(n, np.int32),
-        kind=np.full(n, Kind.KERNEL, np.uint8),
-        name=np.zeros(n, np.int32),
-        **apart(n),
-        lag=np.zeros((1, len(Dependency)), np.int64),
-    )
+    chain = drawn_graph([Processor(0, True, "stream 7", 0, 7)], [(0, Kind.KERNEL, "k", 1_400)] * 1000)
     export_graph(chain, tmp_path, astra_sim=True)
     assert check(tmp_path).ok  # a simulator runs two ranks at least: the file of an idle one stands beside it
     nodes = [p.node for p in stream(tmp_path / "job.0.et")[1]]

@@ -7,9 +7,9 @@ The set that this graph exports to was run on ASTRA-sim's congestion-unaware bac
 from __future__ import annotations
 
 import numpy as np
-from tests.drawn_graph import drawn_graph
+from tests.drawn_graph import drawn_collectives, drawn_graph
 
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Dependency, Graph, Kind, Processor
 
 FINISH = (3_329_274, 3_329_274, 2_729_274, 2_729_274)
 #: Ends of rank 0's nodes: forward, send, receive, backward, all-reduce, optimizer.
@@ -48,7 +48,6 @@ def two_stages() -> Graph:
                 comm.append((base + i, kind, GRADIENTS, stage, -1, -1))
             rows.append((name, Kind.COLLECTIVE if kind else Kind.KERNEL, us * 1000, 3 * rank + stream, [base + p for p in preds]))
     names = sorted({row[0] for row in rows})
-    kinds = ("send", "receive", "all-reduce")
     sets = [(by_name[r, "send2"], by_name[r + 2, "recv1"]) for r in (0, 1)]
     sets += [(by_name[r + 2, "send4"], by_name[r, "recv3"]) for r in (0, 1)]
     sets += [(by_name[0, "coll5"], by_name[1, "coll5"]), (by_name[2, "coll5"], by_name[3, "coll5"])]
@@ -59,14 +58,5 @@ def two_stages() -> Graph:
         sets,
         names=names,
         name=np.array([names.index(row[0]) for row in rows], np.int32),
-        collectives=Collectives(
-            task=np.array([c[0] for c in comm], np.int32),
-            kind=np.array([kinds.index(c[1]) for c in comm], np.int32),
-            nbytes=np.array([c[2] for c in comm], np.int64),
-            group=np.array([c[3] for c in comm], np.int32),
-            sequence=np.array([c[4] for c in comm], np.int64),
-            peer=np.array([c[5] for c in comm], np.int32),
-            kinds=kinds,
-            groups=("stage 0", "stage 1"),
-        ),
+        collectives=drawn_collectives(comm, ["stage 0", "stage 1"]),
     )

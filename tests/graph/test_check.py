@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.checked_builders import BUILDERS
-from tests.graph_contract import apart, check_graph
+from tests.drawn_graph import drawn_graph
+from tests.graph_contract import check_graph
 
 from lumos.errors import GraphError
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Collectives, Graph, Kind, Processor
 
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "lumos"
 
@@ -30,18 +31,10 @@ def two_ranks(**facts) -> Graph:
         "groups": ("[0, 1]",),
         "size": np.full(2, 2, np.int32),
     }
-    return Graph(
-        ranks=(0, 1),
-        processors=tuple(Processor(rank, True, "stream 7", 0, 7) for rank in (0, 1)),
-        names=("nccl",),
-        duration=np.full(2, 1000, np.int64),
-        processor=np.arange(2, dtype=np.int32),
-        kind=np.full(2, Kind.COLLECTIVE, np.uint8),
-        name=np.zeros(2, np.int32),
-        **apart(2),
-        lag=np.zeros((2, len(Dependency)), np.int64),
-        rendezvous_offset=np.array([0, 2], np.int64),
-        rendezvous_task=np.arange(2, dtype=np.int32),
+    return drawn_graph(
+        [Processor(rank, True, "stream 7", 0, 7) for rank in (0, 1)],
+        [(rank, Kind.COLLECTIVE, "nccl", 1000) for rank in (0, 1)],
+        sets=[(0, 1)],
         collectives=Collectives(**(columns | facts)),
     )
 

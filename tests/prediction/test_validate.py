@@ -65,7 +65,7 @@ def test_empty_table_gives_nulls(tmp_path):
 def test_file_that_is_no_table(tmp_path, text):
     path = tmp_path / "x.csv"
     path.write_text(text)
-    with pytest.raises(LumosError, match=r"x\.csv: line 1: no column"):
+    with pytest.raises(LumosError, match=r"x\.csv: (line 1: no column|the table is empty)"):
         list(read_tables([str(path)]))
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from msgspec.structs import replace as replaced
 from tests.chakra.synthesis.test_synthesize import step
-from tests.graph_contract import apart
+from tests.drawn_graph import drawn_collectives, drawn_graph
 from validation.chakra_distances import distances
 
 import lumos
@@ -25,7 +24,7 @@ from lumos.chakra.synthesis.model import SetModel, SetStructure, learn
 from lumos.chakra.synthesis.trends import factor, middle, trends, varied
 from lumos.chakra.workload import Workload
 from lumos.errors import UsageError
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Graph, Kind, Processor
 
 US = 1000
 
@@ -51,31 +50,12 @@ def plan(tp: int, dp: int, layers: int, width: int, exchanged: Mapping[int, int]
             meetings.setdefault(("all", rank % tp), []).append(len(rows))
             size[len(rows)] = at_end or 4_000 * layers
             rows.append((LAYER_NODES + 1, Kind.COLLECTIVE, rank, at_end or 10 * layers * US))
-    tasks = np.array(sorted(t for tasks in meetings.values() for t in tasks), np.int32)
-    inner = np.array([rows[t][0] == LAYER_NODES for t in tasks], bool)
-    n, none = len(rows), np.full(len(tasks), -1, np.int32)
-    return Graph(
-        ranks=tuple(range(world)),
-        processors=tuple(Processor(r, True, "stream 7", 0, 7) for r in range(world)),
-        names=tuple(f"secret_{i}" for i in range(LAYER_NODES + 2)),
-        duration=np.array([row[3] for row in rows], np.int64),
-        processor=np.array([row[2] for row in rows], np.int32),
-        kind=np.array([row[1] for row in rows], np.uint8),
-        name=np.array([row[0] for row in rows], np.int32),
-        **apart(n),
-        lag=np.zeros((world, len(Dependency)), np.int64),
-        rendezvous_offset=np.cumsum([0, *map(len, meetings.values())]).astype(np.int64),
-        rendezvous_task=np.array([t for tasks in meetings.values() for t in tasks], np.int32),
-        collectives=Collectives(
-            tasks,
-            np.zeros(len(tasks), np.int32),
-            np.array([size[t] for t in tasks.tolist()], np.int64),
-            (~inner).astype(np.int32),
-            none.astype(np.int64),
-            none,
-            ("all-reduce",),
-            ("inner", "outer"),
-        ),
+    calls = [(t, "all-reduce", size[t], int(rows[t][0] != LAYER_NODES), -1, -1) for t in sorted(size)]
+    return drawn_graph(
+        [Processor(r, True, "stream 7", 0, 7) for r in range(world)],
+        [(rank, kind, f"secret_{label}", ns) for label, kind, rank, ns in rows],
+        sets=list(meetings.values()),
+        collectives=drawn_collectives(calls, ["inner", "outer"]),
     )
 
 
@@ -178,29 +158,12 @@ def test_messages_keep_to_the_pipeline_when_ranks_are_added() -> None:
 
 def messages(replicas: int) -> Graph:
     """Each rank of the first stage sends to one of the second, which then computes."""
-    base, world = plan(1, 2 * replicas, 1, 10), 2 * replicas
-    tasks = np.arange(world, dtype=np.int32)
-    none = np.full(world, -1, np.int32)
-    return replace(
-        base,
-        duration=np.full(world, 10 * US),
-        processor=tasks,
-        kind=np.full(world, Kind.COLLECTIVE, np.uint8),
-        name=np.zeros(world, np.int32),
-        event=none,
-        pred_offset=np.zeros(world + 1, np.int64),
-        rendezvous_offset=np.arange(0, world + 1, 2),
-        rendezvous_task=np.stack((tasks[:replicas], tasks[replicas:]), axis=1).reshape(-1),
-        collectives=Collectives(
-            tasks,
-            np.repeat(np.array([0, 1], np.int32), replicas),
-            np.full(world, 4_000),
-            none,
-            none.astype(np.int64),
-            none,
-            ("send", "receive"),
-            (),
-        ),
+    ranks = range(2 * replicas)
+    return drawn_graph(
+        [Processor(rank, True, "stream 7", 0, 7) for rank in ranks],
+        [(rank, Kind.COLLECTIVE, "message", 10 * US) for rank in ranks],
+        sets=[(rank, rank + replicas) for rank in range(replicas)],
+        collectives=drawn_collectives([(rank, "receive" if rank >= replicas else "send", 4_000, -1, -1, -1) for rank in ranks]),
     )
 
 

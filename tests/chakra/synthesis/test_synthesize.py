@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.chakra import two_stages
-from tests.graph_contract import apart
+from tests.drawn_graph import drawn_collectives, drawn_graph
 from validation.chakra_distances import distances
 
 import lumos
@@ -25,7 +25,7 @@ from lumos.chakra.synthesis.facade import disclosure
 from lumos.chakra.synthesis.model import learn
 from lumos.chakra.synthesis.sample import sample
 from lumos.errors import UsageError
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Collectives, Graph, Kind, Processor
 from lumos.simulation import simulate
 from lumos.trace.chakra.schema import NodeType
 from lumos.trace.table import ABSENT, Job
@@ -43,32 +43,13 @@ def layered(layers: int = 6, ranks: int = 4, seed: int = 1) -> Graph:
             rows.append(("nccl", Kind.COLLECTIVE, 2 * rank, int(50_000 * rng.uniform(0.9, 1.1))))
         members.setdefault(("all",), []).append(len(rows))
         rows.append(("nccl_all", Kind.COLLECTIVE, 2 * rank, 400_000))
-    tasks = np.array(sorted(t for s in members.values() for t in s), np.int32)
-    names = sorted({r[0] for r in rows})
-    n, none = len(rows), np.full(len(tasks), -1, np.int32)
-    wide = np.array([rows[t][0] == "nccl_all" for t in tasks])
-    return Graph(
-        ranks=tuple(range(ranks)),
-        processors=tuple(Processor(r, True, f"stream {s}", 0, s) for r in range(ranks) for s in (7, 9)),
-        names=tuple(names),
-        duration=np.array([r[3] for r in rows], np.int64),
-        processor=np.array([r[2] for r in rows], np.int32),
-        kind=np.array([r[1] for r in rows], np.uint8),
-        name=np.array([names.index(r[0]) for r in rows], np.int32),
-        **apart(n),
-        lag=np.zeros((ranks, len(Dependency)), np.int64),
-        rendezvous_offset=np.cumsum([0, *map(len, members.values())]).astype(np.int64),
-        rendezvous_task=np.array([t for s in members.values() for t in s], np.int32),
-        collectives=Collectives(
-            tasks,
-            np.zeros(len(tasks), np.int32),
-            np.where(wide, 8_000_000, 1_000_000),
-            wide.astype(np.int32),
-            none.astype(np.int64),
-            none,
-            ("all-reduce",),
-            ("tp", "dp"),
-        ),
+    wide = [(task, int(rows[task][0] == "nccl_all")) for task in sorted(t for s in members.values() for t in s)]
+    calls = [(task, "all-reduce", 8_000_000 if all_ranks else 1_000_000, all_ranks, -1, -1) for task, all_ranks in wide]
+    return drawn_graph(
+        [Processor(r, True, f"stream {s}", 0, s) for r in range(ranks) for s in (7, 9)],
+        [(processor, kind, name, ns) for name, kind, processor, ns in rows],
+        sets=list(members.values()),
+        collectives=drawn_collectives(calls, ["tp", "dp"]),
     )
 
 

@@ -7,11 +7,11 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from tests.graph_contract import apart
+from tests.drawn_graph import drawn_graph
 
 from lumos.analyze.loop.steps import members
 from lumos.errors import GraphError
-from lumos.graph.table import Dependency, Graph, Kind, Processor, Step
+from lumos.graph.table import Kind, Processor, Step
 from lumos.reports.page import timeline_lanes
 from lumos.reports.page.html import column, differences
 from lumos.reports.page.timeline_lanes import NO_CLASS, lanes_of, one_of_each_kind
@@ -30,23 +30,13 @@ def values(column):
 def job():
     """A step of two ranks from 0 to 1000 ns. Each rank has an operator from 0 to 400 and an all-reduce from 100 (rank 0) or 300
     (rank 1) to 500; rank 0 also has a kernel from 600 to 1000."""
-    #          rank 0: op, all-reduce, kernel          rank 1: op, all-reduce
-    start = np.array([0, 100, 600, 0, 300], np.int64)
-    end = np.array([400, 500, 1000, 400, 500], np.int64)
-    return Graph(
-        ranks=(0, 1),
-        processors=tuple(p for r in (0, 1) for p in (Processor(r, False, f"thread {r}"), Processor(r, True, "stream 7", 0, 7))),
-        names=("aten::mm", "all_reduce", "void gemm"),
-        duration=np.array([400, 200, 400, 400, 200], np.int64),
-        processor=np.array([0, 1, 1, 2, 3], np.int32),
-        kind=np.array([Kind.OPERATOR, Kind.COLLECTIVE, Kind.KERNEL, Kind.OPERATOR, Kind.COLLECTIVE], np.uint8),
-        name=np.array([0, 1, 2, 0, 1], np.int32),
-        **apart(5),
-        lag=np.zeros((2, len(Dependency)), np.int64),
-        rendezvous_offset=np.array([0, 2], np.int64),
-        rendezvous_task=np.array([1, 4], np.int32),
-        measured_start=start,
-        measured_end=end,
+    mm, reduce, gemm = (Kind.OPERATOR, "aten::mm"), (Kind.COLLECTIVE, "all_reduce"), (Kind.KERNEL, "void gemm")
+    return drawn_graph(
+        [p for r in (0, 1) for p in (Processor(r, False, f"thread {r}"), Processor(r, True, "stream 7", 0, 7))],
+        [(0, *mm, 400), (1, *reduce, 200), (1, *gemm, 400), (2, *mm, 400), (3, *reduce, 200)],
+        sets=[(1, 4)],
+        measured_start=np.array([0, 100, 600, 0, 300], np.int64),
+        measured_end=np.array([400, 500, 1000, 400, 500], np.int64),
         steps=(Step(0, "step", 0, 1001), Step(1, "step", 0, 1001)),
     )
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int32, Int64
 
 #: A last span with less than this share of the work of every other span lacks work.
-WHOLE = 0.95
+_WHOLE = 0.95
 
 #: Other spans go on after their mark where they work for at least this share of the mark's time after it.
 GOES_ON = 0.01
@@ -210,11 +210,11 @@ def _fragments(graph: Graph, measured_start: Int64, span: Int32, on_device: NDAr
         has_device = any(on_device[tasks[i]].any() for i in own)
         size = [int((on_device[tasks[i]] if has_device else graph.kind[tasks[i]] == Kind.OPERATOR).sum()) for i in own]
         endings = [_last_operators(graph, tasks[i], graph.steps[i]) for i in own]
-        lacks_work = size[-1] < WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]
+        lacks_work = size[-1] < _WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]
         operators = [len(_operators(graph, tasks[i], graph.steps[i])) for i in own]
         goes_on = all(_goes_on(graph, measured_start, tasks[i], graph.steps[i]) for i in own[:-1])
         ahead = _work_ahead(graph, [tasks[i] for i in own], graph.steps[own[-1]])
-        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])) or (ahead[-1] < WHOLE * ahead[:-1].min(axis=0)).any():
+        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])) or (ahead[-1] < _WHOLE * ahead[:-1].min(axis=0)).any():
             out.append(own[-1])
     return out
 
