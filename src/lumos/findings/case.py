@@ -113,13 +113,13 @@ class Case:
         try:
             if not changes.structural and not self.matters(self._quickly(changes)):
                 return None
-            found = answer_changes(self.job, self.graph, changes, self.cut, trust=self.grounds, force=self.force, step_only=True)
+            answer = answer_changes(self.job, self.graph, changes, self.cut, trust=self.grounds, force=self.force, step_only=True)
         except LumosError as error:
             self.refused[asked] = str(error)
             return None
-        base, after = found.base.step_time_s, found.outcome
+        base, after = answer.base.step_time_s, answer.outcome
         worth, low, high = (base - time for time in (after.step_time_s, after.step_time_high_s, after.step_time_low_s))
-        price = Worth(worth, low, high, found.trust.grade, words)
+        price = Worth(worth, low, high, answer.trust.grade, words)
         return price if self.matters(1e9 * worth) else None
 
     def _quickly(self, changes: Changes) -> float:
@@ -162,7 +162,7 @@ class Case:
         priced = price.worth_s, price.low_s, price.high_s, price.worth_s, price.grade
         return Priced(Finding(code, title, where, *priced, evidence=evidence, fix=fix, command=command), price.words)
 
-    def one_after_another(self, found: Sequence[Priced]) -> tuple[Finding, ...]:
+    def one_after_another(self, candidates: Sequence[Priced]) -> tuple[Finding, ...]:
         """The findings with what each is worth once those above it are fixed, the largest such worth first.
 
         A cause is fixed before its victims: first work that takes longer than equal work elsewhere, last calls that wait and launches, for
@@ -171,7 +171,7 @@ class Case:
         worth a finding then shows the victim of another: it is left out.
         """
         left, saved, so_far, out = 1e-9 * self.base.step_time_ns, 0.0, Durations(), []
-        for finding, words in sorted(found, key=lambda priced: (priced.order, -priced.finding.worth_s)):
+        for finding, words in sorted(candidates, key=lambda priced: (priced.order, -priced.finding.worth_s)):
             after, changes = finding.worth_s, changes_of(REMAINS if finding.code is FindingCode.LAUNCH_BOUND else words)
             if not changes.structural:
                 so_far = so_far.beside(changes.durations)
@@ -197,9 +197,9 @@ class Worth(NamedTuple):
     words: ChangeWords
 
 
-def worth_s(found: Sequence[Priced]) -> float:
+def worth_s(findings: Sequence[Priced]) -> float:
     """What findings are worth, each alone, together."""
-    return sum(priced.finding.worth_s for priced in found)
+    return sum(priced.finding.worth_s for priced in findings)
 
 
 class Priced(NamedTuple):

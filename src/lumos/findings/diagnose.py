@@ -78,7 +78,7 @@ def diagnose_paths(
     loading = loads(case)
     starved = [*starved_findings(case)]
     unequal = [*starved, *rank_findings(case, loading, compared), *slow_step_findings(case, loading, worth_s(starved))]
-    found = [
+    priced = [
         *unequal,
         *stall_findings(case, worth_s(unequal)),
         *loader_findings(case, loading),
@@ -94,7 +94,7 @@ def diagnose_paths(
         latency_s=headline.latency_ns * 1e-9,
         basis=headline.basis,
         trust=case.trust,
-        findings=case.one_after_another(found),
+        findings=case.one_after_another(priced),
         lacks=tuple(lacks(case)),
         diagnostics=(*built.diagnostics, *case.times.findings(), *case.base.findings("the job")),
     )

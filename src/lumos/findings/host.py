@@ -90,18 +90,18 @@ def stall_findings(case: Case, told_s: float) -> Iterator[Priced]:
         return
     excess = np.where(case.counted, case.graph.duration - durations_like(case.graph, case.job, Like.USUAL), 0)
     stalled = excess > 0
-    place = case.at_longest(stalled, excess)
+    where = case.at_longest(stalled, excess)
     number = int(stalled.sum())
     ranks = len(np.unique(case.owners.rank[stalled]))
     yield case.finding(
         FindingCode.HOST_STALLS,
         "the CPU stalls in operators that are short elsewhere",
-        place,
+        where,
         price,
         evidence=(
             f"{count(number, 'piece')} of operators on {count(ranks, 'rank')} take"
             f" {duration(float(excess.sum()) / case.steps / ranks)} a step and rank longer than the same"
-            f" elsewhere; worst {place.task}, by {duration(int(excess.max()))}"
+            f" elsewhere; worst {where.task}, by {duration(int(excess.max()))}"
         ),
         fix="look for a CPU quota (cpu.stat), too few cores or other processes on them, and paging; record with lumos.collect to see the"
         " time in which no processor ran the job",

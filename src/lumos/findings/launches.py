@@ -102,11 +102,11 @@ def _long_call(case: Case) -> Priced | None:
     took_ns = int(graph.duration[longest].max())
     if price is None or 1e9 * price.worth_s > 2 * took_ns or (most is not None and 2 * price.worth_s < most.worth_s):
         return None  # the second: what many pieces of its name do
-    place = case.at_longest(longest)
+    where = case.at_longest(longest)
     return case.finding(
         FindingCode.LONG_CALL,
-        f"the devices wait for one long piece of CPU work: {place.task}",
-        place,
+        f"the devices wait for one long piece of CPU work: {where.task}",
+        where,
         price,
         evidence=f"it takes {duration(took_ns)}; all other work of the CPU holds the devices up for less",
         fix="record later steps if only the first has it; else move it out of the step",
@@ -124,13 +124,13 @@ def _fusible(case: Case) -> Iterator[Priced]:
     of_steps = tasks & case.counted
     if not of_steps.any():
         return
-    each = case.graph.duration[of_steps]
+    kernel_ns = case.graph.duration[of_steps]
     share = case.steps * len(case.graph.ranks)
     yield case.finding(
         FindingCode.FUSIBLE_KERNELS,
         "elementwise kernels that follow one another could be one",
         case.at_longest(of_steps),
         price,
-        evidence=f"{len(each) / share:,.0f} a step and rank take {duration(float(each.sum() / share))}",
+        evidence=f"{len(kernel_ns) / share:,.0f} a step and rank take {duration(float(kernel_ns.sum() / share))}",
         fix="torch.compile, or fused optimizers, norms and activations",
     )

@@ -44,11 +44,11 @@ def loader_findings(case: Case, loading: NDArray[np.bool_]) -> Iterator[Priced]:
     whose = "of all ranks" if not others else f"of {ranks_words(ranks)}" if len(ranks) == 1 else "of some ranks"
     compare = f", {duration(float(np.median(others)))} on the others" if others else ""
     workers = any(len(from_processes(trace)) for trace in case.job.traces)
-    place = case.at_longest(of_steps & np.isin(case.owners.rank, slow), ranks=ranks)
+    where = case.at_longest(of_steps & np.isin(case.owners.rank, slow), ranks=ranks)
     yield case.finding(
         FindingCode.DATA_LOADER,
         f"the loop {whose} waits for data",
-        place,
+        where,
         price,
         evidence=f"loading takes {duration(float(by_rank[slow].mean()))} a step on {ranks_words(ranks)}{compare}",
         fix=(

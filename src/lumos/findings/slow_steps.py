@@ -88,14 +88,14 @@ def slow_step_findings(case: Case, loading: NDArray[np.bool_], told_s: float = 0
         return
     step = case.times.job[worst]
     ranks = graph.ranks if at_rendezvous[task] else (graph.ranks[int(owners.rank[task])],)
-    place = case.place(task, step, ranks)
+    where = case.place(task, step, ranks)
     names = {str(graph.names[i]).lower() for i in np.unique(graph.name[tasks]).tolist()}
     compiled = any(part in name for part in _COMPILES for name in names)
     others = f" and {count(len(much) - 1, 'other step')}" if len(much) > 1 else ""
     yield case.finding(
         FindingCode.SLOW_STEPS,
-        f"{step.name}{others} took longer than the usual step, mostly {where_words(place.task)}",
-        place,
+        f"{step.name}{others} took longer than the usual step, mostly {where_words(where.task)}",
+        where,
         price,
         evidence=(
             f"{duration(step.length_ns)}, the median step {duration(case.times.job[case.at].length_ns)};"

@@ -63,11 +63,11 @@ def blocking_findings(case: Case) -> Iterator[Priced]:
 def _of_device(graph: Graph) -> NDArray[np.bool_]:
     """The tasks that are returns of calls that waited for the device, bool[n]; other returns wait for another thread."""
     edges = np.flatnonzero(np.isin(graph.pred_kind, list(_ON_DEVICE)))
-    found = np.zeros(len(graph), bool)
-    found[np.searchsorted(graph.pred_offset, edges, side="right") - 1] = True
-    found[graph.waits.task if graph.waits is not None else []] = True
-    found &= graph.kind == Kind.RETURN
-    return found
+    returns = np.zeros(len(graph), bool)
+    returns[np.searchsorted(graph.pred_offset, edges, side="right") - 1] = True
+    returns[graph.waits.task if graph.waits is not None else []] = True
+    returns &= graph.kind == Kind.RETURN
+    return returns
 
 
 def _waits(case: Case, returns: Int64) -> tuple[Int64, Int64]:

@@ -67,7 +67,7 @@ def report(
 def write(recording: ReportedJob, output: str | os.PathLike[str], command: Sequence[str], step: str | None, changes: Changes) -> Written:
     """Write the report of a recording. command: the command that the report says it was made with."""
     path = os.fspath(output)
-    found = document(
+    content = document(
         recording,
         command=command,
         step=None if step is None else check_step(step, recording.steps),
@@ -75,10 +75,10 @@ def write(recording: ReportedJob, output: str | os.PathLike[str], command: Seque
     )
     files = map(Path, (path, *(trace.path for trace in recording.job.traces)))
     folders = {str(file.parent) for file in files if file.is_absolute() and file.parent.name}
-    write_report(path, portable(found, sorted(folders, key=len, reverse=True)))
+    write_report(path, portable(content, sorted(folders, key=len, reverse=True)))
     time = recording.times.headline
     size = Path(path).stat().st_size
-    return Written(path, size, found["headline"], found["step"], time.step_time_ns, time.latency_ns, time.basis, recording.trust)
+    return Written(path, size, content["headline"], content["step"], time.step_time_ns, time.latency_ns, time.basis, recording.trust)
 
 
 def portable(value: Any, folders: Sequence[str]) -> Any:
@@ -89,5 +89,5 @@ def portable(value: Any, folders: Sequence[str]) -> Any:
             value = value.replace(folder, Path(folder).name)
         return value
     if isinstance(value, Mapping):
-        return value if "gzip" in value else {key: portable(each, folders) for key, each in value.items()}
-    return [portable(each, folders) for each in value] if isinstance(value, list | tuple) else value
+        return value if "gzip" in value else {key: portable(inner, folders) for key, inner in value.items()}
+    return [portable(inner, folders) for inner in value] if isinstance(value, list | tuple) else value

@@ -111,7 +111,7 @@ def application(session: Session, port: int, token: str) -> App:
 def _errors(app: FastAPI) -> None:
     @app.exception_handler(LumosError)
     def cannot_answer(_: Request, error: LumosError) -> Response:
-        asked = {"candidates": [each._asdict() for each in error.candidates]} if isinstance(error, QuestionError) else {}
+        asked = {"candidates": [candidate._asdict() for candidate in error.candidates]} if isinstance(error, QuestionError) else {}
         return _json({"error": f"{error}", **asked}, 400)
 
     @app.exception_handler(Exception)
@@ -181,8 +181,8 @@ def _whatif(app: FastAPI, session: Session) -> None:
     @app.post("/api/whatif", tags=["what-if"], summary="What changes do to the step: the keys of lumos whatif --json")
     def whatif(asked: WhatIf) -> Response:
         changes = asked.changes()
-        found = _loaded(session).whatif(changes, moved=asked.moved)
-        return _json({**found, **session.equivalents(changes)})
+        answer = _loaded(session).whatif(changes, moved=asked.moved)
+        return _json({**answer, **session.equivalents(changes)})
 
     @app.get("/api/settings", tags=["what-if"], summary="The settings that can be changed, and the clusters that can be named")
     def settings() -> Response:

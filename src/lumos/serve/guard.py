@@ -96,10 +96,10 @@ class Guard:
 
     def _in_cookie(self, headers: dict[str, str]) -> str:
         try:
-            found = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(self._cookie)
         except CookieError:
             return ""
-        return found.value if found is not None else ""
+        return cookie.value if cookie is not None else ""
 
 
 def _bearer(headers: dict[str, str]) -> str:

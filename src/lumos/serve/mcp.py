@@ -85,13 +85,13 @@ def server(folder: Path) -> MCPServer[Any]:
 
 def below(root: Path, path: str) -> str:
     """The path of a file or folder below `root`. Raises UsageError where it is not there or leads out, itself or by a link in it."""
-    place = (root / path).resolve()
-    for each in (place, *(place.rglob("*") if place.is_dir() and place.is_relative_to(root) else ())):
-        if not each.resolve().is_relative_to(root):
+    target = (root / path).resolve()
+    for entry in (target, *(target.rglob("*") if target.is_dir() and target.is_relative_to(root) else ())):
+        if not entry.resolve().is_relative_to(root):
             raise UsageError(f"{path}: leads out of the folder that is served; only what lies below it can be read")
-    if not place.exists():
+    if not target.exists():
         raise UsageError(f"{path}: no such file or folder below the folder that is served")
-    return str(place)
+    return str(target)
 
 
 def _tool(root: Path, verb: str) -> Tool:
@@ -109,8 +109,8 @@ def _tool(root: Path, verb: str) -> Tool:
             answer = getattr(lumos, verb)(**asked)
         except LumosError as error:
             raise ToolError(str(error)) from error
-        found = with_short_lists(msgspec.json.decode(msgspec.json.encode(plain(answer))))
-        return found if isinstance(found, dict) else {"rows": found}
+        result = with_short_lists(msgspec.json.decode(msgspec.json.encode(plain(answer))))
+        return result if isinstance(result, dict) else {"rows": result}
 
     ask.__signature__ = inspect.Signature(parameters, return_annotation=dict[str, Any])  # type: ignore[attr-defined]
     ask.__annotations__ = {**told, **said, "return": dict[str, Any]}

@@ -97,9 +97,9 @@ class Session:
         report("simulating", 0, 0)
         recording = ReportedJob(job, graph, simulate(graph), self.force)
         report("analysing", 0, 0)
-        found = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
+        content = document(recording, command=["lumos", "serve", *map(shlex.quote, self.paths)], timeline=False)
         report("analysing", 1, 1)
-        return Loaded(recording, found)
+        return Loaded(recording, content)
 
 
 def command_line(paths: Sequence[str], changes: Changes, *, force: bool = False) -> str:

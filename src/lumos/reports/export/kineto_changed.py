@@ -64,9 +64,9 @@ class _ChangedRows(RankRows):
 
     def _check_launches(self) -> None:
         """Raise LumosError where a stream waits for another within what one call launches: a wait is a row before or behind a call."""
-        for task, found in self.awaits.items():
+        for task, awaited_calls in self.awaits.items():
             call = self.launch.get(task, -1)
-            recorded = [before for before in found if min(self.graph.event[task], self.graph.event[before]) >= 0]
+            recorded = [before for before in awaited_calls if min(self.graph.event[task], self.graph.event[before]) >= 0]
             if call >= 0 and call in map(self.launch.get, recorded):
                 raise LumosError(
                     "--kineto: in a captured pass one stream waits for another, and a profiler's rows show no wait inside what one call"

@@ -54,8 +54,8 @@ class Nesting:
     def inputs(self, row: int) -> str:
         """What the recording says of an operator's inputs, as members of a JSON object behind others; "" where it says nothing. A
         trace keeps these lists as JSON."""
-        found = [(key, int(column[row])) for key, column in self.facts.items()]
-        return "".join(f',"{key}":{self.trace.strings[text]}' for key, text in found if text >= 0)
+        texts = [(key, int(column[row])) for key, column in self.facts.items()]
+        return "".join(f',"{key}":{self.trace.strings[text]}' for key, text in texts if text >= 0)
 
 
 class OpenOperators:
@@ -74,7 +74,7 @@ class OpenOperators:
         while not back and same < min(len(self.rows), len(wanted)) and self.rows[same][0] == wanted[same]:
             same += 1
         yield from self._closed(same)
-        self.rows += [(each, begin) for each in wanted[same:]]
+        self.rows += [(row_inside, begin) for row_inside in wanted[same:]]
         self.end, self.last = end, row
 
     def pause(self) -> Iterator[NestedRow]:

@@ -156,7 +156,7 @@ class RankRows:
         #: The ids of added work, which no call of the recording launched: it has one of its own behind that of the work beside it.
         self.added = {d: next(self.fresh) for work in self.work.values() if len(work) > 1 for d in work if self.graph.event[d] < 0}
         #: The ids of the calls that record an event behind device work.
-        awaited = sorted({b for found in (self.awaits, self.returns) for before in found.values() for b in before})
+        awaited = sorted({b for waits in (self.awaits, self.returns) for before in waits.values() for b in before})
         self.record = {before: next(self.fresh) for before in awaited}
 
     def _sort_dependencies(self) -> None:
@@ -171,8 +171,8 @@ class RankRows:
                     self.returns[task].append(before)
                 elif kind in _WAITS and on_device[task] and on_device[before] and graph.processor[before] != graph.processor[task]:
                     self.awaits[task].append(before)
-        for task, found in self.returns.items():  # the last to end on each stream
-            last = {self.stream(before): before for before in sorted(found, key=self.end.__getitem__)}
+        for task, awaited_tasks in self.returns.items():  # the last to end on each stream
+            last = {self.stream(before): before for before in sorted(awaited_tasks, key=self.end.__getitem__)}
             self.returns[task] = sorted(last.values(), key=self.end.__getitem__)
 
     def rows(self) -> Iterator[str]:
@@ -208,24 +208,24 @@ class RankRows:
         late = [d for d in self.work[task] if d in self.added and d not in early]
         groups = [*([d] for d in early), own, *([d] for d in late)]
         others = len(early) + len(late) + sum(len(self.awaits[d]) + (d in self.record) for group in groups for d in group)
-        each = min(CALL, (end - begin) // (others + 1))  # a call of its own time each: by their begins it is known what a record follows
-        rest = end - begin - each * others
+        call_ns = min(CALL, (end - begin) // (others + 1))  # a call of its own time each: by their begins it is known what a record follows
+        rest = end - begin - call_ns * others
         at, own_id = begin, self.operator_id(task)
         for work in groups:
             for device, before in ((d, b) for d in work for b in self.awaits[d]):
-                number, stop = next(self.fresh), at + each
+                number, stop = next(self.fresh), at + call_ns
                 yield call("cudaStreamWaitEvent", at, stop, number, thread, own_id)
                 yield stream_wait(self.stream(device), self.stream(before), self.record[before], at, number, self._device(device))
                 at = stop
             number = task + 1 if work is own else self.added[work[0]]
-            stop = at + (rest if work is own else each)
+            stop = at + (rest if work is own else call_ns)
             at = at if self.longest_launch is None else max(at, stop - self.longest_launch)
             yield call(name if work is own else "cudaLaunchKernelExC", at, stop, number, thread, own_id)
             if work:
                 yield flow("s", number, PROCESS, thread, at)
             at = stop
             for number in (self.record[d] for d in work if d in self.record):
-                stop = at + each
+                stop = at + call_ns
                 yield call("cudaEventRecord", at, stop, number, thread, own_id)
                 at = stop
 

@@ -74,13 +74,13 @@ def write_perfetto(path: str, timelines: Sequence[Timeline], paths: Sequence[Seq
 def events(timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]] = ()) -> Iterator[dict[str, Any]]:
     """The events of the trace: names and order of processes and threads, then tasks, launch arrows, counters and paths."""
     origin = min((int(t.start.min()) for t in timelines[:1] if len(t.start)), default=0)
-    for place, timeline in enumerate(timelines):
-        run = _Run(timeline, place, len(timelines), origin)
+    for number, timeline in enumerate(timelines):
+        run = _Run(timeline, number, len(timelines), origin)
         yield from run.names()
         yield from run.tasks()
         yield from run.counters()
-        if place < len(paths):
-            yield from run.paths(paths[place])
+        if number < len(paths):
+            yield from run.paths(paths[number])
 
 
 def _write(out: IO[bytes] | gzip.GzipFile, timelines: Sequence[Timeline], paths: Sequence[Sequence[CriticalPath]]) -> None:
@@ -214,9 +214,9 @@ def _arrows(path: CriticalPath) -> Iterator[tuple[_End, _End]]:
             yield (link.arrival, link.start_ns), (link.task, link.start_ns)
 
 
-def _named(what: str, pid: int, tid: int, name: str, place: int) -> Iterator[dict[str, Any]]:
+def _named(what: str, pid: int, tid: int, name: str, order: int) -> Iterator[dict[str, Any]]:
     """The name of a process or a thread, and its place among the others."""
-    for kind, args in (("name", {"name": name}), ("sort_index", {"sort_index": place})):
+    for kind, args in (("name", {"name": name}), ("sort_index", {"sort_index": order})):
         yield {"ph": "M", "name": f"{what}_{kind}", "pid": pid, "tid": tid, "args": args}
 
 

@@ -29,11 +29,11 @@ def write_parquet(path: str, searches: Sequence[Found]) -> None:
     except ImportError as error:
         raise LumosError(f"Parquet needs pyarrow, which is not installed: {install('arrow')}") from error
     with new_file(path) as file:
-        parquet.write_table(arrow.concat_tables([arrow.table(_columns(found)) for found in searches]), file)
+        parquet.write_table(arrow.concat_tables([arrow.table(_columns(search)) for search in searches]), file)
 
 
-def _columns(found: Found) -> dict[str, object]:
-    c, p = found.candidates, found.problem
+def _columns(search: Found) -> dict[str, object]:
+    c, p = search.candidates, search.problem
     sizes = {"gpus": p.gpus, "global_batch": p.global_batch, "seq": p.seq_len}
     columns: dict[str, object] = {name: np.full(len(c.plans), value) for name, value in sizes.items()}
     columns |= {name: c.plans[name] for name in PLAN_COLUMNS}

@@ -45,8 +45,8 @@ def device_use(timeline: Timeline, owners: Members, job: Job, counted: NDArray[n
     kernels = np.flatnonzero(counted & (graph.kind == Kind.KERNEL))
     time = (timeline.end - timeline.start)[kernels]
     counts = achieved_flops(timeline, owners, job) if len(kernels) else ()
-    known = steps_ns > 0 and sum(each.time_ns for each in counts) >= _ENOUGH * time[bound_by_arithmetic(graph)[kernels]].sum()
-    rate = sum(each.flops * each.calls for each in counts) / (1e-9 * steps_ns * len(graph.ranks)) if counts and known else None
+    known = steps_ns > 0 and sum(row.time_ns for row in counts) >= _ENOUGH * time[bound_by_arithmetic(graph)[kernels]].sum()
+    rate = sum(row.flops * row.calls for row in counts) / (1e-9 * steps_ns * len(graph.ranks)) if counts and known else None
     units = tensor_cores(timeline, owners)
     named = units.unknown_ns <= (1 - _ENOUGH) * time.sum()
     return DeviceUse(rate, _peak(job), units.share if named else None, _occupancy(owners, job, kernels, time))

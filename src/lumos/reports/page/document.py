@@ -226,9 +226,9 @@ def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> 
     """The answer to changes, with the keys of `lumos whatif --json`, the difference, and what its interval comes from. moved: of durations,
     also memory and what moved on the critical path, which take longer. LumosError where the evidence is unsound and not forced."""
     job, graph, full = recording.job, recording.graph, moved or changes.structural
-    found = answer_changes(job, graph, changes, recording.cut, trust=recording.trust, force=recording.force, step_only=not full)
-    answer = {**contracted(found), "interval": plain(interval_causes(graph, found))}
-    before, after = found.base.step_time_s, found.outcome.step_time_s
+    answered = answer_changes(job, graph, changes, recording.cut, trust=recording.trust, force=recording.force, step_only=not full)
+    answer = {**contracted(answered), "interval": plain(interval_causes(graph, answered))}
+    before, after = answered.base.step_time_s, answered.outcome.step_time_s
     left_out = () if full else ("moved", "share")
     shown = {key: value for key, value in answer.items() if key not in left_out}
     return {**shown, "difference_s": after - before, "change": after / before - 1 if before else None}
@@ -236,14 +236,14 @@ def what_if(recording: ReportedJob, changes: Changes, *, moved: bool = True) -> 
 
 def report_headline(recording: ReportedJob) -> str:
     """The first finding and what it is worth; where there is none, the time of the job's step."""
-    found, graph = recording.diagnosis, recording.graph
+    diagnosis, graph = recording.diagnosis, recording.graph
     ranks = count(len(graph.ranks), "rank") if len(graph.ranks) > 1 else f"rank {graph.ranks[0]}"
     step = f"{a_step(recording.times.headline)} on {ranks}"
-    if isinstance(found, LumosError):
+    if isinstance(diagnosis, LumosError):
         return f"{step}."
-    if not found.findings:
+    if not diagnosis.findings:
         return f"{step}; nothing was found that is worth 2 % of it."
-    first = found.findings[0]
+    first = diagnosis.findings[0]
     title = " ".join(short_name(word) for word in first.title.split(" "))
     return f"{title}: worth {duration(1e9 * first.worth_s)} of {step}."
 
@@ -353,10 +353,10 @@ def _stragglers(recording: ReportedJob) -> dict[str, Any] | None:
 
 def _diagnosis(recording: ReportedJob) -> dict[str, Any] | None:
     """What to fix first; None where that is left out."""
-    found = recording.diagnosis
-    if isinstance(found, LumosError):
+    diagnosis = recording.diagnosis
+    if isinstance(diagnosis, LumosError):
         return None
-    answer = {key: plain(getattr(found, key)) for key in ("findings", "lacks", "step_time_s")}
+    answer = {key: plain(getattr(diagnosis, key)) for key in ("findings", "lacks", "step_time_s")}
     _number_tasks(recording, answer["findings"])
     return answer
 
@@ -387,8 +387,8 @@ def _outline(recording: ReportedJob) -> dict[str, Any] | None:
         return None
     first = replace(recording.job, traces=recording.job.traces[:1])
     graph = recording.graph if first.ranks == recording.job.ranks else build(first)
-    found: dict[str, Any] = plain(outline(segment(graph, first)))
-    return found
+    shown: dict[str, Any] = plain(outline(segment(graph, first)))
+    return shown
 
 
 def _memory(job: Job) -> list[dict[str, Any]]:

@@ -47,8 +47,8 @@ class Enclosing:
 
     def of(self, tasks: Int64) -> Int64:
         """The number of the innermost operator of each task, int64[tasks]: of an operator's own time, the operator itself."""
-        found: Int64 = self._of_task[tasks]
-        return found
+        innermost: Int64 = self._of_task[tasks]
+        return innermost
 
     def columns(self, number: Callable[[list[str]], Int64]) -> dict[str, Any]:
         """What encloses each operator, and its name, as columns; entry 0 is for none. number: of each of some names."""
@@ -69,5 +69,5 @@ class Enclosing:
         number[used] = len(self._parent) + np.arange(len(used))
         self._parent += number[parent[used]].tolist()
         self._text += [str(trace.strings[name]) for name in trace.name[used].tolist()]
-        found: Int64 = number[innermost]
-        return found
+        numbers: Int64 = number[innermost]
+        return numbers

@@ -99,14 +99,14 @@ def page(
 
 def imported_modules(start: str) -> list[str]:
     """The modules that a module of the folder static/ imports as "lumos/NAME", and those that they import."""
-    found: dict[str, None] = {}
+    modules: dict[str, None] = {}
     left = _IMPORTED.findall(static(start))
     while left:
         name = left.pop()
-        if name not in found:
-            found[name] = None
+        if name not in modules:
+            modules[name] = None
             left += _IMPORTED.findall(static(name))
-    return sorted(found)
+    return sorted(modules)
 
 
 def _element(name: str, kind: str, text: str) -> str:

@@ -67,8 +67,8 @@ class TaskFacts:
             if rank in self._traces:
                 here = new[ranks == rank]
                 self._of_task[here] = self._numbers(self._traces[rank], self._graph.event[here].astype(np.int64))
-        found: Int64 = self._of_task[tasks]
-        return found
+        texts: Int64 = self._of_task[tasks]
+        return texts
 
     def _numbers(self, trace: Trace, rows: Int64) -> Int64:
         """The number of the facts of each row, int64[rows]. Of rows that say the same, as in every layer, one is read."""

@@ -170,11 +170,11 @@ def drawing(
     both = [(timelines[source], windows[source], shown[source]) for source in ("measured", "replayed") if source in timelines]
     if len(both) > 1 and _look_alike(both):
         del shown["replayed"]
-    told = {source: _picked(found, np.flatnonzero(single[found.lane])) for source, found in shown.items()}
-    room = np.cumsum([len(found.task) for found in told.values()]) <= limits.tasks
+    told = {source: _picked(of_run, np.flatnonzero(single[of_run.lane])) for source, of_run in shown.items()}
+    room = np.cumsum([len(of_run.task) for of_run in told.values()]) <= limits.tasks
     whole = {source for source, fits in zip(told, room.tolist(), strict=True) if fits and single.any()}
     runs, names, facts = [], _Names(graph), TaskFacts(graph, job)
-    around = Enclosing(graph, job if whole else None, np.concatenate([found.task for found in told.values()]))
+    around = Enclosing(graph, job if whole else None, np.concatenate([of_run.task for of_run in told.values()]))
     for source, here in shown.items():
         timeline, drawn, window = timelines[source], told[source], windows[source]
         cells = [_encoded(level) for level in levels(here, len(lanes), len(labels), window.length, limits.cells)]
@@ -191,7 +191,7 @@ def drawing(
 
 def _look_alike(runs: Sequence[tuple[Timeline, TimelineWindow, Pieces]]) -> bool:
     """Whether runs look the same: no piece begins or ends further from its place in the first than the finest bin is wide."""
-    tasks = np.unique(np.concatenate([found.task for *_, found in runs]))
+    tasks = np.unique(np.concatenate([drawn.task for *_, drawn in runs]))
     places = [np.stack((run.start[tasks], run.end[tasks])) - window.start for run, window, _ in runs]
     return bool(np.ptp(places, axis=0).max(initial=0) <= runs[0][1].length / BINS[0])
 
@@ -216,7 +216,7 @@ def _layout(timelines: dict[str, Timeline], windows: dict[str, TimelineWindow], 
     groups = ranks_alike([(lane.rank, lane.kind) for lane in lanes], coarsest.label, coarsest.busy)
     if not all(lane.is_single for lane in lanes):
         lanes, lane_of = lanes_of(graph, one_of_each_kind(graph, groups, _most_pieces(graph, shown.values()), most_tasks))
-        shown = {source: _on_lanes(found, lane_of[graph.processor[found.task]]) for source, found in shown.items()}
+        shown = {source: _on_lanes(drawn, lane_of[graph.processor[drawn.task]]) for source, drawn in shown.items()}
     return _Layout(lanes, lane_of, groups, shown)
 
 

@@ -86,42 +86,42 @@ class Breakdown(NamedTuple):
     diagnostics: Sequence[Diagnostic]
 
 
-def print_breakdown(console: Console, found: Breakdown) -> None:
+def print_breakdown(console: Console, shown: Breakdown) -> None:
     """Print the whole answer."""
-    steps = found.steps
-    sentence(console, breakdown_headline(found))
-    print_trust(console, found.trust)
-    for v in found.variability:
+    steps = shown.steps
+    sentence(console, breakdown_headline(shown))
+    print_trust(console, shown.trust)
+    for v in shown.variability:
         if v.variation is not None:
             console.print(
                 f"rank {v.rank}: {count(v.steps, 'step')} of {duration(v.min_ns)} to {duration(v.max_ns)}, "
                 f"standard deviation {percent(v.variation, decimals=1)} of the mean"
             )
-    over = [f"{found.steps_counted} steps"] * (found.steps_counted > 1) + ["ranks"] * (len({s.rank for s in steps}) > 1)
+    over = [f"{shown.steps_counted} steps"] * (shown.steps_counted > 1) + ["ranks"] * (len({s.rank for s in steps}) > 1)
     mean = f" (mean over {' and '.join(over)})" if over else ""
-    largest = sorted((key for key in PARTS if found.parts[key]), key=lambda key: -found.parts[key])
-    print_shares(console, f"Where the step goes{mean}", {PARTS[key]: found.parts[key] for key in largest}, found.step_time_ns)
-    columns: Mapping[str, ShownField] = {"rank": "rank", "step": marked(found.basis), "time": "duration_ns", **_FOUR}
+    largest = sorted((key for key in PARTS if shown.parts[key]), key=lambda key: -shown.parts[key])
+    print_shares(console, f"Where the step goes{mean}", {PARTS[key]: shown.parts[key] for key in largest}, shown.step_time_ns)
+    columns: Mapping[str, ShownField] = {"rank": "rank", "step": marked(shown.basis), "time": "duration_ns", **_FOUR}
     ran = "devices" if any(s.idle for s in steps) else "threads"
-    table(console, columns, steps, *marks(steps, found.basis), title=f"Steps: {ran} run")
+    table(console, columns, steps, *marks(steps, shown.basis), title=f"Steps: {ran} run")
     idle = [(s.idle, s.duration_ns) for s in steps if s.counts and s.idle is not None]
     if total := sum(length for _, length in idle):
         causes = {label: sum(getattr(i, key) for i, _ in idle) / len(idle) for key, label in _IDLE.items()}
         print_shares(console, "Idle devices, by cause (mean over steps)", causes, total / len(idle))
-    _print_rows(console, found.rows, found.by)
-    if found.by == "kernel" and (said := _tensor_core_words(found.tensor_cores)):
+    _print_rows(console, shown.rows, shown.by)
+    if shown.by == "kernel" and (said := _tensor_core_words(shown.tensor_cores)):
         sentence(console, said)
-    if found.by in ("kernel", "operator"):
-        table(console, _ACHIEVED, found.achieved_flops, title="Achieved by products and attention")
-    print_diagnostics(console, found.diagnostics)
+    if shown.by in ("kernel", "operator"):
+        table(console, _ACHIEVED, shown.achieved_flops, title="Achieved by products and attention")
+    print_diagnostics(console, shown.diagnostics)
 
 
-def breakdown_headline(found: Breakdown) -> str:
+def breakdown_headline(shown: Breakdown) -> str:
     """How long the job takes for a step, and the largest part of that, in a sentence."""
-    largest = max(PARTS, key=lambda key: found.parts[key])
-    share = f"; {percent(found.parts[largest] / found.step_time_ns, decimals=0)} is {PARTS[largest]}" if found.step_time_ns else ""
-    step = step_words(found.step_time_ns, found.latency_ns, found.basis)
-    return f"{who(found.steps)}, {step} as {found.of}{share}"
+    largest = max(PARTS, key=lambda key: shown.parts[key])
+    share = f"; {percent(shown.parts[largest] / shown.step_time_ns, decimals=0)} is {PARTS[largest]}" if shown.step_time_ns else ""
+    step = step_words(shown.step_time_ns, shown.latency_ns, shown.basis)
+    return f"{who(shown.steps)}, {step} as {shown.of}{share}"
 
 
 def _print_rows(console: Console, rows: Sequence[TableRow], by: str) -> None:

@@ -113,7 +113,7 @@ def _billions(count: int) -> str:
     return f"{count / 1e9:.2f} B"
 
 
-def print_calibration(console: Console, found: Calibration) -> None:
+def print_calibration(console: Console, calibration: Calibration) -> None:
     """Print the fitted sets or, of a trace, what its operators take against the models."""
     of_class: dict[str, ShownField] = {
         "model": "model", "class": "variant", "operators": "operators", "shapes": "shapes",
@@ -124,8 +124,8 @@ def print_calibration(console: Console, found: Calibration) -> None:
         "model": "model", "accelerator": "accelerator", "set": "variant", "rows": "coefficients.rows", "numbers": "coefficients.count",
         "median error": "coefficients.median_error", "p90 error": "coefficients.p90_error",
     }  # fmt: skip
-    sets = list(found.sets)
-    table(console, of_class, found.classes, most=len(found.classes))
-    table(console, of_set, [] if found.classes else sets, most=len(sets))
-    for note in found.diagnostics:
+    sets = list(calibration.sets)
+    table(console, of_class, calibration.classes, most=len(calibration.classes))
+    table(console, of_set, [] if calibration.classes else sets, most=len(sets))
+    for note in calibration.diagnostics:
         console.print(f"note: {note.message}", markup=False)

@@ -88,8 +88,8 @@ def print_imported(console: Console, result: Imported) -> None:
 
 def print_synthetic(console: Console, result: Synthetic) -> None:
     """Print what was synthesised, and how close it is to its sample."""
-    found = result.exported
-    text = f"{found.folder}: {count(found.ranks, 'rank')}, {count(found.nodes, 'node')} from {result.symbols:,} symbols"
+    exported = result.exported
+    text = f"{exported.folder}: {count(exported.ranks, 'rank')}, {count(exported.nodes, 'node')} from {result.symbols:,} symbols"
     sentence(console, text)
     if result.facts is not None:
         paragraph(console, ", ".join(f"{key} {value}" for key, value in result.facts.items()))
@@ -103,7 +103,7 @@ def print_synthetic(console: Console, result: Synthetic) -> None:
             ("structure (runs of 16 nodes)", percent(told.structure, decimals=1), "–"),
         ]
         table(console, ("", "this set", "by chance"), rows, title="What it reveals of the set that gave its structure")
-    print_diagnostics(console, found.diagnostics)
+    print_diagnostics(console, exported.diagnostics)
 
 
 def print_stat(console: Console, result: Stat) -> None:

@@ -68,16 +68,16 @@ def compare_headline(result: Comparison) -> str:
     return f"{steps}: {signed(parts[most])} {most}" if parts[most] else steps
 
 
-def slowdown(found: Regression) -> str:
+def slowdown(regression: Regression) -> str:
     """Whether B is slower than was allowed, and how far the recordings can tell."""
-    change = f"{percent(found.change, signed=True, decimals=1)} ± {percent(found.noise, decimals=1)}"
-    allowed = percent(found.allowed, decimals=1)
+    change = f"{percent(regression.change, signed=True, decimals=1)} ± {percent(regression.noise, decimals=1)}"
+    allowed = percent(regression.allowed, decimals=1)
     said = {
         Verdict.SLOWER: f"failed: B is slower by more than {allowed}, beyond the noise ({change})",
         Verdict.WITHIN: f"passed: B is not slower by more than {allowed} ({change})",
         Verdict.UNDECIDED: f"passed, but not shown: whether B is slower by more than {allowed} is within the noise ({change})",
-    }[found.verdict]
-    more = f"; about {found.steps_needed:,} steps of each would show {allowed}" if found.steps_needed is not None else ""
+    }[regression.verdict]
+    more = f"; about {regression.steps_needed:,} steps of each would show {allowed}" if regression.steps_needed is not None else ""
     return said + more
 
 

@@ -66,8 +66,8 @@ class ShownPaths(NamedTuple):
         step, about = self.headline, {"ranks": len(self.graph.ranks), "of": self.run}
         times = {"step_time_ns": step.step_time_ns, "median_ns": step.median_ns, "latency_ns": step.latency_ns, "basis": step.basis}
         steps = [{**plain(replace(path, links=())), "links": [_plain(link, self.graph) for link in path.links]} for path in self.paths]
-        found = {"steps": steps, "slack_by_class": self.slack, "trust": self.trust, "diagnostics": self.diagnostics}
-        return {**times, **about, **{key: plain(value) for key, value in found.items()}}
+        beside = {"steps": steps, "slack_by_class": self.slack, "trust": self.trust, "diagnostics": self.diagnostics}
+        return {**times, **about, **{key: plain(value) for key, value in beside.items()}}
 
     @property
     def which(self) -> str:

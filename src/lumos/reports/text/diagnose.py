@@ -27,8 +27,8 @@ def print_diagnosis(console: Console, result: Diagnosis) -> None:
     sentence(console, diagnosis_headline(result))
     lacks = ", ".join(lack.code for lack in result.lacks)
     print_trust(console, result.trust, beside=f"; not recorded: {lacks} (--json says more)" if lacks else "")
-    for number, found in enumerate(result.findings[:MOST_FINDINGS], 1):
-        _print_finding(console, number, found, result.step_time_s)
+    for number, finding in enumerate(result.findings[:MOST_FINDINGS], 1):
+        _print_finding(console, number, finding, result.step_time_s)
     if len(result.findings) > MOST_FINDINGS:
         paragraph(console, f"and {len(result.findings) - MOST_FINDINGS} more; --json lists all")
 
@@ -42,20 +42,20 @@ def diagnosis_headline(result: Diagnosis) -> str:
     return f"{ranks}: {step}; {count(len(result.findings), 'thing')} to fix"
 
 
-def _print_finding(console: Console, number: int, found: Finding, step_s: float) -> None:
-    sentence(console, f"{number}. {_shortened(found.title)}")
-    low, high = duration(1e9 * found.worth_low_s), duration(1e9 * found.worth_high_s)
-    grade = "" if found.grade is Grade.SOUND else f"; {found.grade}"
+def _print_finding(console: Console, number: int, finding: Finding, step_s: float) -> None:
+    sentence(console, f"{number}. {_shortened(finding.title)}")
+    low, high = duration(1e9 * finding.worth_low_s), duration(1e9 * finding.worth_high_s)
+    grade = "" if finding.grade is Grade.SOUND else f"; {finding.grade}"
     interval = f"{'80 % interval ' if number == 1 else ''}{low} to {high}{grade}"
-    worth = f"{duration(1e9 * found.worth_s)} ({percent(found.worth_s / step_s, decimals=1)}; {interval})"
-    if number > 1 and abs(found.worth_after_s - found.worth_s) > SAME * step_s:
-        worth += f", {duration(1e9 * found.worth_after_s)} after the above"
-    where = found.where
+    worth = f"{duration(1e9 * finding.worth_s)} ({percent(finding.worth_s / step_s, decimals=1)}; {interval})"
+    if number > 1 and abs(finding.worth_after_s - finding.worth_s) > SAME * step_s:
+        worth += f", {duration(1e9 * finding.worth_after_s)} after the above"
+    where = finding.where
     at = f"{where.step} at {duration(where.start_ns)}" if where.start_ns >= 0 else f"{duration(-where.start_ns)} before {where.step}"
     task = f"{at}, {_ranks(where.ranks)}: {short_name(where.task)}{where.script and f', in {where.script}'}"
-    for word, text in (("worth", worth), ("where", task), ("why", found.evidence), ("fix", found.fix)):
+    for word, text in (("worth", worth), ("where", task), ("why", finding.evidence), ("fix", finding.fix)):
         _print_line(console, word, text)
-    _print_command(console, found.command)
+    _print_command(console, finding.command)
 
 
 def _print_line(console: Console, word: str, text: str) -> None:

@@ -20,20 +20,20 @@ _OWNERS = 5
 OF_PRICES = {"generic-coefficients", "coefficients-of-kin", "extrapolated"}
 
 
-def print_emulated(console: Console, output: str, found: Emulated, *, steps: int, fit: str) -> None:
+def print_emulated(console: Console, output: str, job: Emulated, *, steps: int, fit: str) -> None:
     """Print what ran, the memory that it held, and how long it takes. fit: the name of which the largest number was to be found."""
-    alike = ", the others do the same as one of them" if len(found.distinct) < found.ranks else ""
-    console.print(f"{output}: {len(found.distinct)} of {found.ranks} ranks ran{alike}", markup=False)
-    console.print(f"{count(found.operators, 'operator')} in {count(steps, 'step')}")
+    alike = ", the others do the same as one of them" if len(job.distinct) < job.ranks else ""
+    console.print(f"{output}: {len(job.distinct)} of {job.ranks} ranks ran{alike}", markup=False)
+    console.print(f"{count(job.operators, 'operator')} in {count(steps, 'step')}")
     if fit:
-        largest = max(tried.value for tried in found.tried if tried.fits)
+        largest = max(tried.value for tried in job.tried if tried.fits)
         console.print(f"the largest {fit} that fits is {largest}, which is what was recorded", markup=False)
-    for line in _memory(found.memory) if found.memory else ():
+    for line in _memory(job.memory) if job.memory else ():
         console.print(line, markup=False, soft_wrap=True)
-    if found.span_ns is not None:
-        console.print(f"{found.span_ns / 1e9:.3f} s from the first work to the last, simulated")
-    priced = [note for note in found.diagnostics if note.code in OF_PRICES]
-    for note in found.diagnostics:
+    if job.span_ns is not None:
+        console.print(f"{job.span_ns / 1e9:.3f} s from the first work to the last, simulated")
+    priced = [note for note in job.diagnostics if note.code in OF_PRICES]
+    for note in job.diagnostics:
         if note not in priced:
             console.print(f"note: {note.code}: {note.message}", markup=False)
     if priced:

@@ -228,12 +228,12 @@ def _print_wrapped(console: Console, text: Text, indent: int) -> None:
 _GRADE_STYLES = {Grade.SOUND: "green", Grade.LIMITED: "yellow", Grade.UNSOUND: "red"}
 
 
-def print_trust(console: Console, found: Trust, whose: str = "", beside: str = "") -> None:
+def print_trust(console: Console, trust: Trust, whose: str = "", beside: str = "") -> None:
     """Print how far the answer can be trusted, the gravest reason, and what else is to say. whose: which of several jobs is meant."""
-    others = len(found.reasons) - 1
+    others = len(trust.reasons) - 1
     more = f"; {count(others, 'more reason')} in --json" if others > 0 else ""
-    why = f": {found.why}{more}" if found.why else ""
-    paragraph(console, f"trust{whose}: ", (found.grade, _GRADE_STYLES[found.grade]), why + beside)
+    why = f": {trust.why}{more}" if trust.why else ""
+    paragraph(console, f"trust{whose}: ", (trust.grade, _GRADE_STYLES[trust.grade]), why + beside)
 
 
 #: The most characters of a task's name in a sentence.

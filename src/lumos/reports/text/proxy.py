@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from lumos.proxy.facade import Generated
 
 
-def print_generated(console: Console, output: str, found: Generated) -> None:
+def print_generated(console: Console, output: str, made: Generated) -> None:
     """Print what was written, and how to run it."""
-    console.print(f"{output}: {found.operators} operators of {found.ranks} of {found.world_size} ranks, step {found.step}", soft_wrap=True)
-    print_diagnostics(console, found.diagnostics)
+    console.print(f"{output}: {made.operators} operators of {made.ranks} of {made.world_size} ranks, step {made.step}", soft_wrap=True)
+    print_diagnostics(console, made.diagnostics)
     console.print(f"run it: lumos proxy run {output}", markup=False, soft_wrap=True)
 
 

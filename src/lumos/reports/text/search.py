@@ -51,11 +51,11 @@ class _Line(NamedTuple):
     run: Campaign | None
 
     @classmethod
-    def of(cls, found: Found, value: int | str) -> _Line:
+    def of(cls, searched: Found, value: int | str) -> _Line:
         """The line of a search for one value of what is swept."""
-        best = found.best[0] if found.best else None
+        best = searched.best[0] if searched.best else None
         name = value if isinstance(value, str) else f"{value:,}"
-        return cls(name, best, operating_of(found) if best else None, found.campaigns[0] if found.campaigns else None)
+        return cls(name, best, operating_of(searched) if best else None, searched.campaigns[0] if searched.campaigns else None)
 
 
 def _of(part: str, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, ShownField]:
@@ -67,17 +67,17 @@ def _of(part: str, columns: Mapping[str, Callable[[Any], str]]) -> dict[str, Sho
     return {name: shown(text) for name, text in columns.items()}
 
 
-def print_found(out: Console, found: Found) -> None:
+def print_found(out: Console, searched: Found) -> None:
     """Print what was searched, then the best plans."""
-    p = found.problem
+    p = searched.problem
     out.print(f"{p.model.name} on {p.gpus} x {p.cluster.name}, {p.global_batch} sequences of {p.seq_len} tokens, {p.framework.name}")
-    if not found.complete:
-        fit = found.plans - found.infeasible
-        sentence(out, f"partial: interrupted when {found.evaluated:,} of the {fit:,} plans that fit were timed")
-    if not found.best:
-        sentence(out, _why_none(found))
+    if not searched.complete:
+        fit = searched.plans - searched.infeasible
+        sentence(out, f"partial: interrupted when {searched.evaluated:,} of the {fit:,} plans that fit were timed")
+    if not searched.best:
+        sentence(out, _why_none(searched))
         return
-    best = found.best[0]
+    best = searched.best[0]
     sentence(
         out,
         f"fastest: {plan_words(best.job.plan)}: step {best.time.time_s:.4g} s (80 %: {best.time.low_s:.4g} – {best.time.high_s:.4g}), "
@@ -85,34 +85,35 @@ def print_found(out: Console, found: Found) -> None:
     )
     paragraph(
         out,
-        f"{count(found.plans, 'plan')}: {found.infeasible:,} need more than {_capacity(found)}, {found.pruned:,} are proved slower, "
-        f"{found.evaluated:,} timed, {found.simulated} simulated in full, in {found.seconds_s:.1f} s",
+        f"{count(searched.plans, 'plan')}: {searched.infeasible:,} need more than {_capacity(searched)}, "
+        f"{searched.pruned:,} are proved slower, {searched.evaluated:,} timed, "
+        f"{searched.simulated} simulated in full, in {searched.seconds_s:.1f} s",
     )
     for note in p.assumed:
         paragraph(out, note.message)
     step = best.time.time_s
     slower: dict[str, Callable[[Simulated], str]] = {"+ %": lambda p: f"{100 * (p.time.time_s / step - 1):.1f}"}
     columns = {**dict(list(_PLANS.items())[:2]), **slower, **_PLANS}
-    lines = [_Line("", p, None, found.campaigns[i] if found.campaigns else None) for i, p in enumerate(found.best)]
-    if found.campaigns:
+    lines = [_Line("", p, None, searched.campaigns[i] if searched.campaigns else None) for i, p in enumerate(searched.best)]
+    if searched.campaigns:
         del columns["MFU"]
-    table(out, {**_of("plan", columns), **(_of("run", _RUNS) if found.campaigns else {})}, lines, whole=True)
-    _print_prices(out, [found])
+    table(out, {**_of("plan", columns), **(_of("run", _RUNS) if searched.campaigns else {})}, lines, whole=True)
+    _print_prices(out, [searched])
     for line in operating_lines(operating(p.cluster, p.gpus, best.tokens_per_s_per_gpu)):
         paragraph(out, line)
-    _print_equal(out, found)
+    _print_equal(out, searched)
 
 
-def _print_equal(out: Console, found: Found) -> None:
+def _print_equal(out: Console, searched: Found) -> None:
     """Say which plans are equal to the first as far as is known, which of them is the safest, and what would tell them apart."""
-    against = found.against_first
+    against = searched.against_first
     equal = [i for i, a in enumerate(against) if a is not None and a.equal]
     if not equal:
         return
     which = "all" if len(equal) == len(against) - 1 else f"{len(equal)} of the others"
     heading(out, f"Equal as far as is known: {which} overlap the first plan's interval")
-    if found.safest:
-        safest = found.best[found.safest]
+    if searched.safest:
+        safest = searched.best[searched.safest]
         paragraph(
             out, f"least to lose, by the upper end of the interval: {plan_words(safest.job.plan)} (at most {safest.time.high_s:.4g} s)"
         )
@@ -133,24 +134,24 @@ def _listed_plans(plans: Sequence[str]) -> str:
     return f"plan {plans[0]}" if len(plans) == 1 else f"plans {', '.join(plans)}"
 
 
-def _why_none(found: Found) -> str:
-    if not found.plans:
+def _why_none(searched: Found) -> str:
+    if not searched.plans:
         return "no plan keeps the rules"
     return (
-        f"none of {count(found.plans, 'plan')} fits {_capacity(found)}: the one that needs least takes"
-        f" {(found.least_bytes or 0) / 1e9:.1f} GB; with more devices or shorter sequences plans need less"
+        f"none of {count(searched.plans, 'plan')} fits {_capacity(searched)}: the one that needs least takes"
+        f" {(searched.least_bytes or 0) / 1e9:.1f} GB; with more devices or shorter sequences plans need less"
     )
 
 
-def _capacity(found: Found) -> str:
+def _capacity(searched: Found) -> str:
     """The memory that a plan may use."""
-    reserved = f" ({found.problem.reserved_bytes / 1e9:g} GB are reserved)" if found.problem.reserved_bytes else ""
-    return "the memory" if found.problem.capacity is None else f"{found.problem.capacity / 1e9:.1f} GB{reserved}"
+    reserved = f" ({searched.problem.reserved_bytes / 1e9:g} GB are reserved)" if searched.problem.reserved_bytes else ""
+    return "the memory" if searched.problem.capacity is None else f"{searched.problem.capacity / 1e9:.1f} GB{reserved}"
 
 
-def _print_prices(out: Console, found: Sequence[Found]) -> None:
+def _print_prices(out: Console, searches: Sequence[Found]) -> None:
     """Say for how many tokens days and dollars are, and by whose prices."""
-    runs = {f.problem.cluster.name: f.campaigns[0] for f in found if f.campaigns}
+    runs = {f.problem.cluster.name: f.campaigns[0] for f in searches if f.campaigns}
     for name, run in runs.items():
         price = "no price is known (--price)"
         if run.price is not None:
@@ -166,7 +167,7 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int | str, Found]],
     out.print(f"{p.model.name} on {where}: the best plan for every {key}; best of all: {best}")
     for note in p.assumed:
         paragraph(out, note.message)
-    lines = [_Line.of(found, value) for value, found in rows]
+    lines = [_Line.of(searched, value) for value, searched in rows]
     priced = any(line.run is not None for line in lines)
     costs = {name: text for name, text in _COSTS.items() if name not in _RUNS or not priced}
     shown = {name: text for name, text in costs.items() if any(line.cost is not None and text(line.cost) for line in lines)}
@@ -174,7 +175,7 @@ def print_sweep(out: Console, key: str, rows: Sequence[tuple[int | str, Found]],
     columns["plan"] = lambda line: "no plan fits" if line.plan is None else plan_words(line.plan.job.plan)
     runs = {name: text for name, text in _of("run", _RUNS).items() if priced}
     table(out, {key: "name", **columns, **_of("cost", shown), **runs}, lines, whole=True)
-    _print_prices(out, [found for _, found in rows])
+    _print_prices(out, [searched for _, searched in rows])
     if shown:
         paragraph(out, f"{', '.join(shown)}: for a trillion tokens whose progress is kept")
 

@@ -76,20 +76,20 @@ def _print_findings(console: Console, result: Stragglers) -> None:
     if not findings:
         return
     heading(console, "Causes")
-    for found in findings[:MOST_FINDINGS]:
-        at, off = found.where, duration(found.excess_ns)
-        if found.cause is StragglerCause.SLOW_WORK:
-            what = f"rank {at.rank}: slow work, mostly {found.name}: {off} a step longer than ideal"
-        elif found.cause is StragglerCause.SLOW_EXCHANGE:
-            what = f"slow exchange, {found.name}: {off} a step longer than ideal, summed over the ranks"
+    for finding in findings[:MOST_FINDINGS]:
+        at, off = finding.where, duration(finding.excess_ns)
+        if finding.cause is StragglerCause.SLOW_WORK:
+            what = f"rank {at.rank}: slow work, mostly {finding.name}: {off} a step longer than ideal"
+        elif finding.cause is StragglerCause.SLOW_EXCHANGE:
+            what = f"slow exchange, {finding.name}: {off} a step longer than ideal, summed over the ranks"
         else:
-            what = f"rank {at.rank}: {found.cause.replace('-', ' ')}, {short_name(found.name)}: {off} a step"
-        hidden = (found.slowdown - 1) * result.ideal_step_ns > 2 * found.worth_ns
-        worth = f"worth {duration(found.worth_ns)} ({percent(found.worth_ns / step, decimals=1)})"
+            what = f"rank {at.rank}: {finding.cause.replace('-', ' ')}, {short_name(finding.name)}: {off} a step"
+        hidden = (finding.slowdown - 1) * result.ideal_step_ns > 2 * finding.worth_ns
+        worth = f"worth {duration(finding.worth_ns)} ({percent(finding.worth_ns / step, decimals=1)})"
         if hidden:
-            worth += f", as others are slow too: alone it would slow the ideal step {found.slowdown:.3f} times"
-        on = f" on rank {at.rank}" if found.cause is StragglerCause.SLOW_EXCHANGE else ""
-        task = "" if found.name == at.task else f" ({short_name(at.task)})"
+            worth += f", as others are slow too: alone it would slow the ideal step {finding.slowdown:.3f} times"
+        on = f" on rank {at.rank}" if finding.cause is StragglerCause.SLOW_EXCHANGE else ""
+        task = "" if finding.name == at.task else f" ({short_name(at.task)})"
         paragraph(console, f"• {what}, {worth}; worst at {duration(at.start_ns)} of {at.step}{on}{task}")
     if len(findings) > MOST_FINDINGS:
         paragraph(console, f"and {len(findings) - MOST_FINDINGS} more; --json lists all")

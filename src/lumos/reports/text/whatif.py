@@ -24,36 +24,36 @@ PARTS_IN_SECONDS = {f"{key.removesuffix('_ns')}_s": label for key, label in PART
 _COLUMNS = ("", "base", "changed", "difference")
 
 
-def print_answer(console: Console, found: Answer) -> None:
+def print_answer(console: Console, answer: Answer) -> None:
     """Print the whole answer."""
-    base, changed, share = found.base, found.outcome, found.share
-    sentence(console, whatif_headline(found))
-    print_trust(console, found.trust)
-    for change in found.changes:
+    base, changed, share = answer.base, answer.outcome, answer.share
+    sentence(console, whatif_headline(answer))
+    print_trust(console, answer.trust)
+    for change in answer.changes:
         paragraph(console, f"• {change}")
     before, after = base.breakdown._asdict(), changed.breakdown._asdict()
     parts = [_row(f"  {label}", before[key], after[key]) for key, label in PARTS_IN_SECONDS.items()]
-    rows = [_row("step", base.step_time_s, changed.step_time_s), *parts, *_beside(found)]
+    rows = [_row("step", base.step_time_s, changed.step_time_s), *parts, *_beside(answer)]
     interval = f"80 % interval {seconds(changed.step_time_low_s)} to {seconds(changed.step_time_high_s)}"
     kept = (
         f"of the changed step's critical path, {percent(share.measured, decimals=0)} keeps measured times,"
         f" {percent(share.scaled, decimals=0)} scales them, {percent(share.modelled, decimals=0)} is modelled"
     )
     table(console, _COLUMNS, rows, interval, kept, title="Step")
-    moved = [_row(c.what, c.base_s, c.changed_s) for c in found.moved]
+    moved = [_row(c.what, c.base_s, c.changed_s) for c in answer.moved]
     table(console, _COLUMNS, moved, title="What moved on the critical path")
     if not moved:
         heading(console, "What moved on the critical path")
         paragraph(console, "nothing")
-    print_diagnostics(console, found.diagnostics)
+    print_diagnostics(console, answer.diagnostics)
 
 
-def whatif_headline(found: Answer) -> str:
+def whatif_headline(answer: Answer) -> str:
     """The answer in one sentence."""
-    base, changed = found.base.step_time_s, found.outcome.step_time_s
+    base, changed = answer.base.step_time_s, answer.outcome.step_time_s
     change = percent((changed - base) / base, signed=True) if base else "–"
-    measured = f"; {seconds(found.measured_step_s)} measured" if found.measured_step_s is not None else ""
-    return f"{seconds(changed)} a step instead of {seconds(base)} ({found.base.basis}{measured}), {change}"
+    measured = f"; {seconds(answer.measured_step_s)} measured" if answer.measured_step_s is not None else ""
+    return f"{seconds(changed)} a step instead of {seconds(base)} ({answer.base.basis}{measured}), {change}"
 
 
 def seconds(value: float) -> str:
@@ -61,9 +61,9 @@ def seconds(value: float) -> str:
     return duration(value * 1e9)
 
 
-def _beside(found: Answer) -> Iterator[tuple[str, ...]]:
+def _beside(answer: Answer) -> Iterator[tuple[str, ...]]:
     """What stands beside the time: tokens, or samples, per second and device, and the peak of memory."""
-    base, changed = found.base, found.outcome
+    base, changed = answer.base, answer.outcome
     for label, before, after in (
         ("tokens/s per device", base.tokens_per_s_per_gpu, changed.tokens_per_s_per_gpu),
         ("samples/s per device", base.samples_per_s_per_gpu, changed.samples_per_s_per_gpu),
