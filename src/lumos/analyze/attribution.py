@@ -108,8 +108,8 @@ def _forward_module(trace: Trace, modules: Int64, calls: Int64) -> Int64:
     module = np.append(around[forward][::-1][last], -1)
     backward = innermost(trace, numbered, calls)
     wanted = np.where(backward >= 0, number[backward], ABSENT)
-    place = np.searchsorted(known, wanted)
-    out: Int64 = np.where(np.append(known, ABSENT)[place] == wanted, module[place], -1)
+    at_or_after = np.searchsorted(known, wanted)
+    out: Int64 = np.where(np.append(known, ABSENT)[at_or_after] == wanted, module[at_or_after], -1)
     return out
 
 

@@ -88,9 +88,9 @@ def breakdowns(timeline: Timeline, owners: Members | None = None, job: Job | Non
             counts,
             four[i],
             parts[i],
-            None if each is None else each.by_cause(),
+            None if idle_of_step is None else idle_of_step.by_cause(),
         )
-        for i, (step, (time, counts), each) in enumerate(zip(owners.steps, times.of_ranks(), idle, strict=True))
+        for i, (step, (time, counts), idle_of_step) in enumerate(zip(owners.steps, times.of_ranks(), idle, strict=True))
     )
 
 

@@ -166,7 +166,7 @@ def _run(job: Job, graph: Graph, step: str | None) -> _Run:
     if step is None:
         chosen, compared = times.rank_steps_counted(), times.counted
     else:
-        parts = {each.name: each.parts for each in owners.job}
+        parts = {job_step.name: job_step.parts for job_step in owners.job}
         if step not in parts:
             raise GraphError(f"{where}: there is no step {step!r}; it has {', '.join(parts)}")
         chosen, compared = np.zeros(len(owners.steps), bool), (times.named(step),)

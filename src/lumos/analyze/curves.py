@@ -79,15 +79,15 @@ def utilization(timeline: Timeline, owners: Members | None = None, *, step: str 
     owners = owners or members(timeline.graph)
     wanted = None if step is None else check_step(step, step_names(timeline.graph))
     start, end = step_times(timeline, owners).job_intervals()
-    (found,) = busy_curves([timeline], owners, [(start, end)])
+    (curves,) = busy_curves([timeline], owners, [(start, end)])
     rows = []
-    for i, (own, busy) in enumerate(zip(owners.steps, found.steps, strict=True)):
+    for i, (own, busy) in enumerate(zip(owners.steps, curves.steps, strict=True)):
         length = int(end[i] - start[i])
         if wanted is None or own.name == wanted:
-            mean = float(busy.sum()) * found.bin_ns / length if length else None
+            mean = float(busy.sum()) * curves.bin_ns / length if length else None
             if len(busy):
-                busy = np.append(busy[:-1], busy[-1] * found.bin_ns / (length - (len(busy) - 1) * found.bin_ns))
-            rows.append(Utilization(own.rank, own.name, length, found.bin_ns, mean, tuple(busy.tolist())))
+                busy = np.append(busy[:-1], busy[-1] * curves.bin_ns / (length - (len(busy) - 1) * curves.bin_ns))
+            rows.append(Utilization(own.rank, own.name, length, curves.bin_ns, mean, tuple(busy.tolist())))
     return Rows(rows)
 
 

@@ -120,7 +120,7 @@ def _unmet(owners: Members, times: StepTimes) -> Iterator[Evidence]:
     """Collectives of the steps that count which lack a peer although all ranks were given: rows are missing, or the ranks are of several
     jobs. Those that the window cut from their peers are in none of these steps."""
     graph, facts = owners.graph, owners.graph.collectives
-    if len(graph.ranks) < 2 or facts is None or any(found.code == RANKS_ABSENT for found in graph.evidence):
+    if len(graph.ranks) < 2 or facts is None or any(known.code == RANKS_ABSENT for known in graph.evidence):
         return
     task = facts.task[times.tasks_counted()[facts.task]]
     lone = int(np.isin(task, graph.waiting_unknown).sum())

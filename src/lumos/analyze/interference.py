@@ -142,12 +142,12 @@ def _shapes(trace: Trace, kernels: Int64) -> Int64:
     if dims is None or not len(calls):
         return out
     known, first = np.unique(trace.correlation[calls], return_index=True)
-    place = np.minimum(np.searchsorted(known, trace.correlation[kernels]), len(known) - 1)
-    launched = np.flatnonzero(known[place] == trace.correlation[kernels])
+    nearest = np.minimum(np.searchsorted(known, trace.correlation[kernels]), len(known) - 1)
+    launched = np.flatnonzero(known[nearest] == trace.correlation[kernels])
     has_shape = np.zeros(len(trace.strings), bool)
     texts = np.unique(dims.values)
     has_shape[texts] = [any(map(str.isdigit, trace.strings[i])) for i in texts.tolist()]
     shaped = dims.rows[(trace.category[dims.rows] == Category.OPERATOR) & has_shape[dims.values]].astype(np.int64)
-    operator = innermost(trace, shaped, calls[first][place[launched]])
+    operator = innermost(trace, shaped, calls[first][nearest[launched]])
     out[launched] = np.where(operator >= 0, trace.dense("Input Dims")[operator], ABSENT)
     return out

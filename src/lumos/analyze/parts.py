@@ -172,15 +172,15 @@ class _Activities:
         trace = self._job.traces[rank]
         rows = np.flatnonzero(trace.is_any(Category.OPERATOR, Category.ANNOTATION, Category.PYTHON) & trace.named(LOADING.search))
         lane = self._lane[graph.processor[tasks]]
-        found = [EMPTY]
-        for each in np.unique(trace.lane[rows]).tolist():
-            here = rows[trace.lane[rows] == each]
+        unions = [EMPTY]
+        for number in np.unique(trace.lane[rows]).tolist():
+            here = rows[trace.lane[rows] == number]
             loading = union(trace.start[here] - graph.origin, trace.start[here] + trace.duration[here] - graph.origin)
-            own = tasks[lane == each]
+            own = tasks[lane == number]
             task, first, last = _overlaps(graph.measured_start[own], graph.measured_end[own], loading)
             begin = timeline.start[own[task]]
-            found.append(union(begin + first, np.minimum(begin + last, timeline.end[own[task]])))
-        return union(np.concatenate([u.start for u in found]), np.concatenate([u.end for u in found]))
+            unions.append(union(begin + first, np.minimum(begin + last, timeline.end[own[task]])))
+        return union(np.concatenate([u.start for u in unions]), np.concatenate([u.end for u in unions]))
 
 
 def _overlaps(start: Int64, end: Int64, during: Union) -> tuple[Int64, Int64, Int64]:

@@ -77,25 +77,25 @@ def repeats(symbols: Int64, section: Int64) -> Iterator[Repeat]:
 
     symbols: int64[n]; a negative one is in no row. section: int64[n], ascending; a row stays within a section, and occurs twice in one.
     """
-    place = np.arange(len(symbols)) + section - section[0]
-    unique = -1 - np.arange(place[-1] + 1)
+    slot = np.arange(len(symbols)) + section - section[0]
+    unique = -1 - np.arange(slot[-1] + 1)
     written, sections, origin = unique.copy(), unique.copy(), np.zeros(len(unique), np.int64)
-    written[place] = np.where(symbols < 0, unique[place], symbols)
-    sections[place], origin[place] = section, np.arange(len(symbols))
-    found = list(_rows(written).values())
-    queue = [(-_saved(row), i, 0) for i, row in enumerate(found)]
+    written[slot] = np.where(symbols < 0, unique[slot], symbols)
+    sections[slot], origin[slot] = section, np.arange(len(symbols))
+    rows = list(_rows(written).values())
+    queue = [(-_saved(row), i, 0) for i, row in enumerate(rows)]
     heapify(queue)
     free, taken = np.ones(len(written) + 1, np.int64), 0
     while queue:
         _, i, seen = heappop(queue)
-        length, starts = found[i]
+        length, starts = rows[i]
         if seen < taken:  # others have been taken since it was counted
             sums = np.concatenate(([0], np.cumsum(free)))
-            found[i] = Repeat(length, starts[sums[starts + length] - sums[starts] == length])
-        if not (np.diff(sections[found[i].starts]) == 0).any():
+            rows[i] = Repeat(length, starts[sums[starts + length] - sums[starts] == length])
+        if not (np.diff(sections[rows[i].starts]) == 0).any():
             continue
         if seen < taken:
-            heappush(queue, (-_saved(found[i]), i, taken))
+            heappush(queue, (-_saved(rows[i]), i, taken))
             continue
         yield Repeat(length, origin[starts])
         taken += 1
@@ -111,16 +111,16 @@ def _rows(symbols: Int64) -> dict[tuple[int, ...], Repeat]:
     """Every row that occurs more often than any longer row around it, by its symbols. Where occurrences overlap, as those of a row that is
     a shorter one again and again do, it is the shorter one."""
     order, common = _suffixes(symbols)
-    found: dict[tuple[int, ...], Repeat] = {}
+    longest: dict[tuple[int, ...], Repeat] = {}
     for length, first, last in _neighbours(common.tolist()):
         starts = np.sort(order[first : last + 1])
         length = min(length, int(np.diff(starts).min()))
         if length < 2 or (starts[0] and (symbols[starts - 1] == symbols[starts[0] - 1]).all()):
             continue
         row = tuple(symbols[starts[0] : starts[0] + length].tolist())
-        if row not in found or len(found[row].starts) < len(starts):
-            found[row] = Repeat(length, starts)
-    return found
+        if row not in longest or len(longest[row].starts) < len(starts):
+            longest[row] = Repeat(length, starts)
+    return longest
 
 
 def _suffixes(symbols: Int64) -> tuple[Int64, Int64]:
@@ -143,10 +143,10 @@ def _suffixes(symbols: Int64) -> tuple[Int64, Int64]:
 def _neighbours(common: Sequence[int]) -> Iterator[_Common]:
     """The sets of suffixes that have more in common with each other than with those around them."""
     open_sets = [(0, 0)]
-    for place, length in enumerate((*common[1:], 0), start=1):
-        first = place - 1
+    for stop, length in enumerate((*common[1:], 0), start=1):
+        first = stop - 1
         while length < open_sets[-1][0]:
             shared, first = open_sets.pop()
-            yield _Common(shared, first, place - 1)
+            yield _Common(shared, first, stop - 1)
         if length > open_sets[-1][0]:
             open_sets.append((length, first))

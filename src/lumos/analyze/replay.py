@@ -205,13 +205,13 @@ def relative(predicted: int, actual: int) -> float | None:
 
 def _steps(truth: Timeline, timeline: Timeline, owners: Members, starts: NDArray[np.float64]) -> tuple[StepReplay, ...]:
     times = [step_times(t, owners) for t in (truth, timeline)]
-    parts = [four_way(t, owners, each.rank_intervals()) for t, each in zip((truth, timeline), times, strict=True)]
+    parts = [four_way(t, owners, of_run.rank_intervals()) for t, of_run in zip((truth, timeline), times, strict=True)]
     curves = busy_curves((truth, timeline), owners)
     out = []
     of_job = times[0].of_ranks()
     for i, (step, figures) in enumerate(zip(owners.steps, unexplained_times(truth, owners), strict=True)):
         tasks = owners.tasks(i)
-        actual, predicted = (each.ranks[i].length_ns for each in times)
+        actual, predicted = (of_run.ranks[i].length_ns for of_run in times)
         out.append(
             StepReplay(
                 rank=step.rank,

@@ -219,16 +219,16 @@ def by_stream(timeline: Timeline, owners: Members) -> tuple[StreamRow, ...]:
     start, end = times.job_intervals()
     step_rank, counted = np.where(times.rank_steps_counted(), owners.step_rank(), -1), times.tasks_counted()
     rows = []
-    for place in np.unique(graph.processor[causes.task]):
-        processor = graph.processors[int(place)]
-        here = np.flatnonzero(graph.processor[causes.task] == place)
+    for stream in np.unique(graph.processor[causes.task]):
+        processor = graph.processors[int(stream)]
+        here = np.flatnonzero(graph.processor[causes.task] == stream)
         tasks = causes.task[here]
         steps = np.flatnonzero(step_rank == owners.rank[tasks[0]])
         busy = int(within(union(timeline.start[tasks], timeline.end[tasks]), start[steps], end[steps]).sum())
         idle = [split(timeline, causes, here, int(start[i]), int(end[i])).by_cause() for i in steps]
         window = int((end[steps] - start[steps]).sum()) or 1
         owned = int(counted[tasks].sum())
-        launched = queue_steps(timeline, owners, int(owners.rank[tasks[0]]), int(place))
+        launched = queue_steps(timeline, owners, int(owners.rank[tasks[0]]), int(stream))
         queue = queue_during(*launched, int(start[steps[0]]), int(end[steps[-1]])) if len(steps) else QueueLength(None, None)
         rows.append(StreamRow(processor.rank, processor.name, owned, busy, busy / window, Idle(*_sums(idle, 4)), queue))
     return tuple(sorted(rows, key=lambda r: (r.rank, -r.busy_ns)))

@@ -199,9 +199,9 @@ class _Direct:
             return
         number = self.sent[rank]
         self.sent[rank], self.waiting[rank], self.free[rank] = number + 1, self.waiting[rank] - 1, self.free[rank] - 1
-        place = number % self.peers
-        target = 0 if self.mirrored else (rank + place + 1) % self.ranks
-        self._meet(self.arrival, self.posted, now + self.time[rank][place], target, number)
+        turn = number % self.peers
+        target = 0 if self.mirrored else (rank + turn + 1) % self.ranks
+        self._meet(self.arrival, self.posted, now + self.time[rank][turn], target, number)
         self._meet(self.posted, self.arrival, now, rank, number)
 
     def _meet(self, own: dict[tuple[int, int], int], other: dict[tuple[int, int], int], time: int, rank: int, number: int) -> None:
@@ -226,7 +226,7 @@ def _halving_doubling(chunk: Chunk, messages: Messages, begin: Int64, end: Endpo
     sizes = [chunk.nbytes >> (level + 1) for level in levels]
     reduced = [*map(end.reduction, sizes[1:]), 0]
     halving = [(1, size, here ^ (1 << level), added) for level, size, added in zip(levels, sizes, reduced, strict=True)]
-    back = [(*each[:3], 0) for each in reversed(halving)] if chunk.kind is CollectiveType.ALL_REDUCE else []
+    back = [(*step[:3], 0) for step in reversed(halving)] if chunk.kind is CollectiveType.ALL_REDUCE else []
     return _rounds([*halving, *back], messages, begin, end)
 
 

@@ -166,14 +166,14 @@ def timed(workload: Workload, network: Network | None = None) -> Workload:
 
 def permuted(workload: Workload, order: Int64) -> Workload:
     """The workload with its nodes renumbered: node order[i] moves to position i. `order` keeps nodes within their rank."""
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
+    new_place = np.empty(len(order), np.int64)
+    new_place[order] = np.arange(len(order))
     facts = workload.communication
-    rows = np.argsort(place[facts.node], kind="stable")
+    rows = np.argsort(new_place[facts.node], kind="stable")
     dependent = list_of(workload.dep_offset)
-    offset, dep = distinct(place[workload.dep], place[dependent], len(order))
+    offset, dep = distinct(new_place[workload.dep], new_place[dependent], len(order))
     of_communication = {name: getattr(facts, name)[rows] for name in ("type", "size", "group", "peer", "tag", "kind")}
-    communication = replace(facts, node=place[facts.node][rows], **of_communication)
+    communication = replace(facts, node=new_place[facts.node][rows], **of_communication)
     return replace(workload, **workload.rows(order), dep_offset=offset, dep=dep, communication=communication)
 
 
@@ -183,12 +183,12 @@ def in_program_order(workload: Workload) -> Workload:
     By start, a kernel may stand hundreds of nodes behind its launch, because the CPU runs ahead. In program order a layer is one stretch of
     nodes, alike in all layers, so that it can be repeated. Dependencies and the order on every stream and thread are kept.
     """
-    place: list[int] = []
+    behind: list[int] = []
     bounds, deps = workload.dep_offset.tolist(), workload.dep.tolist()
     for node, on_cpu in enumerate(workload.on_cpu.tolist()):
-        before = max((place[d] for d in deps[bounds[node] : bounds[node + 1]]), default=ABSENT)
-        place.append(node if on_cpu else before)
-    order = np.lexsort((np.arange(len(place)), np.array(place, np.int64), workload.rank_of()))
+        before = max((behind[d] for d in deps[bounds[node] : bounds[node + 1]]), default=ABSENT)
+        behind.append(node if on_cpu else before)
+    order = np.lexsort((np.arange(len(behind)), np.array(behind, np.int64), workload.rank_of()))
     return permuted(workload, order)
 
 

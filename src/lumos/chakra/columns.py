@@ -45,10 +45,10 @@ def chosen(table: ByteStrings, index: NDArray[np.integer]) -> ByteStrings:
 def varints(values: Int64) -> ByteStrings:
     """Each value as a varint; nothing where it is negative."""
     size = sum((values >> bits > 0).astype(np.int64) for bits in range(7, 63, 7)) + (values >= 0)
-    place = np.arange(size.max(initial=1))
-    out = (values[:, None] >> 7 * place & 127 | 128).astype(np.uint8)
+    digit = np.arange(size.max(initial=1))
+    out = (values[:, None] >> 7 * digit & 127 | 128).astype(np.uint8)
     out[np.arange(len(values)), size - 1] &= 127
-    return ByteStrings(size, out[place < size[:, None]])
+    return ByteStrings(size, out[digit < size[:, None]])
 
 
 def headed(head: Callable[[int], bytes], these: ByteStrings) -> tuple[ByteStrings, ByteStrings]:
@@ -75,9 +75,9 @@ def field(number: int, values: Int64) -> tuple[ByteStrings, ByteStrings]:
 
 def number_lists(number: int, values: Int64, offset: Int64) -> tuple[ByteStrings, ByteStrings]:
     """A field of lists of numbers: those of the i-th one are values[offset[i] : offset[i + 1]]."""
-    found = varints(values)
-    size = np.diff(offsets(found.size)[offset])
-    return headed(lambda length: varint(number << 3 | BYTES) + varint(length), ByteStrings(size, found.flat))
+    numbers = varints(values)
+    size = np.diff(offsets(numbers.size)[offset])
+    return headed(lambda length: varint(number << 3 | BYTES) + varint(length), ByteStrings(size, numbers.flat))
 
 
 def numbers(name: str, values: Int64, kind: str = "int64") -> tuple[ByteStrings, ByteStrings]:

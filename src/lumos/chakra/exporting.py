@@ -97,8 +97,8 @@ def export_graph(
             notes.append(Diagnostic("idle-rank-added", text))
     write_set(workload, folder, exact_ns=exact_ns, extra=extra, origin=origin)
     network = network_of(folder) if astra_sim else None
-    found = None if network is None else as_simulated(workload, network)
-    if astra_sim and found is None:
+    simulated = None if network is None else as_simulated(workload, network)
+    if astra_sim and simulated is None:
         large = len(workload) > MOST_PLAYED
         reason = f"it has more than {MOST_PLAYED:,} nodes" if large else "its ranks would wait for one another for ever"
         notes.append(Diagnostic("not-simulated", f"the set was not run as a simulator would: {reason}"))
@@ -112,7 +112,7 @@ def export_graph(
         compute=int(((workload.type == NodeType.COMP) & ~workload.on_cpu).sum()),
         work=known,
         replayed_ns=int((workload.start + workload.duration).max()),
-        simulated_ns=found,
+        simulated_ns=simulated,
         diagnostics=(*workload.diagnostics, *notes),
     )
 

@@ -77,8 +77,8 @@ def export(
                 text = f"no cluster was named: the simulator's files describe {described.name}, which has the device that the traces name"
                 notes = (Diagnostic("cluster-by-device", text),)
     asked = {"exact_ns": exact_ns, "astra_sim": astra_sim, "roofline": roofline}
-    found = export_graph(graph, Path(output), amounts=amounts, cluster=described, origin=origin, **asked)
-    return replace(found, diagnostics=(*found.diagnostics, *notes))
+    exported = export_graph(graph, Path(output), amounts=amounts, cluster=described, origin=origin, **asked)
+    return replace(exported, diagnostics=(*exported.diagnostics, *notes))
 
 
 def link(
@@ -102,10 +102,10 @@ def link(
     if not source.is_dir() and len(job.traces) != 1:
         path = job.traces[0].path
         raise UsageError(f"{path}: the first of {len(job.traces)} ranks; an execution trace is linked with the file of its own rank")
-    found = link_job(observed_in(source) if source.is_dir() else [read_execution_trace(source)], job, other_window=other_window)
+    linked = link_job(observed_in(source) if source.is_dir() else [read_execution_trace(source)], job, other_window=other_window)
     if output is not None:
-        write_set(linked_nodes(job, found), Path(output))
-    return found
+        write_set(linked_nodes(job, linked), Path(output))
+    return linked
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

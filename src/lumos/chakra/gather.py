@@ -153,9 +153,9 @@ def _rank(trace: Trace) -> _Rank:
             f"{trace.path}: {len(nodes) - len(order)} nodes wait for one another in a cycle (node {stuck} among them);"
             " `lumos chakra check` names it"
         )
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(place[d]) for d in deps[i]] for i in order], findings)
+    new_place = np.empty(len(order), np.int64)
+    new_place[order] = np.arange(len(order))
+    return _Rank(trace, [nodes[i] for i in order], np.array(order), [[int(new_place[d]) for d in deps[i]] for i in order], findings)
 
 
 def topological(deps: Sequence[Sequence[int]], keys: Sequence[tuple[int, int]]) -> list[int]:
@@ -206,12 +206,12 @@ def _integer(node: ChakraNode, name: str) -> int:
 def _details(nodes: Sequence[ChakraNode], communicates: Sequence[bool]) -> tuple[Int32 | None, tuple[Details, ...]]:
     """What the file says of every node that no column of a workload holds."""
     table: dict[Details, int] = {Details(): ABSENT}
-    found = []
+    numbers = []
     for node, transfers in zip(nodes, communicates, strict=True):
         held = OF_COMMUNICATION if transfers else OF_WORK
         other = tuple(a for a in node.attrs if a.name not in held)
-        found.append(table.setdefault(Details(node.inputs, node.outputs, other, node.unknown), len(table) - 1))
-    return (np.array(found, np.int32) if len(table) > 1 else None), (*table,)[1:]
+        numbers.append(table.setdefault(Details(node.inputs, node.outputs, other, node.unknown), len(table) - 1))
+    return (np.array(numbers, np.int32) if len(table) > 1 else None), (*table,)[1:]
 
 
 def _queue(node: ChakraNode) -> int:

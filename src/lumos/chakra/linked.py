@@ -135,9 +135,9 @@ def link_traces(observed: ExecutionTrace, trace: Trace, *, other_window: bool = 
     if confidence(cast) == 0:
         node[:] = ABSENT
     kernel = device_work(trace).row
-    place = np.full(len(trace) + 1, ABSENT, np.int64)  # in `rows`; the last is that of ABSENT
-    place[rows] = np.arange(len(rows))
-    operator = place[launched_by(trace, kernel.astype(np.int64), rows[trace.category[rows] == Category.OPERATOR].astype(np.int64))]
+    place_of = np.full(len(trace) + 1, ABSENT, np.int64)  # in `rows`; the last is that of ABSENT
+    place_of[rows] = np.arange(len(rows))
+    operator = place_of[launched_by(trace, kernel.astype(np.int64), rows[trace.category[rows] == Category.OPERATOR].astype(np.int64))]
     method, kernel_node = _methods(node, operator, how, caller, rows)
     return Linked(observed, trace, node, kernel, kernel_node, method, _shared(calls, operator), int((node >= 0).sum()), cast)
 
@@ -209,8 +209,8 @@ def _align(observed: ExecutionTrace, trace: Trace, rows: Int32, calls: _Calls) -
         partner = align_names(numbers[: len(nodes)], numbers[len(nodes) :])
         out[on_lane[partner[partner >= 0]]] = nodes[partner >= 0]
         if covered is None and (partner >= 0).any():
-            found = partner >= 0
-            covered = _covered(trace, rows[trace.lane[rows] == lane], rows[on_lane[partner[found]]], nodes[found])
+            matched = partner >= 0
+            covered = _covered(trace, rows[trace.lane[rows] == lane], rows[on_lane[partner[matched]]], nodes[matched])
     return out
 
 
@@ -225,11 +225,11 @@ def _numbered_window(observed: ExecutionTrace, trace: Trace, rows: Int32, calls:
     keys = np.where(numbered, numbers * width + calls.row_name, ABSENT)
     if not len(wanted) or np.isin(wanted, keys).mean() < BELIEVED:
         return np.ones(len(rows), bool)
-    found = numbered & np.isin(keys, wanted)
+    shared = numbered & np.isin(keys, wanted)
     start, end = trace.start[rows], trace.start[rows] + trace.duration[rows]
-    begin, stop = start[found].min(), end[found].max()
-    low = end[numbered & ~found & (end <= begin)].max(initial=np.iinfo(np.int64).min)
-    high = start[numbered & ~found & (start >= stop)].min(initial=np.iinfo(np.int64).max)
+    begin, stop = start[shared].min(), end[shared].max()
+    low = end[numbered & ~shared & (end <= begin)].max(initial=np.iinfo(np.int64).min)
+    high = start[numbered & ~shared & (start >= stop)].min(initial=np.iinfo(np.int64).max)
     inside: NDArray[np.bool_] = (start >= low) & (start <= high)
     return inside
 

@@ -107,9 +107,9 @@ def linked_nodes(job: Job, linked: LinkedJob) -> Workload:
         node_of = rank.node.copy()
         node_of[rank.kernel] = rank.kernel_node
         rows, first = np.unique(workload.event[low:high], return_index=True)
-        for row, place in zip(rows.tolist(), first.tolist(), strict=True):
+        for row, node in zip(rows.tolist(), first.tolist(), strict=True):
             if row >= 0 and node_of[row] >= 0:
-                detail[low + place] = table.setdefault(_details(rank.observed, int(node_of[row])), len(table))
+                detail[low + node] = table.setdefault(_details(rank.observed, int(node_of[row])), len(table))
     return replace(workload, detail=detail, details=tuple(table))
 
 

@@ -71,9 +71,9 @@ class _Nodes:
     def __init__(self, graph: Graph) -> None:
         n = len(graph)
         frozen = freeze(graph)
-        place = {rank: i for i, rank in enumerate(graph.ranks)}
+        place_of = {rank: i for i, rank in enumerate(graph.ranks)}
         self.graph = graph
-        self.places = [place[p.rank] for p in graph.processors]
+        self.places = [place_of[p.rank] for p in graph.processors]
         self.rank = np.array(self.places, np.int64)[graph.processor]
         self.pred = frozen.edges.pred.astype(np.int64)
         self.task = np.repeat(frozen.edges.order, np.diff(frozen.edges.pred_offset)).astype(np.int64)  # which depends on each of `pred`
@@ -211,13 +211,13 @@ class _Nodes:
         all_ranks = np.concatenate((self.rank, rank)).astype(np.int64)
         starts = np.concatenate((self.base, start)).astype(np.int64)
         order = np.lexsort((np.arange(len(all_ranks)), np.concatenate((self.position, position)), starts, all_ranks))
-        place = np.empty(len(order), np.int64)
-        place[order] = np.arange(len(order))
+        new_place = np.empty(len(order), np.int64)
+        new_place[order] = np.arange(len(order))
         edges = np.array(self.edges, np.int64).reshape(-1, 2)
         pred, task = np.concatenate((self.pred, edges[:, 0])), np.concatenate((self.task, edges[:, 1]))
-        dep_offset, dep = distinct(place[pred], place[task], len(order))
+        dep_offset, dep = distinct(new_place[pred], new_place[task], len(order))
         labels: dict[str, int] = {}
-        comms = sorted((int(place[node]), *facts, labels.setdefault(label, len(labels))) for node, *facts, label in self.comms)
+        comms = sorted((int(new_place[node]), *facts, labels.setdefault(label, len(labels))) for node, *facts, label in self.comms)
         queues = _queues(graph)
 
         def column(of_tasks: NDArray[Any], dtype: type = np.int64, of_added: Sequence[int] | None = None) -> Any:
@@ -246,7 +246,7 @@ class _Nodes:
             event=column(graph.event, np.int32),
             detail=column(amounts.detail, np.int32) if amounts.table else None,
             details=amounts.table,
-            timers=frozenset((place, int(q)) for p, q, place in zip(graph.processors, queues, self.places, strict=True) if p.timer),
+            timers=frozenset((new_place, int(q)) for p, q, new_place in zip(graph.processors, queues, self.places, strict=True) if p.timer),
             diagnostics=(*graph.diagnostics, *self.findings),
         )
 

@@ -175,12 +175,12 @@ class Network:
                 raise LumosError(f"{why}; name another algorithm in the system file")
             return [NetworkPhase(0, kind, plan[0], [0] * len(ranks), range(len(ranks)), len(ranks))]
         used, stride = [], 1
-        for place, (dimension, how) in enumerate(zip(self.dimensions, plan, strict=False)):
+        for number, (dimension, how) in enumerate(zip(self.dimensions, plan, strict=False)):
             whole = how.algorithm.startswith("one")
             stride, npus = (1, self.npus) if whole else (stride, dimension.npus)
             if npus > 1:
                 line = ranks // (stride * npus) * stride + ranks % stride
-                used.append(NetworkPhase(place, kind, how, line.tolist(), (ranks // stride % npus).tolist(), npus))
+                used.append(NetworkPhase(number, kind, how, line.tolist(), (ranks // stride % npus).tolist(), npus))
             if whole:
                 break
             stride *= npus
@@ -228,7 +228,7 @@ class _Run:
         self.turn, self.tick = turn, count()
         self.nbytes = [self._sizes(chunk) for chunk in chunks]
         places = {phase.place for phase in self.phases}
-        self.queue: list[dict[int, deque[tuple[int, int]]]] = [{place: deque() for place in places} for _ in self.ranks]
+        self.queue: list[dict[int, deque[tuple[int, int]]]] = [{dimension: deque() for dimension in places} for _ in self.ranks]
         self.running = [dict.fromkeys(places, 0) for _ in self.ranks]
         self.begun: dict[tuple[int, int, int], dict[int, int]] = {}
         self.events: list[tuple[int, int, int, int, int]] = []  # time, turn, rank, chunk, the phase that it comes to
@@ -239,15 +239,15 @@ class _Run:
         while self.events:
             now, _, rank, chunk, phase = heapq.heappop(self.events)
             if phase < len(self.phases):
-                place = self.phases[phase].place
-                self.queue[rank][place].append((chunk, phase))
-                self._fill(now, rank, place)
+                dimension = self.phases[phase].place
+                self.queue[rank][dimension].append((chunk, phase))
+                self._fill(now, rank, dimension)
             else:
                 done[rank] = now
             if phase:
-                place = self.phases[phase - 1].place
-                self.running[rank][place] -= 1
-                self._fill(now, rank, place)
+                dimension = self.phases[phase - 1].place
+                self.running[rank][dimension] -= 1
+                self._fill(now, rank, dimension)
         return done
 
     def _sizes(self, nbytes: int) -> list[int]:
@@ -258,11 +258,11 @@ class _Run:
             nbytes = after(phase.how, Chunk(phase.kind, nbytes), phase.size)
         return out
 
-    def _fill(self, now: int, rank: int, place: int) -> None:
+    def _fill(self, now: int, rank: int, dimension: int) -> None:
         """Begin the chunks that wait for a dimension of a rank, as far as there is room."""
-        while self.queue[rank][place] and self.running[rank][place] < self.network.active:
-            chunk, at = self.queue[rank][place].popleft()
-            self.running[rank][place] += 1
+        while self.queue[rank][dimension] and self.running[rank][dimension] < self.network.active:
+            chunk, at = self.queue[rank][dimension].popleft()
+            self.running[rank][dimension] += 1
             line = self.phases[at].line[rank]
             begun = self.begun.setdefault((chunk, at, line), {})
             begun[rank] = now
@@ -287,5 +287,5 @@ class _Run:
                 begin - first,
                 self.end,
             )
-        found: list[int] = (self.known[key] + first).tolist()
-        return found
+        finished: list[int] = (self.known[key] + first).tolist()
+        return finished

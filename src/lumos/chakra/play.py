@@ -171,9 +171,9 @@ class _Player:
         """ns that a node which waits for no other rank takes: 1 where it is said to take none; of a request, with its wait for others."""
         kind, duration, work = self.type[node], self.duration[node], self.workload
         if kind in _MEMORY and self.network.memory is not None and duration == ABSENT:
-            place, served = self.network.memory.place(self.rank[node]), self.network.memory.request(max(int(work.bytes[node]), 0))
-            begin = max(now, self.free.get(place, 0))
-            self.free[place] = begin + served
+            memory, served = self.network.memory.place(self.rank[node]), self.network.memory.request(max(int(work.bytes[node]), 0))
+            begin = max(now, self.free.get(memory, 0))
+            self.free[memory] = begin + served
             return int(begin + served - now)
         if duration != ABSENT:
             return max(int(duration), 1)
@@ -218,8 +218,8 @@ class _Player:
         key = (kind, size, group, turn % 2, (begin - first).tobytes())
         if key not in self.known:
             self.known[key] = self.network.ends(kind, size, [self.workload.ranks[m] for m in members], begin - first, turn % 2)
-        found: list[int] = (self.known[key] + first).tolist()
-        return found
+        ends: list[int] = (self.known[key] + first).tolist()
+        return ends
 
     def _finish(self, time: int, node: int, duration: int) -> None:
         self.end[node], self.lasted[node] = time, duration

@@ -54,11 +54,11 @@ def recorded_work(graph: Graph, job: Job) -> Amounts:
     """
     columns = np.full((3, len(graph)), ABSENT, np.int64)
     table: dict[Details, int] = {}
-    place = {name: i for i, name in enumerate(graph.names)}
+    number = {name: i for i, name in enumerate(graph.names)}
     for position, trace in enumerate(job.traces):
         tasks = np.flatnonzero((graph.position_of_task == position) & (graph.event >= 0))
         rows = graph.event[tasks].astype(np.int64)
-        same = np.array([place.get(text, ABSENT) for text in trace.strings] or [ABSENT])[trace.name[rows]] == graph.name[tasks]
+        same = np.array([number.get(text, ABSENT) for text in trace.strings] or [ABSENT])[trace.name[rows]] == graph.name[tasks]
         columns[:, tasks[same]] = _of_rows(trace, table)[:, rows[same]]
     return Amounts.of(columns, table)
 

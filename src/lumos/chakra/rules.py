@@ -110,15 +110,15 @@ def _node(node: ChakraNode, rank: int, roofline: bool, memory: bool) -> Iterator
     priced = roofline and node.type == NodeType.COMP and not on_cpu
     required, optional = (_OF_ROOFLINE, ()) if priced else _ATTRIBUTES.get(node.type, ((), ()))
     for name in ("is_cpu_op", *required, *optional):
-        found, kinds = attrs.get(name), _KINDS.get(name, _INTEGERS)
-        if found is None and name in required:
+        attribute, kinds = attrs.get(name), _KINDS.get(name, _INTEGERS)
+        if attribute is None and name in required:
             yield "roofline" if priced else "communication-attribute", f"{name} is missing"
-        elif found is not None and found.kind not in kinds:
+        elif attribute is not None and attribute.kind not in kinds:
             wanted = "an integer" if kinds is _INTEGERS else min(kinds)
-            yield "attribute-type", f"{name} is a {found.kind}, not {wanted}" if found.kind else f"{name} has no value"
-        elif found is not None and isinstance(found.value, int) and found.value < 0:
-            yield "communication-attribute", f"{name} is {found.value}"
-        elif found is not None and priced and name in required and found.value == 0:
+            yield "attribute-type", f"{name} is a {attribute.kind}, not {wanted}" if attribute.kind else f"{name} has no value"
+        elif attribute is not None and isinstance(attribute.value, int) and attribute.value < 0:
+            yield "communication-attribute", f"{name} is {attribute.value}"
+        elif attribute is not None and priced and name in required and attribute.value == 0:
             yield "roofline", f"{name} is 0"
     if node.type in _ATTRIBUTES:
         if on_cpu:
@@ -149,15 +149,15 @@ def _message(attrs: Mapping[str, Attribute], kind: int, rank: int) -> Iterator[t
 
 def _structure(file: RankFile) -> None:
     """Ids, dependencies and cycles."""
-    place = {node.id: row for row, node in enumerate(file.nodes)}
+    row_of = {node.id: row for row, node in enumerate(file.nodes)}
     deps = []
     for row, node in enumerate(file.nodes):
-        if place[node.id] != row:
-            file.find("duplicate-id", file.nodes[place[node.id]].id, "another node of the file has this id")
-        wanted = {*node.data_deps, *node.ctrl_deps} if place[node.id] == row else set[int]()
-        for dep in sorted(wanted - place.keys()):
+        if row_of[node.id] != row:
+            file.find("duplicate-id", file.nodes[row_of[node.id]].id, "another node of the file has this id")
+        wanted = {*node.data_deps, *node.ctrl_deps} if row_of[node.id] == row else set[int]()
+        for dep in sorted(wanted - row_of.keys()):
             file.find("absent-dependency", node.id, f"depends on node {dep}, which the file lacks")
-        deps.append(sorted(place[dep] for dep in wanted & place.keys()))
+        deps.append(sorted(row_of[dep] for dep in wanted & row_of.keys()))
     done = {*topological(deps, [(0, row) for row in range(len(deps))])}
     if len(done) < len(deps):
         cycle = [file.nodes[row].id for row in _cycle(deps, done)]

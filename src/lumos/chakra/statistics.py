@@ -60,5 +60,5 @@ def stat_workload(workload: Workload) -> Stat:
         dependencies=float(widths.mean()) if len(workload) else 0.0,
         widest=int(widths.max(initial=0)),
         symmetry=sequences.count(sequences[0]) / len(sequences),
-        communication=tuple(sorted(transfers, key=lambda each: -each.nodes)),
+        communication=tuple(sorted(transfers, key=lambda transfer: -transfer.nodes)),
     )

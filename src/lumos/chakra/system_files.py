@@ -31,8 +31,8 @@ _ALGORITHM = re.compile(r"^([a-zA-Z]+?)(\d*)$")
 
 def network_of(folder: Path) -> Network | None:
     """The network of a set's folder, None where it has no network file. LumosError where a file cannot be understood."""
-    found = companions(folder)
-    return read_network(found[Companion.NETWORK], found) if Companion.NETWORK in found else None
+    files = companions(folder)
+    return read_network(files[Companion.NETWORK], files) if Companion.NETWORK in files else None
 
 
 def read_network(network: Path, beside: Mapping[Companion, Path] | None = None) -> Network:
@@ -42,10 +42,10 @@ def read_network(network: Path, beside: Mapping[Companion, Path] | None = None) 
     understand.
     """
     system, memory = ((beside or {}).get(kind) for kind in (Companion.SYSTEM, Companion.MEMORY))
-    found = Network(_understood(network, "network", lambda text: _dimensions(yaml_lists(text.decode(errors="replace")))))
+    of_file = Network(_understood(network, "network", lambda text: _dimensions(yaml_lists(text.decode(errors="replace")))))
     if system is not None:
-        found = replace(found, **_understood(system, "system", lambda text: _system(_OBJECT.decode(text))))
-    return found if memory is None else replace(found, memory=_understood(memory, "memory", lambda text: _memory(_OBJECT.decode(text))))
+        of_file = replace(of_file, **_understood(system, "system", lambda text: _system(_OBJECT.decode(text))))
+    return of_file if memory is None else replace(of_file, memory=_understood(memory, "memory", lambda text: _memory(_OBJECT.decode(text))))
 
 
 def _understood(path: Path, what: str, meaning: Callable[[bytes], Any]) -> Any:

@@ -63,11 +63,11 @@ class Amounts:
         """columns: int64[3, n], the three of `Amounts`. The type of an operation is that of the first typed input."""
         operations, moved, detail = columns
         details = tuple(table)
-        kinds = [None if each.inputs is None else _first_type(each.inputs.types) for each in details]
+        kinds = [None if of_node.inputs is None else _first_type(of_node.inputs.types) for of_node in details]
         made: Counter[DType] = Counter()
-        for place in np.flatnonzero((detail >= 0) & (operations > 1)).tolist():
-            kind = kinds[detail[place]]
-            made.update({kind: int(operations[place])} if kind is not None else {})
+        for node in np.flatnonzero((detail >= 0) & (operations > 1)).tolist():
+            kind = kinds[detail[node]]
+            made.update({kind: int(operations[node])} if kind is not None else {})
         return cls(operations, moved, detail, details, max(made, key=lambda kind: (made[kind], kind)) if made else None)
 
     def taken(self, task: Int64) -> Amounts:
@@ -80,7 +80,7 @@ class Amounts:
 def _first_type(text: str) -> DType | None:
     """The type of the first tensor in a list such as `["Tensor(float)", "Int"]`."""
     words = (word.strip(" \"'").removeprefix("Tensor(").removesuffix(")") for word in text.strip("[]").split(","))
-    return next((found for word in words if (found := DType.parse(word)) is not None), None)
+    return next((dtype for word in words if (dtype := DType.parse(word)) is not None), None)
 
 
 def unknown(n: int) -> Amounts:

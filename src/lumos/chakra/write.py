@@ -120,16 +120,16 @@ def node_frames(workload: Workload, exact_ns: bool = False) -> Iterator[tuple[in
     """The position of a rank and some of its nodes, each behind its length; in order. The nodes of a rank are numbered from 1."""
     names = [name.encode("utf-8", "replace").decode() for name in workload.names]
     heads = strings([encode_node(ChakraNode(0, prefix + name, kind)) for kind, prefix in PREFIX.items() for name in names])
-    details = strings([encode_node(ChakraNode(0, "", 0, (), (), 0, 0, *each)) for each in workload.details])
+    details = strings([encode_node(ChakraNode(0, "", 0, (), (), 0, 0, *of_node)) for of_node in workload.details])
     for low in range(0, len(workload), AT_ONCE):
         here = slice(low, min(low + AT_ONCE, len(workload)))
         head = (workload.type[here].astype(np.int64) - min(PREFIX)) * len(names) + workload.name[here]
         columns = [chosen(heads, head), *_fields(workload, here), *_attributes(workload, here, exact_ns)]
         if workload.detail is not None:
             columns.append(chosen(details, workload.detail[here]))
-        found = interleaved(headed(varint, interleaved(columns)))
-        cuts = offsets(found.size)[np.clip(workload.rank_offset, here.start, here.stop) - low]
-        yield from ((rank, found.flat[a:b].tobytes()) for rank, (a, b) in enumerate(pairwise(cuts.tolist())) if a < b)
+        frames = interleaved(headed(varint, interleaved(columns)))
+        cuts = offsets(frames.size)[np.clip(workload.rank_offset, here.start, here.stop) - low]
+        yield from ((rank, frames.flat[a:b].tobytes()) for rank, (a, b) in enumerate(pairwise(cuts.tolist())) if a < b)
 
 
 def _fields(workload: Workload, here: slice) -> Iterator[ByteStrings]:
@@ -184,7 +184,7 @@ def _metadata(workload: Workload, rank: int, timed: Sequence[Attribute], exact_n
     if steps:
         attrs.append(Attribute("steps", "string", msgspec.json.encode(steps).decode()))
         attrs += [Attribute("steps_alone", "bool", True)] if workload.steps_alone else []
-    timers = tuple(sorted(queue for place, queue in workload.timers if place == rank))
+    timers = tuple(sorted(queue for of_rank, queue in workload.timers if of_rank == rank))
     if timers:
         attrs.append(Attribute("timers", "int64_list", timers))
     return Metadata(attrs=tuple(attrs))

@@ -71,8 +71,8 @@ def _tensor_list(shape: Any, steps: Any) -> list[TensorSpec]:
     """The profiler prints a list's shapes and strides but not its types. float32 is taken, because most such lists have it."""
     if not isinstance(shape, list) or not shape or not all(is_sizes(one) for one in shape):
         raise UnreadableArgumentsError("the tensors of a list were not recorded")
-    each = steps if isinstance(steps, list) and len(steps) == len(shape) else [None] * len(shape)
-    return [_tensor("float32", one, step) for one, step in zip(shape, each, strict=True)]
+    strides = steps if isinstance(steps, list) and len(steps) == len(shape) else [None] * len(shape)
+    return [_tensor("float32", one, step) for one, step in zip(shape, strides, strict=True)]
 
 
 def is_sizes(value: Any) -> bool:

@@ -70,15 +70,15 @@ def sources_beside(trace: str, wanted: Sequence[str]) -> dict[str, bytes]:
     """The wanted sources that lie beside an execution trace, by file name. Links, and files above the limits, are left out."""
     path = Path(trace)
     folders = [path.with_name(f"{stem}_resources") for stem in _stems(path.name)]
-    found: dict[str, bytes] = {}
+    sources: dict[str, bytes] = {}
     room = LARGEST_ALL
     for name in dict.fromkeys(wanted):
         file = next((folder / name for folder in folders if (folder / name).is_file() and not (folder / name).is_symlink()), None)
         if file is None or file.stat().st_size > min(LARGEST_SOURCE, room):
             continue
-        found[name] = file.read_bytes()
-        room -= len(found[name])
-    return found
+        sources[name] = file.read_bytes()
+        room -= len(sources[name])
+    return sources
 
 
 def _stems(name: str) -> list[str]:

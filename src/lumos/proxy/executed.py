@@ -64,10 +64,10 @@ class _Tensors:
     def take(self, value: Sequence[Any], shape: tuple[int, ...], strides: tuple[int, ...], dtype: str) -> int:
         """The index of a tensor. value: as recorded, (tensor id, storage id, offset, elements, bytes of an element, device)."""
         identity, storage, offset, _, _, device = value
-        place = "cpu" if str(device).startswith("cpu") else "accelerator"
-        memory = self.storage_numbers.setdefault((storage, dtype, place), len(self.storages))
+        side = "cpu" if str(device).startswith("cpu") else "accelerator"
+        memory = self.storage_numbers.setdefault((storage, dtype, side), len(self.storages))
         if memory == len(self.storages):
-            self.storages.append(Storage(0, place))
+            self.storages.append(Storage(0, side))
         number = self.numbers.setdefault((identity, storage, offset, dtype, shape, strides), len(self.tensors))
         if number == len(self.tensors):
             self.tensors.append(StandIn(dtype, shape, strides, int(offset), memory))
@@ -122,7 +122,7 @@ def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[
     executed = [o for o in every if "::" in o.name or o.name in compiled]
     profiled = [o for o in program.walk() if "::" in o.name or o.name in compiled]
     numbers: dict[str, int] = {}
-    names = [np.array([numbers.setdefault(o.name, len(numbers)) for o in each], np.int32) for each in (profiled, executed)]
+    names = [np.array([numbers.setdefault(o.name, len(numbers)) for o in of_rank], np.int32) for of_rank in (profiled, executed)]
     partner = align_names(*names)
     for operator, other in zip(profiled, partner.tolist(), strict=True):
         if other >= 0:

@@ -94,13 +94,13 @@ def _program(
 
 def _give_sources(program: Program, traces: Mapping[int, ExecutionTrace], take: bool) -> list[Diagnostic]:
     """Give a program the sources of its compiled kernels where `take`, and say of which there is none. Changes the program in place."""
-    found: dict[str, bytes] = {}
+    kept: dict[str, bytes] = {}
     notes: list[Diagnostic] = []
     for rank in program.ranks:
         if rank.rank in traces:
             sources, said = take_sources(rank, traces[rank.rank].path, take)
-            found, notes = found | sources, [*notes, *said]
-    program.sources = found
+            kept, notes = kept | sources, [*notes, *said]
+    program.sources = kept
     return notes
 
 

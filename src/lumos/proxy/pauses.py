@@ -21,7 +21,7 @@ def with_least_pauses(roots: Sequence[RecordedOperator], others: Sequence[Sequen
     """When a time of a step comes, ns, once each pause is the least of it in this step and in those of the `others` that run the same
     operators. A pause of this step becomes no longer, and an operator that calls no other takes what it took."""
     own, names = _pauses(roots), _names(roots)
-    lengths = np.stack([np.diff(_pauses(each))[:, 0] for each in (roots, *others) if _names(each) == names])
+    lengths = np.stack([np.diff(_pauses(repetition))[:, 0] for repetition in (roots, *others) if _names(repetition) == names])
     gone = lengths[0] - lengths.min(axis=0)
     before = np.cumsum(gone) - gone
     known, moved = own.reshape(-1), (own - np.stack((before, before + gone), axis=1)).reshape(-1)

@@ -89,7 +89,7 @@ def profiled_rank(
         tensors=pool.tensors,
         storages=pool.storages,
         malloc=malloc,
-        before_ns=min(max(0, each.begin_ns - each.since_ns) for each in times if each.basis == time.basis),
+        before_ns=min(max(0, step_time.begin_ns - step_time.since_ns) for step_time in times if step_time.basis == time.basis),
     )
     return keep(program, _inside(trace, rows, blocks)) if blocks else program
 

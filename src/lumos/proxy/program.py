@@ -211,10 +211,10 @@ def _last_uses(operators: Sequence[Mapping[str, Any]]) -> dict[int, list[int]]:
         backward = one.get("backward", -1)
         if "outputs" not in one and backward > number:
             last[-1 - number] = backward + operators[backward]["size"] - 1
-    found: dict[int, list[int]] = {}
+    uses: dict[int, list[int]] = {}
     for tensor, number in last.items():
-        found.setdefault(number, []).append(tensor)
-    return found
+        uses.setdefault(number, []).append(tensor)
+    return uses
 
 
 def tensors_among(value: Any) -> Iterator[int]:

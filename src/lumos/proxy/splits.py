@@ -57,8 +57,8 @@ def _fit(together: Sequence[RecordedOperator]) -> bool:
         return False
     sent, received = [call.elements_in for call in calls], [call.elements_out for call in calls]
     parts = split_shares(sent, received) if sum(sent) == sum(received) else split_shares(sent, _even(sum(sent), ranks))
-    for place, (operator, call) in enumerate(zip(together, calls, strict=True)):
-        ins, outs = tuple(parts[place].tolist()), tuple(parts[:, place].tolist())
+    for rank, (operator, call) in enumerate(zip(together, calls, strict=True)):
+        ins, outs = tuple(parts[rank].tolist()), tuple(parts[:, rank].tolist())
         operator.collective = replace(call, elements_in=sum(ins), elements_out=sum(outs), splits_in=ins, splits_out=outs)
     return True
 
@@ -78,7 +78,7 @@ def _agree(calls: Sequence[RecordedCollective]) -> bool:
 
 
 def _even(total: int, ranks: int) -> list[int]:
-    return [total // ranks + (place < total % ranks) for place in range(ranks)]
+    return [total // ranks + (rank < total % ranks) for rank in range(ranks)]
 
 
 def split_shares(sent: Sequence[int], received: Sequence[int]) -> Int64:

@@ -76,8 +76,8 @@ def _output_and_input(trace: Trace, row: int, name: str) -> tuple[TensorSpec | N
     arguments = recorded_arguments(
         trace, [int(trace.dense(k)[row]) for k in ("Input type", "Input Dims", "Input Strides", "Concrete Inputs")]
     )
-    found: list[TensorSpec] = []
-    map_tensors(arguments or [], lambda _, spec: found.append(spec))
-    if name.endswith(OUTPUT_FIRST) and len(found) > 1:
-        return found[0], found[1]
-    return (found[0], found[0]) if found else (None, None)
+    tensors: list[TensorSpec] = []
+    map_tensors(arguments or [], lambda _, spec: tensors.append(spec))
+    if name.endswith(OUTPUT_FIRST) and len(tensors) > 1:
+        return tensors[0], tensors[1]
+    return (tensors[0], tensors[0]) if tensors else (None, None)

@@ -69,8 +69,8 @@ def beyond_bounds(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     count = min(len(base.loop.graph.release_time), len(graph.release_time))
     released = np.append(graph.release_time[:count], base.loop.graph.release_time[count:])
     bounds = duration_bounds(base, durations[source], released)
-    found = outside_bounds(bounds, base.step_time_ns, changed.step_time_ns)
-    return tuple(each._replace(message=each.message + _because(base, changed)) for each in found)
+    outside = outside_bounds(bounds, base.step_time_ns, changed.step_time_ns)
+    return tuple(evidence._replace(message=evidence.message + _because(base, changed)) for evidence in outside)
 
 
 def duration_bounds(base: Steady, durations: Int64, released: Int64 | None = None) -> Bounds:
@@ -126,7 +126,7 @@ def busiest_beside(loop: Steady) -> tuple[float, str]:
     What such a thread was doing when the recording began or ended has no row. So its steps count from the first with work to the last.
     """
     graph, owners, number = loop.loop.graph, loop.loop.owners, loop.loop.steps
-    aside = ~(_in_loop(loop) | np.array([place.timer for place in graph.processors], bool))
+    aside = ~(_in_loop(loop) | np.array([processor.timer for processor in graph.processors], bool))
     if loop.basis is Basis.LATENCY or not aside.any():
         return 0.0, ""
     work = np.zeros((number, len(graph.processors)))
@@ -150,8 +150,8 @@ def _in_loop(loop: Steady) -> NDArray[np.bool_]:
 
 def _most(graph: Graph, work: NDArray[np.float64]) -> tuple[float, str]:
     """The largest work, ns, and whose it is. work: float64[processors]."""
-    place = graph.processors[int(work.argmax())]
-    return float(work.max()), f"rank {place.rank}, {place.name},"
+    busiest = graph.processors[int(work.argmax())]
+    return float(work.max()), f"rank {busiest.rank}, {busiest.name},"
 
 
 def later_cycles(loop: Steady) -> tuple[Int64, Int64]:
@@ -249,9 +249,9 @@ def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, In
     chosen = np.flatnonzero((shares > 0) & (end > first.min()) & (start < last.max()))
     start, end, percent = start[chosen], end[chosen], np.ceil(100 * shares[chosen] - 1e-6)
     seen = EMPTY
-    for each in np.unique(percent)[::-1].tolist():
-        more = either(seen, union(start[percent == each], end[percent == each]))
-        time += each / 100 * (within(more, first, last) - within(seen, first, last))
+    for step_size in np.unique(percent)[::-1].tolist():
+        more = either(seen, union(start[percent == step_size], end[percent == step_size]))
+        time += step_size / 100 * (within(more, first, last) - within(seen, first, last))
         seen = more
     return time
 

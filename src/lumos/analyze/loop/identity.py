@@ -37,12 +37,12 @@ def identity(graph: Graph, base: Steady, times: StepTimes) -> tuple[float, tuple
     else:  # simulated with what happens once, as it was measured
         again = step_times(base.timeline if graph.one_off is None and not alone else simulate(graph), times.owners).mean_ns
     off = again / times.mean_ns - 1 if times.mean_ns else 0.0
-    found = []
+    evidence = []
     if alone:
         message = "the recording shows no period, so the loop of its step can be held against no measurement"
-        found.append(Evidence("no-period", message, Grade.LIMITED))
+        evidence.append(Evidence("no-period", message, Grade.LIMITED))
     if abs(off) > min(resolution(times), NEAR) and graph.measured_start is not None:
         cause = "dependencies are ignored" if graph.ignored else "what sets its pace is not in the recording, or not in the simulation"
         message = f"the simulated base takes {duration(again)} a step, and {duration(times.mean_ns)} were measured ({off:+.1%}): {cause}"
-        found.append(Evidence("base-off", message, Grade.LIMITED if abs(off) <= NEAR else Grade.UNSOUND))
-    return off, tuple(found)
+        evidence.append(Evidence("base-off", message, Grade.LIMITED if abs(off) <= NEAR else Grade.UNSOUND))
+    return off, tuple(evidence)

@@ -66,11 +66,11 @@ def step_spread(times: StepTimes) -> float:
 
 def noise_unknown(times: StepTimes) -> tuple[Diagnostic, ...]:
     """The diagnostic for a trace with too few steps to estimate how much they differ; () where it has more than one."""
-    found = len(times.counted)
-    if found > 1:
+    counted = len(times.counted)
+    if counted > 1:
         return ()
     message = (
-        f"the trace has {count(found, times.basis)} of its step, which does not show how much steps differ: the interval takes"
+        f"the trace has {count(counted, times.basis)} of its step, which does not show how much steps differ: the interval takes"
         f" {FEW_STEPS:.0%} for that; record {_FEWEST + 1} steps or more that follow one another"
     )
     return (Diagnostic("step-noise-unknown", message),)

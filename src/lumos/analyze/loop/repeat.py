@@ -100,8 +100,8 @@ class _Repeated:
         self.place[self.task] = np.arange(len(self.task))
         #: For each step of a rank, its position in the job; -1 for a step that is no part of one, as what index -1 finds.
         self.position = np.full(len(owners.steps) + 1, -1, np.int64)
-        for position, each in enumerate(owners.job):
-            self.position[list(each.parts)] = position
+        for position, job_step in enumerate(owners.job):
+            self.position[list(job_step.parts)] = position
 
     def loop(self, copies: int) -> Loop:
         """The loop of that many passes."""

@@ -193,7 +193,7 @@ def _more(passes: int) -> int:
 
 def _last(loop: Loop, passes: int) -> tuple[str, ...]:
     """The names of the steps of the last so many passes that are whole; the first step of all has no period."""
-    return tuple(each.name for each in loop.owners.job[: loop.whole * loop.steps][1:][-passes * loop.steps :])
+    return tuple(job_step.name for job_step in loop.owners.job[: loop.whole * loop.steps][1:][-passes * loop.steps :])
 
 
 def with_other_durations(base: Steady, durations: Int64) -> Steady:

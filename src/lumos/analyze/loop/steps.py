@@ -101,8 +101,8 @@ class Members:
 
     def step_rank(self) -> Int64:
         """Position in `graph.joined.ranks` of every step's rank."""
-        place = {rank: i for i, rank in enumerate(self.graph.ranks)}
-        return np.array([place[s.rank] for s in self.steps], np.int64)
+        position = {rank: i for i, rank in enumerate(self.graph.ranks)}
+        return np.array([position[s.rank] for s in self.steps], np.int64)
 
     def of_job(self, position: int) -> Int64:
         """The tasks of a step of the job on all ranks, in ascending id."""
@@ -140,13 +140,13 @@ def members(graph: Graph) -> Members:
     else:
         marked = tuple(Step(r, "step", 0, 0) for r in graph.ranks)
         step = facts.rank.copy()
-    found = _members(graph, tuple(marked), step, facts)
-    if not found.has_period or graph.measured_start is None:
-        return found
-    counted = list(found.counted)
-    cycle = cycle_of(job_lengths(measured(graph), found)[counted], lambda: [found.kinds[i] for i in counted])
+    of_graph = _members(graph, tuple(marked), step, facts)
+    if not of_graph.has_period or graph.measured_start is None:
+        return of_graph
+    counted = list(of_graph.counted)
+    cycle = cycle_of(job_lengths(measured(graph), of_graph)[counted], lambda: [of_graph.kinds[i] for i in counted])
     left_out = counted[: len(counted) % cycle if cycle else 0]
-    return replace(found, job=tuple(each._replace(counts=each.counts and i not in left_out) for i, each in enumerate(found.job)))
+    return replace(of_graph, job=tuple(s._replace(counts=s.counts and i not in left_out) for i, s in enumerate(of_graph.job)))
 
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, like: Members | None = None) -> Members:
@@ -159,11 +159,11 @@ def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, like: Members |
     works = np.bincount(stays, minlength=len(graph.processors)) > 0
     names = {like.job[i].name for i in like.counted} if steps is like.steps else None
     completing = like.completing if len(like.completing) == len(works) and works[like.completing].all() else None
-    found = _members(graph, steps, step.copy(), _facts(graph), names, completing)
-    if graph.left_out is not None and len(found.steps) < len(steps):
-        without = next(each for each in steps if each not in found.steps)
+    of_graph = _members(graph, steps, step.copy(), _facts(graph), names, completing)
+    if graph.left_out is not None and len(of_graph.steps) < len(steps):
+        without = next(missing for missing in steps if missing not in of_graph.steps)
         raise GraphError(f"what is left out is all the work of a step of rank {without.rank}")
-    return found
+    return of_graph
 
 
 def still_working(owners: Members, graph: Graph) -> Members:
@@ -269,8 +269,8 @@ def _job(steps: tuple[Step, ...], previous: Int32) -> tuple[JobStep, ...]:
         indices.setdefault(step.name if again == 1 else f"{step.name} ({again})", []).append(i)
     ranks = len({step.rank for step in steps})
     shared = {name: parts for name, parts in indices.items() if len(parts) == ranks} or indices
-    place = {part: position for position, parts in enumerate(shared.values()) for part in parts}
-    before = [{place.get(int(previous[part]), -1) for part in parts} for parts in shared.values()]
+    position_of = {part: position for position, parts in enumerate(shared.values()) for part in parts}
+    before = [{position_of.get(int(previous[part]), -1) for part in parts} for parts in shared.values()]
     return tuple(
         JobStep(name, tuple(parts), earlier.pop() if len(earlier) == 1 else -1)
         for (name, parts), earlier in zip(shared.items(), before, strict=True)
@@ -412,9 +412,9 @@ class StepTimes:
         kinds = Counter(self.owners.kinds[i] for i in steps) if len(steps) > 1 else Counter[int]()
         if len(kinds) > 1:
             first = {kind: next(self.job[i].name for i in steps if self.owners.kinds[i] == kind) for kind in kinds}
-            each = ", ".join(f"{number} like {first[kind]}" for kind, number in list(kinds.items())[:6])
+            listed = ", ".join(f"{number} like {first[kind]}" for kind, number in list(kinds.items())[:6])
             more = f" and {len(kinds) - 6} kinds more" if len(kinds) > 6 else ""
-            yield Diagnostic("step-kinds", f"the {count(len(steps), 'step')} that count are of {len(kinds)} kinds: {each}{more}")
+            yield Diagnostic("step-kinds", f"the {count(len(steps), 'step')} that count are of {len(kinds)} kinds: {listed}{more}")
 
     def _uneven(self) -> Iterator[Diagnostic]:
         if self.counted and (time := self.headline).uneven:

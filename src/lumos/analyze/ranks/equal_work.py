@@ -61,8 +61,8 @@ def durations_like(graph: Graph, job: Job, like: Like) -> Int64:
     counted = step_times(measured(graph), owners).tasks_counted()
     if like is Like.PEERS:
         return ideal_job(graph, owners, equal_work(graph, owners, job), counted, IDEAL_RULES[0]).duration
-    found = peers(owners, over_steps=True)
-    return _by_place(graph, found, counted & (found.place >= 0), np.ones(len(graph), bool), leave_out=True).duration
+    alike = peers(owners, over_steps=True)
+    return _by_place(graph, alike, counted & (alike.place >= 0), np.ones(len(graph), bool), leave_out=True).duration
 
 
 #: An operator stalls where its own time is so many times what it usually is; its usual time is known from so many runs.
@@ -156,15 +156,15 @@ def ideal_job(graph: Graph, owners: Members, classes: EqualWork, counted: NDArra
     """
     communicates = graph.kind == Kind.COLLECTIVE
     pooled = rule == "pooled-mean"
-    found = None if is_operation_level(graph) else peers(owners)
-    if found is None:
+    alike = None if is_operation_level(graph) else peers(owners)
+    if alike is None:
         stage = np.zeros(len(graph), np.int64) if pooled or classes.stage is None else classes.stage[owners.rank]
         key = numbered(classes.label, stage)
     else:
         joined = np.zeros(len(graph), bool)
         joined[graph.rendezvous_task] = True
-        counted = counted & (joined | ~communicates) & (found.place >= 0)
-        return _by_place(graph, found, counted, communicates | (not pooled), leave_out=not has_transfers(graph))
+        counted = counted & (joined | ~communicates) & (alike.place >= 0)
+        return _by_place(graph, alike, counted, communicates | (not pooled), leave_out=not has_transfers(graph))
     out = _equalised(graph, key, counted & ~classes.delay, communicates | (not pooled))
     if pooled:
         out[classes.delay] = 0
@@ -172,15 +172,15 @@ def ideal_job(graph: Graph, owners: Members, classes: EqualWork, counted: NDArra
     return Ideal(out, none, none, None)
 
 
-def _by_place(graph: Graph, found: Peers, counted: NDArray[np.bool_], by_median: NDArray[np.bool_], *, leave_out: bool) -> Ideal:
+def _by_place(graph: Graph, alike: Peers, counted: NDArray[np.bool_], by_median: NDArray[np.bool_], *, leave_out: bool) -> Ideal:
     """The ideal job by places. counted, by_median: bool[n], what is compared, and whether the median is taken, not the mean. leave_out:
     whether work that most lack takes no time."""
-    key = found.place
-    rare = 2 * found.ranks - found.compared  # below zero: most lack it
+    key = alike.place
+    rare = 2 * alike.ranks - alike.compared  # below zero: most lack it
     uneven = counted & (graph.kind != Kind.COLLECTIVE) & (rare[key] <= 0)
     extra = uneven & (rare[key] < 0) & leave_out
     out = _equalised(graph, key, counted & (extra | ~uneven), by_median)
-    return Ideal(np.where(extra, 0, out), extra, uneven & ~extra, found)
+    return Ideal(np.where(extra, 0, out), extra, uneven & ~extra, alike)
 
 
 def has_transfers(graph: Graph) -> bool:

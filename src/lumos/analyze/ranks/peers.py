@@ -57,7 +57,7 @@ def peers(owners: Members, *, over_steps: bool = False) -> Peers:
         compare = [tuple(part for part in counted if of[part] == position) for position in range(len(graph.ranks))]
     for parts in compare:
         tasks = [owners.tasks(part) for part in parts]
-        for of_ranks in _by_role([each[~follows[each]] for each in tasks], roles[graph.processor]).values():
+        for of_ranks in _by_role([of_rank[~follows[of_rank]] for of_rank in tasks], roles[graph.processor]).values():
             free = _align(of_ranks, symbol, place, free)
     _follow_launches(owners, symbol, follows, place)
     if not over_steps:
@@ -110,8 +110,8 @@ def _by_role(tasks: Sequence[Int64], role: Int64) -> dict[int, list[Int64]]:
     out: dict[int, list[Int64]] = {}
     for of_rank in tasks:
         of_role = role[of_rank]
-        for each in np.unique(of_role).tolist():
-            out.setdefault(each, []).append(of_rank[of_role == each])
+        for number in np.unique(of_role).tolist():
+            out.setdefault(number, []).append(of_rank[of_role == number])
     return out
 
 
@@ -137,9 +137,9 @@ def _best_partners(own: Int64, names: Int64, common: NDArray[np.bool_]) -> Int64
     """For each entry its partner among `names`, -1 without one: among the places where most ranks work first, so that what one rank has
     in addition draws nothing away from them, then among the others that lie between."""
     usual = np.flatnonzero(common)
-    found = _partners(own, names[usual])
+    like_usual = _partners(own, names[usual])
     out = np.full(len(own), -1, np.int64)
-    out[found >= 0] = usual[found[found >= 0]]
+    out[like_usual >= 0] = usual[like_usual[like_usual >= 0]]
     if len(usual) == len(names):
         return out
     left = np.flatnonzero(out < 0)

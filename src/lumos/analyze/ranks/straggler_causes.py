@@ -163,14 +163,14 @@ def _extra_work(graph: Graph, owners: Members, extra: NDArray[np.bool_]) -> list
 
 def _stalls(graph: Graph, owners: Members, tasks: Int64, excess: Int64) -> dict[str, Int64]:
     """The stalls of one rank's CPU work, by what they are: at most one a step."""
-    found: dict[str, list[int]] = defaultdict(list)
+    calls: dict[str, list[int]] = defaultdict(list)
     for group in _groups(tasks, owners.step[tasks]):
         worst = int(group[np.argmax(excess[group])])
         too_long = int(excess[worst])
         unusual = too_long >= SHORTEST and 2 * too_long >= graph.duration[worst]  # it takes twice its time, or more
         if unusual and too_long >= STALL * np.maximum(excess[group], 0).sum():
-            found[described(graph, worst)].append(worst)
-    return {name: np.array(each, np.int64) for name, each in found.items()}
+            calls[described(graph, worst)].append(worst)
+    return {name: np.array(tasks_of, np.int64) for name, tasks_of in calls.items()}
 
 
 def _groups(tasks: Int64, key: Int64 | Int32) -> Iterator[Int64]:

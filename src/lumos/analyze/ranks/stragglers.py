@@ -148,8 +148,8 @@ def stragglers(
     no_delay = trial.step(np.where(classes.delay, 0, graph.duration)) if graph.duration[classes.delay].any() else None
     own = counted & ~classes.delay
     by_rank, by_stage, by_class = _shares(graph, owners, classes, counted, trial)
-    worths = (each.worth_ns for each in (*by_rank, *by_stage, *by_class))
-    grounds = with_evidence(grounds, tuple(found for worth in worths for found in worth_bound(worth, trial.base)))
+    worths = (share.worth_ns for share in (*by_rank, *by_stage, *by_class))
+    grounds = with_evidence(grounds, tuple(evidence for worth in worths for evidence in worth_bound(worth, trial.base)))
     check_sound(grounds, "stragglers", force=force)
     headline = times.headline
     return Stragglers(
@@ -212,8 +212,8 @@ def _findings(graph: Graph, times: StepTimes, trial: _Trial, aim: Ideal, causes:
         alone[tasks], without[tasks] = graph.duration[tasks], aim.duration[tasks]
         slowdown, worth = trial.step(alone) / trial.ideal, round(trial.base - trial.step(without))
         if max(slowdown - 1, worth / trial.base) >= LEAST:
-            place = where(graph, times, aim, tasks)
-            out.append(StragglerFinding(cause, name, place, excess // len(times.counted), slowdown, worth))
+            worst = where(graph, times, aim, tasks)
+            out.append(StragglerFinding(cause, name, worst, excess // len(times.counted), slowdown, worth))
     return tuple(sorted(out, key=lambda f: -max(f.worth_ns, (f.slowdown - 1) * trial.ideal)))
 
 

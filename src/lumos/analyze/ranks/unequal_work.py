@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 def unequal_work(graph: Graph, owners: Members, classes: EqualWork, counted: NDArray[np.bool_], aim: Ideal) -> tuple[Diagnostic, ...]:
     """The diagnostics. counted: bool[n], tasks of the steps that count."""
-    found = _by_place(graph, owners, counted, aim, aim.peers) if aim.peers is not None else _by_class(graph, owners, classes, counted)
+    notes = _by_place(graph, owners, counted, aim, aim.peers) if aim.peers is not None else _by_class(graph, owners, classes, counted)
     if len(graph.ranks) == 2:
         message = "two ranks have no majority: equal work takes the mean of their times, and which of the two is off cannot be told"
-        found.append(Diagnostic("no-majority", message))
-    return tuple(found)
+        notes.append(Diagnostic("no-majority", message))
+    return tuple(notes)
 
 
 def _by_place(graph: Graph, owners: Members, counted: NDArray[np.bool_], aim: Ideal, peers: Peers) -> list[Diagnostic]:
@@ -80,8 +80,8 @@ def _by_class(graph: Graph, owners: Members, classes: EqualWork, counted: NDArra
     number: Int64 = np.bincount(owners.rank[own] * shape[1] + classes.label[own], minlength=shape[0] * shape[1]).reshape(shape)
     stage = np.zeros(len(graph.ranks), np.int64) if classes.stage is None else classes.stage
     said = []
-    for each in np.unique(stage):
-        ranks = np.flatnonzero(stage == each)
+    for one_stage in np.unique(stage):
+        ranks = np.flatnonzero(stage == one_stage)
         for label in np.flatnonzero(np.ptp(number[ranks], axis=0)):
             counts = number[ranks, label]
             usual = int(np.sort(counts)[(len(counts) - 1) // 2])

@@ -75,7 +75,7 @@ def device_idle(timeline: Timeline, owners: Members, interval: tuple[Int64, Int6
 
     interval: where each step begins and ends, int64[steps] ns.
     """
-    return tuple(None if found is None else found.by_cause() for found in idle_intervals(timeline, owners, interval))
+    return tuple(None if intervals is None else intervals.by_cause() for intervals in idle_intervals(timeline, owners, interval))
 
 
 def idle_intervals(timeline: Timeline, owners: Members, interval: tuple[Int64, Int64]) -> tuple[IdleIntervals | None, ...]:

@@ -76,8 +76,8 @@ def last_full(timeline: Timeline, waits: Waiting, ready: Int64) -> LastFull:
     number = np.array([numbers.setdefault((p.rank, p.device), len(numbers)) for p in graph.processors], np.int32)
     device = number[holds.stream]
     earliest = int(timeline.start.min(initial=0))
-    for each in np.unique(device):
-        shared = np.flatnonzero(device == each)
+    for one_device in np.unique(device):
+        shared = np.flatnonzero(device == one_device)
         for stream in np.unique(holds.stream[shared]):
             own, others = holds.only(shared[holds.stream[shared] == stream]), holds.only(shared[holds.stream[shared] != stream])
             begin, until, holder = _full_periods(others)

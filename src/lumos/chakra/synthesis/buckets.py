@@ -57,16 +57,16 @@ def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]])
     if not facts or any(LAYERS not in each or len(w.steps) > len(w.ranks) for each, w in zip(facts, workloads, strict=True)):
         return list(workloads), {}
     exchanges = [_exchanges(w) for w in workloads]
-    out, found = list(workloads), {}
+    out, filled = list(workloads), {}
     for name in sorted({name for of_set in exchanges for name in of_set}):
         rows = [of_set.get(name, []) for of_set in exchanges]
         held = [_held(w.communication.size, of_set, _layers(each)) for w, of_set, each in zip(workloads, rows, facts, strict=True)]
         known = _explained(held, facts) if all(each or not of_set for each, of_set in zip(held, rows, strict=True)) else None
         if known is not None:
-            found[name + OF_LAYERS, False, int(NodeType.COLL)] = known
+            filled[name + OF_LAYERS, False, int(NodeType.COLL)] = known
             counts = [len(each.layers) if each else 0 for each in held]
             out = [_renamed(w, name, of_set, count) for w, of_set, count in zip(out, rows, counts, strict=True)]
-    return out, found
+    return out, filled
 
 
 class _Held(NamedTuple):
@@ -95,8 +95,8 @@ def _exchanges(workload: Workload) -> dict[str, list[Int64]]:
 
 def _held(size: Int64, of_ranks: Sequence[Int64], layers: int) -> _Held | None:
     """What the buckets of a set hold, the same on all of its ranks; None where the transfers are no buckets."""
-    found = {_whole_layers(sizes, layers) for sizes in {tuple(size[rows].tolist()) for rows in of_ranks}}
-    return found.pop() if len(found) == 1 else None
+    kinds = {_whole_layers(sizes, layers) for sizes in {tuple(size[rows].tolist()) for rows in of_ranks}}
+    return kinds.pop() if len(kinds) == 1 else None
 
 
 def _whole_layers(sizes: tuple[int, ...], layers: int) -> _Held | None:
@@ -112,16 +112,16 @@ def _whole_layers(sizes: tuple[int, ...], layers: int) -> _Held | None:
 
 def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]]) -> Buckets | None:
     """The limit and the trend that explain the buckets of all sets which run an operator; None where nothing does."""
-    sets = [i for i, each in enumerate(held) if each is not None]
-    known = [each for each in held if each is not None]
-    if len({each.layers[0] for each in known}) < 2:
+    sets = [i for i, of_set in enumerate(held) if of_set is not None]
+    known = [of_set for of_set in held if of_set is not None]
+    if len({of_set.layers[0] for of_set in known}) < 2:
         return None
-    trend = _trend({i: each.layer for i, each in zip(sets, known, strict=True)}, facts)
+    trend = _trend({i: of_set.layer for i, of_set in zip(sets, known, strict=True)}, facts)
     for rounding in ROUNDINGS if trend is not None else ():
         low = max(((n - rounding) * layer for (n, *_), layer in known if n > 1), default=0.0)
         high = min(((n + 1 - rounding) * layer for (n, *more), layer in known if more), default=0.0)
         if 0 < low < high and trend is not None:
-            layers = tuple(each.layer if each else 0.0 for each in held)
+            layers = tuple(of_set.layer if of_set else 0.0 for of_set in held)
             return Buckets(float(np.sqrt(low * high)), rounding, layers, trend)
     return None
 
@@ -129,10 +129,10 @@ def _explained(held: Sequence[_Held | None], facts: Sequence[Mapping[str, int]])
 def _trend(layer: Mapping[int, float], facts: Sequence[Mapping[str, int]]) -> Trend | None:
     """The trend by which the bytes of a layer follow the facts that vary; None where they do not, or follow the number of layers too."""
     keys, operator = varied(facts), ("", False, 0)
-    found = trends([{operator: layer[i]} if i in layer else {} for i in range(len(facts))], facts)[operator]
-    at_one = [np.log(value) - np.log(factor(found, keys, facts[i], facts[min(layer)])) for i, value in layer.items()]
-    of_layers = dict(zip(keys, found[1:], strict=True)).get(LAYERS, 0.0)
-    return None if of_layers or max(at_one) - min(at_one) > FOLLOWS else found
+    trend = trends([{operator: layer[i]} if i in layer else {} for i in range(len(facts))], facts)[operator]
+    at_one = [np.log(value) - np.log(factor(trend, keys, facts[i], facts[min(layer)])) for i, value in layer.items()]
+    of_layers = dict(zip(keys, trend[1:], strict=True)).get(LAYERS, 0.0)
+    return None if of_layers or max(at_one) - min(at_one) > FOLLOWS else trend
 
 
 def _renamed(workload: Workload, name: str, of_ranks: Sequence[Int64], count: int) -> Workload:

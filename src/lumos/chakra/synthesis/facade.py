@@ -60,7 +60,7 @@ class Disclosure(NamedTuple):
 
 def disclosure(sources: Sequence[Workload], sample: Workload, source: int, facts: Sequence[Mapping[str, int]]) -> Disclosure:
     """What a sample tells about its source, one of the sets that were learned from. facts: of these sets."""
-    known = [(_runs(each), _exchanges(each)) for each in sources]
+    known = [(_runs(workload), _exchanges(workload)) for workload in sources]
     drawn = _runs(sample), _exchanges(sample)
     scores = np.array([sum(len(a & b) / max(len(a | b), 1) for a, b in zip(of_set, drawn, strict=True)) for of_set in known])
     best = np.flatnonzero(np.isclose(scores, scores.max()))
@@ -162,8 +162,8 @@ def facts_of_sets(sets: int, facts: Mapping[str, Sequence[int]]) -> tuple[dict[s
     """The facts set by set. UsageError where one does not give a whole number above 0 for each set, or too many vary."""
     for key, values in facts.items():
         if len(values) != sets or min(values) < 1:
-            found = f"{count(len(values), 'value')} for {count(sets, 'set')}"
-            raise UsageError(f"--facts {key}: {found}; give a number of 1 or more for each set, in their order")
+            given = f"{count(len(values), 'value')} for {count(sets, 'set')}"
+            raise UsageError(f"--facts {key}: {given}; give a number of 1 or more for each set, in their order")
     of_sets = tuple({key: values[i] for key, values in facts.items()} for i in range(sets)) if facts else ()
     if len(varied(of_sets)) > MOST_VARIED:
         raise UsageError(f"--facts: the sets differ in {', '.join(varied(of_sets))}; give {MOST_VARIED} facts at most that vary")

@@ -36,14 +36,14 @@ def sample_family(model: SetModel, seed: int = 0, facts: Mapping[str, int] | Non
     UsageError where the model is of no family, or where no set was learned from that a set with these facts could be like.
     """
     rng = generator(seed)
-    found = _drawn(model, _checked(model, facts or {}), rng)
-    source = _nearest(model, found, rng)
-    structure = _arranged(model, source, found)
+    asked = _drawn(model, _checked(model, facts or {}), rng)
+    source = _nearest(model, asked, rng)
+    structure = _arranged(model, source, asked)
     try:
-        drawn = graph_of_structure(model, structure, rng, _growth(model, found, source))
-        return drawn._replace(facts=found, source=source)
+        drawn = graph_of_structure(model, structure, rng, _growth(model, asked, source))
+        return drawn._replace(facts=asked, source=source)
     except GraphError as error:
-        raise UsageError(f"{_words(found)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
+        raise UsageError(f"{_words(asked)}: the ranks repeat different parts, so their communication would not meet ({error})") from None
 
 
 def _growth(model: SetModel, facts: Mapping[str, int], source: int) -> Growth:
@@ -64,7 +64,7 @@ def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:
         most = MOST_LAYERS if key == LAYERS else LARGEST_FACT
         if not 1 <= value <= most:
             raise UsageError(f"--set {key}={value}: must be from 1 to {most:,}")
-        known = sorted({each[key] for each in model.facts})
+        known = sorted({of_set[key] for of_set in model.facts})
         if len(known) == 1 and value != known[0] and key != LAYERS:
             raise UsageError(
                 f"--set {key}={value}: every set that was learned from has {key} {known[0]}; learn from sets that differ in it"
@@ -74,7 +74,7 @@ def _checked(model: SetModel, facts: Mapping[str, int]) -> Mapping[str, int]:
 
 def _drawn(model: SetModel, wanted: Mapping[str, int], rng: np.random.Generator) -> dict[str, int]:
     """All facts of a sample: those that are wanted, and otherwise those of any set of the same kind."""
-    kinds = [each for each in model.facts if all(_kind(each)[key] == value for key, value in _kind(wanted).items())]
+    kinds = [of_set for of_set in model.facts if all(_kind(of_set)[key] == value for key, value in _kind(wanted).items())]
     if not kinds:
         raise UsageError(f"{_words(wanted)}: no set of that kind was learned from; {_known(model.facts)}")
     like = kinds[int(rng.integers(len(kinds)))]
@@ -93,7 +93,7 @@ def _known(facts: Sequence[Mapping[str, int]]) -> str:
     def degree(key: str, value: int) -> str:
         return str(value) if key in STRUCTURAL else "above 1" if value else "1"
 
-    kinds = dict.fromkeys(", ".join(f"{key} {degree(key, value)}" for key, value in _kind(each).items()) for each in facts)
+    kinds = dict.fromkeys(", ".join(f"{key} {degree(key, value)}" for key, value in _kind(of_set).items()) for of_set in facts)
     return f"they have {'; or '.join(kinds)}"
 
 
@@ -103,7 +103,7 @@ def _words(facts: Mapping[str, int]) -> str:
 
 def _nearest(model: SetModel, facts: Mapping[str, int], rng: np.random.Generator) -> int:
     """The set of the same kind whose facts differ least, by their logarithms; of sets with the same facts any."""
-    same = [i for i, each in enumerate(model.facts) if _kind(each) == _kind(facts)]
+    same = [i for i, of_set in enumerate(model.facts) if _kind(of_set) == _kind(facts)]
     first = min(same, key=lambda i: sum(abs(np.log(facts[key] / model.facts[i][key])) for key in facts))
     equal = [i for i in same if model.facts[i] == model.facts[first]]
     return equal[int(rng.integers(len(equal)))] if len(equal) > 1 else first

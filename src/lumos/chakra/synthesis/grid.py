@@ -104,18 +104,18 @@ def placed_anew(
     groups: dict[tuple[int, tuple[int, ...]], int] = {}  # communicators of the same ranks stay apart
     programs = []
     for rank in range(prod(new.size)):
-        place = new.place(rank)
-        source = grid.rank([at % old for at, old in zip(place, grid.size, strict=True)])
+        coordinates = new.place(rank)
+        source = grid.rank([at % old for at, old in zip(coordinates, grid.size, strict=True)])
         program = structure.programs[source]
         number = {ABSENT: ABSENT}
         for group in {row[3] for row in program.comm} - {ABSENT}:
             old = structure.groups[group]
-            ranges = [range(size) if spanned else (at,) for size, spanned, at in zip(new.size, whole[old], place, strict=True)]
+            ranges = [range(size) if spanned else (at,) for size, spanned, at in zip(new.size, whole[old], coordinates, strict=True)]
             spans = [*ranges[:kept], _spans(grid, old)[kept], *ranges[kept + 1 :]]
             number[group] = groups.setdefault((group, tuple(sorted(map(new.rank, product(*spans))))), len(groups))
         comm = []
         for *facts, group, distance, tag, kind in program.comm:
-            there = (*place[:kept], grid.place(source + distance)[kept], *place[kept + 1 :]) if group == ABSENT else place
+            there = (*coordinates[:kept], grid.place(source + distance)[kept], *coordinates[kept + 1 :]) if group == ABSENT else coordinates
             comm.append((*facts, number[group], new.rank(there) - rank, tag, kind))
         programs.append(msgspec.structs.replace(program, comm=tuple(comm)))
     return SetStructure(tuple(programs), tuple(members for _, members in groups))

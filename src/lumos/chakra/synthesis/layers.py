@@ -41,10 +41,10 @@ def with_more_layers(model: SetModel, structure: SetStructure, layers: int, befo
         whole = of_layer > 0 and abs(units / before - of_layer) <= EDGE
         return max(units + of_layer * (layers - before) if whole else round(units * layers / before), 1)
 
-    found = {program: _by_operator(model, program, before) for program in set(structure.programs)}
-    if not any(found.values()):
+    passes = {program: _by_operator(model, program, before) for program in set(structure.programs)}
+    if not any(passes.values()):
         raise UsageError("layers: no part of what the ranks run repeats three times or more; the source has no layers to count")
-    changed = {program: _repeated(model, program, parts, times) if parts else program for program, parts in found.items()}
+    changed = {program: _repeated(model, program, parts, times) if parts else program for program, parts in passes.items()}
     return SetStructure(tuple(changed[program] for program in structure.programs), structure.groups)
 
 
@@ -60,9 +60,9 @@ def _by_operator(model: SetModel, program: SetProgram, layers: int) -> Passes:
     passed_over = {node for last, first in launched.items() for node in range(first, last + 1)}
     kept = [node for node in range(len(keys)) if node not in passed_over]
     index: dict[tuple[int, ...], int] = {}
-    found = layer_regions(np.array([index.setdefault(keys[node], len(index)) for node in kept], np.int64), layers)
+    regions = layer_regions(np.array([index.setdefault(keys[node], len(index)) for node in kept], np.int64), layers)
     cuts = [*kept, len(keys)]
-    return [[cuts[region.start + region.period * unit] for unit in range(region.times + 1)] for region in found]
+    return [[cuts[region.start + region.period * unit] for unit in range(region.times + 1)] for region in regions]
 
 
 def launched_from(model: SetModel, program: SetProgram, labels: Container[int]) -> dict[int, int]:
@@ -93,7 +93,7 @@ def reordered(model: SetModel, program: SetProgram, order: list[int]) -> SetProg
         queue=tuple(program.queue[i] for i in order),
         release=tuple(program.release[i] for i in order),
         deps=_deps_of(program, model, order),
-        comm=tuple((place, *rows[i][1:]) for place, i in enumerate(order) if i in rows),
+        comm=tuple((number, *rows[i][1:]) for number, i in enumerate(order) if i in rows),
     )
 
 
@@ -110,21 +110,21 @@ def _deps_of(program: SetProgram, model: SetModel, order: list[int]) -> tuple[tu
     times = Counter(order)
     copies: dict[int, list[int]] = {node: [] for node in times}
     out = []
-    for place, node in enumerate(order):
+    for number_of_copy, node in enumerate(order):
         number = len(copies[node])
-        found = set()
+        distances = set()
         for back in program.deps[node]:
-            if back <= place and order[place - back] == node - back:
-                found.add(back)
+            if back <= number_of_copy and order[number_of_copy - back] == node - back:
+                distances.add(back)
                 continue
             awaited = node - back
             if lane[awaited] != lane[node] and times[awaited] <= times[node] and number < len(copies.get(awaited, ())):
-                found.add(place - copies[awaited][number])
+                distances.add(number_of_copy - copies[awaited][number])
             elif lane[awaited] in last:
-                found.add(place - last[lane[awaited]])
-        copies[node].append(place)
-        out.append(tuple(sorted(found)))
-        last[lane[node]] = place
+                distances.add(number_of_copy - last[lane[awaited]])
+        copies[node].append(number_of_copy)
+        out.append(tuple(sorted(distances)))
+        last[lane[node]] = number_of_copy
     return tuple(out)
 
 
@@ -147,12 +147,12 @@ def layer_regions(labels: Int64, layers: int) -> list[RepeatedRegion]:
     out = []
     for turn, period in enumerate((*range(1, len(labels) // _LEAST + 1), *range(1, LAYER_NODES))):
         outside = turn >= len(labels) // _LEAST
-        for found in _of_period(labels, period):
-            whole = slice(found.start, found.start + found.period * found.times)
-            fits = found.times == layers if outside else found.period * found.times >= LAYER_NODES * layers
+        for region in _of_period(labels, period):
+            whole = slice(region.start, region.start + region.period * region.times)
+            fits = region.times == layers if outside else region.period * region.times >= LAYER_NODES * layers
             if fits and not taken[whole].any():
                 taken[whole] = True
-                out.append(found)
+                out.append(region)
     return sorted(out)
 
 
@@ -183,9 +183,9 @@ def _refilled(model: SetModel, program: SetProgram, label: int, sizes: Sequence[
     rows = [row for row in program.comm if row[0] in launched]
     if not rows:
         return program
-    wanted, there = ([done / sum(each) for done in accumulate(each)] for each in (sizes, [row[2] for row in rows]))
-    place = [next(i for i, part in enumerate(there) if part >= of - 1e-6) for of in wanted]
-    times = {row[0]: place.count(i) for i, row in enumerate(rows)}
+    wanted, there = ([done / sum(parts) for done in accumulate(parts)] for parts in (sizes, [row[2] for row in rows]))
+    after = [next(i for i, part in enumerate(there) if part >= of - 1e-6) for of in wanted]
+    times = {row[0]: after.count(i) for i, row in enumerate(rows)}
     again = {launched[node]: node for node in times}
     order: list[int] = []
     for node in range(len(program.symbol)):
@@ -193,7 +193,7 @@ def _refilled(model: SetModel, program: SetProgram, label: int, sizes: Sequence[
             order += [*range(node, again[node] + 1)] * times[again[node]]
         elif node not in times:
             order.append(node)
-    found, left = reordered(model, program, order), iter(sizes)
-    is_bucket = [model.symbols[symbol].label == label for symbol in found.symbol]
-    comm = tuple((*row[:2], round(next(left)), *row[3:]) if is_bucket[row[0]] else row for row in found.comm)
-    return msgspec.structs.replace(found, comm=comm)
+    longer, left = reordered(model, program, order), iter(sizes)
+    is_bucket = [model.symbols[symbol].label == label for symbol in longer.symbol]
+    comm = tuple((*row[:2], round(next(left)), *row[3:]) if is_bucket[row[0]] else row for row in longer.comm)
+    return msgspec.structs.replace(longer, comm=comm)

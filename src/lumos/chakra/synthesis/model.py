@@ -114,10 +114,10 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
     pools: list[list[Int64]] = []
     kinds: dict[str, int] = {}
     structures = []
-    workloads, found = separated(workloads, facts)
+    workloads, filled = separated(workloads, facts)
     times = trends([means(w, np.arange(len(w)), w.duration) for w in workloads], facts) if facts else {}
     sizes = trends([means(w, w.communication.node, w.communication.size) for w in workloads], facts) if facts else {}
-    sizes |= {operator: buckets.trend for operator, buckets in found.items()}
+    sizes |= {operator: buckets.trend for operator, buckets in filled.items()}
     transfers = fitted(workloads) if facts else {}
     for i, given in enumerate(workloads):
         workload = in_program_order(given)
@@ -138,7 +138,7 @@ def learn(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]] = ()
         tuple(structures),
         tuple(kinds),
         tuple(map(dict, facts)),
-        tuple(msgspec.structs.replace(each, label=labels[name]) for (name, *_), each in found.items()),
+        tuple(msgspec.structs.replace(buckets_of, label=labels[name]) for (name, *_), buckets_of in filled.items()),
     )
 
 

@@ -47,12 +47,12 @@ Weights = tuple[float, ...]
 
 def varied(facts: Sequence[Mapping[str, int]]) -> tuple[str, ...]:
     """The facts in which the sets of a family differ."""
-    return tuple(key for key in (facts[0] if facts else ()) if len({each[key] for each in facts}) > 1)
+    return tuple(key for key in (facts[0] if facts else ()) if len({of_set[key] for of_set in facts}) > 1)
 
 
 def middle(facts: Sequence[Mapping[str, int]]) -> dict[str, float]:
     """The geometric mean of every fact over the sets."""
-    return {key: float(np.exp(np.mean([np.log(each[key]) for each in facts]))) for key in (facts[0] if facts else ())}
+    return {key: float(np.exp(np.mean([np.log(of_set[key]) for of_set in facts]))) for key in (facts[0] if facts else ())}
 
 
 def factor(trend: Trend, keys: Sequence[str], to: Mapping[str, float], from_: Mapping[str, float]) -> float:
@@ -69,7 +69,7 @@ def trends(means: Sequence[Mapping[OperatorKey, float]], facts: Sequence[Mapping
         for operator, mean in of_set.items():
             if mean > 0:
                 seen[operator].append(i)
-    logs = np.array([[np.log(each[key]) for key in varied(facts)] for each in facts])
+    logs = np.array([[np.log(facts_of_one[key]) for key in varied(facts)] for facts_of_one in facts])
     return {op: _trend(logs[sets], np.array([means[i][op] for i in sets])) for op, sets in seen.items()}
 
 
@@ -78,7 +78,7 @@ def _trend(logs: NDArray[np.float64], values: NDArray[np.float64]) -> Trend:
     or, with two values more than there are facts, by half as much as the mean: noise comes near to some of so many by chance."""
     n, keys = logs.shape
     middle: NDArray[np.float64] = logs.mean(axis=0)
-    powers = np.array(sorted(product(WHOLE, repeat=keys), key=lambda each: sum(map(abs, each))), np.float64)
+    powers = np.array(sorted(product(WHOLE, repeat=keys), key=lambda powers_of_one: sum(map(abs, powers_of_one))), np.float64)
     moves, stays = np.exp(powers @ (logs - middle).T) / values, np.broadcast_to(1 / values, (len(powers), n))
     trend: Trend = tuple(0.0 for _ in range(1 + keys))
     if n < 2:
@@ -109,10 +109,10 @@ def _left_out(parts: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[
 
 def means(workload: Workload, nodes: Int64, values: Int64) -> dict[OperatorKey, float]:
     """The mean of the values of these nodes, by operator."""
-    found: dict[OperatorKey, list[int]] = defaultdict(list)
+    values_of: dict[OperatorKey, list[int]] = defaultdict(list)
     for operator, value in zip(node_operators(workload, nodes), values.tolist(), strict=True):
-        found[operator].append(value)
-    return {operator: sum(of_operator) / len(of_operator) for operator, of_operator in found.items()}
+        values_of[operator].append(value)
+    return {operator: sum(of_operator) / len(of_operator) for operator, of_operator in values_of.items()}
 
 
 def node_operators(workload: Workload, nodes: Int64) -> list[OperatorKey]:
@@ -141,13 +141,13 @@ def fitted(workloads: Sequence[Workload]) -> dict[OperatorKey, Weights]:
         columns = (workload.communication.size.tolist(), ranks_of(workload).tolist(), workload.duration[nodes].tolist())
         for operator, size, ranks, duration in zip(node_operators(workload, nodes), *columns, strict=True):
             seen[operator][size, ranks].append(duration)
-    found = {}
+    weights = {}
     for operator, by_size in seen.items():
         size, ranks = np.array(list(by_size), np.float64).T
-        time = np.array([np.mean(each) for each in by_size.values()])
+        time = np.array([np.mean(times) for times in by_size.values()])
         if (time > 0).all():
-            found[operator] = _weighed(_parts(size, ranks) / time[:, None])
-    return found
+            weights[operator] = _weighed(_parts(size, ranks) / time[:, None])
+    return weights
 
 
 def _parts(size: NDArray[np.float64], ranks: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -159,7 +159,7 @@ def _weighed(parts: NDArray[np.float64]) -> Weights:
     """The weights, none negative, with which the parts sum to one as nearly as can be: the best of all choices of parts."""
     most = parts.shape[1]
     best, weights = np.inf, np.zeros(most)
-    for chosen in (list(each) for count in range(1, most + 1) for each in combinations(range(most), count)):
+    for chosen in (list(of_count) for count in range(1, most + 1) for of_count in combinations(range(most), count)):
         scale = np.abs(parts[:, chosen]).max(axis=0)
         if not scale.all():
             continue

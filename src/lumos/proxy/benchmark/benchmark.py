@@ -179,9 +179,9 @@ class Memory:
         """The tensor of a slot: what is held there, else one of random values."""
         if slot not in self.slots:
             name, shape, strides, offset, storage = self.tensors[slot]
-            nbytes, place, bound = self.storages[storage]
-            dtype, device = getattr(torch, name), torch.device("cpu") if place == "cpu" and self.on_accelerator else self.device
-            key = (name, place, bound) if self.share else storage
+            nbytes, side, bound = self.storages[storage]
+            dtype, device = getattr(torch, name), torch.device("cpu") if side == "cpu" and self.on_accelerator else self.device
+            key = (name, side, bound) if self.share else storage
             count = max((self.nbytes(slot) if self.share else nbytes) // dtype.itemsize, 1)
             if key not in self.buffers or len(self.buffers[key]) < count:
                 if device == self.device:
@@ -366,8 +366,8 @@ class Step:
                 raise
             one.reason = failure(error)
             return False
-        found = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in leaves(out, torch.Tensor)]
-        if one.outputs is not None and found != [self.memory.tensors[slot][:2] for slot in one.outputs]:
+        made = [[str(tensor.dtype).removeprefix("torch."), list(tensor.shape)] for tensor in leaves(out, torch.Tensor)]
+        if one.outputs is not None and made != [self.memory.tensors[slot][:2] for slot in one.outputs]:
             one.outputs = []  # the shape of the result may depend on values, which are random here
         self.keep(one, out)
         return True
@@ -375,11 +375,11 @@ class Step:
     def arrange(self) -> None:
         """Set gaps, waits and releases for all items."""
         self.changing = self.written - self.memory.leaves
-        place = {inner.number: at for at, item in enumerate(self.items) for inner in item.inner}
+        place_of = {inner.number: at for at, item in enumerate(self.items) for inner in item.inner}
         latest = self.items[0].start_ns - self.rank["before_ns"] if self.items else 0
         done = 0
         for at, one in enumerate(self.items):
-            one.sources = [place[n] for inner in one.inner for n in inner.after if place.get(n, at) < at]
+            one.sources = [place_of[n] for inner in one.inner for n in inner.after if place_of.get(n, at) < at]
             ended = [call["end_ns"] for source in one.sources if (call := self.items[source].collective)]
             one.gap = 0 if self.mode == "communication" or one.start_ns < 0 else max(0, one.start_ns - max([latest, *ended]))
             latest = max(latest, one.start_ns + one.duration_ns)
@@ -530,14 +530,14 @@ def main() -> None:
     if (trace.get("format"), trace.get("version")) != ("lumos-proxy", 2):
         sys.exit(f"benchmark: {path} is not a trace.json of this benchmark's version: generate it again")
     trace["own_ranks"] = options.rank is None  # whether each process runs its own rank
-    processes, place, local = (int(os.environ.get(name, value)) for name, value in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))
+    processes, process, local = (int(os.environ.get(name, value)) for name, value in (("WORLD_SIZE", 1), ("RANK", 0), ("LOCAL_RANK", 0)))
     device = torch.device(options.device, local) if options.device == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         cuda.set_device(device)
     if processes > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
     by_rank = {rank["rank"]: rank for rank in trace["ranks"]}
-    wanted = trace["ranks"][place % len(by_rank)]["rank"] if options.rank is None else options.rank
+    wanted = trace["ranks"][process % len(by_rank)]["rank"] if options.rank is None else options.rank
     if wanted not in by_rank:
         sys.exit(f"benchmark: rank {wanted} is not in trace.json, which has {sorted(by_rank)}")
     rank = by_rank[wanted]
@@ -559,10 +559,10 @@ def main() -> None:
                 for _ in range(4):
                     step.run()
                     profiler.step()
-            profiler.export_chrome_trace(str(options.profile / f"rank{place}.json"))
+            profiler.export_chrome_trace(str(options.profile / f"rank{process}.json"))
     if options.json:
-        (options.json / f"result{place}.json").write_text(json.dumps(result))
-    if place == 0:
+        (options.json / f"result{process}.json").write_text(json.dumps(result))
+    if process == 0:
         recorded = f"{rank['recorded_ns'] / 1e6:.3f}" if rank["recorded_ns"] > 0 else "unknown"
         print(f"step {statistics.median(result['repetitions_ns']) / 1e6:.3f} ms here, {recorded} ms recorded")
         not_real = Counter(f"{row['outcome']:9s} {row['name'][:80]}: {row['reason'][:80]}" for row in result["items"] if row["reason"])
@@ -591,9 +591,9 @@ def measured(step: Step, warmup: int, repeat: int) -> dict[str, Any]:
         outcome = "real" if one.role in ("real", "transfer") else "stand_in" if known else "skipped"
         rows.append({**row, "outcome": outcome, "reason": "" if outcome == "real" else one.reason})
     where = {"rank": step.rank["rank"], "device": cuda.get_device_name() if step.on_gpu else "cpu", "on_gpu": step.on_gpu}
-    found = {"recorded_ns": step.rank["recorded_ns"], "repetitions_ns": times, "processor_ns": busy, "items": rows}
+    times_of = {"recorded_ns": step.rank["recorded_ns"], "repetitions_ns": times, "processor_ns": busy, "items": rows}
     memory = {"limit_bytes": step.memory.limit, "shared": step.memory.share}
-    return {**where, **found, "torch": torch.__version__, "mode": step.mode, "memory": memory}
+    return {**where, **times_of, "torch": torch.__version__, "mode": step.mode, "memory": memory}
 
 
 if __name__ == "__main__":
