@@ -35,7 +35,7 @@ ORDER = (
         "units",
         "vocabulary",
     ),
-    ("arguments", "bars", "curves"),
+    ("arguments", "drawings"),
     ("on_demand", "result"),
     ("collect",),
     ("trace",),

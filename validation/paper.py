@@ -24,9 +24,9 @@ from tools.figures import write_result
 
 from lumos.analyze.breakdown import four_way
 from lumos.analyze.loop.steps import members, step_times
-from lumos.bars import Bar, draw_bars
 from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
+from lumos.drawings import Bar, draw_bars
 from lumos.model import load_model
 from lumos.plan.job import PlannedJob
 from lumos.plan.plan import Plan

@@ -12,8 +12,7 @@ from dataclasses import fields, is_dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lumos.bars import Bar, draw_bars
-from lumos.curves import Curve, draw_curves
+from lumos.drawings import Bar, Curve, draw_bars, draw_curves
 from lumos.errors import LumosError
 from lumos.extras import install
 from lumos.units import quantity, shared_unit, with_unit

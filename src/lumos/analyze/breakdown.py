@@ -20,7 +20,7 @@ from lumos.analyze.loop.steps import Members, members, step_times
 from lumos.analyze.parts import NamedParts, named_parts
 from lumos.analyze.task_class import working
 from lumos.analyze.waiting.idle import Idle, idle_intervals
-from lumos.bars import Bar
+from lumos.drawings import Bar
 from lumos.intervals import either, union, within
 from lumos.result import Rows, Shown
 from lumos.units import quantity

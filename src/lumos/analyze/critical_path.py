@@ -18,7 +18,7 @@ import numpy as np
 from lumos.analyze.loop.steps import JobStep, Members, StepTime, members, step_times
 from lumos.analyze.task_class import CLASSES, CPU_CLASSES, OPERATORS, TRANSFER, WAITING_UNKNOWN, task_classes
 from lumos.analyze.waiting.causes import Causes, causes
-from lumos.bars import Bar
+from lumos.drawings import Bar
 from lumos.graph.table import Dependency
 from lumos.result import Rows, Shown
 from lumos.simulation.freeze import Frozen, freeze

@@ -16,7 +16,7 @@ from lumos.analyze.contents import memory_curves
 from lumos.analyze.device_load import busy_curves
 from lumos.analyze.loop.steps import Members, members, step_names, step_times
 from lumos.choices import check_step
-from lumos.curves import Curve
+from lumos.drawings import Curve
 from lumos.result import Rows, Shown
 from lumos.trace.source import Source, as_job
 from lumos.units import quantity, with_unit
