@@ -3,11 +3,13 @@
 A cluster is one TOML file (`data/clusters/NAME.toml`, or a user's file of the same form) with the tables `accelerator`,
 `node`, `fabric`, `operation` and `source`. Keys carry their units. A number that is not published is not in the file; whatever needs it
 raises an error that asks for it. With `based_on = "NAME"` a file takes another cluster's values and states only the differences.
+`data/prices.toml` holds what renting a device costs, as published on a date.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -21,7 +23,6 @@ from lumos.vocabulary import AttentionKernel, DType
 
 if TYPE_CHECKING:
     import os
-import re
 
 CLUSTER_FOLDER = Path(__file__).parent / "data"
 
@@ -368,3 +369,24 @@ def _numbers(value: object, path: str = "") -> list[tuple[str, float]]:
     if isinstance(value, list):
         return [number for i, inner in enumerate(value) for number in _numbers(inner, f"{path}[{i}]")]
     return [(path, value)] if isinstance(value, int | float) and not isinstance(value, bool) else []
+
+
+class RentalPrice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Dollars of one device and hour. date: year and month of the price, empty for one that the user states; source: whose it is."""
+
+    dollars_per_hour: float
+    date: str
+    source: str
+
+
+@cache
+def _prices() -> Mapping[str, RentalPrice]:
+    return msgspec.toml.decode((CLUSTER_FOLDER / "prices.toml").read_bytes(), type=dict[str, RentalPrice])
+
+
+def rental_price(cluster: Cluster, own: float | None = None) -> RentalPrice | None:
+    """The price of a cluster's device: `own`, else what the cluster's file says, else a published one; None if there is none."""
+    stated = cluster.operation.price_per_hour if own is None else own
+    if stated is not None:
+        return RentalPrice(stated, "", "as stated" if own is not None else f"as the file of {cluster.name} states")
+    return _prices().get(cluster.accelerator.name)

@@ -14,7 +14,7 @@ from __future__ import annotations
 from math import exp, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
-from lumos.cost.prices import RentalPrice, rental_price
+from lumos.cost.cluster import RentalPrice, rental_price
 
 if TYPE_CHECKING:
     from lumos.cost.cluster import Cluster

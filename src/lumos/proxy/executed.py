@@ -15,9 +15,8 @@ import numpy as np
 
 from lumos.errors import UsageError
 from lumos.operators.sequences import align_names
-from lumos.proxy.arguments import is_sizes
+from lumos.proxy.arguments import BYTES, INTEGERS, contiguous, extent, is_sizes, torch_name
 from lumos.proxy.compiled import compiled_kernel, put_compiled_code_between
-from lumos.proxy.elements import BYTES, INTEGERS, contiguous, extent, torch_name
 from lumos.proxy.indices import KEEPS_VALUES, NEEDS_NON_NEGATIVE, Arguments, bounds
 from lumos.proxy.program import (
     NON_NEGATIVE,

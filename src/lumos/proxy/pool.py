@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from lumos.proxy.elements import BYTES, INTEGERS, extent
+from lumos.proxy.arguments import BYTES, INTEGERS, extent
 from lumos.proxy.program import NON_NEGATIVE, StandIn, Storage
 
 if TYPE_CHECKING:

@@ -9,8 +9,7 @@ import numpy as np
 
 from lumos.graph.joined.arguments import integer, text
 from lumos.graph.joined.collectives import is_cpu_collective, issuers
-from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments
-from lumos.proxy.elements import torch_name
+from lumos.proxy.arguments import TensorSpec, map_tensors, recorded_arguments, torch_name
 from lumos.proxy.program import OUTPUT_FIRST, RecordedCollective, RecordedOperator, lift_transfers
 from lumos.trace.collectives import listed_numbers
 from lumos.trace.kineto_values import Size

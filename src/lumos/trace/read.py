@@ -19,9 +19,8 @@ from lumos.trace.blocks import ZSTD_MAGIC, Progress, head
 from lumos.trace.chakra import et, json_form, text_workload
 from lumos.trace.collectives import process_groups
 from lumos.trace.operations import is_operations, recorded_plan
-from lumos.trace.reader import NotATraceError, Reader, ReadFile
+from lumos.trace.reader import TO_CONVERT, NotATraceError, Reader, ReadFile
 from lumos.trace.table import Job, Trace
-from lumos.trace.to_convert import TO_CONVERT
 from lumos.trace.windows import one_window
 from lumos.units import count
 

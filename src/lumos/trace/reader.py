@@ -1,4 +1,5 @@
-"""What `trace.read` needs to know of the reader of a file format."""
+"""What `trace.read` needs to know of the reader of a file format; and the formats that hold what Lumos reads, but packed or encoded in a
+way that it does not, recognised by their first bytes to name the command that converts them."""
 
 from __future__ import annotations
 
@@ -41,3 +42,39 @@ class Reader:
     is_companion: bool = False
     is_original: bool = False
     repair: ReadFile | None = None
+
+
+def _compressed(name: str, magic: bytes, command: str) -> Reader:
+    """The format of files that are compressed in a way that is not unpacked here: gzip and zstd are."""
+    return Reader(f"compressed with {name}", lambda first: first.startswith(magic), None, f"unpack it ({command}) and give what comes out")
+
+
+def _encoded(bits: int, starts: tuple[bytes, ...]) -> Reader:
+    """JSON in wider characters than UTF-8's: a byte order mark, or an ASCII character beside zero bytes."""
+    return Reader(
+        f"text in UTF-{bits}", lambda first: first.startswith(starts), None, f"convert it (iconv -f UTF-{bits} -t UTF-8 FILE > NEW)"
+    )
+
+
+#: Where the header of a tar archive says what it is (POSIX.1-2017, pax, "ustar Interchange Format"), and what stands there.
+_TAR_AT, _TAR = 257, b"ustar"
+
+#: Asked in this order: the mark of UTF-32 begins with that of UTF-16.
+TO_CONVERT = (
+    _compressed("xz", b"\xfd7zXZ\x00", "xz -d FILE"),
+    _compressed("LZMA", b"\x5d\x00\x00", "xz -d --format=lzma FILE"),
+    _compressed("bzip2", b"BZh", "bzip2 -d FILE"),
+    _compressed("zip", b"PK\x03\x04", "unzip FILE"),
+    _compressed("LZ4", b"\x04\x22\x4d\x18", "lz4 -d FILE"),
+    _compressed("7-Zip", b"7z\xbc\xaf\x27\x1c", "7z x FILE"),
+    _compressed("RAR", b"Rar!\x1a\x07", "unrar x FILE"),
+    _compressed("compress", b"\x1f\x9d", "uncompress FILE"),
+    Reader(
+        "a tar archive",
+        lambda first: first[_TAR_AT : _TAR_AT + len(_TAR)] == _TAR,
+        None,
+        "unpack it (tar -xf FILE) and give the folder that comes out",
+    ),
+    _encoded(32, (b"\xff\xfe\0\0", b"\0\0\xfe\xff", b"{\0\0\0", b"\0\0\0{", b"[\0\0\0", b"\0\0\0[")),
+    _encoded(16, (b"\xff\xfe", b"\xfe\xff", b"{\0", b"\0{", b"[\0", b"\0[")),
+)
