@@ -210,6 +210,7 @@ def test_a_search_asks_what_its_framework_leaves_open(lumos):
     ("words", "reason"),
     [
         (("explain", *SMALL, "tpp=2", "tp=8"), "did you mean 'tp'"),
+        (("explain", *SMALL, "tp=two", "tp=8"), "tp = 'two' must be a whole number"),
         (("explain", *PIPELINE, "tp=2", "tp=4", "--switch", "grad_reduce"), "is not KEY=VALUE"),
         (("explain", *PIPELINE, "tp=2", "tp=4", "--switch", "grad_reduse=step"), "did you mean 'grad_reduce'"),
         (("explain", *PIPELINE, "tp=2,grad_reduce=daily", "tp=4"), "daily"),

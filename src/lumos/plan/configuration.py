@@ -78,16 +78,21 @@ def read_settings(path: str) -> Settings:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise LumosError(f"{path}: is not TOML: {error}") from error
     table = {key.replace("-", "_"): value for key, value in table.items()}
-    known = Settings.__struct_fields__
-    for key in table:
-        if key not in known:
-            raise UsageError(f"{path}: key {key!r} is not known{suggestion(key, known)}")
     if isinstance(table.get("switches"), dict):
         table["switches"] = {key: switch_text(value) for key, value in table["switches"].items()}
+    return settings_from(table, path)
+
+
+def settings_from(table: dict[str, Any], where: str, *, as_text: bool = False) -> Settings:
+    """The settings of a table. as_text: numbers and switches are written as text. Raises UsageError, which begins with `where`, for an
+    unknown key or a wrong value."""
+    for key in table:
+        if key not in Settings.__struct_fields__:
+            raise UsageError(f"{where}: key {key!r} is not known{suggestion(key, Settings.__struct_fields__)}")
     try:
-        return msgspec.convert(table, Settings)
+        return msgspec.convert(table, Settings, strict=not as_text)
     except msgspec.ValidationError as error:
-        raise UsageError(f"{path}: {_in_words(str(error), table)}") from error
+        raise UsageError(f"{where}: {_in_words(str(error), table)}") from error
 
 
 def _in_words(message: str, table: dict[str, Any]) -> str:

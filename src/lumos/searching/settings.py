@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from lumos.choices import check_count, nearest
+from lumos.choices import check_count
 from lumos.cost.cluster import load_cluster
 from lumos.errors import UsageError
 from lumos.model.catalogue import read_model
-from lumos.plan.configuration import Settings
+from lumos.plan.configuration import Settings, settings_from
 from lumos.plan.framework import DEFAULTS, SWITCHES, with_switches
 from lumos.plan.profiles import Told, named
 from lumos.searching.space import PLAN_COLUMNS, Problem, Space
@@ -23,8 +21,6 @@ if TYPE_CHECKING:
 
 #: The sizes that can be swept.
 SWEPT = ("gpus", "global_batch", "seq")
-#: What a plan in one line may set besides switches.
-_SETTINGS = tuple(key for key in Settings.__struct_fields__ if key != "switches")
 #: The choices of a plan that are whole numbers.
 _SIZES = tuple(key for key in PLAN_COLUMNS if key not in ("sequence_parallel", "recompute", "schedule"))
 
@@ -122,12 +118,6 @@ def _size(key: str, word: int | str) -> int:
     return value
 
 
-def _known(key: str, word: str, valid: tuple[str, ...]) -> str:
-    if word not in valid:
-        raise UsageError(f"{key} = {word!r} is not known{nearest(word, valid)}; valid: {', '.join(valid)}")
-    return word
-
-
 def settings_of(text: str) -> Settings:
     """Parse KEY=VALUE,KEY=VALUE into settings. A key that is no setting but a switch of the framework's profile sets that switch. Raises
     UsageError for an unknown key or a wrong value."""
@@ -136,13 +126,10 @@ def settings_of(text: str) -> Settings:
     for word in text.split(","):
         key, sign, value = word.strip().partition("=")
         key = key.replace("-", "_")
-        if not sign:
+        if not sign or key == "switches":
             raise UsageError(f"plan {text!r}: {word!r} is not KEY=VALUE")
-        if key in SWITCHES and key not in _SETTINGS:
+        if key in SWITCHES and key not in Settings.__struct_fields__:
             switches[key] = value
         else:
-            values[_known("key", key, _SETTINGS)] = value
-    try:
-        return msgspec.convert(values | {"switches": switches}, Settings, strict=False)
-    except msgspec.ValidationError as error:
-        raise UsageError(f"plan {text!r}: {error}") from error
+            values[key] = value
+    return settings_from({**values, "switches": switches}, f"plan {text!r}", as_text=True)
