@@ -117,3 +117,13 @@ def test_a_file_without_a_folder_is_refused_before_the_work(tmp_path):
     check_places(tmp_path / "a.html", None, "b.html")
     with pytest.raises(LumosError, match=r"nowhere/a\.html: cannot be written .*a folder that exists"):
         check_places(tmp_path / "nowhere" / "a.html")
+    with pytest.raises(LumosError, match=r"cannot be written \(Is a directory\); .*name a file"):
+        check_places(tmp_path)
+
+
+def test_a_folder_that_a_file_stands_for_is_refused_before_the_work(tmp_path):
+    (tmp_path / "file").touch()
+    check_places(folders=(None, tmp_path, tmp_path / "new" / "set", "new"))
+    for folder in (tmp_path / "file", tmp_path / "file" / "set"):
+        with pytest.raises(LumosError, match=r"cannot be written \(.*file is a file\); .*name a folder"):
+            check_places(folders=(folder,))

@@ -87,14 +87,21 @@ def check_outputs(outputs: Iterable[str | os.PathLike[str] | None], inputs: Iter
                 raise UsageError(f"{output}: holds the input {source}; write to a folder of its own")
 
 
-def check_places(*files: str | os.PathLike[str] | None) -> None:
-    """Raise LumosError where the folder of a file to be written does not exist: before the work whose answer the file is to hold.
+def check_places(*files: str | os.PathLike[str] | None, folders: Iterable[str | os.PathLike[str] | None] = ()) -> None:
+    """Raise LumosError where a file cannot be written because its folder does not exist or it is one, or a folder because a file has its
+    name: before the work whose answer they are to hold.
 
-    None stands for a file that was not asked for.
+    None stands for one that was not asked for.
     """
     for file in files:
-        if file is not None and not Path(os.path.realpath(file)).parent.is_dir():
-            raise LumosError(f"{file}: cannot be written (No such file or directory); {_FILE_REMEDY}")
+        place = Path(os.path.realpath(file or "."))
+        if file is not None and (place.is_dir() or not place.parent.is_dir()):
+            why = "Is a directory" if place.is_dir() else "No such file or directory"
+            raise LumosError(f"{file}: cannot be written ({why}); {_FILE_REMEDY}")
+    for target in (Path(folder) for folder in folders if folder is not None):
+        there = next(at for at in (target, *Path(os.path.realpath(target)).parents) if at.exists())
+        if not there.is_dir():
+            raise LumosError(f"{target}: cannot be written ({there} is a file); {_FOLDER_REMEDY}")
 
 
 def check_only_own(folder: str | os.PathLike[str], pattern: str, names: Iterable[str]) -> None:

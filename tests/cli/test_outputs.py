@@ -82,6 +82,14 @@ def test_no_folder_of_inputs_is_written_to(lumos, trace, verb, given, tmp_path):
     assert (path.read_bytes(), listed(tmp_path)) == (before, [path.name])
 
 
+@pytest.mark.parametrize("how", [(), ("--emulate", "cpu")])
+def test_nothing_is_collected_where_a_file_has_the_name_of_the_folder(lumos, tmp_path, how):
+    """The command would leave a second file, were it started."""
+    (tmp_path / "out").touch()
+    done = lumos("collect", *how, "-o", tmp_path / "out", "--", "touch", tmp_path / "ran")
+    assert done.status == 1 and "out is a file" in done.err and listed(tmp_path) == ["out"]
+
+
 def test_a_trace_that_a_folder_holds_is_an_input_and_a_report_is_none(lumos, trace, tmp_path):
     (tmp_path / "traces").mkdir()
     path = trace("traces/rank0.json")

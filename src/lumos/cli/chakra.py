@@ -53,10 +53,12 @@ class SampleWords(SetWords, total=False):
 def export_(paths: Paths, output: Output, repair: Repair = False, json: Json = False, **words: Any) -> None:
     """Write the job's graph as one .et file per rank, and the communicators."""
     from lumos.chakra.facade import export
+    from lumos.output_files import check_places
     from lumos.reports.text.chakra import print_exported
     from lumos.trace.source import keep_inputs
 
     keep_inputs(paths, output)
+    check_places(folders=(output,))
     answer(export(read_job(*paths, repair=repair), output, **words), json, print_exported)
 
 

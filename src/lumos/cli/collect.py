@@ -71,6 +71,9 @@ def collect_(
     **words: Any,
 ) -> None:
     """Profile a training command without changing its script: every call of Optimizer.step ends a step."""
+    from lumos.output_files import check_places
+
+    check_places(folders=(output,))
     kind = ProfileWords if emulate is None else EmulateWords
     taken = {key: value for key, value in words.items() if key in StepWords.__annotations__ or key in kind.__annotations__}
     if emulate is not None:

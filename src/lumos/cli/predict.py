@@ -44,7 +44,7 @@ def predict(
     if kineto is None and ranks != "all":
         raise UsageError("--ranks changes what --kineto writes; give --kineto DIR, or leave it out")
     check_outputs((perfetto, chakra, kineto), (*(() if file is None else (file,)), *(measured or ())))
-    check_places(perfetto)
+    check_places(perfetto, folders=(chakra, kineto))
     coarse = False if any((perfetto, chakra, kineto)) else blocks
     prediction = predicted(file, blocks=coarse, measured=measured or (), **with_assigned(words, assigned))
     if perfetto is not None or chakra is not None:

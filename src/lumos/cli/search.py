@@ -56,7 +56,7 @@ def search(
     if len(clusters) > 1 and (sweep is not None or paths):
         raise UsageError("several --cluster exclude --sweep and traces: one thing is compared at a time")
     keep_inputs(paths or (), parquet, *files.values())
-    check_places(parquet, perfetto)
+    check_places(parquet, perfetto, folders=(chakra, kineto))
     check_choice(objective, OBJECTIVES, "an objective")
     if sweep is not None and clusters:
         check_objective(objective, load_cluster(clusters[0]))

@@ -71,7 +71,7 @@ def whatif(
 
     changes, asked = Changes.parse(assigned or (), **words), parse_grid(grid or ())
     keep_inputs(paths, *files.values())
-    check_places(perfetto)
+    check_places(perfetto, folders=(chakra, kineto))
     job = read_job(*paths, **how)
     graph = build(job)
     if asked:
