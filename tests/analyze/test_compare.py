@@ -4,28 +4,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_collectives
 
 from lumos.analyze.compare import compare_timelines
 from lumos.errors import GraphError
-from lumos.graph.table import Collectives
 
 US = 1000
 
 
 def facts(task, kinds, nbytes, size):
-    n = len(task)
-    none = np.full(n, -1)
-    return Collectives(
-        task=np.array(task, np.int32),
-        kind=np.arange(n, dtype=np.int32),
-        nbytes=np.array(nbytes, np.int64),
-        group=none.astype(np.int32),
-        sequence=none.astype(np.int64),
-        peer=none.astype(np.int32),
-        kinds=kinds,
-        groups=(),
-        size=np.array(size, np.int32),
-    )
+    return drawn_collectives([(*row, -1, -1, -1) for row in zip(task, kinds, nbytes, strict=True)], size=size)
 
 
 @pytest.fixture

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_collectives
 
 from lumos.analyze.breakdown import breakdowns
-from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
+from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.simulation import simulate
 from lumos.simulation.timeline import measured
 from lumos.trace.table import Category, Job
-from lumos.vocabulary import CollectiveKind
 
 US = 1000
 
@@ -24,11 +24,8 @@ def parts(timeline, job=None):
 
 def between_two(graph, tasks):
     """The graph with those of its collectives as a send and a receive."""
-    columns = (np.array(values, np.int32) for values in (tasks, [0, 1], [0, 0]))
-    none, peer = np.full(2, -1, np.int64), np.array([1, 0], np.int32)
-    task, kind, group = columns
-    kinds = (CollectiveKind.SEND, CollectiveKind.RECEIVE)
-    return replace(graph, collectives=Collectives(task, kind, none, group, none, peer, kinds, ("pair",)))
+    calls = [(tasks[0], "send", -1, 0, -1, 1), (tasks[1], "receive", -1, 0, -1, 0)]
+    return replace(graph, collectives=drawn_collectives(calls, ["pair"]))
 
 
 def test_one_rank_by_hand(two_steps):

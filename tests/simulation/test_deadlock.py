@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
-from tests.drawn_graph import drawn_graph
+from tests.drawn_graph import drawn_collectives, drawn_graph
 
 from lumos._engine import Cycle
 from lumos.errors import GraphError
-from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor
+from lumos.graph.table import Dependency, Graph, Kind, Processor
 from lumos.simulation import freeze, simulate
 from lumos.simulation.deadlock import no_schedule
 
@@ -36,18 +35,9 @@ def job(*orders: str) -> Graph:
     labels = list(KINDS)
     rows = sorted((task, what) for (_, what), task in where.items())
     sets = [[where[r, what] for r in range(len(orders)) if (r, what) in where] for what in labels]
-    facts = Collectives(
-        task=np.array([task for task, _ in rows], np.int32),
-        kind=np.array([labels.index(what) for _, what in rows], np.int32),
-        nbytes=np.array([KINDS[what][2] for _, what in rows], np.int64),
-        group=np.zeros(len(rows), np.int32),
-        sequence=np.array([7 + labels.index(what) for _, what in rows], np.int64),
-        peer=np.full(len(rows), -1, np.int32),
-        kinds=[KINDS[what][0] for what in labels],
-        groups=["tp [0, 1, 2]"],
-    )
+    calls = [(task, KINDS[what][0], KINDS[what][2], 0, 7 + labels.index(what), -1) for task, what in rows]
     edges = [(launch, task, Dependency.LAUNCH) for task, launch in launches.items()]
-    return drawn_graph(processors, [(*task, 1) for task in tasks], edges, sets, collectives=facts)
+    return drawn_graph(processors, [(*task, 1) for task in tasks], edges, sets, collectives=drawn_collectives(calls, ["tp [0, 1, 2]"]))
 
 
 def test_the_event_loop_names_everything_once():
@@ -84,10 +74,6 @@ def test_long_cycles_are_cut():
     lines = str(error).splitlines()
     assert lines[0] == "the graph has no schedule: 12 tasks wait for each other"
     assert lines[11:13] == ["  … and 2 more, the last of which", "  waits (stream-order) for task 0, the first"]
-
-
-def test_a_task_that_waits_for_itself():
-    assert "\n  waits (hand-off) for itself\n" in str(no_schedule(job("R"), Cycle([0], [Dependency.HAND_OFF], [])))
 
 
 def test_agreeing_ranks_run():

@@ -210,36 +210,23 @@ def test_a_kernel_that_fills_the_device_holds_back_other_streams_until_its_last_
     assert freeze(ignored).exact
 
 
-def two_ranks(*, crossed: bool) -> Graph:
+def two_ranks() -> Graph:
     processors = tuple(p for r in (0, 1) for p in (Processor(r, False, "thread 1"), Processor(r, True, "stream 20", 0, 20)))
     rows: list[Row] = []
     for r in (0, 1):
         for i in range(2):
             launch = len(rows)
             rows += [(2 * r, K.LAUNCH, 10 + 30 * r, ()), (2 * r + 1, K.COLLECTIVE, 5 + i, [(launch, D.LAUNCH)])]
-    sets = [(1, 7), (3, 5)] if crossed else [(1, 5), (3, 7)]
-    return draw(rows, sets=sets, processors=processors)
+    return draw(rows, sets=[(1, 5), (3, 7)], processors=processors)
 
 
 def test_a_collective_waits_for_its_last_rank() -> None:
     # Rank 0 arrives at 10, rank 1 at 40: both end at 45. The second is ready at 45 and at 80, and ends at 86.
     expected = [(0, 10), (10, 45), (10, 20), (45, 86), (0, 40), (40, 45), (40, 80), (80, 86)]
-    assert times(two_ranks(crossed=False)) == expected
-    assert swept(two_ranks(crossed=False)) == expected
-    alone = replace(two_ranks(crossed=False), ignored=frozenset({D.RENDEZVOUS}))
+    assert times(two_ranks()) == expected
+    assert swept(two_ranks()) == expected
+    alone = replace(two_ranks(), ignored=frozenset({D.RENDEZVOUS}))
     assert times(alone)[1] == swept(alone)[1] == (10, 15)
-
-
-@pytest.mark.parametrize("solve", [simulate, freeze])
-def test_collectives_in_opposite_orders_are_named_with_their_missing_members(solve: Any) -> None:
-    with pytest.raises(GraphError) as caught:
-        solve(two_ranks(crossed=True))
-    message = str(caught.value)
-    assert "no schedule" in message
-    assert "(rendezvous)" in message
-    assert "(stream-order)" in message
-    assert "lacks rank" in message
-    assert all(f"task {t} op{t}" in message for t in (1, 3, 5, 7))
 
 
 @pytest.mark.parametrize("solve", [simulate, freeze])
@@ -263,14 +250,8 @@ def test_a_cycle_names_its_tasks_and_nothing_else(solve: Any) -> None:
     assert "op4" not in message
 
 
-def test_a_long_cycle_names_ten_tasks_and_counts_the_rest() -> None:
-    rows: list[Row] = [(THREAD, K.HOST, 1, [(29, D.DATA)] if i == 0 else ()) for i in range(30)]
-    with pytest.raises(GraphError, match="and 20 more"):
-        simulate(draw(rows))
-
-
 def test_a_task_that_waits_for_itself_is_a_cycle() -> None:
-    with pytest.raises(GraphError, match="1 tasks wait"):
+    with pytest.raises(GraphError, match=r"1 tasks wait(.|\n)*  waits \(data\) for itself\n"):
         simulate(draw([(THREAD, K.HOST, 1, [(0, D.DATA)])]))
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from tests.drawn_graph import drawn_collectives
 
 from lumos.analyze.loop.repeat import repeated
 from lumos.analyze.loop.steps import members
-from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
-from lumos.vocabulary import CollectiveKind
+from lumos.graph.table import Dependency, Kind, Processor, Step
 
 US = 1000
 THREAD, OTHER = Processor(0, False, "thread 1"), Processor(0, False, "thread 2")
@@ -117,11 +117,7 @@ def test_ranks_that_meet_in_different_steps_do_so_in_the_copies(draw_loop):
 
 def test_collectives_keep_their_facts(draw_loop):
     owners = draw_loop(TWO, MEET, meets=[(0, 1)])
-    every = np.arange(6)
-    facts = Collectives(
-        every.astype(np.int32), np.zeros(6, np.int32), 100 + every, np.zeros(6, np.int32), every, -np.ones(6, np.int32),
-        (CollectiveKind.ALL_REDUCE,), ("world",),
-    )  # fmt: skip
+    facts = drawn_collectives([(task, "all-reduce", 100 + task, 0, task, -1) for task in range(6)], ["world"])
     found = repeated(replace(owners, graph=replace(owners.graph, collectives=facts)), [1], 2).graph.collectives
     assert found.task.tolist() == [0, 1, 2, 3]
     assert found.nbytes.tolist() == [102, 103, 102, 103]

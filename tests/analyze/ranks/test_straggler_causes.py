@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from tests.drawn_graph import drawn_collectives
 
 from lumos.analyze.loop.steps import members
 from lumos.analyze.ranks.peers import peers
 from lumos.analyze.ranks.straggler_causes import StragglerCause, Where
 from lumos.analyze.ranks.stragglers import stragglers
-from lumos.graph.table import Collectives, Dependency, Kind, Processor, Step
-from lumos.vocabulary import CollectiveKind
+from lumos.graph.table import Dependency, Kind, Processor, Step
 
 US = 1000
 STEP = "ProfilerStep#0"
@@ -145,12 +145,11 @@ def test_a_collective_of_some_ranks_is_no_extra_work(cpu_job):
 def test_an_exchange_is_compared_with_those_of_sister_groups(cpu_job):
     """Of three pairs that exchange as many bytes, one takes 30 µs and the others 10. Of twice as many bytes, it would be no slower."""
     graph = cpu_job(*[USUAL] * 6, groups=((0, 1), (2, 3), (4, 5)))
-    met, group = graph.rendezvous_task, np.repeat(np.arange(3, dtype=np.int32), 2)
+    met = graph.rendezvous_task
     slow = replace(graph, duration=np.where(np.isin(np.arange(len(graph)), met[2:4]), 30 * US, graph.duration))
 
     def causes(nbytes):
-        none = np.zeros(6, np.int32)
-        facts = Collectives(met, none, np.array(nbytes, np.int64), group, none.astype(np.int64), none, (CollectiveKind.ALL_REDUCE,), "abc")
+        facts = drawn_collectives([(task, "all-reduce", nbytes[i], i // 2, 0, 0) for i, task in enumerate(met)], "abc")
         found = stragglers(replace(slow, collectives=facts), force=True)  # it was drawn with 10 µs everywhere
         return [(f.cause, f.excess_ns, f.worth_ns) for f in found.findings]
 
@@ -161,10 +160,8 @@ def test_an_exchange_is_compared_with_those_of_sister_groups(cpu_job):
 def test_stages_may_do_unequal_work(cpu_job):
     """Where ranks send to each other, what one of them alone does may be its part of the model."""
     graph = cpu_job((("embedding", 40), *USUAL), USUAL, USUAL)
-    met = graph.rendezvous_task
-    facts = np.zeros(len(met), np.int32)
-    sends = Collectives(met, facts, facts.astype(np.int64), facts, facts.astype(np.int64), facts, (CollectiveKind.SEND,), ("",))
-    result = stragglers(replace(graph, collectives=sends))
+    sends = [(task, "send", 0, 0, 0, 0) for task in graph.rendezvous_task]
+    result = stragglers(replace(graph, collectives=drawn_collectives(sends, [""])))
     assert (result.slowdown, result.findings) == (1, ()) and "work-not-compared" in codes(result)
 
 
