@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from typing import NamedTuple
 
 import pytest
+from tests.steps_alike import write_rank
 
 
 class Done(NamedTuple):
@@ -39,55 +41,10 @@ def lumos(monkeypatch, capfd):
     return run
 
 
-def rows(steps=2, per_step=60, long=None):
-    """Kineto rows of a rank: every step (1000 µs) has equally many operators, launches and kernels, and one all-reduce.
-
-    Before the step `long`, if any, the loop pauses for 2000 µs. A step is complete 601 µs after it began, with its last kernel: operator i
-    of a step runs 10i–10i+8 µs and launches at 10i+2–10i+4; its kernel runs 10i+5–10i+11 on stream 7, so that each waits for the one
-    before it by 1 µs.
-    """
-    found = []
-    for step in range(steps):
-        zero = 1000 * step + (2000 if long is not None and step >= long else 0)
-        found.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1, "ts": zero, "dur": 1000})
-        for i in range(per_step):
-            correlation, at = 1 + step * per_step + i, zero + 10 * i
-            queue = {"device": 0, "stream": 7}
-            args = {"correlation": correlation, "External id": correlation}
-            name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if i == 3 else "gemm_kernel"
-            op = {"External id": correlation, "Input Dims": [[8, 4], [4, 2]]}
-            found += [
-                {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": at, "dur": 8, "args": op},
-                {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": at + 2, "dur": 2, "args": args},
-                {
-                    "ph": "X",
-                    "cat": "kernel",
-                    "name": name,
-                    "pid": 0,
-                    "tid": 7,
-                    "ts": at + 5,
-                    "dur": 6,
-                    "args": {**args, **queue},
-                },
-            ]
-    return found
-
-
 @pytest.fixture
 def trace(tmp_path):
     """Write a profiler file of a rank."""
-
-    def write(name="rank0.json", rank=0, world=1, **shape):
-        path = tmp_path / name
-        header = {
-            "schemaVersion": 1,
-            "distributedInfo": {"rank": rank, "world_size": world},
-            "deviceProperties": [{"id": 0, "name": "H100"}],
-        }
-        path.write_text(json.dumps({**header, "traceEvents": rows(**shape)}))
-        return path
-
-    return write
+    return partial(write_rank, tmp_path)
 
 
 @pytest.fixture

@@ -5,50 +5,18 @@ from __future__ import annotations
 import json
 
 import pytest
+from tests.steps_alike import write_rank
 
 #: A name that would run as a script if a page read it as markup.
 HOSTILE = "</script><script>window.hacked=1</script><img src=x onerror='window.hacked=2'><b>bold</b>"
 
 
-def rows(steps, per_step, name):
-    """Rows of a rank. Operator i of a step (1000 µs) runs from 10i to 10i+8 µs and launches from 10i+2 to 10i+4; its kernel runs
-    from 10i+5 to 10i+11 on stream 7."""
-    found = []
-    for step in range(steps):
-        zero = 1000 * step
-        found.append({"ph": "X", "cat": "user_annotation", "name": f"ProfilerStep#{step}", "pid": 1, "tid": 1, "ts": zero, "dur": 1000})
-        for i in range(per_step):
-            number, at = 1 + step * per_step + i, zero + 10 * i
-            args = {"correlation": number, "External id": number}
-            kernel = "ncclDevKernel_AllReduce_Sum_f32_RING_LL" if i == 3 else name
-            call, own = {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}, {"External id": number}
-            found += [
-                {"ph": "X", "cat": "cpu_op", "name": f"aten::{name}", "pid": 1, "tid": 1, "ts": at, "dur": 8, "args": own},
-                {"ph": "X", **call, "pid": 1, "tid": 1, "ts": at + 2, "dur": 2, "args": args},
-                {
-                    "ph": "X",
-                    "cat": "kernel",
-                    "name": kernel,
-                    "pid": 0,
-                    "tid": 7,
-                    "ts": at + 5,
-                    "dur": 6,
-                    "args": {**args, "device": 0, "stream": 7},
-                },
-            ]
-    return found
-
-
 @pytest.fixture
 def trace(tmp_path):
-    """Write a profiler file of a rank."""
+    """Write a profiler file of a rank, of which operators and kernels have a name."""
 
-    def write(file="rank0.json", rank=0, world=1, steps=2, per_step=60, name="gemm_kernel"):
-        path = tmp_path / file
-        info = {"rank": rank, "world_size": world}
-        header = {"schemaVersion": 1, "distributedInfo": info, "deviceProperties": [{"id": 0, "name": "H100"}]}
-        path.write_text(json.dumps({**header, "traceEvents": rows(steps, per_step, name)}))
-        return path
+    def write(name="gemm_kernel", **words):
+        return write_rank(tmp_path, operator=f"aten::{name}", kernel=name, **words)
 
     return write
 

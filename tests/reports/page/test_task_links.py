@@ -18,7 +18,7 @@ from lumos.simulation import freeze, measured
 
 @pytest.fixture
 def drawn(trace):
-    """Two steps of three operators (`rows` of the conftest): each launches a kernel, and the third step's kernels follow each other."""
+    """Two steps of three operators (`tests.steps_alike`): each launches a kernel, and the third step's kernels follow each other."""
     job = lumos.read(trace(per_step=3))
     graph = build(job)
     run = measured(graph)
