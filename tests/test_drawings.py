@@ -171,14 +171,3 @@ def test_both_draw_themselves_above_their_tables(recorded):
             text = result._repr_html_()
             assert text.startswith("<svg") and "<table>" in text
             assert said in text
-
-
-def test_a_recording_without_memory_has_no_curve(trace_without_memory):
-    assert lumos.memory(trace_without_memory) == ()
-
-
-@pytest.fixture
-def trace_without_memory(tmp_path):
-    rows = [{"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 4}]
-    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
-    return lumos.read(tmp_path / "rank0.json")

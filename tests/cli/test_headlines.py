@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
-ROOT = os.environ.get("LUMOS_TRACES")
 VERBS = ("replay", "breakdown", "critical-path", "stragglers", "compare")
-
-#: Public recordings: the time of the step and its latency (ms, to the digits given), and which of the two is the time of the step.
-PUBLIC = (
-    ("resnet-v100", "95.59", "178.44", "period"),
-    ("resnet-ddp-mi300x", "18.77", "52.04", "period"),
-    ("resnet50-v100-old-schema", "151.54", "164.18", "period"),
-    ("dlrm-a100-rank3", "77.90", "77.92", "period"),
-    ("resnet-ddp-a100", "222.39", "221.34", "period"),
-    ("dlrm-8xv100", "20.65", "20.65", "latency"),
-    ("straggler-8gpu", None, None, "latency"),
-    ("pipeline-8gpu", None, None, "latency"),
-)
 
 
 @pytest.fixture
@@ -82,18 +68,6 @@ def test_a_single_step_is_known_by_its_latency(lumos, trace, tmp_path, verb):
     for rank in (0, 1):
         trace(f"rank{rank}.json", rank, 2, steps=1)
     assert "601.0 µs a step (latency)" in " ".join(lumos(verb, tmp_path).out.split("\n\n")[0].split())
-
-
-@pytest.mark.skipif(ROOT is None, reason="LUMOS_TRACES is not set: the public traces are not here")
-@pytest.mark.parametrize(("name", "step", "latency", "basis"), PUBLIC)
-def test_public_jobs_have_one_time_of_the_step(lumos, name, step, latency, basis):
-    found = answers(lumos, Path(ROOT) / name, VERBS if name.endswith(("8xv100", "8gpu")) else [v for v in VERBS if v != "stragglers"])
-    (shared,) = set.union(*(figures(answer) for answer in found.values()))
-    assert shared[2] == basis
-    if step is None:
-        assert shared[0] == shared[1]
-    else:
-        assert (f"{shared[0] / 1e6:.2f}", f"{shared[1] / 1e6:.2f}") == (step, latency)
 
 
 def test_a_job_without_streams_says_so(lumos):

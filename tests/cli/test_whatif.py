@@ -27,12 +27,6 @@ def test_the_text_says_the_answer_first(lumos):
     assert "a step instead of" in done.out.splitlines()[0]
 
 
-def test_a_pattern_without_a_match_is_an_error(lumos):
-    done = lumos("whatif", EXAMPLE, "--scale", "*nccl*=0.5")
-    assert done.status == 1
-    assert "no task matches" in done.err
-
-
 @pytest.mark.parametrize(("option", "meant"), [("--gpus", "--dp"), ("--batch-size", "--micro-batch"), ("--compile", "--after")])
 def test_an_option_of_other_tools_names_that_of_lumos(lumos, option, meant):
     assert f"No such option: {option} (Possible options: {meant})" in " ".join(lumos("whatif", EXAMPLE, option, "8").err.split())

@@ -147,14 +147,3 @@ def test_what_selective_recomputation_computes_is_asked_where_it_is_selected():
     assert asked(recompute="selective")
     assert not asked(recompute="none")
     assert not asked(recompute="selective", switches={"selective": "alternate"})
-
-
-def test_megatron_deepspeed_adds_gradients_up_in_32_bit_where_it_computes_in_bf16():
-    by = {p: choose("Megatron-DeepSpeed", 2022, "", Told(precision=p)).framework for p in (Precision.BF16, Precision.FP16)}
-    assert [(f.name, f.gradient_bytes, f.reduce_bytes) for f in by.values()] == [("megatron-deepspeed", 4, 4), ("megatron-deepspeed", 2, 2)]
-
-
-def test_llama_3_reduces_sharded_gradients_by_group_and_asks():
-    llama = choose("Llama 3 (Meta)", 2024).framework
-    assert (llama.name, llama.zero, llama.grad_reduce) == ("llama3", 2, "group")
-    assert "unknown-reduction" in {q.code for q in profile_questions("llama3")}

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.distribute import Workers
-from lumos.errors import UsageError
-from lumos.searching.engine import Local, Ray, engines, layer_blocks
+from lumos.searching.engine import Local, Ray, layer_blocks
 from lumos.searching.prices import Prices
 from lumos.searching.search import search_keys, search_problem
 from lumos.searching.space import Space, enumerate_plans
@@ -23,11 +22,6 @@ def without_clock(found):
 def test_threads_do_not_change_the_answer(small):
     one, three = (search_problem(small, SPACE, refine=3, engine=Local(small, threads)) for threads in (1, 3))
     assert without_clock(one) == without_clock(three)
-
-
-def test_an_unknown_engine_is_refused():
-    with pytest.raises(UsageError, match="local, ray"), engines("dask"):
-        pass
 
 
 def test_blocks_hold_every_row_once_and_have_equal_work(small):

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lumos.analyze.loop.steady import altered, looped_steps, steady, with_other_durations
+from lumos.analyze.loop.steady import altered, looped_steps, steady
 from lumos.analyze.loop.steps import members
 from lumos.graph.table import Dependency, Kind, Processor, Step
 from lumos.vocabulary import Basis
@@ -40,15 +40,6 @@ def ahead(draw_loop):
 
 def test_the_device_sets_the_pace_however_far_the_cpu_runs_ahead(ahead):
     assert found(ahead()) == (60, True)
-
-
-def test_the_same_durations_give_the_same_loop(ahead):
-    owners = ahead(20)
-    base = steady(owners)
-    again = altered(base, owners)
-    assert again.step_time_ns == base.step_time_ns
-    assert (again.timeline.start == base.timeline.start).all()
-    assert with_other_durations(base, owners.graph.duration).step_time_ns == base.step_time_ns
 
 
 def test_faster_kernels_leave_the_time_of_the_cpu(ahead):

@@ -1,14 +1,10 @@
 from __future__ import annotations
 
-import os
-
 import pytest
 
 import lumos
 from lumos.reports.page.document import ReportedJob, document, report_headline
 from lumos.reports.page.steps import steps_shown
-
-ROOT = os.environ.get("LUMOS_TRACES")
 
 
 @pytest.fixture
@@ -55,25 +51,3 @@ def test_the_timeline_of_a_step_begins_when_the_step_before_is_complete(recordin
     run = recording.drawing("ProfilerStep#1")["runs"][0]
     assert run["length_ns"] == 30_000
     assert run["pieces"] == 3  # one kernel of rank 0; two of rank 1
-
-
-def test_a_longer_step_counts_and_is_said(ahead):
-    """Periods of 30, 30 and 90 µs: their mean is 50, and the median is said beside it."""
-    found = document(ReportedJob.of(lumos.read(*ahead((30, 30, 30, 90)))))
-    assert [(s["time_ns"], s["counts"]) for s in found["steps"][1:]] == [(30_000, True), (30_000, True), (90_000, True)]
-    assert (found["step_time_ns"], found["median_ns"]) == (50_000, 30_000)
-    assert "steps-uneven" in [d["code"] for d in found["diagnostics"]]
-
-
-@pytest.mark.skipif(ROOT is None, reason="LUMOS_TRACES is not set: the public traces are not here")
-def test_a_public_job_of_eight_ranks_has_one_step_time_in_all_parts_of_the_report():
-    """The ranks complete their work after 15.82 to 20.65 ms; the step of the job is the whole of it, on every rank."""
-    found = document(ReportedJob.of(lumos.read(f"{ROOT}/dlrm-8xv100")))
-    (step,) = found["steps"]
-    (path,) = found["path"]
-    assert (found["basis"], round(found["step_time_ns"] / 1e6, 2)) == ("latency", 20.65)
-    everywhere = [step["time_ns"], step["latency_ns"], path["duration_ns"], found["timeline"]["runs"][0]["length_ns"]]
-    everywhere += [found["latency_ns"], found["replay"]["step_time_ns"], found["stragglers"]["measured_step_ns"]]
-    everywhere += [round(sum(parts["measured"][kind].values())) for parts in (step, *step["ranks"]) for kind in ("four", "named")]
-    assert set(everywhere) == {found["step_time_ns"]}
-    assert found["headline"].endswith("of 20.65 ms a step (latency) on 8 ranks.")
