@@ -4,7 +4,7 @@ The result is a book of coefficients: the sets that the accelerator already has,
 the trace's operators of that class, and the spread of that ratio as its interval. A prediction with this book therefore starts
 from the efficiency in the trace and models only the change of shapes. The classes are matrix multiplications by dtype, flash
 attention, and memory-bound kernels by kind. Collectives are left out, because their durations in the trace of one rank include
-waiting.
+waiting; those of a whole job are compared with the model (`modelled_collectives`).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import numpy as np
 from lumos.cost.attention_model import KERNELS, attention
 from lumos.cost.cluster import Accelerator, Cluster, cluster_names, dtype_of, load_cluster
 from lumos.cost.coefficients import Book, Coefficients, find
+from lumos.cost.collective_model import collective
 from lumos.cost.fitting.fit import INTERVAL_SHARE
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
@@ -29,8 +30,11 @@ from lumos.operators.table import only_calls
 from lumos.vocabulary import AttentionKernel, Direction, DType
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from lumos.analyze.collectives import CollectiveRow
     from lumos.cost.estimate import Estimate, Float64
-    from lumos.trace.table import Trace
+    from lumos.trace.table import Job, Trace
 
 #: Memories that differ by less than this share are the same: devices report from 1 % less to 8 % more than their makers' round figures.
 SAME_MEMORY = 0.1
@@ -169,3 +173,34 @@ def _dtype(name: str, accelerator: Accelerator) -> str | None:
     except LumosError:
         return None
     return dtype if dtype in accelerator.peak_flops else None
+
+
+class Modelled(NamedTuple):
+    """The modelled transfer of one row, with its 80 % interval."""
+
+    transfer_ns: float
+    low_ns: float
+    high_ns: float
+
+
+def modelled_collectives(rows: Sequence[CollectiveRow], job: Job) -> tuple[list[Modelled | None], str]:
+    """The modelled transfer of each row, and the name of the cluster that the model used.
+
+    None for a row whose bytes or ranks are unknown, or whose kind has no model. Where the job's accelerator is unknown, all rows
+    are None and the reason takes the place of the cluster's name.
+    """
+    try:
+        cluster = load_cluster(accelerator_of(job.traces[0]).name)
+    except LumosError as error:
+        return [None] * len(rows), f"{error}"
+    return [_modelled_row(row, cluster) for row in rows], cluster.name
+
+
+def _modelled_row(row: CollectiveRow, cluster: Cluster) -> Modelled | None:
+    if row.size_bytes is None or row.ranks is None:
+        return None
+    try:
+        transfer = collective(row.kind, row.ranks, row.size_bytes, cluster)
+    except LumosError:  # a kind without a model, or ranks or links that the cluster does not describe
+        return None
+    return Modelled(*(float(ns) for ns in (transfer.time, transfer.low, transfer.high)))

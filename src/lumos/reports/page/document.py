@@ -25,7 +25,7 @@ from lumos.analyze.tables import class_times
 from lumos.changes.answer import contracted
 from lumos.changes.interval import interval_causes
 from lumos.changes.whatif import answer_changes
-from lumos.cost.collective_rates import modelled_collectives
+from lumos.cost.from_trace import modelled_collectives
 from lumos.errors import GraphError, LumosError
 from lumos.findings.diagnose import diagnose_paths, named_paths
 from lumos.findings.ranks import MOST_TRIED
