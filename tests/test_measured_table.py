@@ -26,6 +26,13 @@ def test_what_is_no_table_is_named(tmp_path, content):
         read_rows(path)
 
 
+@pytest.mark.parametrize(("text", "said"), [("", "the table is empty"), ("gpu;m;n\nH100;8;1\n", "line 1 has one column, 'gpu;m;n'")])
+def test_a_table_has_columns_between_commas(tmp_path, text, said):
+    (tmp_path / "t.csv").write_text(text)
+    with pytest.raises(LumosError, match=rf"t\.csv: {said}; .* with commas between them"):
+        read_rows(tmp_path / "t.csv")
+
+
 def test_numbers_of_fields():
     assert (table_number(" 1,024.5 ", "m"), positive("1e3", "m"), whole_number("1,024", "m"), whole_number("0", "m")) == (
         1024.5,

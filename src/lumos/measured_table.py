@@ -29,12 +29,15 @@ def read_rows(path: str | os.PathLike[str], complete: bool = False) -> tuple[tup
     """The names of the columns, and the rows. The fields that a short row lacks are "", and those beyond the header are left out.
 
     complete: a row with fewer fields than the header is an error. Raises LumosError for it, and for a file that cannot be read, that is
-    not UTF-8, or that is no CSV.
+    not UTF-8, that is no CSV, or that has no two columns.
     """
     try:
         with Path(path).open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file)
             columns = tuple(reader.fieldnames or ())
+            if len(columns) < 2:
+                what = f"line 1 has one column, {_shown(columns[0])}" if columns else "the table is empty"
+                raise LumosError(f"{path}: {what}; name the columns in the first line, with commas between them")
             rows = []
             for row in reader:
                 if complete and None in row.values():

@@ -104,7 +104,7 @@ def fit_tables(tables: Sequence[Table]) -> Book:
         book.setdefault("network", {})[GENERIC] = {"network": network}
     if not book:
         counts = ", ".join(f"{t.path}: {len(t.rows)} usable rows" for t in tables)
-        raise LumosError(f"calibrate: no set of {FEWEST_ROWS} rows of one accelerator and dtype ({counts})")
+        raise LumosError(f"{counts}; no set of {FEWEST_ROWS} rows of one accelerator and dtype: measure more sizes of one of them")
     return book
 
 
