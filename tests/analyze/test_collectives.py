@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from tests.drawn_graph import drawn_collectives, drawn_graph
+from validation.exchange import exchange
 
 from lumos.analyze.collectives import collective_times
 from lumos.analyze.loop.steps import members
@@ -84,3 +85,21 @@ def test_only_steps_that_count_are_summed_up(cpu_ahead):
     graph = replace(graph, kind=kind, collectives=facts)
     (row,) = collective_times(measured(graph), members(graph))
     assert (row.calls, row.time_ns) == (2, 35_000)
+
+
+def test_the_durations_of_a_step_give_its_period_in_the_graph_of_another(cpu_ahead):
+    """Steps 1 and 2 take 30 and 33, set by their kernels. Taking the other's period is wrong by 3 of 33 and by 3 of 30."""
+    found = exchange(cpu_ahead((30, 30, 33)))
+    assert (found.pairs, found.alone, found.before) == (2, 0, 0)
+    assert found.again == pytest.approx((3 / 33 + 3 / 30) / 2)
+
+
+def test_steps_that_hardly_differ_tell_nothing(cpu_ahead):
+    assert exchange(cpu_ahead((300, 300, 301))) is None
+
+
+def test_steps_that_do_other_things_are_not_exchanged(cpu_ahead):
+    graph = cpu_ahead((30, 30, 33))
+    name = graph.name.copy()
+    name[5] = len(graph.names)  # the kernel of step 2
+    assert exchange(replace(graph, name=name, names=[*graph.names, "other"])) is None

@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from lumos import chakra, collect, proxy
 from lumos.arguments import declared
-from lumos.cli import VERBS, load
+from lumos.cli import VERBS, load, output
 from lumos.cli import chakra as cli_chakra
 from lumos.cli import proxy as cli_proxy
 from lumos.cli.collect import ProfileWords
@@ -179,3 +182,27 @@ def test_the_general_form_of_an_option_is_that_option(lumos):
     assert lumos(*whatif, "--layers", 8).json == lumos(*whatif, "--set", "layers=8").json
     few = ("search", *job, "--micro-batch", 1, "--cp", 1, "--zero", 1, "--refine", 1, "--json")
     assert lumos(*few, "--set", "tp=2,4").json["best"] == lumos(*few, "--tp", "2,4").json["best"]
+
+
+class Pair(NamedTuple):
+    first: int
+    second: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Outer:
+    pairs: tuple[Pair, ...]
+    share: float
+
+
+def test_values_become_objects_by_field_name(capfd):
+    output.write_json({"outer": Outer((Pair(1, None), Pair(2, "x")), float("nan"))})
+    expected = {"outer": {"pairs": [{"first": 1, "second": None}, {"first": 2, "second": "x"}], "share": None}}
+    sys.stdout.flush()
+    assert json.loads(capfd.readouterr().out) == expected
+
+
+def test_half_a_surrogate_pair_does_not_stop_the_answer(capfd):
+    output.write_json({"name": "ge\ud800mm"})
+    sys.stdout.flush()
+    assert json.loads(capfd.readouterr().out) == {"name": "ge?mm"}

@@ -9,6 +9,7 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.model import load_model
+from lumos.plan.configuration import Settings, job_from
 from lumos.plan.plan import Plan, PlanError, check_plan, layers_of_chunks
 from lumos.vocabulary import Precision, Recompute, Schedule
 
@@ -107,3 +108,14 @@ def test_the_first_and_the_last_stage_may_have_other_layers():
 def test_ends_that_do_not_fit_are_refused(changes, words):
     with pytest.raises(PlanError, match=words):
         check_plan(replace(Plan(4096, 16, pp=4, first_layers=5, last_layers=7), **changes), LLAMA)
+
+
+def notes(pp):
+    job = job_from(Settings(model="llama3-8b", cluster="h100", gpus=pp, global_batch=pp, seq=2048, pp=pp))
+    return {d.code: d.message for d in job.assumed}
+
+
+def test_a_stage_without_layers_is_said_to_be_one():
+    """Llama 3 8B has 32 layers: of 33 stages one has none, of 32 every one has its own."""
+    assert notes(33)["stage-without-layers"].startswith("1 of 33 parts of the pipeline have none of the 32 layers")
+    assert "stage-without-layers" not in notes(32)

@@ -6,6 +6,7 @@ import pytest
 
 from lumos.trace import kineto
 from lumos.trace.collectives import listed_numbers
+from lumos.trace.kineto_rows import complete
 
 
 @pytest.fixture
@@ -81,3 +82,11 @@ def test_texts_of_ranks_that_are_none_are_no_group():
     assert listed_numbers("[0, 1]") == listed_numbers([0, 1]) == (0, 1)
     for value in ("[0, 1, ...]", "[0, true]", [-1], [2**31], "[" * 100_000, '["\ud83d"]', "\ud83d", 5, None):
         assert listed_numbers(value) == ()
+
+
+def test_a_name_with_half_a_surrogate_pair_is_written_as_it_was_read():
+    row = complete("cpu_op", 'a "b" \ud83d', 1_500, 2_750, "")
+    assert row.isascii()
+    assert json.loads(row) == {
+        "ph": "X", "cat": "cpu_op", "name": 'a "b" \ud83d', "pid": 4000, "tid": 4001, "ts": 1.5, "dur": 1.25, "args": {}
+    }  # fmt: skip
