@@ -100,4 +100,5 @@ def _of_traces(job: Job, on: str | None) -> Calibration:
     """The coefficients and ratios of the first rank only, because the ranks of a job run the same kernels."""
     trace = job.traces[0]
     accelerator = load_cluster(on).accelerator if on else accelerator_of(trace)
-    return Calibration(calibrated(trace, accelerator), class_ratios(trace, accelerator))
+    ratios = class_ratios(trace, accelerator)
+    return Calibration(calibrated(ratios, accelerator), ratios)

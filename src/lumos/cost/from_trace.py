@@ -96,14 +96,14 @@ def _like(accelerator: Accelerator, cores: object, memory: object) -> bool:
     return alike
 
 
-def class_ratios(trace: Trace, accelerator: Accelerator, book: Book | None = None) -> tuple[ClassRatio, ...]:
+def class_ratios(trace: Trace, accelerator: Accelerator) -> tuple[ClassRatio, ...]:
     """Ratio and interval of every class of operator of the trace, most time first.
 
     Raises LumosError where the trace has no operator with shapes that a model covers.
     """
     calls: dict[tuple[str, str], list[tuple[str, int, float]]] = defaultdict(list)
     for operator in operator_times(trace):
-        modelled = _modelled(operator, accelerator, book)
+        modelled = _modelled(operator, accelerator)
         if modelled is not None and modelled[2].time > 0 and operator.work_ns > 0:
             calls[modelled[:2]].append((str(operator.shapes), operator.work_ns, operator.work_ns / int(modelled[2].time)))
     if not calls:
@@ -111,12 +111,12 @@ def class_ratios(trace: Trace, accelerator: Accelerator, book: Book | None = Non
     return tuple(sorted((_ratio(key, rows) for key, rows in calls.items()), key=lambda r: -r.measured_ns))
 
 
-def calibrated(trace: Trace, accelerator: Accelerator, book: Book | None = None) -> Book:
-    """The accelerator's sets for the classes in the trace, each with the ratio and interval of the trace."""
+def calibrated(ratios: Sequence[ClassRatio], accelerator: Accelerator) -> Book:
+    """The accelerator's sets for the classes of a trace, each with the ratio and interval of that."""
     out: dict[str, dict[str, dict[str, Coefficients]]] = {}
-    for c in class_ratios(trace, accelerator, book):
+    for c in ratios:
         variants = {"attention": (AttentionKernel.FLASH, *KERNELS), "gemm": (c.variant, DType.BF16)}.get(c.model, (c.variant,))
-        base, _ = find(c.model, accelerator, variants, book)
+        base, _ = find(c.model, accelerator, variants)
         change: dict[str, Any] = {"ratio": c.ratio * base.ratio, "interval": (c.low / c.ratio, c.high / c.ratio), "rows": c.operators}
         own = msgspec.structs.replace(base, held_out_rows=0, median_error=None, p90_error=None, **change)
         out.setdefault(c.model, {}).setdefault(accelerator.name, {})[c.variant] = own
@@ -138,7 +138,7 @@ def _ratio(key: tuple[str, str], calls: list[tuple[str, int, float]]) -> ClassRa
     return ClassRatio(*key, len(calls), len({c[0] for c in calls}), int(weights.sum()), middle, low, high)
 
 
-def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
+def _modelled(o: OperatorTime, accelerator: Accelerator) -> tuple[str, str, Estimate] | None:
     """Model, variant and estimate of an operator; None where no model covers it or the device lacks its dtype."""
     shaped = ShapedOperator(o.name, o.shapes, o.dtypes)
     if only_calls(o.name):
@@ -147,23 +147,21 @@ def _modelled(o: OperatorTime, accelerator: Accelerator, book: Book | None) -> t
         pair = factors(shaped)
         dtype = _dtype(o.dtypes[pair.first] if pair is not None else "", accelerator)
         m, n, k, batch = sizes
-        return None if dtype is None else ("gemm", dtype, gemm(m, n, k, accelerator, dtype, batch=batch, cast=False, book=book))
+        return None if dtype is None else ("gemm", dtype, gemm(m, n, k, accelerator, dtype, batch=batch, cast=False))
     attended = attention_of(o.name, o.shapes)
     if attended is not None:
-        return _attention(o, attended, accelerator, book)
+        return _attention(o, attended, accelerator)
     moves = traffic(o)
-    return None if moves is None else ("memory_bound", moves[0], moved(moves[1], accelerator, moves[0], book=book))
+    return None if moves is None else ("memory_bound", moves[0], moved(moves[1], accelerator, moves[0]))
 
 
-def _attention(o: OperatorTime, a: AttentionSizes, accelerator: Accelerator, book: Book | None) -> tuple[str, str, Estimate] | None:
+def _attention(o: OperatorTime, a: AttentionSizes, accelerator: Accelerator) -> tuple[str, str, Estimate] | None:
     direction = Direction.BACKWARD if "backward" in o.name else Direction.FORWARD
     dtype = _dtype(o.dtypes[0], accelerator)
     if dtype is None or "efficient" in o.name:  # its kernels are others than those of the fitted sets
         return None
     batch, heads, kv_heads, queries, keys, width, _ = a
-    cost = attention(
-        batch, queries, heads, width, accelerator, dtype, kv_heads=kv_heads, kv_len=keys, causal=False, direction=direction, book=book
-    )
+    cost = attention(batch, queries, heads, width, accelerator, dtype, kv_heads=kv_heads, kv_len=keys, causal=False, direction=direction)
     return "attention", AttentionKernel.FLASH, cost
 
 

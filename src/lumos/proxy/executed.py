@@ -109,13 +109,13 @@ def executed_rank(trace: ExecutionTrace, rank: int, groups: Mapping[str, int], s
     return RankProgram(rank, name, -1, on_accelerator, 0, operators, tensors.tensors, tensors.storages)
 
 
-def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int], step: str | None = None) -> float:
+def lend_arguments(program: RankProgram, trace: ExecutionTrace, groups: Mapping[str, int]) -> float:
     """Give the operators of a profiled rank the arguments of the same operators in its execution trace.
 
     Operators are aligned in call order by their names. Returns the share of the profiled operators that were paired; the
     others keep the arguments that the profiler printed. The program is changed in place.
     """
-    operators, _ = _operators(trace, groups, step or program.step, _Tensors(program.tensors, program.storages))
+    operators, _ = _operators(trace, groups, program.step, _Tensors(program.tensors, program.storages))
     every = [o for root in operators for o in root.walk()]
     compiled = {o.name for o in every if o.compiled}
     executed = [o for o in every if "::" in o.name or o.name in compiled]

@@ -126,10 +126,10 @@ def fit_positive(models: Sequence[_Model], measured: Sequence[Float64], prior: F
     return fitted
 
 
-def folds(groups: Sequence[Hashable], count: int = FOLDS, seed: int = 0) -> NDArray[np.int64]:
-    """Fold of each row. Rows of one group share a fold; groups are distributed in an order shuffled by `seed`."""
+def folds(groups: Sequence[Hashable], count: int = FOLDS) -> NDArray[np.int64]:
+    """Fold of each row. Rows of one group share a fold; groups are distributed in a shuffled order, always the same."""
     names = sorted(set(groups), key=str)
-    order = np.random.default_rng(seed).permutation(len(names))
+    order = np.random.default_rng(0).permutation(len(names))
     fold = {names[j]: i % count for i, j in enumerate(order)}
     return np.array([fold[g] for g in groups], np.int64)
 
