@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import members
-from lumos.analyze.replay import dependencies, replay, start_error, start_error_by_class, start_error_by_stream, start_errors
+from lumos.analyze.replay import dependencies, replay, start_error, start_errors
 from lumos.analyze.waiting.unexplained import NO_PERIOD, NOT_COUNTED
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -137,15 +137,3 @@ def test_a_step_late_as_a_whole_has_no_start_error(two_steps, shifted):
 def test_a_summary_of_nothing_is_nothing():
     assert start_error(np.empty(0)) == (None, None)
     assert start_error(np.array([0.0, 0.1, 0.2])).median == pytest.approx(0.1)
-
-
-def test_by_class_and_stream(two_steps, shifted):
-    late = shifted(two_steps, {10: (4, 8)})
-    owners = members(two_steps)
-    compared = measured(two_steps), late, owners, start_errors(measured(two_steps), late, owners)
-    classes = start_error_by_class(*compared)
-    assert set(classes) == {"collective", "other"}
-    assert (classes["collective"].measured_ns, classes["collective"].replayed_ns) == (30_000, 34_000)
-    assert classes["collective"].start_error.median == pytest.approx(4 / 80)
-    streams = start_error_by_stream(*compared)
-    assert {name: group.tasks for name, group in streams.items()} == {"rank 0 stream 7": 2, "rank 0 stream 8": 1}

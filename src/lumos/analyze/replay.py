@@ -16,11 +16,9 @@ import numpy as np
 from lumos.analyze.breakdown import FourWay, four_way
 from lumos.analyze.device_load import busy_curves, busy_difference
 from lumos.analyze.loop.steps import Members, is_operation_level, members, step_times
-from lumos.analyze.task_class import kernel_classes
 from lumos.analyze.trust import Trust, trust
 from lumos.analyze.waiting.unexplained import unexplained_times
 from lumos.errors import GraphError
-from lumos.graph.lists import equal_rows
 from lumos.graph.operations.graph import operation_constants as operation_constants
 from lumos.graph.table import Dependency, Graph, Kind
 from lumos.result import Shown
@@ -31,7 +29,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.diagnostics import Diagnostic
-    from lumos.trace.table import Int32
     from lumos.vocabulary import Basis
 
 #: What the constant of each kind of dependency is called.
@@ -51,15 +48,6 @@ class StartError(NamedTuple):
 
     median: float | None
     p95: float | None
-
-
-class GroupError(NamedTuple):
-    """A group of device tasks: the sum of their durations, measured and replayed, and their start errors."""
-
-    tasks: int
-    measured_ns: int
-    replayed_ns: int
-    start_error: StartError
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,8 +111,6 @@ class ReplayResult(Shown):
     max_abs_error: float | None
     exposed_communication_error: float | None
     collective_start_error: StartError
-    start_error_by_class: dict[str, GroupError]
-    start_error_by_stream: dict[str, GroupError]
     constants: dict[str, tuple[int, ...]]
     ignored: tuple[str, ...]
     trust: Trust
@@ -168,8 +154,6 @@ def replay(graph: Graph, timeline: Timeline | None = None) -> ReplayResult:
         max_abs_error=max(errors, default=None),
         exposed_communication_error=_exposed_communication_error(graph, scored),
         collective_start_error=start_error(starts[(graph.kind == Kind.COLLECTIVE) & (owners.step >= 0)]),
-        start_error_by_class=start_error_by_class(truth, timeline, owners, starts),
-        start_error_by_stream=start_error_by_stream(truth, timeline, owners, starts),
         constants=replay_constants(graph),
         ignored=tuple(sorted(kind.word for kind in graph.ignored)),
         trust=trust(graph, timeline, owners),
@@ -262,25 +246,3 @@ def start_error(errors: NDArray[np.float64]) -> StartError:
         return StartError(None, None)
     median, p95 = np.quantile(errors, (0.5, 0.95))
     return StartError(float(median), float(p95))
-
-
-def start_error_by_class(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
-    """Device tasks of all steps by class of kernel (gemm, attention, collective, …). errors: from `start_errors`."""
-    return _by(measured, replayed, owners, errors, *kernel_classes(measured.graph))
-
-
-def start_error_by_stream(measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64]) -> dict[str, GroupError]:
-    """Device tasks of all steps by stream, such as "rank 0 stream 7". errors: from `start_errors`."""
-    graph = measured.graph
-    return _by(measured, replayed, owners, errors, [f"rank {p.rank} {p.name}" for p in graph.processors], graph.processor)
-
-
-def _by(
-    measured: Timeline, replayed: Timeline, owners: Members, errors: NDArray[np.float64], labels: list[str], label: Int32
-) -> dict[str, GroupError]:
-    tasks = np.flatnonzero(owners.on_device & (owners.step >= 0))
-    out: dict[str, GroupError] = {}
-    for group in (tasks[alike] for alike in equal_rows(label[tasks])):
-        actual, predicted = (int((t.end[group] - t.start[group]).sum()) for t in (measured, replayed))
-        out[labels[int(label[group[0]])]] = GroupError(len(group), actual, predicted, start_error(errors[group]))
-    return out
