@@ -80,7 +80,7 @@ def workers() -> str:
     spans = {count: _on_workers(count) for count in (1, 2)}
     rows = [(str(count), f"{span:.1f}", f"{spans[1] / span:.2f}") for count, span in spans.items()]
     return (
-        f"Written by `python -m benchmarks.search workers`. Every plan of {_named(LLAMA)} timed (`--no-prune`), the best"
+        f"Written by `python -m benchmarks.search workers`. Every plan of {_named(LLAMA)} timed, none left out, the best"
         f" {REFINED} simulated in full, on Ray workers of one processor each (to reach: two workers 1.5 times as fast as one,"
         " search ≥ 60 s):\n\n" + markdown_table(("workers", "s", "times as fast"), rows)
     )

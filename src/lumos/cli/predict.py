@@ -11,6 +11,9 @@ from lumos.cli.output import Chakra, Clock, Json, Kineto, Perfetto, answer
 from lumos.cli.progress import progress
 from lumos.plan.words import JobWords
 
+#: How many of the rows that are furthest off the text explains.
+WORST = 10
+
 
 @takes(JobWords)
 def predict(
@@ -63,7 +66,6 @@ def predict(
 def validate(
     tables: Annotated[list[str], typer.Argument(metavar="FILE.csv...", help="Tables of measured runs.", show_default=False)],
     plot: Annotated[str | None, typer.Option(metavar="FILE.html", help="Draw measured against predicted.")] = None,
-    worst: Annotated[int, typer.Option(help="Worst rows to explain in text.", min=0)] = 10,
     json: Json = False,
 ) -> None:
     """Predict every row of tables of measured runs, and score the predictions.
@@ -85,6 +87,6 @@ def validate(
         from lumos.reports.plots.validate import write_plot
 
         write_plot(plot, scores.rows)
-    answer(result, json, lambda out, figures: print_validation(out, scores.rows, figures, explained(scores.rows, worst)))
+    answer(result, json, lambda out, figures: print_validation(out, scores.rows, figures, explained(scores.rows, WORST)))
     if not result["scored"]:
         raise LumosError(f"{', '.join(tables)}: no row could be scored; each says above why it was skipped")

@@ -79,7 +79,7 @@ def search(
     with engines(words.get("engine", "local"), words.get("ray_address")) as engine_of:
 
         def run(p: Problem) -> Found:
-            searched = search_problem(p, space, words.get("refine", 10), words.get("progress"), words.get("prune", True), engine_of(p))
+            searched = search_problem(p, space, words.get("refine", 10), words.get("progress"), engine=engine_of(p))
             return replace(searched, tokens=tokens, price=price)
 
         rows = sweep_problem(problem, key, values, run)

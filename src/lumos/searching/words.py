@@ -43,7 +43,6 @@ class SearchWords(SpaceWords, total=False):
     reserve_gb: Annotated[float, Term("Memory of each device that plans may not use, GB.", least=0)]
     tokens: Annotated[float, Term("Tokens of the whole training run: its days and dollars.", least=1)]
     price: Annotated[float, Term("Dollars of a device and hour, in place of a published price.", least=0)]
-    prune: Annotated[bool, Term("Leave out plans that are proved slower (the default).", off=True)]
     engine: Annotated[str, Term("local, or ray (a cluster).")]
     ray_address: Annotated[str, Term("The address of a running Ray cluster.")]
     progress: Annotated[
