@@ -7,6 +7,7 @@ while the range waits for it, such as the backward pass; and the device work tha
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
     from lumos.trace.table import Int64, Trace
 
 
+@lru_cache(maxsize=8)
 def inside(graph: Graph, job: Job, matches: Callable[[str], object]) -> Mask:
-    """The tasks of operators and ranges whose names match, bool[n]. job: the traces from which `graph` was built.
+    """The tasks of operators and ranges whose names match, bool[n], kept for the next question. job: from which `graph` was built.
 
     A graph that was not measured has no times that place what lies between operators, or on other threads, in a range: these are left out.
     """
@@ -47,6 +49,7 @@ def inside(graph: Graph, job: Job, matches: Callable[[str], object]) -> Mask:
     launch = launches(graph)
     launched = launch >= 0
     mask[launched] |= mask[launch[launched]]
+    mask.setflags(write=False)
     return mask
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.places import Ranges
+from lumos.trace.once import once_a_trace
 from lumos.trace.table import ABSENT, Category, Int64, Trace
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ _FROM_PROCESSES = re.compile(r"enumerate\(DataLoader\)#_MultiProcessingDataLoade
 BATCH_READY = 1_000_000
 
 
+@once_a_trace
 def from_processes(trace: Trace) -> Int64:
     """The rows in which a loop takes a batch from other processes."""
     return np.flatnonzero(trace.named(_FROM_PROCESSES.match) & trace.is_any(Category.OPERATOR, Category.ANNOTATION))

@@ -70,10 +70,6 @@ def sides_left_out(before: Graph, after: Graph) -> tuple[Evidence, ...]:
 
 def _sides(before: Graph, after: Graph) -> tuple[_Side, _Side]:
     place = {rank: i for i, rank in enumerate(before.ranks)}
-    rank = np.array([place[p.rank] for p in before.processors], np.int64)[before.processor]
-
-    def side(name: str, bound: str, chosen: NDArray[np.bool_]) -> _Side:
-        was, remains = (np.bincount(rank, graph.duration * chosen, len(place)).astype(np.int64) for graph in (before, after))
-        return _Side(name, bound, was, remains)
-
-    return side("devices", "CPU", before.on_device), side("threads", "devices", ~before.on_device)
+    key = np.array([2 * place[p.rank] + p.is_stream for p in before.processors], np.int64)[before.processor]
+    was, remains = (np.bincount(key, graph.duration, 2 * len(place)).astype(np.int64).reshape(-1, 2).T for graph in (before, after))
+    return _Side("devices", "CPU", was[1], remains[1]), _Side("threads", "devices", was[0], remains[0])
