@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -62,15 +63,16 @@ def reaching_by(moved: float, known: float) -> Grade:
 def on_other_hosts(base: Steady, changed: Steady) -> tuple[float, ...]:
     """The changed step of an emulated job beside its base as it is said, seconds, where it differs from that by as much as it would on the
     quickest and on the slowest of OTHER_HOSTS."""
-    saved = [_on_host(base, factor).step_time_ns - _on_host(changed, factor).step_time_ns for factor in OTHER_HOSTS]
-    return tuple(1e-9 * max(base.step_time_ns - each, 0) for each in saved)
+    steps = zip(_on_hosts(base), _on_hosts(changed), strict=True)
+    return tuple(1e-9 * max(base.step_time_ns - (was - becomes), 0) for was, becomes in steps)
 
 
-def _on_host(loop: Steady, factor: float) -> Steady:
-    """The loop on a host whose work takes `factor` times as long."""
+@lru_cache(maxsize=2)
+def _on_hosts(loop: Steady) -> tuple[float, ...]:
+    """The step of a loop on each of OTHER_HOSTS, ns. That of the base is kept for the next change."""
     graph = loop.loop.graph
     works = ~graph.on_device & np.isin(graph.kind, (Kind.OPERATOR, Kind.HOST, Kind.LAUNCH, Kind.RUNTIME))
-    return replace(loop, timeline=simulate(scale(graph, works, factor)))
+    return tuple(replace(loop, timeline=simulate(scale(graph, works, factor))).step_time_ns for factor in OTHER_HOSTS)
 
 
 def mostly_modelled(share: float) -> tuple[Evidence, ...]:
