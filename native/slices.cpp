@@ -51,7 +51,7 @@ void close(Slices& out, std::vector<Open>& stack, const uint8_t* keep, int32_t l
     stack.pop_back();
 }
 
-// Events sorted by (lane, start, -end), and which of them get a slice even if it lasts no time.
+// Events sorted by (lane, start, -end), and which of them get a slice even if it lasts no time, or may be around others.
 struct Events {
     size_t count;
     const int32_t* lane;
@@ -87,6 +87,37 @@ Slices cut(const Events& events) {
     return out;
 }
 
+// For each event the innermost one before it, of those that may be around others, that has not ended when it begins; -1 for none. deep: the
+// first event with which more than `most` are open; -1 where none is.
+struct Callers {
+    std::vector<int64_t> of;
+    int64_t deep = -1;
+};
+
+Callers find_callers(const Events& events, size_t most) {
+    Callers out;
+    out.of.reserve(events.count);
+    std::vector<int64_t> open;
+    for (size_t i = 0; i < events.count && out.deep < 0; ++i) {
+        if (i && events.lane[i] != events.lane[i - 1]) open.clear();
+        while (!open.empty() && events.end[open.back()] <= events.start[i]) open.pop_back();
+        out.of.push_back(open.empty() ? -1 : open.back());
+        if (events.keep[i]) open.push_back(int64_t(i));
+        if (open.size() > most) out.deep = int64_t(i);
+    }
+    return out;
+}
+
+nb::tuple callers(In<int32_t> lane, In<int64_t> start, In<int64_t> end, In<uint8_t> encloses, size_t most) {
+    same_length(lane.size(), {start.size(), end.size(), encloses.size()});
+    Callers out;
+    {
+        nb::gil_scoped_release release;
+        out = find_callers({lane.size(), lane.data(), start.data(), end.data(), encloses.data()}, most);
+    }
+    return nb::make_tuple(hand_over(std::move(out.of)), out.deep);
+}
+
 // The slices, for Python.
 struct Columns {
     nb::object event, lane, start, end;
@@ -112,5 +143,6 @@ NB_MODULE(_slices, m) {
         .def_ro("lane", &Columns::lane)
         .def_ro("start", &Columns::start)
         .def_ro("end", &Columns::end);
+    m.def("callers", &callers, "lane"_a, "start"_a, "end"_a, "encloses"_a, "most"_a);
     m.def("slices", &slices, "lane"_a, "start"_a, "end"_a, "keep"_a);
 }

@@ -19,3 +19,7 @@ def slices(lane: Int32, start: Int64, end: Int64, keep: Int8) -> Slices:
     Slices without time are left out, except of events with `keep` set, which always get at least one. Where nesting overlaps, the
     earlier event keeps the time until the later one starts.
     """
+
+def callers(lane: Int32, start: Int64, end: Int64, encloses: Int8, most: int) -> tuple[Int64, int]:
+    """For each event, sorted as for `slices`, the innermost one before it with `encloses` set that is open when it begins, -1 for none; and
+    the first event with which more than `most` are open, -1 for none: nothing is found after it. ValueError as in `slices`."""

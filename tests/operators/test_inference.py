@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from tests.operators.script import Model, Script, language_model
 
@@ -172,7 +174,7 @@ def test_the_one_gradient_of_a_product_is_that_of_its_input_where_its_weight_is_
 def test_what_was_received_has_a_batch_also_where_that_is_one():
     script = Script()
     script.call("c10d::recv_", (1, 16, 8), (), values=("", 0))
-    script.calls[0] = script.calls[0]._replace(lists=frozenset({0}))
+    script.calls[0] = replace(script.calls[0], lists=frozenset({0}))
     normed = script.call("aten::layer_norm", (1, 16, 8), (), (8,), (8,), values=("", [8]))
     found = infer(script.calls)
     assert found.of[normed, 0][0] == found.of[0, 0][0]
@@ -240,7 +242,7 @@ def test_a_list_is_of_the_tensors_that_nothing_has_taken():
     script = Script()
     dense = script.call("aten::relu", (6, 8))
     tables = [script.call("aten::embedding", (100, 8), (6,)) for _ in range(2)]
-    script.calls.append(script.calls[-1]._replace(name="aten::cat", inputs=((((6, 8),) * 3), ()), lists=frozenset({0}), values=("", "1")))
+    script.calls.append(replace(script.calls[-1], name="aten::cat", inputs=((((6, 8),) * 3), ()), lists=frozenset({0}), values=("", "1")))
     found = infer(script.calls)
     batches = [found.of[dense, 0][0][0], *(found.of[table, 1][0][0] for table in tables)]
     assert all(found.symbols.same(batches[0], batch) for batch in batches)
@@ -277,7 +279,7 @@ def test_a_number_repeated_along_an_axis_keeps_its_size():
     """Three columns laid together are three wide, also where an operation element by element passes them on."""
     script = Script()
     script.call("aten::unsqueeze", (8,), (), values=("", 1))
-    script.calls.append(script.calls[-1]._replace(name="aten::cat", inputs=((((8, 1),) * 3), ()), lists=frozenset({0}), values=("", "1")))
+    script.calls.append(replace(script.calls[-1], name="aten::cat", inputs=((((8, 1),) * 3), ()), lists=frozenset({0}), values=("", "1")))
     passed = script.call("aten::gelu", (8, 3), node=True)
     again = script.call("aten::gelu", (8, 3), node=True)
     found = infer(script.calls)

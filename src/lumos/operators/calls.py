@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from lumos.operators.table import Shape
@@ -13,7 +15,8 @@ BACKWARD_NODE = "autograd::engine::evaluate_function"
 GATHERS = "torch::autograd::AccumulateGrad"
 
 
-class OperatorCall(NamedTuple):
+@dataclass(frozen=True)
+class OperatorCall:
     """One operator of a recording. inputs: by argument, the shapes of the tensors in it: one of a tensor, several of a list, none of
     anything else. lists: which arguments are lists. values: of the arguments, as the profiler writes them. parent: the call that it is in,
     -1 for none. sequence: autograd's number, -1 without one. forward: whether it stands in a forward pass, where the number is that of
@@ -29,7 +32,7 @@ class OperatorCall(NamedTuple):
     forward: bool
     strides: tuple[Shape, ...] = ()
 
-    @property
+    @cached_property
     def shapes(self) -> tuple[Shape, ...]:
         """The shape of every input that is one tensor; () for others."""
         return tuple(of[0] if len(of) == 1 and i not in self.lists else () for i, of in enumerate(self.inputs))

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.graph.lists import equal_rows, numbered
 from lumos.operators.calls import OperatorCall
 from lumos.operators.inference import Axes, infer
 from lumos.operators.symbols import Axis
 from lumos.operators.table import own_name, views
-from lumos.segment.dimensions import Shapes
+from lumos.segment.dimensions import Shapes, shapes_of
 from lumos.trace.autograd import autograd_numbers
 from lumos.trace.nesting import callers
 from lumos.trace.once import once_a_trace
@@ -57,7 +58,8 @@ class ShapedAxes(Shapes):
     """
 
     def __init__(self, trace: Trace) -> None:
-        super().__init__(trace)
+        shaped = shapes_of(trace)
+        self.rows, self.own = shaped.rows, shaped.own
         self.program = program(trace)
         self.inferred: Axes = infer(self.program.calls)
         self.symbols = self.inferred.symbols
@@ -65,7 +67,7 @@ class ShapedAxes(Shapes):
         axes: list[tuple[tuple[Axis, ...], ...]] = []
         operators: list[ShapedOperator] = []
         of_call = np.full(len(self.program.calls), -1, np.int32)
-        index, known = self.of_row[self.program.rows], self.operators
+        index, known = shaped.of_row[self.program.rows], shaped.operators
         for number in np.flatnonzero(index >= 0).tolist():
             found = self._axes(number)
             key = (int(index[number]), *(tuple(map(self.symbols.key, each)) for each in found))
@@ -108,13 +110,13 @@ def program(trace: Trace) -> TraceProgram:
     columns = [*texts, autograd_numbers(trace), trace.dense("Fwd thread id")]
     by_value = trace.named(lambda name: own_name(name) in views())[rows]  # elsewhere a value that changes decides nothing
     text = [columns[0][rows], np.where(by_value, columns[1][rows], ABSENT)]
-    kinds = np.unique(np.stack((trace.name[rows].astype(np.int64), *text)), axis=1, return_inverse=True)[1].reshape(-1)
+    kinds = numbered(trace.name[rows], *text)
     chosen: list[Int64] = []
     known: dict[bytes, int] = {}
     copies: list[tuple[Int64, int]] = []
     offset = 0
+    place = np.empty(len(rows), np.int64)
     for members in steps:
-        place = np.full(len(rows), -1, np.int64)
         place[members] = np.arange(len(members))
         inner = np.where(parent[members] >= 0, place[parent[members]], -1)
         key = np.stack((kinds[members], inner)).tobytes()
@@ -143,8 +145,7 @@ def _steps(trace: Trace, rows: Int64, parent: Int64) -> list[Int64]:
     for i in np.flatnonzero((parent >= 0) & (step != step[parent])).tolist():
         step[i] = step[parent[i]]
     out = []
-    for each in np.unique(step).tolist():
-        members = np.flatnonzero(step == each)
+    for members in equal_rows(step):
         lanes, first = np.unique(trace.lane[rows[members]], return_index=True)
         began = np.empty(int(lanes.max(initial=0)) + 1, np.int64)
         began[lanes] = first

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from lumos import _slices
 from lumos.errors import TraceError
 from lumos.trace.table import ABSENT
 
@@ -27,25 +28,17 @@ def callers(trace: Trace, rows: Int64 | Int32, enclosing: NDArray[np.bool_] | No
     """
     start = trace.start[rows]
     end = start + trace.duration[rows]
-    order = np.lexsort((-end, start, trace.lane[rows]))
-    may_enclose = np.ones(len(rows), bool) if enclosing is None else enclosing
-    out = np.full(len(rows), ABSENT, np.int64)
-    open_rows, current = list[tuple[int, int]](), ABSENT
-    columns = (order, trace.lane[rows][order], start[order], end[order], may_enclose[order])
-    for i, lane, begin, finish, encloses in zip(*(column.tolist() for column in columns), strict=True):
-        if lane != current:
-            open_rows, current = [], lane
-        while open_rows and open_rows[-1][1] <= begin:
-            open_rows.pop()
-        if open_rows:
-            out[i] = open_rows[-1][0]
-        if encloses:
-            open_rows.append((i, finish))
-            if enclosing is None and len(open_rows) > DEEPEST:
-                raise TraceError(
-                    f"{trace.path}: more than {DEEPEST} operators are open in each other at {trace.strings[trace.name[rows[i]]]!r}, as no"
-                    " program calls them: their ts or dur are wrong; record it again"
-                )
+    lane, may_enclose = trace.lane[rows], np.ones(len(rows), np.uint8) if enclosing is None else enclosing.astype(np.uint8)
+    order = np.lexsort((-end, start, lane))
+    most = DEEPEST if enclosing is None else len(rows)
+    found, deep = _slices.callers(lane[order], start[order], end[order], may_enclose[order], most)
+    if deep != ABSENT:
+        raise TraceError(
+            f"{trace.path}: more than {DEEPEST} operators are open in each other at {trace.strings[trace.name[rows[order[deep]]]]!r}, as no"
+            " program calls them: their ts or dur are wrong; record it again"
+        )
+    out = np.empty(len(rows), np.int64)
+    out[order] = np.append(order, ABSENT)[found]  # the last is what index -1 finds
     return out
 
 
