@@ -22,9 +22,11 @@ from benchmarks.simulate import synthetic
 from tools.document import ROOT, markdown_table
 from tools.figures import write_result
 
+from lumos.analyze.loop.steady import SweptLoop, steady
+from lumos.analyze.loop.steps import members
 from lumos.changes.changes import Changes
 from lumos.changes.durations import Durations, matching
-from lumos.changes.grid import scaled_steps, step_sweep
+from lumos.changes.grid import scaled_steps
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.structure import changed_layout
@@ -55,7 +57,7 @@ def _durations() -> tuple[float, list[tuple[str, float, str]]]:
     """Seconds of the pass of NumPy, and the rows of changes of durations."""
     graph = synthetic(TASKS)
     graph = replace(graph, names=tuple(kind.name.lower() for kind in Kind), name=graph.kind.astype(np.int32))
-    job, ready = Job(()), step_sweep(graph, graph)
+    job, ready = Job(()), SweptLoop(steady(members(graph)))
 
     def one() -> int:
         changed = Durations.parse(["kernel=0.5"], (), (), ()).apply(graph, job)

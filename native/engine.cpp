@@ -93,13 +93,14 @@ static Cycle simulate(const Tables& tables, In<int64_t> duration, Out<int64_t> s
     return Loop(view, duration.data(), start.data(), end.data()).run();
 }
 
+// Room for so many lines, each of which begins at a multiple of its size.
 template <class T>
 struct Aligned {
     struct Free {
-        void operator()(T* data) const { ::operator delete[](data, std::align_val_t(sizeof(T))); }
+        void operator()(T* data) const { ::operator delete[](data, std::align_val_t(LINE)); }
     };
     std::unique_ptr<T[], Free> data;
-    explicit Aligned(size_t n) : data(new (std::align_val_t(sizeof(T))) T[n]) {}
+    explicit Aligned(size_t lines) : data(new (std::align_val_t(LINE)) T[lines * LANES]) {}
 };
 
 // A frozen graph as Python sees it: its columns, and the tables that they were made from, which must outlive it.
@@ -129,41 +130,56 @@ class FrozenGraph {
         check_lengths({durations.shape(1), ends.shape(1)});
         same_length(k, {makespan.size(), ends.shape(0) ? ends.shape(0) : k});
         nb::gil_scoped_release release;
-        each_batch(k, [&](Batch& batch, const size_t (&rows)[LANES]) {
+        each_batch(k, 1, [&](Batch& batch, const size_t (&rows)[LANES], const int64_t* first, const int64_t* last) {
             for (size_t j = 0; j < LANES; ++j) {
                 batch.duration[j] = durations.data() + rows[j] * n;
                 batch.ends[j] = ends.shape(0) ? ends.data() + rows[j] * n : nullptr;
             }
             batch.run();
-            for (size_t j = 0; j < LANES; ++j) makespan.data()[rows[j]] = n ? batch.last[j] - batch.first[j] : 0;
+            for (size_t j = 0; j < LANES; ++j) makespan.data()[rows[j]] = n ? last[j] - first[j] : 0;
         });
     }
 
-    // Sweeps in which the duration of task t is the graph's own times factors[c, group[t]] in configuration c. factors: [k, groups];
-    // group, mark: [n]; first, last: [k], the earliest start and latest end of tasks marked 1; before, earlier: [k], the latest end of
-    // those marked 2 and 3.
-    void sweep_scaled(In<uint16_t> group, In2<double> factors, In<uint8_t> mark, Out<int64_t> first, Out<int64_t> last, Out<int64_t> before,
-                      Out<int64_t> earlier) const {
-        const size_t k = factors.shape(0), groups = factors.shape(1);
-        check_lengths({group.size(), mark.size()});
-        same_length(k, {first.size(), last.size(), before.size(), earlier.size()});
-        for (size_t i = 0; i < group.size(); ++i)
-            if (group.data()[i] >= groups)
-                throw std::invalid_argument(detail::outside("group", int64_t(i), group.data()[i], int64_t(groups)));
+    // Sweeps in which the duration of task t is the graph's own times factors[c, scaled[t]] in configuration c. factors: [k, kinds];
+    // scaled: [n]; group, by position in the order: [n], -1 for none; first, last: [k, groups], earliest starts and latest ends.
+    void sweep_scaled(In<uint16_t> scaled, In2<double> factors, In<int32_t> group, Out2<int64_t> first, Out2<int64_t> last) const {
+        const size_t k = factors.shape(0), kinds = factors.shape(1), groups = first.shape(1);
+        check_lengths({scaled.size(), group.size()});
+        same_length(k, {first.shape(0), last.shape(0)});
+        same_length(groups, {last.shape(1)});
+        check_values("scaled", scaled, 0, int64_t(kinds));
+        check_values("group", group, -1, int64_t(groups));
         nb::gil_scoped_release release;
-        const Aligned<Factors> factor{groups};
-        each_batch(k, [&](Batch& batch, const size_t (&rows)[LANES]) {
-            batch.base = g_.duration, batch.group = group.data(), batch.factor = factor.data.get(), batch.mark = mark.data();
-            for (size_t i = 0; i < groups; ++i)
-                for (size_t j = 0; j < LANES; ++j) factor.data[i][j] = factors.data()[rows[j] * groups + i];
+        const Aligned<double> factor{kinds};
+        each_batch(k, groups, [&](Batch& batch, const size_t (&rows)[LANES], const int64_t* begin, const int64_t* end) {
+            batch.base = g_.duration, batch.group = scaled.data(), batch.factor = factor.data.get(), batch.within = group.data();
+            for (size_t i = 0; i < kinds; ++i)
+                for (size_t j = 0; j < LANES; ++j) factor.data[i * LANES + j] = factors.data()[rows[j] * kinds + i];
             batch.run();
-            for (size_t j = 0; j < LANES; ++j) {
-                first.data()[rows[j]] = batch.first[j];
-                last.data()[rows[j]] = batch.last[j];
-                before.data()[rows[j]] = batch.before[j];
-                earlier.data()[rows[j]] = batch.earlier[j];
-            }
+            for (size_t j = 0; j < LANES; ++j)
+                for (size_t i = 0; i < groups; ++i) {
+                    first.data()[rows[j] * groups + i] = begin[i * LANES + j];
+                    last.data()[rows[j] * groups + i] = end[i * LANES + j];
+                }
         });
+    }
+
+    // One sweep in which the task at position i of the order takes duration[source[i]]. group: [n], -1 for none. first, last: [groups], the
+    // earliest start and latest end of the tasks of each.
+    void sweep_groups(In<int64_t> duration, In<int32_t> source, In<int32_t> group, Out<int64_t> first, Out<int64_t> last) const {
+        check_lengths({source.size(), group.size()});
+        same_length(first.size(), {last.size()});
+        std::vector<int64_t> held(size_t(columns_.slots));
+        std::fill_n(first.data(), first.size(), std::numeric_limits<int64_t>::max());
+        std::fill_n(last.data(), last.size(), UNSET);
+        bool sound;
+        {
+            nb::gil_scoped_release release;
+            sound = Sweep(g_, columns_)
+                        .by_group({duration.data(), int64_t(duration.size()), source.data(), group.data(), int64_t(first.size()),
+                                   columns_.slot.data(), columns_.pred_slot.data(), held.data(), first.data(), last.data()});
+        }
+        if (!sound) throw std::invalid_argument("a source or group is out of range");
     }
 
     void causes(In<int64_t> end, Out<int32_t> task, Out<uint8_t> kind, Out<int64_t> ready) const {
@@ -175,8 +191,8 @@ class FrozenGraph {
     void latest_ends(In<int32_t> sequence, In<int32_t> set, In<int32_t> holder, In<int64_t> early, In<int64_t> start, In<int64_t> began,
                      In<int64_t> end, Out<int64_t> late) const {
         check_lengths({sequence.size(), set.size(), holder.size(), early.size(), start.size(), began.size(), end.size(), late.size()});
-        check_values("sequence", sequence, 0);
-        check_values("holder", holder, -1);
+        check_values("sequence", sequence, 0, g_.tasks);
+        check_values("holder", holder, -1, g_.tasks);
         nb::gil_scoped_release release;
         bound_ends(g_, columns_, {sequence.data(), set.data(), holder.data(), early.data(), start.data(), end.data(), began.data()},
                    late.data());
@@ -192,24 +208,29 @@ class FrozenGraph {
         same_length(size_t(g_.tasks), lengths);
     }
 
-    void check_values(const char* name, const In<int32_t>& values, int32_t least) const {
+    template <typename T>
+    static void check_values(const char* name, const In<T>& values, int64_t least, int64_t end) {
         for (size_t i = 0; i < values.size(); ++i)
-            if (values.data()[i] < least || values.data()[i] >= g_.tasks)
-                throw std::invalid_argument(detail::outside(name, int64_t(i), values.data()[i], g_.tasks));
+            if (int64_t(values.data()[i]) < least || int64_t(values.data()[i]) >= end)
+                throw std::invalid_argument(detail::outside(name, int64_t(i), values.data()[i], end));
     }
 
-    // Visits the rows of k configurations LANES at a time; spare lanes repeat the last one.
+    // Visits the rows of k configurations LANES at a time; spare lanes repeat the last one. With each batch come its earliest starts and
+    // latest ends, [groups * LANES].
     template <typename Visit>
-    void each_batch(size_t k, Visit visit) const {
+    void each_batch(size_t k, size_t groups, Visit visit) const {
         const Sweep run(g_, columns_);
-        const Aligned<Lanes> held{size_t(columns_.slots)};
+        const Aligned<int64_t> held{size_t(columns_.slots)}, first{groups}, last{groups};
         for (size_t from = 0; from < k; from += LANES) {
             size_t rows[LANES];
             for (size_t j = 0; j < LANES; ++j) rows[j] = std::min(from + j, k - 1);
+            std::fill_n(first.data.get(), groups * LANES, std::numeric_limits<int64_t>::max());
+            std::fill_n(last.data.get(), groups * LANES, UNSET);
             Batch batch{};
+            batch.first = first.data.get(), batch.last = last.data.get();
             batch.sweep = &run, batch.slot = columns_.slot.data(), batch.pred_slot = columns_.pred_slot.data(),
             batch.held = held.data.get();
-            visit(batch, rows);
+            visit(batch, rows, first.data.get(), last.data.get());
         }
     }
 };
@@ -253,8 +274,8 @@ NB_MODULE(_engine, m) {
         .def_prop_ro("pred_kind", &FrozenGraph::column<&Frozen::pred_kind>, "uint8[m]: kinds of these dependencies.")
         .def("sweep", &FrozenGraph::sweep, "duration"_a, "start"_a.noconvert(), "end"_a.noconvert())
         .def("sweep_many", &FrozenGraph::sweep_many, "durations"_a, "makespan"_a.noconvert(), "ends"_a.noconvert())
-        .def("sweep_scaled", &FrozenGraph::sweep_scaled, "group"_a, "factors"_a, "mark"_a, "first"_a.noconvert(), "last"_a.noconvert(),
-             "before"_a.noconvert(), "earlier"_a.noconvert())
+        .def("sweep_scaled", &FrozenGraph::sweep_scaled, "scaled"_a, "factors"_a, "group"_a, "first"_a.noconvert(), "last"_a.noconvert())
+        .def("sweep_groups", &FrozenGraph::sweep_groups, "duration"_a, "source"_a, "group"_a, "first"_a.noconvert(), "last"_a.noconvert())
         .def("causes", &FrozenGraph::causes, "end"_a, "task"_a.noconvert(), "kind"_a.noconvert(), "ready"_a.noconvert())
         .def("latest_ends", &FrozenGraph::latest_ends, "sequence"_a, "set"_a, "holder"_a, "early"_a, "start"_a, "began"_a, "end"_a,
              "late"_a.noconvert());

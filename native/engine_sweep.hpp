@@ -8,14 +8,6 @@
 
 namespace lumos {
 
-// The sweeps' inner loops vectorise over configurations. gcc compiles them for several vector widths, and the widest that the
-// machine has is chosen when the module loads. Not under sanitizers: the functions that choose would run before those are ready.
-#if defined(__x86_64__) && defined(__linux__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define LUMOS_WIDEST __attribute__((target_clones("avx512f", "avx2", "default")))
-#else
-#define LUMOS_WIDEST
-#endif
-
 struct Sweep {
     const View& g;  // tasks, lag, releases
     const int32_t *order, *rank;
@@ -85,88 +77,182 @@ struct Sweep {
             for (; at < last; ++at) end[order[at]] = latest + duration[order[at]];
         }
     }
+
+    // One configuration, of which only the earliest start and the latest end of each group of tasks are asked. By position in the
+    // order: source, where in `duration` the task's is, and group (-1: none). held: [slots]. False where one of them is out of range.
+    struct Groups {
+        const int64_t* duration;
+        int64_t durations;
+        const int32_t *source, *group;
+        int64_t groups;
+        const int32_t *slot, *pred_slot;
+        int64_t *held, *first, *last;
+    };
+
+    bool by_group(const Groups& o) const {
+        const auto finish = [&](int64_t i, int64_t start, int64_t ready) {
+            if (uint64_t(o.source[i]) >= uint64_t(o.durations) || o.group[i] >= o.groups) return false;
+            const int64_t end = ready + o.duration[o.source[i]];
+            o.held[o.slot[i]] = end;
+            if (o.group[i] < 0) return true;
+            o.first[o.group[i]] = std::min(o.first[o.group[i]], start);
+            o.last[o.group[i]] = std::max(o.last[o.group[i]], end);
+            return true;
+        };
+        const auto ready_at = [&](int64_t i, int64_t time) {
+            const int64_t* lag = lags(i);
+            for (int64_t e = pred_offset[i]; e < pred_offset[i + 1]; ++e) time = std::max(time, o.held[o.pred_slot[e]] + lag[pred_kind[e]]);
+            return time == UNSET ? 0 : time;
+        };
+        std::vector<int64_t> starts;
+        int64_t at = 0;
+        for (int64_t s = 0; s <= specials; ++s) {
+            const int64_t stop = s < specials ? special_at[s] : g.tasks;
+            for (; at < stop; ++at) {
+                const int64_t time = ready_at(at, UNSET);
+                if (!finish(at, time, time)) return false;
+            }
+            if (s == specials) break;
+            starts.clear();
+            for (int64_t i = at; i < at + special_size[s]; ++i) starts.push_back(ready_at(i, released(order[i])));
+            const int64_t latest = *std::max_element(starts.begin(), starts.end());
+            for (const int64_t start : starts)
+                if (!finish(at++, start, latest)) return false;
+        }
+        return true;
+    }
 };
 
 // Eight configurations side by side, which makes one cache line per task.
 constexpr int LANES = 8;
-typedef int64_t Lanes __attribute__((vector_size(LANES * sizeof(int64_t))));
-typedef double Factors __attribute__((vector_size(LANES * sizeof(double))));
+constexpr size_t LINE = LANES * sizeof(int64_t);
 
 // A duration times a factor is rounded half to even (once, where the compiler fuses the two), exactly below 2^51 ns: adding
 // 1.5 · 2^52 leaves the integer in the low bits of the double.
 constexpr double SHIFT = 6755399441055744.0;
 constexpr int64_t SHIFT_BITS = 0x4338000000000000;
 
+#define LUMOS_INLINE __attribute__((always_inline)) inline
+
+// One number of each configuration, in as many registers of so many bytes as it takes: of vectors wider than its registers a compiler
+// compares one entry after the other.
+template <int BYTES>
+struct Lanes {
+    typedef int64_t Whole __attribute__((vector_size(BYTES), may_alias));
+    typedef double Real __attribute__((vector_size(BYTES), may_alias));
+    static constexpr int PARTS = int(LINE) / BYTES;
+    Whole part[PARTS];
+
+    static LUMOS_INLINE Lanes of(int64_t value) {
+        Lanes out;
+        for (int p = 0; p < PARTS; ++p) out.part[p] = Whole{} + value;
+        return out;
+    }
+    static LUMOS_INLINE Lanes product(const Lanes& factor, double duration) {
+        Lanes out;
+        for (int p = 0; p < PARTS; ++p) out.part[p] = Whole(Real(factor.part[p]) * duration + SHIFT) - SHIFT_BITS;
+        return out;
+    }
+    LUMOS_INLINE Lanes operator+(int64_t value) const {
+        Lanes out;
+        for (int p = 0; p < PARTS; ++p) out.part[p] = part[p] + value;
+        return out;
+    }
+    LUMOS_INLINE void operator+=(const Lanes& other) {
+        for (int p = 0; p < PARTS; ++p) part[p] += other.part[p];
+    }
+    LUMOS_INLINE void rise_to(const Lanes& other) {
+        for (int p = 0; p < PARTS; ++p) part[p] = other.part[p] > part[p] ? other.part[p] : part[p];
+    }
+    LUMOS_INLINE void fall_to(const Lanes& other) {
+        for (int p = 0; p < PARTS; ++p) part[p] = other.part[p] < part[p] ? other.part[p] : part[p];
+    }
+    LUMOS_INLINE void replace(int64_t value, int64_t with) {
+        for (int p = 0; p < PARTS; ++p) part[p] = part[p] == value ? Whole{} + with : part[p];
+    }
+};
+
 struct Batch {
     const Sweep* sweep;
     const int32_t *slot, *pred_slot;
     const int64_t* duration[LANES];
-    // Where durations are not given one by one: the graph's own, each times its group's factor. factor is null, or [groups].
+    // Where durations are not given one by one: the graph's own, each times its group's factor. factor is null, or [groups * LANES].
     const int64_t* base;
     const uint16_t* group;
-    const Factors* factor;
-    int64_t* ends[LANES];  // null where not needed
-    Lanes* held;           // [slots]
-    const uint8_t* mark;   // null: first and last are of all tasks; else of those marked 1, before and earlier of those marked 2 and 3
-    int64_t first[LANES], last[LANES], before[LANES], earlier[LANES];  // earliest start, and latest ends
+    const double* factor;
+    int64_t* ends[LANES];   // null where not needed
+    void* held;             // [slots] lines
+    const int32_t* within;  // by position in the order, the group of which the task is (-1: none); null: all are of group 0
+    void *first, *last;     // [groups] lines: the earliest start and the latest end of the tasks of each
 
-    LUMOS_WIDEST void run();
+    void run();
+
+  private:
+    template <int BYTES>
+    LUMOS_INLINE void run_in();
+
+// Registers of the widest kind that the machine has; each loop is compiled for those of its own.
+#if defined(__x86_64__) && defined(__GNUC__)
+    __attribute__((target("avx512f"))) void run_512() { run_in<64>(); }
+    __attribute__((target("avx2,fma"))) void run_256() { run_in<32>(); }
+#endif
 };
 
-inline LUMOS_WIDEST void Batch::run() {
-    const Lanes unset = Lanes{} + UNSET, zero = {};
-    Lanes earliest = Lanes{} + std::numeric_limits<int64_t>::max(), final = unset, previous = unset, third = unset;
-    const auto finish = [&](int64_t at, Lanes time) __attribute__((always_inline)) {
+inline void Batch::run() {
+#if defined(__x86_64__) && defined(__GNUC__)
+    if (__builtin_cpu_supports("avx512f")) return run_512();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return run_256();
+#endif
+    run_in<16>();
+}
+
+template <int BYTES>
+LUMOS_INLINE void Batch::run_in() {
+    using Line = Lanes<BYTES>;
+    Line* const lines = static_cast<Line*>(held);
+    const Line* const factors = reinterpret_cast<const Line*>(factor);
+    Line *const firsts = static_cast<Line*>(first), *const lasts = static_cast<Line*>(last);
+    const auto finish = [&](int64_t at, const Line& time) __attribute__((always_inline)) {
         const int32_t task = sweep->order[at];
-        Lanes own;
-        if (factor)
-            own = Lanes(factor[group[task]] * double(base[task]) + SHIFT) - SHIFT_BITS;
+        Line own = time;
+        if (factors)
+            own += Line::product(factors[group[task]], double(base[task]));
         else
-            for (int j = 0; j < LANES; ++j) own[j] = duration[j][task];
-        own += time;
-        if (!mark || mark[task] == 1)
-            final = own > final ? own : final;
-        else if (mark[task] == 2)
-            previous = own > previous ? own : previous;
-        else if (mark[task] == 3)
-            third = own > third ? own : third;
-        held[slot[at]] = own;
+            for (int j = 0, each = LANES / Line::PARTS; j < LANES; ++j) own.part[j / each][j % each] += duration[j][task];
+        const int32_t of = within ? within[at] : 0;
+        if (of >= 0) lasts[of].rise_to(own);
+        lines[slot[at]] = own;
         if (ends[0])
-            for (int j = 0; j < LANES; ++j) ends[j][task] = own[j];
+            for (int j = 0, each = LANES / Line::PARTS; j < LANES; ++j) ends[j][task] = own.part[j / each][j % each];
     };
     int64_t at = 0;
     for (int64_t s = 0; s <= sweep->specials; ++s) {
         const int64_t stop = s < sweep->specials ? sweep->special_at[s] : sweep->g.tasks;
         const int64_t size = s < sweep->specials ? sweep->special_size[s] : 0;
-        Lanes latest = unset;
+        Line latest = Line::of(UNSET);
         for (; at < stop + size; ++at) {
             const int32_t soon = sweep->ahead(at);
-            if (factor) {
+            if (factors) {
                 __builtin_prefetch(base + soon);
                 __builtin_prefetch(group + soon);
             } else {
                 for (int j = 0; j < LANES; ++j) __builtin_prefetch(duration[j] + soon);
             }
             const int64_t* lag = sweep->lags(at);
-            Lanes time = unset;
-            for (int64_t e = sweep->pred_offset[at]; e < sweep->pred_offset[at + 1]; ++e) {
-                const Lanes after = held[pred_slot[e]] + lag[sweep->pred_kind[e]];
-                time = after > time ? after : time;
-            }
-            if (at >= stop) {
-                const Lanes release = Lanes{} + sweep->released(sweep->order[at]);
-                time = release > time ? release : time;
-            }
-            time = time == unset ? zero : time;
-            if (!mark || mark[sweep->order[at]] == 1) earliest = time < earliest ? time : earliest;
+            Line time = Line::of(UNSET);
+            for (int64_t e = sweep->pred_offset[at]; e < sweep->pred_offset[at + 1]; ++e)
+                time.rise_to(lines[pred_slot[e]] + lag[sweep->pred_kind[e]]);
+            if (at >= stop) time.rise_to(Line::of(sweep->released(sweep->order[at])));
+            time.replace(UNSET, 0);
+            const int32_t of = within ? within[at] : 0;
+            if (of >= 0) firsts[of].fall_to(time);
             if (at < stop)
                 finish(at, time);
             else
-                latest = time > latest ? time : latest;
+                latest.rise_to(time);
         }
         for (int64_t member = stop; member < at; ++member) finish(member, latest);
     }
-    for (int j = 0; j < LANES; ++j) first[j] = earliest[j], last[j] = final[j], before[j] = previous[j], earlier[j] = third[j];
 }
 
 }  // namespace lumos

@@ -75,19 +75,14 @@ class FrozenGraph:
     def sweep_many(self, durations: Int64, makespan: Int64, ends: Int64) -> None:
         """Fill the makespans int64[k] of k configurations, durations int64[k, n], and the ends int64[k, n] of all tasks where room
         is given for them (else int64[0, n])."""
+    def sweep_groups(self, duration: Int64, source: Int32, group: Int32, first: Int64, last: Int64) -> None:
+        """Fill, by group, the earliest start (the largest int64 where it has no task) and the latest end (the smallest), ns, where the task
+        at each position in `order` takes duration[source] and is of `group` (-1 for none), int32[n]."""
     def sweep_scaled(
-        self,
-        group: NDArray[np.uint16],
-        factors: NDArray[np.float64],
-        mark: Int8,
-        first: Int64,
-        last: Int64,
-        before: Int64,
-        earlier: Int64,
+        self, scaled: NDArray[np.uint16], factors: NDArray[np.float64], group: Int32, first: Int64, last: Int64
     ) -> None:
-        """Of k configurations, in which the graph's own durations are multiplied by factors[k, groups] by group[n], fill the earliest
-        start and latest end of the tasks with mark[n] 1, and the latest ends of those with mark 2 and 3; int64[k]. The smallest int64
-        where no task has that mark."""
+        """The same for k configurations, in which the graph's own durations are multiplied by factors[k, kinds] by scaled[n]; int64[k,
+        groups]."""
     def causes(self, end: Int64, task: Int32, kind: Int8, ready: Int64) -> None:
         """Fill, by task: the predecessor whose end plus delay is the latest (the first of equals), the kind of that dependency, and that
         time; -1, 0 and 0 without one. end: int64[n], of a run."""

@@ -16,7 +16,7 @@ from tests.property.randomness import randoms
 
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Graph, Kind, Processor
-from lumos.simulation import freeze, simulate, sweep, sweep_many, sweep_scaled
+from lumos.simulation import freeze, simulate, sweep, sweep_groups, sweep_many, sweep_scaled
 
 D = Dependency
 EDGE_KINDS = (D.HAND_OFF, D.STREAM_WAIT, D.SYNC, D.COPY, D.DATA)
@@ -461,21 +461,19 @@ def test_one_late_member_holds_all_of_its_rendezvous(graph: Graph, late: int, ra
 
 
 @given(jobs(fixed_order=True), randoms())
-def test_a_sweep_of_factors_is_a_sweep_of_the_scaled_durations(graph: Graph, random: Random) -> None:
+def test_sweeps_of_groups_are_sweeps_of_the_scaled_durations(graph: Graph, random: Random) -> None:
     try:
         frozen = freeze(graph)
     except GraphError:
         assume(False)
     n = len(graph)
     group = np.array([random.randint(0, 2) for _ in range(n)], np.uint16)
-    mark = np.array([random.randint(0, 3) for _ in range(n)], np.uint8)
+    within = np.array([random.randint(-1, 2) for _ in range(n)], np.int32)
     factors = np.array([[random.choice([0.0, 0.25, 0.5, 1.0, 1.5, 3.0]) for _ in range(3)] for _ in range(random.randint(1, 11))])
     rows = np.rint(graph.duration * factors[:, group]).astype(np.int64)
-    for row, (first, last, before, earlier) in zip(rows, zip(*sweep_scaled(frozen, group, factors, mark), strict=True), strict=True):
-        alone = sweep(frozen, row)
-        if (mark == 1).any():
-            assert (first, last) == (alone.start[mark == 1].min(), alone.end[mark == 1].max())
-        if (mark == 2).any():
-            assert before == alone.end[mark == 2].max()
-        if (mark == 3).any():
-            assert earlier == alone.end[mark == 3].max()
+    order = frozen.edges.order
+    for row, *together in zip(rows, *sweep_scaled(frozen, group, factors, within[order], 3), strict=True):
+        alone, by_itself = sweep(frozen, row), sweep_groups(frozen, row, order, within[order], 3)
+        for each in set(within[within >= 0].tolist()):
+            known = alone.start[within == each].min(), alone.end[within == each].max()
+            assert all((first[each], last[each]) == known for first, last in (together, by_itself))

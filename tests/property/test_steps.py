@@ -16,7 +16,7 @@ from tests.property.test_engine import jobs
 
 from lumos.analyze.loop.identity import identity
 from lumos.analyze.loop.repeat import Loop, repeated
-from lumos.analyze.loop.steady import AGREE, Steady, altered, steady
+from lumos.analyze.loop.steady import AGREE, Steady, SweptLoop, altered, steady, with_other_durations
 from lumos.analyze.loop.steps import Members, assigned, members, step_times
 from lumos.changes.answer import Answer, parts_within, working_tasks
 from lumos.changes.changes import Changes
@@ -115,6 +115,16 @@ def test_the_slowest_thread_or_stream_is_no_slower_than_the_loop(graph):
     mine = owners.tasks(0)[owners.completes[owners.tasks(0)]]
     busy = np.bincount(owners.graph.processor[mine], owners.graph.duration[mine])
     assert busy.max() <= loop.step_time_ns * (1 + AGREE)
+
+
+@given(jobs(fixed_order=True), st.sampled_from([1, 2, 7]))
+def test_a_step_that_is_swept_is_that_which_is_simulated(graph, factor):
+    base, owners, cpu = steady_in_fixed_order(graph), one_step(graph), ~graph.on_device
+    swept, changed = SweptLoop(base), replace(owners, graph=scale(graph, cpu, factor))
+    wanted = altered(base, changed).step_time_ns
+    assert factor != 1 or wanted == base.step_time_ns == with_other_durations(base, graph.duration).step_time_ns
+    assert swept.holds and swept.step_time_ns(changed) == wanted
+    assert swept.scaled(cpu[base.loop.source].astype(np.uint16), np.array([[1.0, factor]]))[0] in (None, wanted)
 
 
 @given(jobs(fixed_order=True), st.sampled_from([1.25, 2, 7]))

@@ -12,7 +12,7 @@ from tests.drawn_graph import drawn_graph
 
 from lumos import _engine
 from lumos.graph.table import Dependency, Graph, Kind, Processor
-from lumos.simulation import freeze, sweep_scaled
+from lumos.simulation import freeze
 
 
 @pytest.fixture
@@ -60,12 +60,6 @@ def test_batches_refuse_room_that_does_not_fit(graph):
     for makespan, ends in ((np.zeros(1, np.int64), rows), (np.zeros(2, np.int64), rows[:1]), (np.zeros(2, np.int64), rows[:, :2].copy())):
         with pytest.raises(ValueError, match="differ in length"):
             edges.sweep_many(rows, makespan, ends)
-
-
-def test_spans_are_named(graph):
-    spans = sweep_scaled(freeze(graph), np.zeros(3, np.uint16), np.array([[1.0], [2.0]]), np.array([2, 3, 1], np.uint8))
-    assert (spans.first.tolist(), spans.last.tolist(), spans.before.tolist()) == ([12, 24], [23, 46], [5, 10])
-    assert spans.earlier.tolist() == [12, 24]
 
 
 def test_a_cycle_has_named_parts():

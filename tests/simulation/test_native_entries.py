@@ -97,9 +97,14 @@ def test_indices_beyond_a_frozen_graph_are_refused(graph):
     for sequence, holder, name in ((beyond, index, "sequence"), (index, beyond, "holder")):
         with pytest.raises(ValueError, match=rf"{name}\[0\] is {n}, outside"):
             frozen.latest_ends(sequence, index, holder, *times)
-    out = [np.zeros(1, np.int64) for _ in range(4)]
-    with pytest.raises(ValueError, match=r"group\[0\] is 1, outside"):
-        frozen.sweep_scaled(np.ones(n, np.uint16), np.ones((1, 1)), np.zeros(n, np.uint8), *out)
+    out = np.zeros((2, 1, 1), np.int64)
+    with pytest.raises(ValueError, match=r"scaled\[0\] is 1, outside"):
+        frozen.sweep_scaled(np.ones(n, np.uint16), np.ones((1, 1)), index, *out)
+    with pytest.raises(ValueError, match=r"group\[0\] is 2, outside"):
+        frozen.sweep_scaled(np.zeros(n, np.uint16), np.ones((1, 1)), beyond, *out)
+    for source, group in ((beyond, index), (index, beyond)):
+        with pytest.raises(ValueError, match="source or group is out of range"):
+            frozen.sweep_groups(graph.duration, source, group, *out[:, 0])
 
 
 ONE_F_ONE_B, GPIPE, DUALPIPE = (_NUMBER[s] for s in (Schedule.ONE_F_ONE_B, Schedule.GPIPE, Schedule.DUALPIPE))

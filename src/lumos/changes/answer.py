@@ -20,7 +20,7 @@ from lumos.analyze.loop.bounds import beyond_bounds
 from lumos.analyze.loop.identity import identity
 from lumos.analyze.loop.noise import FEW_STEPS, measured_step, noise_unknown, spread, step_times_of
 from lumos.analyze.loop.reaction import device_reaction
-from lumos.analyze.loop.steady import Steady, altered, part_of_steps, steady, with_other_durations
+from lumos.analyze.loop.steady import Steady, SweptLoop, altered, part_of_steps, steady, with_other_durations
 from lumos.analyze.loop.steps import Members, members
 from lumos.analyze.task_class import working
 from lumos.analyze.trust import SOUND, Trust, grade
@@ -254,8 +254,8 @@ def answer(
 def loop_ratio(base: Graph, changed: Graph) -> float:
     """The step of a loop with other durations, as a multiple of that of the base's loop, also where the recording has one step only."""
     owners, figures, *_ = base_of(base, True)
-    loop = figures.loop
-    return 1e-9 * altered(loop, replace(owners, graph=changed)).step_time_ns / (1e-9 * loop.step_time_ns) if loop.step_time_ns else 1.0
+    length = figures.loop.step_time_ns
+    return 1e-9 * figures.swept.step_time_ns(replace(owners, graph=changed)) / (1e-9 * length) if length else 1.0
 
 
 def held(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
@@ -291,6 +291,11 @@ class LoopFigures:
     def __init__(self, loop: Steady) -> None:
         self.loop = loop
         self.copies = len(loop.cycle)
+
+    @cached_property
+    def swept(self) -> SweptLoop:
+        """The loop in the order of its work, for what changes only durations."""
+        return SweptLoop(self.loop)
 
     @cached_property
     def paths(self) -> tuple[CriticalPath, ...]:

@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.bounds import factor_bounds
-from lumos.analyze.loop.noise import step_times_of
-from lumos.analyze.loop.steady import AGREE, Steady, altered, steady
-from lumos.analyze.loop.steps import members
+from lumos.analyze.loop.steady import SweptLoop, altered
 from lumos.analyze.trust import Trust, check_sound
 from lumos.analyze.trust import trust as trust_in
+from lumos.changes.answer import base_of
 from lumos.changes.certainty.left_out import SIDE_LEFT_OUT, sides_left_out
 from lumos.changes.certainty.peak import ABOVE_PEAK_RATE, above_peak_rate, least_times
 from lumos.changes.durations import Scale, matching, number
@@ -27,19 +26,15 @@ from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import unchecked_answer
 from lumos.errors import LumosError, UsageError
 from lumos.segment.segment import Cut
-from lumos.simulation import Frozen, freeze, sweep_scaled
 from lumos.simulation.durations import scale
-from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
-
     from lumos.changes.changes import Changes
     from lumos.graph.table import Graph
     from lumos.simulation.durations import Mask
-    from lumos.trace.table import Int8, Int64, Job
+    from lumos.trace.table import Job
 
 #: Prefix of grid keys that scale durations.
 SCALE = "scale:"
@@ -112,12 +107,11 @@ def _swept(job: Job, graph: Graph, changes: Changes, grid: Mapping[str, tuple[st
     masks = {key: matching(graph, job, key.removeprefix(SCALE)) for key in grid}
     if any(mask.all() for mask in masks.values()):  # release times are scaled then (`simulation.durations`)
         return _each(job, graph, changes, cells)
-    owners = members(graph)
-    if len(owners.counted) > 1 and not (owners.has_period or changes.repeat):  # a sweep gives one latency, not the mean of several
-        return _each(job, graph, changes, cells)
-    ready = step_sweep(graph, changes.durations.apply(graph, job), repeat=changes.repeat)
+    owners, figures, *_ = base_of(graph, changes.repeat)
+    changed = changes.durations.apply(graph, job)
+    ready = figures.swept if changed is graph else SweptLoop(altered(figures.loop, replace(owners, graph=changed)))
     seconds = scaled_steps(ready, masks, [{key: number(v, key) for key, v in cell.items()} for cell in cells])
-    cut, possible = Cut(job, graph), _Possible(job, graph, changes, ready.base_ns)
+    cut, possible = Cut(job, graph), _Possible(job, graph, changes, ready.base.step_time_ns)
     return tuple(
         _one(job, graph, changes, cell, cut) if step is None else Cell(cell, step, impossible=possible.why_not(masks, cell, step))
         for cell, step in zip(cells, seconds, strict=True)
@@ -132,8 +126,7 @@ class _Possible:
         known = Machine(job, graph, changes.base_cluster).known
         self.accelerator = known.accelerator if known is not None else None
         self.least = least_times(graph, job, self.accelerator) if self.accelerator is not None else ()
-        owners = members(graph)
-        self.step_s = 1e-9 * step_times_of(graph, owners).mean_ns
+        self.step_s = 1e-9 * base_of(graph, changes.repeat).times.mean_ns
 
     def why_not(self, masks: Mapping[str, Mask], cell: Mapping[str, str], step_s: float) -> str:
         """What in a combination is impossible; "" for nothing. step_s: its step, seconds."""
@@ -148,48 +141,7 @@ class _Possible:
         return found[0].message if found else ""
 
 
-class StepSweep(NamedTuple):
-    """A job's loop made ready for sweeps over changed durations; n tasks.
-
-    source: int64[n], the task of the job that each is a copy of. marks: uint8[n], 1 for the tasks that complete the last pass over the
-    steps, 2 and 3 for those of the two passes before it; without periods, 1 for the tasks that complete the step. passes: how many
-    the loop has, and steps: of how many steps each; 0 without periods. base_ns: the step before it is swept.
-    """
-
-    frozen: Frozen
-    source: Int64
-    marks: Int8
-    passes: int
-    steps: int
-    base_ns: float
-
-
-def step_sweep(graph: Graph, base: Graph, *, repeat: bool = False) -> StepSweep:
-    """The loop of `graph`, ready to be swept in `base`, which is the same graph with other durations. repeat: as a loop, also
-    where the recording has one step only."""
-    owners = members(graph)
-    loop = steady(owners, repeat=repeat or None, passes=3)
-    if base is not graph:
-        loop = altered(loop, replace(owners, graph=base))
-    steps = loop.loop.steps if loop.basis is Basis.PERIOD else 0
-    passes = len(loop.loop.owners.job) // max(steps, 1)
-    return StepSweep(freeze(loop.loop.graph), loop.loop.source, _marks(loop), passes, steps, loop.step_time_ns)
-
-
-def _marks(loop: Steady) -> Int8:
-    """The marks of the loop's tasks, as `StepSweep` has them."""
-    owners, steps = loop.loop.owners, loop.loop.steps
-    marks = np.zeros(len(owners.graph), np.uint8)
-    ends = owners.job[steps - 1 : loop.loop.whole * steps : steps]
-    last = ends[-3:] if loop.basis is Basis.PERIOD else [step for step in owners.job if step.name in loop.cycle]
-    for mark, step in enumerate(reversed(last), 1):
-        for part in step.parts:
-            tasks = owners.tasks(part)
-            marks[tasks[owners.completes[tasks]]] = mark
-    return marks
-
-
-def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float | None]:
+def scaled_steps(ready: SweptLoop, masks: Mapping[str, Mask], factors: Sequence[Mapping[str, float]]) -> list[float | None]:
     """The step in seconds for each of `factors`, which give by key the factor for the tasks of that mask (bool, by task of the job).
     None where the loop does not settle with these factors."""
     group = np.zeros(len(ready.frozen), np.uint16)
@@ -197,23 +149,6 @@ def scaled_steps(ready: StepSweep, masks: Mapping[str, Mask], factors: Sequence[
     for key, mask in masks.items():
         if 2 * by_group.shape[1] > MOST_GROUPS:
             raise UsageError(f"--grid: at most {int(log2(MOST_GROUPS))} patterns at once")
-        group += mask[ready.source].astype(np.uint16) * np.uint16(by_group.shape[1])
+        group += mask[ready.loop.source].astype(np.uint16) * np.uint16(by_group.shape[1])
         by_group = np.concatenate((by_group, by_group * np.array([[by_key[key]] for by_key in factors])), axis=1)
-    begin, end, before, earlier = sweep_scaled(ready.frozen, group, by_group, ready.marks)
-    if not ready.steps:
-        return [int(length) * 1e-9 for length in end - begin]
-    before = np.maximum(before, earlier)
-    period, last_but_one = np.maximum(end, before) - before, before - earlier
-    settled = np.abs(period - last_but_one) <= AGREE * np.maximum(last_but_one, 1)
-    settled &= _busiest(ready, group, by_group) <= (1 + AGREE) * period  # what takes longer for a step will come to set the pace
-    return [int(length) / ready.steps * 1e-9 if agrees else None for length, agrees in zip(period, settled, strict=True)]
-
-
-def _busiest(ready: StepSweep, group: NDArray[np.uint16], by_group: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The work of the busiest thread or stream in one pass over the steps, for each row of factors, ns."""
-    graph, groups = ready.frozen.graph, by_group.shape[1]
-    tasks = slice(0, len(graph) // ready.passes)
-    place = graph.processor[tasks].astype(np.int64) * groups + group[tasks]
-    work = np.bincount(place, graph.duration[tasks], len(graph.processors) * groups).reshape(-1, groups)
-    busiest: NDArray[np.float64] = (by_group @ work.T).max(axis=1)
-    return busiest
+    return [None if step is None else 1e-9 * step for step in ready.scaled(group, by_group)]

@@ -96,7 +96,7 @@ def answer_changes(
     check_sound(grounds, "whatif", force=force)
     found = unchecked_answer(job, graph, changes, cut, step_only=step_only)
     if not changes.repeat:
-        grounds = with_evidence(grounds, trusted.in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut)))
+        grounds = with_evidence(grounds, trusted.in_a_loop(graph, found, lambda: _in_loop(job, graph, changes, cut, found)))
     unseen = loader_evidence(job, found.base.step_time_s, found.outcome.step_time_s, trusted.known_to(found.base))
     notes = (*found.diagnostics, *meant_operators(graph, job, changes.durations))
     found = replace(found, diagnostics=notes, recorded=_with_shapes(found, job, changes))
@@ -111,10 +111,10 @@ def answer_changes(
     return found
 
 
-def _in_loop(job: Job, graph: Graph, changes: Changes, cut: Cut | None) -> float:
-    """The step of a loop of the changed job, as a multiple of that of the base's."""
-    if not changes.structural:
-        return loop_ratio(graph, changes.durations.apply(graph, job))
+def _in_loop(job: Job, graph: Graph, changes: Changes, cut: Cut | None, found: Answer) -> float:
+    """The step of a loop of the changed job, as a multiple of that of the base's. found: the answer without a loop."""
+    if not changes.structural and isinstance(found.job, Steady):
+        return loop_ratio(graph, found.job.loop.graph)
     looped = unchecked_answer(job, graph, replace(changes, repeat=True), cut, step_only=True)
     return looped.outcome.step_time_s / looped.base.step_time_s if looped.base.step_time_s else 1.0
 

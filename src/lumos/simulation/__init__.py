@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lumos.simulation.engine import simulate
-from lumos.simulation.freeze import Frozen, freeze, sweep, sweep_many, sweep_scaled
+from lumos.simulation.freeze import Frozen, freeze, sweep, sweep_groups, sweep_many, sweep_scaled
 from lumos.simulation.timeline import Timeline, measured
 
-__all__ = ["Frozen", "Timeline", "freeze", "measured", "simulate", "sweep", "sweep_many", "sweep_scaled"]
+__all__ = ["Frozen", "Timeline", "freeze", "measured", "simulate", "sweep", "sweep_groups", "sweep_many", "sweep_scaled"]

@@ -15,7 +15,7 @@ A sweep costs a few ns per task, so frozen graphs serve to try changes of durati
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from lumos.simulation.timeline import Timeline
-    from lumos.trace.table import Int8, Int64
+    from lumos.trace.table import Int32, Int64
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,16 +50,6 @@ class Frozen:
 
     def __len__(self) -> int:
         return len(self.graph)
-
-
-class Spans(NamedTuple):
-    """For each of k configurations, int64[k] ns: the earliest start (first) and the latest end (last) of the tasks marked 1, and
-    the latest ends of the tasks marked 2 (before) and 3 (earlier)."""
-
-    first: Int64
-    last: Int64
-    before: Int64
-    earlier: Int64
 
 
 def freeze(graph: Graph) -> Frozen:
@@ -97,20 +87,27 @@ def sweep_many(frozen: Frozen, durations: Int64, *, ends: bool = False) -> Int64
     return out if ends else makespan
 
 
-def sweep_scaled(frozen: Frozen, group: NDArray[np.uint16], factors: NDArray[np.float64], mark: Int8) -> Spans:
-    """Sweep k configurations that scale the graph's own durations: in configuration c the duration of task t is multiplied by
-    factors[c, group[t]] and rounded half to even (from the exact product). No array of k x n durations is allocated.
+def sweep_groups(frozen: Frozen, durations: Int64, source: Int32, group: Int32, groups: int) -> tuple[Int64, Int64]:
+    """The earliest start and the latest end of the tasks of each group, int64[groups] ns, where the task at each position in the order
+    takes durations[source] (int32[n]) and is of a group (int32[n], -1 for none). Without tasks the largest int64, and the smallest."""
+    first, last = np.empty((2, groups), np.int64)
+    frozen.edges.sweep_groups(non_negative(durations), source, group, first, last)
+    return first, last
 
-    group: uint16[n]; factors: float64[k, groups], 0 or more; mark: uint8[n], with 1 to 3 as in Spans. Raises GraphError where a
-    duration would exceed 2^51 ns (26 days).
+
+def sweep_scaled(
+    frozen: Frozen, scaled: NDArray[np.uint16], factors: NDArray[np.float64], group: Int32, groups: int
+) -> tuple[Int64, Int64]:
+    """The same for k configurations, int64[k, groups] each, that scale the graph's own durations: in configuration c the duration of task t
+    is multiplied by factors[c, scaled[t]] and rounded half to even (from the exact product). No array of k x n durations is allocated.
+
+    scaled: uint16[n]; factors: float64[k, kinds], 0 or more. Raises GraphError where a duration would exceed 2^51 ns (26 days).
     """
     n, base = len(frozen), durations_of(frozen.graph, None)
-    if group.shape != (n,) or mark.shape != (n,) or factors.ndim != 2 or (n and int(group.max()) >= factors.shape[1]):
-        raise GraphError(f"group must be uint16[{n}], mark uint8[{n}] and factors float64[k, groups], one column per group")
+    if scaled.shape != (n,) or group.shape != (n,) or factors.ndim != 2 or (n and int(scaled.max()) >= factors.shape[1]):
+        raise GraphError(f"scaled must be uint16[{n}], group int32[{n}] and factors float64[k, kinds], one column per kind")
     if not np.isfinite(factors).all() or (factors < 0).any() or (n and float(base.max()) * factors.max(initial=0) >= 1 << 51):
         raise GraphError("factors must be 0 or more, and no task may last longer than 26 days")
-    spans = Spans(*(np.empty(len(factors), np.int64) for _ in Spans._fields))
-    frozen.edges.sweep_scaled(
-        np.ascontiguousarray(group, np.uint16), np.ascontiguousarray(factors, float), np.ascontiguousarray(mark, np.uint8), *spans
-    )
-    return spans
+    first, last = np.empty((2, len(factors), groups), np.int64)
+    frozen.edges.sweep_scaled(np.ascontiguousarray(scaled, np.uint16), np.ascontiguousarray(factors, float), group, first, last)
+    return first, last

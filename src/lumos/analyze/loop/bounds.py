@@ -114,7 +114,7 @@ def busiest(loop: Steady, durations: Int64) -> tuple[float, str]:
     owners, graph, wanted = loop.loop.owners, loop.loop.graph, set(loop.cycle)
     tasks = np.concatenate([owners.tasks(part) for step in owners.job if step.name in wanted for part in step.parts])
     # The pauses of a thread are its work in every step of a loop; a single step may begin after one.
-    tasks = tasks[owners.completes[tasks] | (_in_loop(loop)[graph.processor[tasks]] & (loop.basis is Basis.PERIOD))]
+    tasks = tasks[owners.completes[tasks] | (loop.in_loop[graph.processor[tasks]] & (loop.basis is Basis.PERIOD))]
     return _most(graph, np.bincount(graph.processor[tasks], durations[tasks], len(graph.processors)) / len(loop.cycle))
 
 
@@ -126,7 +126,7 @@ def busiest_beside(loop: Steady) -> tuple[float, str]:
     What such a thread was doing when the recording began or ended has no row. So its steps count from the first with work to the last.
     """
     graph, owners, number = loop.loop.graph, loop.loop.owners, loop.loop.steps
-    aside = ~(_in_loop(loop) | np.array([processor.timer for processor in graph.processors], bool))
+    aside = ~(loop.in_loop | np.array([processor.timer for processor in graph.processors], bool))
     if loop.basis is Basis.LATENCY or not aside.any():
         return 0.0, ""
     work = np.zeros((number, len(graph.processors)))
@@ -138,14 +138,6 @@ def busiest_beside(loop: Steady) -> tuple[float, str]:
     at = np.arange(number)[:, None]
     whole = np.where(first < last, work * ((at >= first) & (at < last)), work)
     return _most(graph, whole.sum(axis=0) / np.where(first < last, last - first, number))
-
-
-def _in_loop(loop: Steady) -> NDArray[np.bool_]:
-    """The threads and streams that have work with which a step is complete, bool[processors]."""
-    graph = loop.loop.graph
-    out = np.zeros(len(graph.processors), bool)
-    out[graph.processor[loop.loop.owners.completes]] = True
-    return out
 
 
 def _most(graph: Graph, work: NDArray[np.float64]) -> tuple[float, str]:
@@ -229,7 +221,9 @@ def _since(base: Steady, left_out: NDArray[np.bool_]) -> Int64:
     from its transfer on. A task that is left out takes its waiting with it: it holds them since the work before it has ended, the first
     since the loop began."""
     end = base.timeline.end
-    since = end - base.loop.graph.duration
+    since: Int64 = end - base.loop.graph.duration
+    if not left_out.any():
+        return since
     order = np.lexsort((base.timeline.start, base.loop.graph.processor))
     follows = np.diff(base.loop.graph.processor[order], prepend=-1) == 0
     before = np.where(follows, np.roll(end[order], 1), base.timeline.start.min(initial=0))

@@ -67,9 +67,7 @@ def _time_alone(base: Steady, scaled: NDArray[np.bool_]) -> float:
     graph, run = base.loop.graph, base.timeline
     first, last = later_cycles(base)
     first = np.clip(first, graph.release_time.max(initial=0), None)
-    in_loop = np.zeros(len(graph.processors), bool)
-    in_loop[graph.processor[base.loop.owners.completes]] = True
-    works = (graph.on_device & ~scaled) | (~graph.on_device & in_loop[graph.processor])
+    works = (graph.on_device & ~scaled) | (~graph.on_device & base.in_loop[graph.processor])
     start = run.end - graph.duration
     end = start + np.minimum(graph.duration, _usual(graph))
     others = union(start[works], end[works])

@@ -48,6 +48,11 @@ class Loop:
     crossing: int = 0
     dropped: int = 0
 
+    @property
+    def passes(self) -> int:
+        """How many passes there are, whole or not."""
+        return len(self.owners.job) // self.steps
+
     def altered(self, job: Graph) -> Loop:
         """The loop of the same job with other durations and delays, and without what it leaves out. job: its graph, with the same tasks
         and dependencies. GraphError where a step then has no work."""
@@ -98,10 +103,6 @@ class _Repeated:
         self.task = np.sort(np.concatenate([owners.of_job(step) for step in self.steps]))
         self.place = np.full(len(self.graph), -1, np.int64)
         self.place[self.task] = np.arange(len(self.task))
-        #: For each step of a rank, its position in the job; -1 for a step that is no part of one, as what index -1 finds.
-        self.position = np.full(len(owners.steps) + 1, -1, np.int64)
-        for position, job_step in enumerate(owners.job):
-            self.position[list(job_step.parts)] = position
 
     def loop(self, copies: int) -> Loop:
         """The loop of that many passes."""
@@ -156,7 +157,7 @@ class _Repeated:
         after = np.repeat(np.arange(len(self.task)), size)
         # A task cannot wait for one of a later step, nor for one of its own step that comes after it on its thread.
         kept = (task >= 0) & (back >= 0)
-        position = self.position[self.owners.step[before]]
+        position = self.owners.position[self.owners.step[before]]
         crosses = (position >= 0) & (position < self.steps[0])
         of_task = offsets(np.bincount(after[kept], minlength=len(self.task)))
         dropped = int((crosses & ~kept).sum())
@@ -167,7 +168,7 @@ class _Repeated:
         place = self.place[tasks]
         back = np.zeros(len(tasks), np.int64)
         owner = self.owners.step[tasks]
-        elsewhere = np.flatnonzero((place < 0) & (self.position[owner] >= 0))
+        elsewhere = np.flatnonzero((place < 0) & (self.owners.position[owner] >= 0))
         for other in np.unique(owner[elsewhere]).tolist():
             passes, mine = self._corresponding(other)
             if mine < 0:
@@ -180,7 +181,7 @@ class _Repeated:
     def _corresponding(self, other: int) -> tuple[int, int]:
         """How many passes before a pass the step of a rank is that corresponds to a step outside of it, and which; -1 for none."""
         owners, number = self.owners, len(self.steps)
-        position = int(self.position[other])
+        position = int(self.owners.position[other])
         passes, at = -((position - self.steps[0]) // number), (position - self.steps[0]) % number
         kinds = owners.kinds
         at = next((i for i in range(at, -1, -1) if kinds[self.steps[i]] == kinds[position]), -1)

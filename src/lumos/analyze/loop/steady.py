@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -26,18 +26,20 @@ from lumos.analyze.loop.steps import StepTimes, step_times, still_working
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.one_off import recurring
-from lumos.simulation import simulate
+from lumos.simulation import freeze, simulate, sweep, sweep_groups, sweep_scaled
 from lumos.simulation.durations import with_durations
 from lumos.units import count
 from lumos.vocabulary import Basis
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from lumos.analyze.loop.steps import Members
     from lumos.graph.table import Graph
     from lumos.simulation.timeline import Timeline
-    from lumos.trace.table import Int64
+    from lumos.trace.table import Int32, Int64
 
 #: Successive periods that differ by less than this share are the same.
 AGREE = 0.001
@@ -67,6 +69,12 @@ class Steady:
     def times(self) -> StepTimes:
         """The times of all steps of the loop."""
         return step_times(self.timeline, self.loop.owners)
+
+    @cached_property
+    def in_loop(self) -> NDArray[np.bool_]:
+        """The threads and streams that have work with which a step is complete, bool[processors]."""
+        graph = self.loop.graph
+        return np.bincount(graph.processor[self.loop.owners.completes], minlength=len(graph.processors)) > 0
 
     @property
     def since_ns(self) -> int:
@@ -103,10 +111,9 @@ class Steady:
         """What is said of the loop: that successive passes do not agree, and that it holds a part of the steps. what: the job, in words."""
         out = []
         if not self.settled:
-            passes = len(self.loop.owners.job) // self.loop.steps
             message = (
-                f"{what} does not settle: after {count(passes, 'repetition')} of its steps, successive ones still differ by more than"
-                f" {AGREE:.1%}; its time is the mean over the last {len(self.cycle)} steps"
+                f"{what} does not settle: after {count(self.loop.passes, 'repetition')} of its steps, successive ones still differ by more"
+                f" than {AGREE:.1%}; its time is the mean over the last {len(self.cycle)} steps"
             )
             out.append(Diagnostic("step-not-settled", message))
         return tuple(out)
@@ -118,7 +125,7 @@ def looped_steps(owners: Members) -> tuple[int, ...]:
     steps = owners.counted
     if not steps:
         raise GraphError("the job has no step that owns any work; record whole steps (ProfilerStep#… marks)")
-    sizes = [len(owners.of_job(step)) for step in steps]
+    sizes = [sum(len(owners.tasks(part)) for part in owners.job[step].parts) for step in steps]
     number = len(steps)
     while number > 1 and 2 * max(sum(sizes[i : i + number]) for i in range(len(steps) - number + 1)) > MOST_TASKS:
         number -= 1
@@ -142,11 +149,11 @@ def part_of_steps(owners: Members) -> tuple[Diagnostic, ...]:
     return (Diagnostic("steps-sampled", message),) if part < whole else ()
 
 
-def steady(owners: Members, run: Callable[[Graph], Timeline] = simulate, *, repeat: bool | None = None, passes: int = 2) -> Steady:
+def steady(owners: Members, run: Callable[[Graph], Timeline] = simulate, *, repeat: bool | None = None) -> Steady:
     """The loop of a job, simulated until it settles.
 
     owners: of the job. run: how a graph is simulated. repeat: whether to repeat the steps that count, where that does not follow from the
-    job's own periods. passes: how many to try at least. Raises GraphError where the graph has no schedule, or no step owns any work.
+    job's own periods. Raises GraphError where the graph has no schedule, or no step owns any work.
     """
     steps = looped_steps(owners)
     owners = replace(owners, graph=recurring(owners.graph))
@@ -154,7 +161,7 @@ def steady(owners: Members, run: Callable[[Graph], Timeline] = simulate, *, repe
         left = owners if owners.graph.left_out is None else still_working(owners, owners.graph)
         loop = Loop(owners.graph, left, np.arange(len(owners.graph)), len(owners.job), 1)
         return Steady(loop, run(loop.graph), Basis.LATENCY, tuple(owners.job[step].name for step in owners.counted), True)
-    return _settling(owners, steps, run, passes)
+    return _settling(owners, steps, run)
 
 
 def altered(base: Steady, owners: Members) -> Steady:
@@ -164,31 +171,66 @@ def altered(base: Steady, owners: Members) -> Steady:
     """
     if base.basis is Basis.LATENCY:
         return steady(owners, repeat=False)
-    loop = base.loop.altered(recurring(owners.graph))
-    timeline = simulate(loop.graph)
-    if settled(timeline, loop):
-        return Steady(loop, timeline, Basis.PERIOD, _last(loop, compared(loop)), True)
-    passes = len(loop.owners.job) // loop.steps
-    return _settling(replace(owners, graph=recurring(owners.graph)), looped_steps(owners), simulate, _more(passes))
+    owners = replace(owners, graph=recurring(owners.graph))
+    return _settling(owners, looped_steps(owners), simulate, base.loop.altered(owners.graph))
 
 
-def _settling(owners: Members, steps: Sequence[int], run: Callable[[Graph], Timeline], passes: int) -> Steady:
-    """The loop of some steps of a job, in so many passes or as many more as it needs to settle."""
-    tasks = sum(len(owners.of_job(step)) for step in steps)
-    most = max(3, min(MOST_STEPS // len(steps), MOST_TASKS // max(tasks, 1)))
-    passes = min(max(passes, 2 * -(-FEWEST // len(steps))), most)
+class SweptLoop:
+    """A job's loop with the order of its work fixed, for changes of durations of which the step alone is asked. base: the loop. holds:
+    whether that order gives the base as it is simulated."""
+
+    def __init__(self, base: Steady) -> None:
+        self.base, self.loop, self.frozen = base, base.loop, freeze(base.loop.graph)
+        self.holds = self.frozen.exact and np.array_equal(sweep(self.frozen).end, base.timeline.end)
+        order = self.frozen.edges.order
+        self._source, self._group = self.loop.source[order].astype(np.int32), _groups(self.loop)[order]
+        self._shape = len(self.loop.owners.job), len(self.loop.graph.processors)
+        self._most = _most_passes(self.loop.steps, len(order) // self.loop.passes)
+
+    def step_time_ns(self, owners: Members) -> float:
+        """The step that `altered` gives, ns. owners: of the job with other durations."""
+        graph, step = recurring(owners.graph), None
+        if self.holds and graph.left_out is None and np.array_equal(graph.lag, self.loop.graph.lag):
+            step = self._step(*sweep_groups(self.frozen, graph.duration, self._source, self._group, self._shape[0] * self._shape[1]))
+        return altered(self.base, owners).step_time_ns if step is None else step
+
+    def scaled(self, group: NDArray[np.uint16], factors: NDArray[np.float64]) -> list[float | None]:
+        """The step with each row of factors, as `simulation.sweep_scaled` takes them, ns; None where the loop does not settle with it."""
+        ends = sweep_scaled(self.frozen, group, factors, self._group, self._shape[0] * self._shape[1])
+        return [self._step(first, last) for first, last in zip(*ends, strict=True)]
+
+    def _step(self, first: Int64, last: Int64) -> float | None:
+        """The step with these earliest starts and latest ends of the groups of tasks, ns; None where more passes are to be tried."""
+        begin, loop = first.reshape(self._shape).min(axis=1), self.loop
+        ends = LoopEnds(int(begin[: loop.steps].min()), last.reshape(self._shape))
+        if self.base.basis is Basis.LATENCY:
+            chosen = np.isin([step.name for step in loop.owners.job], self.base.cycle)
+            return float((ends.by_processor.max(axis=1) - begin)[chosen].mean())
+        passes = _passes_of_cycle(settled(ends, loop), loop, self._most)
+        return ends.step_time_ns(loop, passes) if passes else None
+
+
+def _settling(owners: Members, steps: tuple[int, ...], run: Callable[[Graph], Timeline], loop: Loop | None = None) -> Steady:
+    """The loop of some steps of a job, in so many passes or as many more as it needs to settle. loop: the first to try, if any."""
+    most = _most_passes(len(steps), sum(len(owners.tasks(part)) for step in steps for part in owners.job[step].parts))
+    loop = loop or repeated(owners, steps, min(2 * -(-FEWEST // len(steps)), most))
     while True:
-        loop = repeated(owners, steps, passes)
         timeline = run(loop.graph)
-        agrees = settled(timeline, loop)
-        if agrees or passes >= most:
-            return Steady(loop, timeline, Basis.PERIOD, _last(loop, compared(loop) if agrees else max(loop.whole // 2, 1)), agrees)
-        passes = min(_more(passes), most)
+        agrees = settled(_ends_of(timeline, loop), loop)
+        if cycle := _passes_of_cycle(agrees, loop, most):
+            return Steady(loop, timeline, Basis.PERIOD, _last(loop, cycle), agrees)
+        loop = repeated(owners, steps, min(loop.passes + max(1, loop.passes // 2), most))
 
 
-def _more(passes: int) -> int:
-    """How many passes to try where so many do not settle: one more, or half as many more."""
-    return passes + max(1, passes // 2)
+def _most_passes(steps: int, tasks: int) -> int:
+    """How many passes of so many steps and tasks are tried at most."""
+    return max(3, min(MOST_STEPS // steps, MOST_TASKS // max(tasks, 1)))
+
+
+def _passes_of_cycle(agrees: bool, loop: Loop, most: int) -> int:
+    """Over how many passes, the last that are whole, the step is the mean: those that agree or, where none do and no more than `most` may
+    be tried, the later half. 0 where more are to be tried."""
+    return compared(loop) if agrees else max(loop.whole // 2, 1) if loop.passes >= most else 0
 
 
 def _last(loop: Loop, passes: int) -> tuple[str, ...]:
@@ -198,8 +240,7 @@ def _last(loop: Loop, passes: int) -> tuple[str, ...]:
 
 def with_other_durations(base: Steady, durations: Int64) -> Steady:
     """The same loop and cycle with other durations. durations: int64, of the tasks of the job that the loop is of, ns."""
-    timeline = simulate(with_durations(base.loop.graph, durations[base.loop.source]))
-    return replace(base, timeline=timeline)
+    return replace(base, timeline=simulate(with_durations(base.loop.graph, durations[base.loop.source])))
 
 
 def compared(loop: Loop) -> int:
@@ -207,29 +248,48 @@ def compared(loop: Loop) -> int:
     return max(1, min(-(-FEWEST // loop.steps), loop.whole // 2))
 
 
-def settled(timeline: Timeline, loop: Loop) -> bool:
+class LoopEnds(NamedTuple):
+    """When the work of a loop ends with which its steps are complete. by_processor: the latest of each step of the job on each thread and
+    stream, int64[steps, processors] ns, the smallest int64 for none. begin_ns: when the first of it in the first pass begins."""
+
+    begin_ns: int
+    by_processor: Int64
+
+    def step_time_ns(self, loop: Loop, passes: int) -> float:
+        """The mean period of the steps of the last so many passes that are whole, ns; the first step of all has none."""
+        last = loop.whole * loop.steps - 1
+        steps = min(passes * loop.steps, last)
+        return int(self.by_processor[last].max() - self.by_processor[last - steps].max()) / steps
+
+
+def _ends_of(timeline: Timeline, loop: Loop) -> LoopEnds:
+    """The ends of a loop's steps in a timeline of it."""
+    group, shape = _groups(loop), (len(loop.owners.job), len(loop.graph.processors))
+    works = group >= 0
+    end, first = np.full(shape[0] * shape[1], np.iinfo(np.int64).min), slice(len(group) // loop.passes)
+    np.maximum.at(end, group[works], timeline.end[works])
+    return LoopEnds(int(timeline.start[first][works[first]].min(initial=np.iinfo(np.int64).max)), end.reshape(shape))
+
+
+def _groups(loop: Loop) -> Int32:
+    """For each task with which a step is complete, the step of the job and the thread or stream, as one number; -1 for any other."""
+    owners, processor = loop.owners, loop.graph.processor
+    group: Int32 = owners.position.astype(np.int32)[owners.step] * np.int32(len(loop.graph.processors)) + processor
+    return np.where(owners.completes, group, np.int32(-1))
+
+
+def settled(ends: LoopEnds, loop: Loop) -> bool:
     """Whether the last passes that are whole take as long as those before them, the first of all from its own begin; passes that are
     compared together also where they are taken to end some steps earlier. Where a thread or stream takes longer for a pass than the loop
     does, it will come to set the pace, and the loop has not settled."""
-    every, passes = step_times(timeline, loop.owners).job, compared(loop)
-    ends = [min(time.begin_ns for time in every[: loop.steps]), *(time.completion_ns for time in every[: loop.whole * loop.steps])]
-    steps = passes * loop.steps
-    at = len(ends) - 1 - np.arange(FEWEST if passes > 1 else 1)
+    passes, whole = compared(loop), loop.whole * loop.steps
+    steps, end = passes * loop.steps, np.append(ends.begin_ns, ends.by_processor[:whole].max(axis=1))
+    at = whole - np.arange(FEWEST if passes > 1 else 1)
     if at[-1] < 2 * steps:
         return False
-    end = np.array(ends, np.int64)
     last, before = end[at] - end[at - steps], end[at - steps] - end[at - 2 * steps]
     if (np.abs(last - before) > AGREE * np.maximum(before, 1)).any():
         return False
-    return bool(_slowest(timeline, loop, passes) <= (1 + AGREE) * last[0])
-
-
-def _slowest(timeline: Timeline, loop: Loop, passes: int) -> int:
-    """What the slowest thread or stream takes for the last so many passes, from the end of its last task before them to that in them."""
-    graph, whole = loop.graph, loop.whole
-    number = len(loop.owners.job) // loop.steps
-    copy = np.arange(len(graph)) // (len(graph) // number)
-    end = np.zeros((number, len(graph.processors)), np.int64)
-    works = loop.owners.completes
-    np.maximum.at(end, (copy[works], graph.processor[works]), timeline.end[works])
-    return int((end[whole - 1] - end[whole - 1 - passes]).max(initial=0))
+    # what the slowest takes, from the end of its last task before these passes to that in them
+    by_pass = np.maximum(ends.by_processor, 0).reshape(loop.passes, loop.steps, -1).max(axis=1)
+    return bool((by_pass[loop.whole - 1] - by_pass[loop.whole - 1 - passes]).max(initial=0) <= (1 + AGREE) * last[0])

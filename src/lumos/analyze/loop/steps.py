@@ -123,6 +123,11 @@ class Members:
         """Of which kind each step of the job is: steps of one kind do the same."""
         return kinds_of(self.graph, [self.of_job(i) for i in range(len(self.job))])
 
+    @cached_property
+    def position(self) -> Int64:
+        """For each of `steps` its position in `job`; -1 for one that is no part of any, and behind them, as what index -1 finds."""
+        return _positions(self.job, len(self.steps))
+
     @property
     def has_period(self) -> bool:
         """Whether the steps that count follow recorded ones, so that the recording shows what the loop takes."""
@@ -211,9 +216,7 @@ def _members(
     job = _counting(_job(steps, previous), once_in_steps(graph, step), counted)
     previous[[part for whole in job if whole.previous < 0 for part in whole.parts]] = -1
     if completing is None:
-        position = np.full(len(steps) + 1, -1, np.int64)
-        for at, whole in enumerate(job):
-            position[list(whole.parts)] = at
+        position = _positions(job, len(steps))
         chosen = [i for i, whole in enumerate(job) if whole.counts]
         completing = completing_processors(graph, works, position[step], chosen, [whole.previous for whole in job])
     return Members(
@@ -233,6 +236,13 @@ def _members(
         rank_order=by_rank.flat,
         rank_offset=by_rank.offset,
     )
+
+
+def _positions(job: tuple[JobStep, ...], steps: int) -> Int64:
+    position = np.full(steps + 1, -1, np.int64)
+    for at, whole in enumerate(job):
+        position[list(whole.parts)] = at
+    return position
 
 
 def _counting(job: tuple[JobStep, ...], once: Mapping[int, str], counted: Collection[str] | None) -> tuple[JobStep, ...]:
