@@ -236,8 +236,8 @@ def _time_of(base: Steady, shares: NDArray[np.float64], windows: tuple[Int64, In
     largest share of what then runs. shares: as `_shares` gives them, taken up to whole percents. since: as `_since` gives it."""
     first, last = windows
     time = np.zeros(len(first))
-    if np.isinf(shares).any():
-        return np.full(len(first), inf)
+    if (most := float(shares.max(initial=0))) in (0, inf):
+        return np.full(len(first), most)
     end = np.append(base.timeline.end, last.max())
     start = np.append(since, first.min())
     chosen = np.flatnonzero((shares > 0) & (end > first.min()) & (start < last.max()))

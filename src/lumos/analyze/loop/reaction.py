@@ -45,13 +45,13 @@ def device_reaction(base: Steady, changed: Steady) -> tuple[Evidence, ...]:
     becomes[changed.loop.source] = changed.loop.graph.duration
     becomes = becomes[source]
     scaled = graph.on_device & (graph.kind != Kind.COLLECTIVE) & (becomes < graph.duration)
-    alone = _time_alone(base, scaled)
-    if not alone or (becomes > graph.duration).any():
+    if not scaled.any() or (becomes > graph.duration).any():
         return ()
+    alone = _time_alone(base, scaled)
     saved = 1 - float(becomes[scaled].sum() / graph.duration[scaled].sum())
     step, shorter = base.step_time_ns, base.step_time_ns - changed.step_time_ns
     missing = saved * alone - shorter
-    if shorter >= LEAST_REACTION * saved * alone or missing <= TOLERANCE * step:
+    if not alone or shorter >= LEAST_REACTION * saved * alone or missing <= TOLERANCE * step:
         return ()
     message = (
         f"for {duration(alone)} of a step of {duration(step)} devices work while every thread stands still or waits in a call; with device"
