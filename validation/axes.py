@@ -29,7 +29,7 @@ from lumos.operators.calls import OperatorCall
 from lumos.operators.inference import infer
 from lumos.operators.shaped import operations
 from lumos.operators.table import OperatorKind, kind_of, of_torch
-from lumos.segment.named_axes import Named, meanings_of, names_of
+from lumos.segment.named_axes import Named, Names
 from lumos.segment.sizes import Sizes, symbol_values
 
 #: Changes that are sizes, by the names that the scripts give them.
@@ -110,8 +110,9 @@ def score(pair: Pair) -> Score | None:
     if [call.name for call in before] != [call.name for call in after]:
         return None
     axes = infer(before)
-    names: Named = dict(names_of(axes, before))
-    several = {key: found for key, found in meanings_of(axes, before).items() if key in pair.change and len(found) > 1}
+    inferred = Names(axes, before)
+    names: Named = dict(inferred.named)
+    several = {key: found for key, found in inferred.meanings.items() if key in pair.change and len(found) > 1}
     for key, found in several.items():
         names[key] = next((meant for meant in found if axes.symbols.size(meant[0]) == pair.job.sizes.get(key)), names.get(key, ()))
     old = Sizes(**{name: axes.symbols.size(found[0]) for name, found in names.items()})

@@ -10,7 +10,7 @@ from tests.operators.script import Model, Script, language_model
 
 from lumos.errors import LumosError
 from lumos.operators.inference import infer
-from lumos.segment.named_axes import meanings_of, named_axes
+from lumos.segment.named_axes import Names, named_axes
 from lumos.segment.program import axes_of
 from lumos.segment.sizes import Resized, Sizes, sizes
 from lumos.trace import read
@@ -198,4 +198,4 @@ def test_positions_of_what_the_script_makes_are_a_length_beside_those_of_its_dat
         script.call("aten::embedding", (m.vocab, m.hidden), (m.batch, length), node=True)
         script.layer(m._replace(seq=length))
     axes = infer(script.calls)
-    assert [axes.symbols.size(meant[0]) for meant in meanings_of(axes, script.calls)["seq"]] == [m.seq, m.seq // 2]
+    assert [axes.symbols.size(meant[0]) for meant in Names(axes, script.calls).meanings["seq"]] == [m.seq, m.seq // 2]

@@ -28,41 +28,26 @@ Named = dict[str, tuple[Axis, ...]]
 
 #: How many calls are kept that show what a name means.
 _FIRST_CALLS = 32
+#: The axes that a name can mean together, each of them with calls of the program that show it.
+Meanings = dict[tuple[Axis, ...], tuple[int, ...]]
+
+
+@once_a_trace
+def names(trace: Trace) -> Names:
+    """The names of the axes of a trace."""
+    axes = axes_of(trace)
+    return Names(axes.inferred, axes.program.calls)
 
 
 @once_a_trace
 def named_axes(trace: Trace) -> Named:
     """The axes that have a name; several where the model has the same size in places that nothing joins. What a user stated of the
     recording goes before what was found."""
-    axes = axes_of(trace)
-    return names_of(axes.inferred, axes.program.calls) | dict(trace.stated)
+    return names(trace).named | dict(trace.stated)
 
 
-#: The axes that a name can mean together, each of them with calls of the program that show it.
-Meanings = dict[tuple[Axis, ...], tuple[int, ...]]
-
-
-@once_a_trace
-def meanings(trace: Trace) -> dict[str, Meanings]:
-    """What each name can mean in a recording. A sequence may be the positions of data that attention relates to each other, or the steps
-    of a recurrent layer; a batch any leading axis of data without tokens and attention; a feed-forward width any width that two matrices
-    lead into and out of."""
-    axes = axes_of(trace)
-    return meanings_of(axes.inferred, axes.program.calls)
-
-
-def meanings_of(axes: Axes, calls: Sequence[OperatorCall]) -> dict[str, Meanings]:
-    """The same of the axes that were inferred of a program's calls."""
-    return _Names(axes, calls).meanings()
-
-
-def names_of(axes: Axes, calls: Sequence[OperatorCall]) -> Named:
-    """The same of the axes that were inferred of a program's calls."""
-    return _Names(axes, calls).all()
-
-
-class _Names:
-    """The names of the axes of one program."""
+class Names:
+    """The names of the axes that were inferred of a program's calls."""
 
     def __init__(self, axes: Axes, calls: Sequence[OperatorCall]) -> None:
         self.given, self.symbols, self.calls, self.of = axes.given, axes.symbols, calls, axes.of
@@ -71,7 +56,9 @@ class _Names:
         self.inner: tuple[Axis, ...] = ()
         self.of_heads: set[tuple[int, ...]] = set()
 
-    def all(self) -> Named:
+    @cached_property
+    def named(self) -> Named:
+        """The axes that have a name, without what a user states."""
         out: Named = {}
         tokens, table = self._tokens()
         attention = self._attention()
@@ -173,9 +160,12 @@ class _Names:
             out |= {"head_dim": (width,)} if width is not None else {}
         self.of_heads |= {self.symbols.folded(out[name][0]).symbols for name in ("heads", "kv_heads", "head_dim") if name in out}
 
+    @cached_property
     def meanings(self) -> dict[str, Meanings]:
-        """See the function of that name."""
-        named = self.all()
+        """What each name can mean. A sequence may be the positions of data that attention relates to each other, or the steps of a
+        recurrent layer; a batch any leading axis of data without tokens and attention; a feed-forward width any width that two matrices
+        lead into and out of."""
+        named = self.named
         out: dict[str, Meanings] = {name: {axes: self._shown_by(axes)} for name, axes in named.items()}
         if len(self.positions) > 1 or "seq" not in named:
             out |= {"seq": self.positions} if self.positions else {}

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.operators.table import Shape, own_name
-from lumos.segment.named_axes import meanings
+from lumos.segment.named_axes import names
 from lumos.segment.pass_layers import REPETITION
 from lumos.segment.program import axes_of
 from lumos.segment.weights import gradients, weight_shapes
@@ -52,7 +52,7 @@ def readings_of_sizes(trace: Trace) -> dict[str, tuple[Reading, ...]]:
     symbols, calls = axes.symbols, axes.program.calls
     number: dict[tuple[int, str], list[object]] = defaultdict(list)
     out: dict[str, tuple[Reading, ...]] = {}
-    for key, several in meanings(trace).items():
+    for key, several in names(trace).meanings.items():
         readings = []
         for meant, shown_by in several.items():
             size, operator = symbols.size(meant[0]), _short(calls[shown_by[0]].name) if shown_by else key

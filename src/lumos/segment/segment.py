@@ -172,7 +172,7 @@ def _step_of(owners: Members, position: int, u: Units, trace: Trace) -> Int64:
     marks = [s for s in graph.steps if s.rank == graph.ranks[position]]
     if not marks or not len(u):
         return np.zeros(len(u), np.int64)
-    shift = _shift(owners, position, trace)
+    shift = _shift(graph, owners.of_rank(position), trace)
     start = trace.start[u.row] + shift
     begin, end = np.array([s.start for s in marks], np.int64), span_ends(marks)
     at = np.searchsorted(begin, start, "right") - 1
@@ -180,16 +180,12 @@ def _step_of(owners: Members, position: int, u: Units, trace: Trace) -> Int64:
     return np.where(inside, at, -1)
 
 
-def _shift(owners: Members, position: int, trace: Trace) -> int:
-    """Graph time minus trace time of a rank: the offset of the graph's origin and the correction of the rank's clock."""
-    graph = owners.graph
-    if graph.measured_start is None:
+def _shift(graph: Graph, tasks: Int64, trace: Trace) -> int:
+    """Graph time minus trace time of a rank with these tasks: the offset of the graph's origin and the correction of the rank's clock."""
+    known = tasks[graph.event[tasks] >= 0]
+    if graph.measured_start is None or not len(known):
         return -graph.origin
-    tasks = owners.of_rank(position)
-    tasks = tasks[graph.event[tasks] >= 0]
-    if not len(tasks):
-        return -graph.origin
-    return int((graph.measured_start[tasks] - trace.start[graph.event[tasks]]).min())
+    return int((graph.measured_start[known] - trace.start[graph.event[known]]).min())
 
 
 def _labels(trace: Trace, u: Units, step: Int64) -> _RankLabels:
@@ -309,7 +305,7 @@ def _assign(graph: Graph, tasks: Int64, on_device: np.ndarray, launch: Int32, tr
         device = tasks[on_device[tasks]]
         unit[device] = place[graph.event[device]]
     else:
-        shift = _shift_of(graph, tasks, trace)
+        shift = _shift(graph, tasks, trace)
         _by_time(graph, tasks[~on_device[tasks]], trace, u, shift, unit)
         device = tasks[on_device[tasks]]
         known = launch[device] >= 0
@@ -320,13 +316,6 @@ def _assign(graph: Graph, tasks: Int64, on_device: np.ndarray, launch: Int32, tr
         known = issuer >= 0
         unit[cpu[known]] = unit_at(trace, u, issuer[known].astype(np.int64))
     _fill(graph, tasks, unit)
-
-
-def _shift_of(graph: Graph, tasks: Int64, trace: Trace) -> int:
-    known = tasks[graph.event[tasks] >= 0]
-    if graph.measured_start is None or not len(known):
-        return -graph.origin
-    return int((graph.measured_start[known] - trace.start[graph.event[known]]).min())
 
 
 def _by_time(graph: Graph, tasks: Int64, trace: Trace, u: Units, shift: int, unit: Int32) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lumos.errors import LumosError
 from lumos.operators.shaped import elements
 from lumos.operators.symbols import Axis, Sum
-from lumos.segment.named_axes import meanings, named_axes
+from lumos.segment.named_axes import named_axes, names
 from lumos.segment.program import axes_of
 from lumos.trace.once import once_a_trace
 from lumos.trace.table import origin_of
@@ -62,7 +62,7 @@ def computed_rows(trace: Trace) -> frozenset[int]:
     axes = axes_of(trace)
     inside, of = axes.symbols.inside, axes.inferred.of
     weights = [given for given in axes.inferred.given if given.weight and len(given.axes) > 1]
-    known = {s for several in meanings(trace).values() for meant in several for axis in meant for s in inside(axis)}
+    known = {s for several in names(trace).meanings.values() for meant in several for axis in meant for s in inside(axis)}
     known |= {s for given in weights for axis in given.axes for s in inside(axis)}
     out = set[int]()
     for given in weights:
@@ -84,15 +84,15 @@ class Resized:
 
     def __init__(self, trace: Trace, old: Sizes, new: Sizes, *, following: bool = True) -> None:
         self.old, self.new, self.axes = old, new, axes_of(trace)
-        names = named_axes(trace) if old != new else {}
-        self._value = symbol_values(self.axes.symbols, names, old, new)
+        named = named_axes(trace) if old != new else {}
+        self._value = symbol_values(self.axes.symbols, named, old, new)
         tokens = max(new.micro_batch, 1) * max(new.seq, 1) / (max(old.micro_batch, 1) * max(old.seq, 1))
         rows = computed_rows(trace) if tokens != 1 else frozenset()
         self.staying = Resized(trace, old, new, following=False) if rows and following else None
         if following:
             self._value |= {s: max(round(tokens * self.axes.symbols.value[s]), 1) for s in rows}
         self._known: dict[int, ShapedOperator] = {}
-        self._named = {s for of in names.values() for axis in of for s in self.axes.symbols.inside(axis)}
+        self._named = {s for of in named.values() for axis in of for s in self.axes.symbols.inside(axis)}
         self._were = {key: was for key, was, now in zip(Sizes._fields, old, new, strict=True) if was != now}
 
     def operator(self, index: int) -> ShapedOperator:
