@@ -67,11 +67,6 @@ def test_two_microbatches_of_three_layers_are_no_two_layers():
     assert [run.layers for run in stacks] == [6]
 
 
-def test_one_stack_is_what_the_run_is():
-    text = symbols("xy" + "nqadnfga" * 6 + "nhl")
-    assert find_stacks(text) == (find_run(text),)
-
-
 def test_an_encoder_and_a_decoder_are_no_two_layers_because_they_hold_the_same_work():
     """Four layers of norm, attention and feed-forward work, then four more with a second attention. What they have in common comes to
     most of either half, and the first layer of each has work of its own, as those of T5 have."""
@@ -85,17 +80,6 @@ def test_a_head_is_no_part_of_the_last_layer():
     what follows is another than in the layers before."""
     runs = find_stacks([90, 1, 2, *range(91, 97), 3, 4, 5, 6, 7, *[1, 2, 3, 4, 5, 6, 7] * 2, 80, 81, 82, 83])
     assert [run.bounds for run in runs] == [(9, 16, 23, 28)]
-
-
-def test_two_layers_and_two_others_whose_first_has_work_of_its_own_are_stacks_of_two():
-    """The forward pass of a T5 of two layers on either side, a character for the name and shapes of every operator: the first layers
-    compute the bias of their positions, the decoder's a mask as well. The halves have three quarters of their operators in common."""
-    recorded = (
-        "aabbcdefghijklmnlmnlmnopqoprstuvwxtyzyutvABCDEFGHIJKLMldNefghijkOPQRdNefghijklmnlmnlmnHIJKLMldNefghijkOPQRdNefghijkdSTUTVW"
-        "XYZ0cdefghijklmnlmnlmnopqopr1B2xtyzyutvABCvEFGopop345HIJKLMldNefghijklmnlmnlmn6IJKMldNefghijkOPQRdNefghijklmnlmnlmnopop345"
-        "HIJKLMldNefghijklmnlmnlmnIJKMldNefghijkOPQRdNefghijkd789!#$%"
-    )
-    assert [run.layers for run in find_stacks(symbols(recorded))] == [2, 2]
 
 
 def test_what_reads_into_the_layers_is_no_part_of_them():

@@ -32,8 +32,6 @@ LEAST_AGREEING = 0.75
 TWO_ALIKE = 0.5
 #: Two layers that share at least this part of their symbols are made of the same.
 _MADE_OF_THE_SAME = 0.95
-#: Two halves hold layers of their own where these cover at least this share of each.
-_LEAST_OF_HALF = 0.5
 #: A further stack of layers covers at least this share of the sequence.
 _LEAST_STACK = 0.1
 
@@ -60,22 +58,7 @@ def find_stacks(symbols: Sequence[int]) -> tuple[Run, ...]:
     the half of a decoder's layer that is like them.
     """
     rather, other = (_stacks(symbols, 0, len(symbols), fewest) for fewest in ((FEWEST_LAYERS + 1, FEWEST_LAYERS), (FEWEST_LAYERS,)))
-    found = tuple(sorted(rather if _explained(symbols, rather) >= _explained(symbols, other) else other, key=lambda run: run.bounds))
-    return _halves(symbols, found[0]) or found if len(found) == 1 else found
-
-
-def _halves(symbols: Sequence[int], run: Run) -> tuple[Run, ...]:
-    """The stacks of two halves that were taken for two layers: those are not made of the same, and most of either half repeats, as two
-    layers of an encoder and two of a decoder do. () where they are layers."""
-    if run.layers > FEWEST_LAYERS or run.alike >= _MADE_OF_THE_SAME:
-        return ()
-    stacks = []
-    for low, high in ((run.bounds[0], run.bounds[1]), (run.bounds[1], len(symbols))):
-        found = find_run(symbols[low:high])
-        if found is None or found.covered < _LEAST_OF_HALF:
-            return ()
-        stacks.append(Run(tuple(low + bound for bound in found.bounds), found.alike, found.covered * (high - low) / len(symbols)))
-    return tuple(stacks)
+    return tuple(sorted(rather if _explained(symbols, rather) >= _explained(symbols, other) else other, key=lambda run: run.bounds))
 
 
 def _explained(symbols: Sequence[int], runs: Sequence[Run]) -> float:

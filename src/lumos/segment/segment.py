@@ -197,12 +197,7 @@ def _labels(trace: Trace, u: Units, step: Int64) -> _RankLabels:
     evidence: dict[str, str] = {}
     counts: Counter[tuple[int, ...]] = Counter()
     likeness: list[float] = []
-    stretches = _stretches(u.phase, microbatch, step, Phase.FORWARD)
-    longest = max((high - low for low, high in stretches), default=0)
-    for low, high in stretches:
-        if 2 * (high - low) < longest and not heavy[low:high].any():  # what stands beside a pass, such as the end of the one before it
-            labels[low:high] = [Label(Phase.FORWARD, int(m), -1, "forward") for m in microbatch[low:high]]
-            continue
+    for low, high in _stretches(u.phase, microbatch, step, Phase.FORWARD):
         layer, part, stacks, similar, how = forward_layers(trace, u, low, high)
         if how:
             evidence["forward"] = how
