@@ -41,6 +41,9 @@ def codes(notes):
         ({"model_type": "zorblax"}, "'zorblax' is no known architecture"),
         ({"model_type": "qwen2x"}, "nearest: qwen2"),
         ({"model_type": "llama", "layer_types": ["full_attention", "mamba"]}, "layer_types: mamba"),
+        ({"model_type": "llama", "layer_types": ["full_attention"] * 3}, "layer_types has 3 of 4 layers"),
+        ({"architectures": ["BertForMaskedLM"]}, "'bert' cannot be priced: it is an encoder"),
+        ({"hybrid_override_pattern": "M-M*"}, "keys that a llama does not have: hybrid_override_pattern"),
     ],
 )
 def test_layers_that_are_not_attention_and_an_mlp_are_refused_by_name(path, keys, reason):
@@ -62,6 +65,15 @@ def test_keys_that_were_not_read_are_named(path):
     assert "num_nextn_predict_layers" in codes(read_model(path(model_type="llama", num_nextn_predict_layers=1)).notes)["unread-fields"]
     assert "unread-fields" not in codes(read_model(path(model_type="llama", rope_theta=1e4, use_cache=True)).notes)
     assert "assumed-architecture" in codes(read_model(path()).notes)
+    assert "not read: num_layers;" in codes(read_model(path(model_type="llama", num_layers=2)).notes)["unread-fields"]
+
+
+@pytest.mark.parametrize("of_class", ["LlamaForCausalLM", "LlamaForSequenceClassification", "MambaForCausalLM"])
+def test_a_class_that_is_not_the_language_model_of_its_type_is_named(path, of_class):
+    named = codes(read_model(path(model_type="llama", architectures=[of_class])).notes)
+    assert (of_class in named.get("differs", "")) is (of_class != "LlamaForCausalLM")
+    read = read_model(path(architectures=["Qwen3ForCausalLM"]))  # without a type, the class says it
+    assert read.model.qk_norm and not read.notes
 
 
 def test_a_model_that_also_sees_is_priced_as_the_one_that_reads(tmp_path):
@@ -69,6 +81,9 @@ def test_a_model_that_also_sees_is_priced_as_the_one_that_reads(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(table))
     read = read_model(tmp_path)
     assert read.model.head_dim == 64 and "vision_config" in codes(read.notes)["part-of-a-model"]
+    (tmp_path / "config.json").write_text(json.dumps({**table, "tie_word_embeddings": True, "vocab_size": 5}))
+    read = read_model(tmp_path)
+    assert read.model.tied and "not read: vocab_size," in codes(read.notes)["unread-fields"]
 
 
 @pytest.mark.parametrize(("seq", "asked"), [(1024, False), (16384, True)])

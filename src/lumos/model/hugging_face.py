@@ -15,7 +15,7 @@ import msgspec
 
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
-from lumos.model.architectures import Architecture, architecture
+from lumos.model.architectures import Architecture, architecture, priced_types
 from lumos.model.transformer import Experts, Latent, Model
 
 if TYPE_CHECKING:
@@ -41,16 +41,18 @@ KEY_NAMES = {
 }
 #: Keys that change nothing about the work of a training step: names, tokens, the start of training, numerics of the same kernels.
 _NEUTRAL = re.compile(
-    r"_name_or_path|architectures|transformers_version|model_type|auto_map|.*dtype|.*token_ids?|.*_token|tokenizer.*|is_decoder|"
+    r"_name_or_path|transformers_version|model_type|auto_map|.*dtype|.*token_ids?|.*_token|tokenizer.*|is_decoder|"
     r"add_cross_attention|is_encoder_decoder|use_cache|cache_.*|return_dict|output_.*|chunk_size_feed_forward|problem_type|id2label|"
     r"label2id|.*_eps|.*epsilon|eps|.*_std|init.*|.*initializer.*|.*rope.*|rotary.*|.*rotary|max_position_embeddings|"
     r".*_?(dropout|pdrop|drop|layerdrop)(_prob|_rate)?|pretraining_tp|.*_act|hidden_activation|activation.*|.*_coef|.*_alpha|"
     r".*scal(e|ing)(_.*)?|.*_multiplier|.*softcap.*|scoring_func|norm_topk_prob|n_group|topk_group|router_jitter_noise|.*_loss.*|"
-    r"summary_.*|query_pre_attn_scalar|unpadded_vocab_size|quantization_config|task_specific_params|prefix|use_mambapy|"
+    r"summary_.*|query_pre_attn_scalar|unpadded_vocab_size|task_specific_params|prefix|use_mambapy|"
     r"original_max_position_embeddings|seq_length|initial_context_length|rms_norm|apply_residual_.*|attention_softmax_in_fp32|"
     r"max_window_layers|use_parallel_residual|residual_in_fp32|.*_temperature.*|attn_implementation|_attn_implementation.*|"
     r"reorder_and_upcast_attn|slow_but_exact|logit_scale|parallel_attn|partial_rotary_factor|moe_layers|sep_token_id|mtp_.*loss.*|aux_loss_alpha|seq_aux|ep_size|gradient_.*|swiglu_limit"
 )
+#: What follows an architecture in the name of its class where that has a head of the whole vocabulary.
+_LANGUAGE_MODEL = re.compile(r"(ForCausalLM|LMHeadModel|ForConditionalGeneration)$")
 #: What a layer may be called in a list of layers whose kinds are priced, or priced as attention over all tokens.
 FULL, WINDOWED = ("full_attention", "attention", "global"), ("sliding_attention", "chunked_attention", "local")
 
@@ -62,6 +64,7 @@ class _Config(TypedDict, total=False):
     """The keys of a `config.json` that are read here, by their first names. Files write null for what a model does not have."""
 
     model_type: str | None
+    architectures: list[str] | None
     _name_or_path: str | None
     num_hidden_layers: _Size
     hidden_size: _Size
@@ -138,11 +141,14 @@ def read_config(path: Path) -> ReadModel:
     inner = table.get("text_config")
     if not inner:
         return from_config(table, str(path))
-    if isinstance(inner, dict) and "model_type" not in inner:
-        inner = {**inner, "model_type": table.get("model_type")}
+    if isinstance(inner, dict):
+        inner = {key: table[key] for key in ("model_type", "tie_word_embeddings") if key in table} | inner
     read = from_config(inner, str(path))
     others = ", ".join(sorted(key for key in table if key.endswith("_config") and key not in ("text_config", "quantization_config")))
     note = [Diagnostic("part-of-a-model", f"only its language model is priced, not {others}")] if others else []
+    if beside := sorted(key for key in READ_KEYS & table.keys() - {"model_type", "architectures"} if table[key] != inner.get(key)):
+        said = f"{path}: not read: {', '.join(beside)}, since text_config says otherwise or nothing of it"
+        note.append(Diagnostic("unread-fields", said))
     return read._replace(notes=(*note, *read.notes))
 
 
@@ -150,10 +156,14 @@ def from_config(table: object, source: str) -> ReadModel:
     """The model that a configuration's keys describe. source: where they come from, for error messages."""
     stated = _typed(table, {}, source)
     _refuse_other_layers(stated, source)
-    kind, notes = stated.get("model_type"), []
+    kind, notes = stated.get("model_type") or _said_by_class(stated), []
     if not kind:
         kind = "llama"
-        notes.append(Diagnostic("assumed-architecture", "no model_type: a layer is taken to be that of llama (gated MLP, RMSNorm, rotary)"))
+        if unread := _unread(cast("Mapping[str, object]", table), architecture(kind, source)):
+            other = f"keys that a llama does not have: {', '.join(unread)}"
+            raise LumosError(f"{source}: neither model_type nor architectures say what a layer is, and it has {other}; add its model_type")
+        said = "neither model_type nor architectures: a layer is taken to be that of llama (gated MLP, RMSNorm, rotary)"
+        notes.append(Diagnostic("assumed-architecture", said))
     read = read_as(table, architecture(kind, source), kind, source)
     return read._replace(notes=(*notes, *read.notes))
 
@@ -167,11 +177,31 @@ def read_as(table: object, known: Architecture, kind: str, source: str) -> ReadM
         notes.append(Diagnostic("differs", f"{kind}: {known.apart}; it is priced without"))
     if given.get("num_nextn_predict_layers"):
         notes.append(Diagnostic("unread-fields", f"{source}: num_nextn_predict_layers: layers that predict further tokens are not priced"))
-    names = {name for key in READ_KEYS for name in (key, *KEY_NAMES.get(key, ()))} | set(known.keys.values())
-    unread = sorted(key for key in raw if key not in names and not _NEUTRAL.fullmatch(key) and raw[key] not in (None, False, 0, [], {}))
-    if unread:
+    named = [name for name in given.get("architectures") or () if _plain(name) != _plain(kind.removesuffix("_text"))]
+    if named:
+        notes.append(Diagnostic("differs", f"architectures: {', '.join(named)}: it is priced as {kind} with a head of its vocabulary"))
+    if unread := _unread(raw, known):
         notes.append(Diagnostic("unread-fields", f"{source}: not read: {', '.join(unread)}; what they change is not in the prediction"))
     return ReadModel(model, tuple(notes), _window(given, model))
+
+
+def _said_by_class(table: Mapping[str, Any]) -> str:
+    """The `model_type` of a file that has none, by the class it names: the known one of that name, or the name; "" without one."""
+    plain = next((_plain(re.sub(r"(For[A-Z]\w*|Model)$", "", name)) for name in table.get("architectures") or ()), "")
+    return next((kind for kind in priced_types() if _plain(kind) == plain), plain)
+
+
+def _plain(name: str) -> str:
+    """The letters and digits of the name of an architecture, or of the class of its language model."""
+    return re.sub("[^a-z0-9]", "", _LANGUAGE_MODEL.sub("", name).lower())
+
+
+def _unread(table: Mapping[str, object], known: Architecture) -> list[str]:
+    """The keys that say something of the work and are not read: among them further names of one that is, where they have another value."""
+    read = _spelt(table, known.keys)
+    same = {name: table.get(read[key]) for key in READ_KEYS for name in (key, *KEY_NAMES.get(key, ()))}
+    said = {key for key, value in table.items() if value not in (None, False, 0, [], {}) and not _NEUTRAL.fullmatch(key)}
+    return sorted(key for key in said - set(read.values()) if key not in same or table[key] != same[key])
 
 
 def _model(table: Mapping[str, Any], known: Architecture, kind: str, source: str) -> Model:
@@ -223,17 +253,20 @@ def _model(table: Mapping[str, Any], known: Architecture, kind: str, source: str
 def _typed(table: object, keys: Mapping[str, str], source: str) -> Mapping[str, Any]:
     """The keys that are read here, by their first names. keys: other names that an architecture gives them. Raises LumosError where
     one is of another type or out of range."""
-    named: Any = table
-    spelt = {key: key for key in READ_KEYS}
-    if isinstance(table, dict):
-        spelt |= {key: name for key, names in KEY_NAMES.items() for name in reversed((key, *names)) if table.get(name) is not None}
-        spelt |= {key: name for key, name in keys.items() if name in table}
-        named = {**table, **{key: table[name] for key, name in spelt.items() if name in table}}
+    spelt = _spelt(table, keys) if isinstance(table, dict) else {}
+    named: Any = {**table, **{key: table[name] for key, name in spelt.items() if name in table}} if isinstance(table, dict) else table
     try:
         return cast("Mapping[str, Any]", msgspec.convert(named, _Config))
     except (msgspec.ValidationError, UnicodeEncodeError) as error:  # the second: text with a lone surrogate
         said = re.sub(r"\$\.(\w+)", lambda match: f"$.{spelt.get(match.group(1), match.group(1))}", str(error))
         raise LumosError(f"{source}: {said}; correct the value, or take the config.json from the model's page") from error
+
+
+def _spelt(table: Mapping[str, object], keys: Mapping[str, str]) -> dict[str, str]:
+    """The name by which each key that is read stands in the file. keys: as in `_typed`."""
+    spelt = {key: key for key in READ_KEYS}
+    spelt |= {key: name for key, names in KEY_NAMES.items() for name in reversed((key, *names)) if table.get(name) is not None}
+    return spelt | {key: name for key, name in keys.items() if name in table}
 
 
 def _refuse_other_layers(table: Mapping[str, Any], source: str) -> None:
@@ -242,6 +275,10 @@ def _refuse_other_layers(table: Mapping[str, Any], source: str) -> None:
     if others:
         known = ", ".join((*FULL, *WINDOWED))
         raise LumosError(f"{source}: layer_types: {', '.join(others)}: such layers cannot be priced; known: {known}")
+    layers = table.get("num_hidden_layers") or 0
+    for key in ("layer_types", "mlp_layer_types"):
+        if 0 < len(table.get(key) or ()) < layers:
+            raise LumosError(f"{source}: {key} has {len(table[key])} of {layers} layers (num_hidden_layers); it must say what each is")
     for key in ("is_encoder_decoder", "add_cross_attention"):
         if table.get(key):
             raise LumosError(f"{source}: {key} is true: attention between two sequences cannot be priced, only decoders that see their own")
