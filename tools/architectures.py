@@ -24,7 +24,7 @@ from lumos.model.transformer import Model
 
 #: Keys that a configuration says itself, be it for a model or inside one that also sees or hears.
 OWN = {
-    "model_type", "_name_or_path", "layer_types", "mlp_layer_types", "is_encoder_decoder", "add_cross_attention",
+    "model_type", "architectures", "_name_or_path", "layer_types", "mlp_layer_types", "is_encoder_decoder", "add_cross_attention",
     "num_nextn_predict_layers",
 }  # fmt: skip
 #: Keys whose defaults are sizes, which every configuration of a model states; the part of one that only reads text leaves them out.
