@@ -1,7 +1,5 @@
 """Changes of durations on a job drawn by hand, and their properties."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

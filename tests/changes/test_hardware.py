@@ -1,7 +1,5 @@
 """Recorded transfers on other hardware: the cost model is asked for the bytes that cross the links."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -12,8 +10,11 @@ from tests.changes.layout.test_precision import CONVOLUTION, factors, layout_of
 from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
-from lumos.changes.hardware import network, on_cluster, on_host
+from lumos.changes.hardware import network, on_accelerator, on_host
 from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.regroup import Links, reexchange
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
 from lumos.changes.machine import other_device
 from lumos.changes.settings import parse_settings
 from lumos.changes.structure import changed_layout
@@ -31,6 +32,12 @@ from lumos.vocabulary import CollectiveKind, DType, Grade
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "gpt-2rank-cpu"
 
 
+def moved_to(layout, job, old, new):
+    """The layout on another accelerator, priced."""
+    devices = Devices(old.accelerator, new.accelerator)
+    return reprice(on_accelerator(layout, job, *devices), job, devices)
+
+
 @pytest.mark.parametrize(("kind", "parts"), [(CollectiveKind.ALL_REDUCE, 1), (CollectiveKind.ALL_GATHER, 4)])
 def test_a_gather_is_costed_by_the_whole_buffer_not_one_ranks_part(kind, parts):
     job = read(str(EXAMPLE))
@@ -40,7 +47,7 @@ def test_a_gather_is_costed_by_the_whole_buffer_not_one_ranks_part(kind, parts):
     )
     graph = replace(graph, collectives=facts)
     old, new = load_cluster("h100"), network(load_cluster("h100"), ["bandwidth=x0.5"])
-    found = on_cluster(measured_layout(segment(graph, job)), job, old, new, "slower links")
+    found = reexchange(measured_layout(segment(graph, job)), job, Links(old, new))
     before, after = (int(collective(kind, 4, parts * 2**20, cluster).time) for cluster in (old, new))
     assert set(found.prices.best[facts.task].tolist()) == {after / before}
 
@@ -83,7 +90,7 @@ def test_a_product_in_fp32_moves_at_the_rate_that_its_kernel_works_at(tmp_path, 
     layout, job = product_of(tmp_path, kernel, shapes=shapes)
     graph = layout.segmentation.graph
     old, new = load_cluster("a100"), load_cluster("b200")
-    found = on_cluster(layout, job, old, new, "b200")
+    found = moved_to(layout, job, old, new)
     before, after = (int(gemm(4096, 4096, 4096, c.accelerator, dtype, cast=False).time) for c in (old, new))
     expected = after / before if shapes else old.accelerator.peak_flops[dtype] / new.accelerator.peak_flops[dtype]
     assert found.prices.best[graph.kind == Kind.KERNEL].tolist() == pytest.approx([expected])
@@ -101,7 +108,7 @@ def test_a_product_in_fp32_moves_at_the_rate_that_its_kernel_works_at(tmp_path, 
 def test_a_product_without_shapes_may_be_of_any_type_and_bound_by_memory(tmp_path, kernel, least, most):
     """From an A100 of 2.039 TB/s to an H100 of 3.35: a small product takes 0.61 times as long, whatever its type."""
     layout, job = product_of(tmp_path, kernel, shapes=False)
-    found = on_cluster(layout, job, load_cluster("a100-80gb"), load_cluster("h100"), "h100")
+    found = moved_to(layout, job, load_cluster("a100-80gb"), load_cluster("h100"))
     of = layout.segmentation.graph.kind == Kind.KERNEL
     assert found.prices.best[of].tolist() == pytest.approx([(least * most) ** 0.5], rel=1e-3)
     assert found.prices.low[of].tolist() == pytest.approx([least / 1.3], rel=1e-3)
@@ -112,7 +119,7 @@ def test_a_convolution_on_a_slower_device_keeps_a_part_of_what_it_took_beyond_it
     """From an A100's 156 TFLOP/s in tf32 to a V100's 15.7 in fp32, 9.94 times less: of the 4 times that it took for its arithmetic it keeps
     4 ** (log 4 / log 9.94) = 2.31. The kernel that brings its input into order takes as much longer as the memory."""
     layout, job = layout_of(tmp_path, CONVOLUTION)
-    found = on_cluster(layout, job, load_cluster("a100-40gb"), load_cluster("v100"), "v100")
+    found = moved_to(layout, job, load_cluster("a100-40gb"), load_cluster("v100"))
     assert factors(found) == pytest.approx([1.555 / 0.9, 9.94 * 2.31 / 4], rel=2e-3)
 
 
@@ -126,18 +133,18 @@ def test_the_same_cluster_changes_no_exchange():
         size=np.full_like(graph.collectives.size, 2),
     )
     layout = measured_layout(segment(replace(graph, collectives=facts), job))
-    found = on_cluster(layout, job, load_cluster("h100"), load_cluster("h100"), "the same")
+    found = reexchange(layout, job, Links(load_cluster("h100"), load_cluster("h100")))
     assert np.array_equal(found.prices.low, layout.prices.low) and np.array_equal(found.prices.high, layout.prices.high)
 
 
 def test_fp32_takes_the_rate_of_fp32_where_the_new_device_has_no_tf32(tmp_path):
     layout, job = product_of(tmp_path, "sm80_xmma_gemm_f32f32_tf32f32", shapes=True)
     old, new = load_cluster("a100"), load_cluster("v100")
-    found = on_cluster(layout, job, old, new, "v100")
+    found = moved_to(layout, job, old, new)
     before, after = (int(gemm(4096, 4096, 4096, c.accelerator, d, cast=False).time) for c, d in ((old, DType.TF32), (new, DType.FP32)))
     assert found.prices.best[layout.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([after / before])
     unshaped, job = product_of(tmp_path, "sm80_xmma_gemm_f32f32_tf32f32", shapes=False)
-    found = on_cluster(unshaped, job, old, new, "v100")
+    found = moved_to(unshaped, job, old, new)
     assert found.prices.best[unshaped.segmentation.graph.kind == Kind.KERNEL].tolist() == pytest.approx([156 / 15.7])
 
 

@@ -1,7 +1,5 @@
 """Every key of `--set`, and the one function that answers it on measured blocks."""
 
-from __future__ import annotations
-
 import pytest
 from tests.changes.layout.test_replicated import job_of
 

@@ -1,7 +1,5 @@
 """The memory at the recorded peak by role, from drawn allocations."""
 
-from __future__ import annotations
-
 import json
 
 from tests.segment.test_readings import ask, recording

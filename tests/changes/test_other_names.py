@@ -1,7 +1,5 @@
 """A job is what its heavy work shows: the names of operators, and kernels that take no time, change no answer."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from functools import cache

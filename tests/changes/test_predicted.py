@@ -1,7 +1,5 @@
 """A predicted job written as profiler files, which say what was predicted, and moved to other plans, clusters and networks."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import msgspec

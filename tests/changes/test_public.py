@@ -1,7 +1,5 @@
 """What-ifs on public traces of other people's jobs, as far as their answers can be reasoned about."""
 
-from __future__ import annotations
-
 import os
 from functools import cache
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What operators and annotated ranges did, on recordings drawn by hand. Times are in ms from the begin of the recording."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The list of settings: the values that it accepts and refuses, and that the docs list the same."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -19,21 +19,16 @@ from lumos.changes.durations import number
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.precision import computing
 from lumos.changes.layout.prices import Ratio, exactly
-from lumos.changes.layout.regroup import recorded_exchange, regrouping
-from lumos.changes.layout.reprice import reprice
-from lumos.changes.layout.rescale import Devices, arithmetic_ratio, memory_ratio
+from lumos.changes.layout.rescale import arithmetic_ratio, memory_ratio
 from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Kind
 from lumos.operators.kernel_formats import type_by_name
-from lumos.trace.table import ABSENT
-from lumos.vocabulary import CollectiveKind
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.changes.layout.prices import TaskPrices
     from lumos.cost.cluster import Accelerator, Cluster
     from lumos.graph.table import Graph
     from lumos.simulation.durations import Mask
@@ -88,17 +83,22 @@ def _times(value: float | None, factor: float) -> float | None:
     return None if value is None else value * factor
 
 
-def on_cluster(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, described: str) -> MeasuredLayout:
-    """The layout with its device work on `new` instead of `old`. described: the change, for the answer."""
-    same = new.accelerator == old.accelerator
-    prices = layout.prices.copy() if same else _kernels(layout, job, old.accelerator, new.accelerator)
-    notes = _collectives(layout, job, old, new, prices)
-    return replace(
-        layout,
-        prices=prices,
-        changes=(*layout.changes, described),
-        diagnostics=(*layout.diagnostics, *notes),
-    )
+def on_accelerator(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator) -> MeasuredLayout:
+    """The layout with the kernels that belong to no operator on `new` instead of `old`, by what bounds their class."""
+    if old == new:
+        return layout
+    segmentation, graph = layout.segmentation, layout.segmentation.graph
+    prices = layout.prices.copy()
+    rest = segmentation.owners.on_device & (graph.kind != Kind.COLLECTIVE)
+    for position, trace in enumerate(job.traces):
+        rest[operator_tasks(segmentation, position, trace).tasks] = False
+    arithmetic = rest & bound_by_arithmetic(graph)
+    prices.multiply(rest & ~arithmetic, memory_ratio(old, new))
+    usual = computing(layout, job)
+    for name in np.unique(graph.name[arithmetic]).tolist():
+        ratio = arithmetic_ratio(type_by_name(graph.names[name]) or usual, old, new)
+        prices.multiply(arithmetic & (graph.name == name), ratio)
+    return replace(layout, prices=prices)
 
 
 def check_links_matter(before: MeasuredLayout, after: MeasuredLayout) -> None:
@@ -117,62 +117,13 @@ def check_links_matter(before: MeasuredLayout, after: MeasuredLayout) -> None:
 def on_host(layout: MeasuredLayout, factor: float | None) -> MeasuredLayout:
     """The layout with the CPU's work on another host. factor: how much longer it takes; None where that is not known."""
     work = host_work(layout.segmentation.graph)
-    prices = layout.prices.copy()
-    prices.multiply(work, exactly(factor) if factor is not None else Ratio(1.0, 1 - HOST_INTERVAL, 1 + HOST_INTERVAL))
-    said = () if factor is None else (f"host factor = {factor:g}",)
-    notes = (HOST_UNKNOWN,) if factor is None else ()
-    return replace(
-        layout,
-        prices=prices,
-        changes=(*layout.changes, *said),
-        diagnostics=(*layout.diagnostics, *notes),
-    )
+    if factor is None:
+        prices = layout.prices.times(work, Ratio(1.0, 1 - HOST_INTERVAL, 1 + HOST_INTERVAL))
+        return replace(layout, prices=prices, diagnostics=(*layout.diagnostics, HOST_UNKNOWN))
+    return replace(layout, prices=layout.prices.times(work, exactly(factor)), changes=(*layout.changes, f"host factor = {factor:g}"))
 
 
 def host_work(graph: Graph) -> Mask:
     """The CPU's own work, bool[n]: all that threads do, but for transfers."""
     work: Mask = ~graph.on_device & (graph.kind != Kind.COLLECTIVE)
     return work
-
-
-def _kernels(layout: MeasuredLayout, job: Job, old: Accelerator, new: Accelerator) -> TaskPrices:
-    """What kernels take on the new accelerator: those of operators as these, others by what bounds their class."""
-    segmentation, graph = layout.segmentation, layout.segmentation.graph
-    prices = reprice(layout, layout, job, Devices(old, new))[0].prices
-    rest = segmentation.owners.on_device & (graph.kind != Kind.COLLECTIVE)
-    for position, trace in enumerate(job.traces):
-        rest[operator_tasks(segmentation, position, trace).tasks] = False
-    arithmetic = rest & bound_by_arithmetic(graph)
-    prices.multiply(rest & ~arithmetic, memory_ratio(old, new))
-    usual = computing(layout, job)
-    for name in np.unique(graph.name[arithmetic]).tolist():
-        ratio = arithmetic_ratio(type_by_name(graph.names[name]) or usual, old, new)
-        prices.multiply(arithmetic & (graph.name == name), ratio)
-    return prices
-
-
-def _collectives(layout: MeasuredLayout, job: Job, old: Cluster, new: Cluster, prices: TaskPrices) -> list[Diagnostic]:
-    graph = layout.segmentation.graph
-    facts = graph.collectives
-    if facts is None:
-        return []
-    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
-    left_out, regrouped = 0, regrouping(old, new)
-    for i in range(len(facts.task)):
-        task, kind, nbytes = int(facts.task[i]), facts.kinds[facts.kind[i]], int(facts.nbytes[i])
-        size = world if facts.size is None or facts.size[i] == ABSENT else int(facts.size[i])
-        if kind.is_transfer:
-            size = 2
-        if size == 1:  # the rank is alone in its group, so nothing moves
-            continue
-        if kind is CollectiveKind.UNKNOWN or nbytes <= 0:
-            left_out += 1
-            continue
-        exchange = recorded_exchange(facts, i, size)
-        ratio = regrouped(exchange, exchange)
-        if ratio.best != 1:
-            prices.multiply(task, ratio)
-    if not left_out:
-        return []
-    text = f"{left_out} collectives of unknown kind, size or group keep their measured time"
-    return [Diagnostic("collectives-kept", text)]

@@ -91,12 +91,6 @@ class Machine:
             return None
 
     @property
-    def links(self) -> Cluster | None:
-        """The cluster over whose links the changed job is to exchange; None where that it was recorded on is not known."""
-        known = self.known
-        return None if known is None else self.target(known) or known
-
-    @property
     def alone(self) -> bool:
         """Whether the job is one process that exchanges nothing."""
         facts = self.graph.collectives

@@ -1,7 +1,5 @@
 """Multiplications in less time than the device's peak rate allows."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

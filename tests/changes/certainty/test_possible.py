@@ -1,7 +1,5 @@
 """Answers that cannot be, on a job of two threads that launch to one stream (µs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How much an answer depends on single rows: which rows are left out, and what is said of an answer that moves."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

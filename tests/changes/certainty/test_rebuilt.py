@@ -1,7 +1,5 @@
 """What an interval holds for blocks that are put together anew, and for assumptions that move nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

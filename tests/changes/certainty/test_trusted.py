@@ -1,7 +1,5 @@
 """What the trust in a recording means for an answer to a what-if."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the gradients of one microbatch take to be added to those of the ones before it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Jobs of several ranks changed through their measured blocks, whose exchanges of activations follow the change."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -12,6 +10,7 @@ from lumos.changes.changes import Changes
 from lumos.changes.layout.activations import exchanged, in_embedding, in_forward, of_stream
 from lumos.changes.layout.change import pipeline_stages
 from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.regroup import Links, reexchange
 from lumos.changes.predicted import with_settings
 from lumos.changes.settings import parse_settings
 from lumos.changes.structure import changed_layout
@@ -69,7 +68,8 @@ def test_exchanges_of_the_stream_are_told_from_those_of_gradients_and_weights(te
 
 def test_a_group_of_one_exchanges_nothing(tensor):
     stream = of_stream(tensor.layout, tensor.traces)
-    alone = exchanged(tensor.layout, tensor.traces, tensor.job.cluster, {}, {2: 1})
+    links = Links(tensor.job.cluster, tensor.job.cluster)
+    alone = reexchange(exchanged(tensor.layout, tensor.traces, {}, {2: 1}), tensor.traces, links)
     tasks = tensor.graph.collectives.task[stream]
     assert (alone.prices.best[tasks] == 0).all()
     assert alone.prices.best.sum() == len(alone.prices.best) - len(tasks)
@@ -77,7 +77,8 @@ def test_a_group_of_one_exchanges_nothing(tensor):
 
 def test_unknown_links_take_time_as_their_bytes(tensor):
     stream = of_stream(tensor.layout, tensor.traces)
-    wider = exchanged(tensor.layout, tensor.traces, None, {"seq": 2 * sizes(tensor.traces.traces[0]).seq}, {})
+    wanted = {"seq": 2 * sizes(tensor.traces.traces[0]).seq}
+    wider = reexchange(exchanged(tensor.layout, tensor.traces, wanted, {}), tensor.traces, None)
     assert (wider.prices.best[tensor.graph.collectives.task[stream]] == 2).all()
     assert [d.code for d in wider.diagnostics] == ["exchange-in-proportion"]
 

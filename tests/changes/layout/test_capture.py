@@ -1,7 +1,5 @@
 """CUDA graphs: measured and predicted jobs with their passes captured."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

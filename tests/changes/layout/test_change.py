@@ -1,7 +1,5 @@
 """Structural changes of the recorded GPT (two CPU processes, four layers), and their properties."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +17,8 @@ from lumos.changes.layout.change import copied, layers, microbatches
 from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces, before_the_step
 from lumos.changes.layout.recomputed import recompute
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
 from lumos.changes.layout.resize import resize
 from lumos.changes.settings import parse_settings
 from lumos.changes.whatif import answer_changes
@@ -180,25 +180,30 @@ def test_the_python_of_an_update_follows_the_number_of_weights():
     assert [more.prices.low[between], more.prices.high[between]] == [pytest.approx(1.0), pytest.approx(101 / 53)]
 
 
+def sized(layout, job, **wanted):
+    """The layout with other sizes, on the same CPU, priced."""
+    return reprice(resize(layout, job, **wanted), job, Devices(None, None))
+
+
 def test_changes_of_different_things_commute():
     job, _, layout = base()
-    one = layers(recompute(resize(layout, job, None, seq=256), job, "full"), job, 6)
-    other = resize(recompute(layers(layout, job, 6), job, "full"), job, None, seq=256)
+    one = layers(recompute(sized(layout, job, seq=256), job, "full"), job, 6)
+    other = sized(recompute(layers(layout, job, 6), job, "full"), job, seq=256)
     assert step(one) == pytest.approx(step(other), rel=1e-9)
 
 
 def test_a_change_and_its_inverse_give_the_base_back():
     job, _, layout = base()
-    there = resize(layout, job, None, micro_batch=8)
+    there = sized(layout, job, micro_batch=8)
     assert step(there) > 1.5 * step(layout)
-    inverse = resize(layout, job, None, micro_batch=4)
+    inverse = sized(layout, job, micro_batch=4)
     assert step(inverse) == step(layout)
 
 
 def test_larger_sizes_are_never_faster():
     job, _, layout = base()
     for size, value in (("seq", 256), ("micro_batch", 8), ("hidden", 512), ("ffn", 2048), ("vocab", 4096)):
-        assert step(resize(layout, job, None, **{size: value})) > step(layout)
+        assert step(sized(layout, job, **{size: value})) > step(layout)
 
 
 def test_the_answer_counts_tokens_and_has_the_shares_of_measured_time():

@@ -1,7 +1,5 @@
 """More replicas than were traced: gradients are exchanged over a link that the user describes."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

@@ -1,11 +1,11 @@
 """Another number format on drawn steps of one operator after the other, whose kernels take 100 us each."""
 
-from __future__ import annotations
-
 import pytest
 from tests.changes.layout.test_accumulate import layout_of_events
 
 from lumos.changes.layout.precision import in_precision
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
 from lumos.cost.cluster import load_cluster
 from lumos.cost.gemm_model import gemm
 from lumos.cost.memory_bound_model import moved
@@ -36,6 +36,11 @@ def layout_of(tmp_path, *rows, device=True):
     return layout_of_events(tmp_path, "NVIDIA A100-SXM4-40GB", events)
 
 
+def in_format(layout, job, wanted, devices=Devices(A100, A100)):
+    """The layout in another format, priced."""
+    return reprice(in_precision(layout, job, devices, wanted), job, devices)
+
+
 def factors(layout):
     """Of each kernel, in order, by what its time is multiplied."""
     graph = layout.segmentation.graph
@@ -58,13 +63,13 @@ FORWARD = ("aten::linear", (X, W), SINGLE, [], 1, "ampere_sgemm_128x64_tn")
 
 def test_only_multiplications_change_between_fp32_and_tf32(tmp_path):
     layout, job = layout_of(tmp_path, FORWARD, ("aten::gelu", (OUT,), SINGLE, [], 2, "gelu"))
-    assert factors(in_precision(layout, job, A100, "tf32")) == [pytest.approx(ratio("fp32", "tf32")), 1.0]
-    assert in_precision(layout, job, A100, "fp32").changes == ("precision = fp32 (as measured)",)
+    assert factors(in_format(layout, job, "tf32")) == [pytest.approx(ratio("fp32", "tf32")), 1.0]
+    assert in_format(layout, job, "fp32").changes == ("precision = fp32 (as measured)",)
 
 
 def test_kernels_that_say_so_multiply_in_tf32(tmp_path):
     layout, job = layout_of(tmp_path, (*FORWARD[:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"))
-    assert factors(in_precision(layout, job, A100, "fp32")) == [pytest.approx(ratio("tf32", "fp32"))]
+    assert factors(in_format(layout, job, "fp32")) == [pytest.approx(ratio("tf32", "fp32"))]
 
 
 #: A convolution of 1.95 GFLOP in half of 100 us: 12.5 us at an A100's 156 TFLOP/s in tf32. The other half brings its input into order.
@@ -82,7 +87,7 @@ def test_a_convolution_keeps_a_part_of_what_it_took_beyond_its_arithmetic(tmp_pa
     """It took 4 times its arithmetic. At an eighth of the rate it takes 4 ** (log 4 / log 8) = 2.52 times that, 8 · 2.52 / 4 = 5.04 times
     as long; the interval reaches from 4 ** 0.33 = 1.59 times to all 4, and 30 % beyond. Its other kernel multiplies nothing."""
     layout, job = layout_of(tmp_path, CONVOLUTION)
-    found = in_precision(layout, job, A100, "fp32")
+    found = in_format(layout, job, "fp32")
     assert factors(found) == [1.0, pytest.approx(5.04, rel=1e-3)]
     kernel = layout.segmentation.graph.on_device.nonzero()[0][1]
     assert [float(found.prices.low[kernel]), float(found.prices.high[kernel])] == pytest.approx([8 * 1.59 / 4 / 1.3, 8 * 1.3], rel=2e-3)
@@ -91,14 +96,14 @@ def test_a_convolution_keeps_a_part_of_what_it_took_beyond_its_arithmetic(tmp_pa
 def test_a_kernel_that_computes_in_the_wanted_type_stays(tmp_path):
     fp32 = (*CONVOLUTION[:-1], ("sm80_xmma_fprop_implicit_gemm_f32f32_f32f32_f32_nchwkcrs_nchw",))
     layout, job = layout_of(tmp_path, (*FORWARD[:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"), (*FORWARD[:-1], "s1688gemm"), fp32)
-    assert factors(in_precision(layout, job, A100, "fp32"))[2] == 1.0
+    assert factors(in_format(layout, job, "fp32"))[2] == 1.0
 
 
 def test_a_convolution_that_took_its_arithmetic_follows_the_rate(tmp_path):
     """Of 16 times the multiplications, more than the peak rate allows in 50 us."""
     (n, c, h, w), filters = CONVOLUTION[1]
     layout, job = layout_of(tmp_path, (CONVOLUTION[0], ((16 * n, c, h, w), filters), *CONVOLUTION[2:]))
-    assert factors(in_precision(layout, job, A100, "fp32")) == [1.0, pytest.approx(8.0)]
+    assert factors(in_format(layout, job, "fp32")) == [1.0, pytest.approx(8.0)]
 
 
 def test_under_autocast_inputs_are_cast_and_activations_shrink(tmp_path):
@@ -111,7 +116,7 @@ def test_under_autocast_inputs_are_cast_and_activations_shrink(tmp_path):
         ("aten::native_layer_norm", (OUT,), SINGLE, [], 3, "layer_norm"),
         (NODE + "AddmmBackward0", (), SINGLE, [], 1, "ampere_sgemm_128x64_nn"),
     )
-    changed = in_precision(layout, job, A100, "bf16")
+    changed = in_format(layout, job, "bf16")
     assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), pytest.approx(moved_ratio(OUT, 4, 2)), 1.0, 1.0]
     casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, 2048 * 4096))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
@@ -133,7 +138,7 @@ def test_a_forward_pass_reads_nothing_of_the_pass_before(tmp_path):
         )
 
     layout, job = layout_of(tmp_path, *microbatch(1), *microbatch(6))
-    found = factors(in_precision(layout, job, A100, "bf16"))
+    found = factors(in_format(layout, job, "bf16"))
     assert found[1:4] == found[6:9] and max(found[1:3]) < found[3] == 1.0
 
 
@@ -144,14 +149,14 @@ def test_a_trained_weight_is_cast_once_in_a_forward_pass_and_an_activation_each_
     nodes = [(f"{NODE}{name}Backward0", (), SINGLE, [], i, ()) for name, i in (("Mm", 4), ("T", 3), ("Mm", 2), ("T", 1))]
     gathered = ((NODE + gathers, (), SINGLE, [], -1, (), 1), (gathers, (W,), SINGLE, [], -1, ()))
     layout, job = layout_of(tmp_path, *steps[0], *steps[1], *nodes, *gathered)
-    changed = in_precision(layout, job, A100, "bf16")
+    changed = in_format(layout, job, "bf16")
     casts = sum(int(moved(6 * rows * columns, A100, "pointwise").time) for rows, columns in (X, X, W))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
 
 
 def test_an_operator_of_several_kernels_casts_its_inputs_once(tmp_path):
     layout, job = layout_of(tmp_path, (*FORWARD[:-1], ("ampere_sgemm_128x64_tn", "splitKreduce_kernel")))
-    changed = in_precision(layout, job, A100, "bf16")
+    changed = in_format(layout, job, "bf16")
     casts = sum(int(moved(6 * rows * columns, A100, "pointwise").time) for rows, columns in (X, W))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
     assert factors(changed) == [pytest.approx(ratio("fp32", "bf16"))] * 2
@@ -166,7 +171,7 @@ def test_the_gradient_of_what_was_cast_to_fp32_is_cast_to_16_bits(tmp_path):
         (NODE + "LogSoftmaxBackward0", (), SINGLE, [], 2, (), 1),
         ("aten::_log_softmax_backward_data", (OUT, OUT), SINGLE, [], -1, "softmax_backward"),
     )
-    changed = in_precision(layout, job, A100, "bf16")
+    changed = in_format(layout, job, "bf16")
     assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), 1.0, 1.0]
     casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, *[2048 * 4096] * 2))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
@@ -188,7 +193,7 @@ def test_attention_computed_operator_by_operator_stays_in_fp32_under_autocast(tm
         (NODE + "BmmBackward0", (), SINGLE, [], 2, (), 1),
         ("aten::bmm", backward, SINGLE, [], -1, "ampere_sgemm_128x64_nt"),
     )
-    changed = in_precision(layout, job, A100, "bf16")
+    changed = in_format(layout, job, "bf16")
     assert factors(changed) == [pytest.approx(ratio("fp32", "bf16")), 1.0, 1.0, pytest.approx(moved_ratio(OUT, 4, 2)), 1.0]
     casts = sum(int(moved(6 * n, A100, "pointwise").time) for n in (2048 * 1024, 4096 * 1024, *[2048 * 4096] * 8))
     assert sum(i.extra.device for items in changed.ranks for i in items) == casts
@@ -197,15 +202,13 @@ def test_attention_computed_operator_by_operator_stays_in_fp32_under_autocast(tm
     assert changed.prices.high[bmm] == 1.0
 
 
-@pytest.mark.parametrize(("precision", "was", "becomes", "device"), [
-    ("fp16", SINGLE, ("fp32", "fp16"), "v100"),  # a V100 multiplies fp32 where an A100 takes tf32
-    ("fp16", HALF, ("bf16", "fp16"), "a100-40gb"),  # it has no bf16, so what the change is worth is that of the recorded device
-])  # fmt: skip
-def test_a_device_that_lacks_the_recorded_type(tmp_path, precision, was, becomes, device):
-    layout, job = layout_of(tmp_path, (*FORWARD[:2], was, *FORWARD[3:-1], "cutlass_80_tensorop_s1688gemm_128x128_tn"))
-    found = factors(in_precision(layout, job, load_cluster("v100").accelerator, precision, A100))
-    by = load_cluster(device).accelerator
-    before, after = (int(gemm(2048, 4096, 1024, by, each, cast=False).time) for each in becomes)
+@pytest.mark.parametrize(("was", "old"), [(SINGLE, "tf32"), (HALF, "bf16")])
+def test_a_device_that_lacks_the_recorded_type(tmp_path, was, old):
+    """A V100 has neither: the product is in fp16 there, whatever it was."""
+    layout, job = layout_of(tmp_path, (*FORWARD[:2], was, *FORWARD[3:-1], "cutlass_80_tensorop_s1688gemm_f32f32_tf32f32"))
+    v100 = load_cluster("v100").accelerator
+    found = factors(in_format(layout, job, "fp16", Devices(A100, v100)))
+    before, after = (int(gemm(2048, 4096, 1024, device, dtype, cast=False).time) for device, dtype in ((A100, old), (v100, "fp16")))
     assert found == [pytest.approx(after / before)]
 
 
@@ -218,7 +221,7 @@ def test_without_16_bits_casts_fall_away_and_tensors_take_twice_the_bytes(tmp_pa
         ("aten::_to_copy", (OUT,), HALF, ["", "6"], -1, "copy"),
         ("aten::exp", (OUT,), SINGLE, [], 3, "exp"),
     )
-    changed = in_precision(layout, job, A100, "tf32")
+    changed = in_format(layout, job, "tf32")
     assert factors(changed) == [0.0, pytest.approx(ratio("bf16", "tf32")), pytest.approx(moved_ratio(OUT, 2, 4)), 0.0, 1.0]
     graph = layout.segmentation.graph
     gone = {graph.names[graph.name[t]] for t in range(len(graph)) if changed.prices.best[t] == 0}
@@ -229,10 +232,10 @@ def test_without_16_bits_casts_fall_away_and_tensors_take_twice_the_bytes(tmp_pa
 def test_what_the_trace_does_not_show_is_refused(tmp_path, wanted, accelerator, text):
     layout, job = layout_of(tmp_path, FORWARD)
     with pytest.raises(LumosError, match=text):
-        in_precision(layout, job, accelerator, wanted)
+        in_precision(layout, job, Devices(accelerator, accelerator), wanted)
 
 
 def test_without_shapes_the_type_is_not_known(tmp_path):
     layout, job = layout_of(tmp_path, ("aten::linear", (), SINGLE, [], 1, "ampere_sgemm"))
     with pytest.raises(LumosError, match="no multiplications with shapes"):
-        in_precision(layout, job, A100, "bf16")
+        in_format(layout, job, "bf16")

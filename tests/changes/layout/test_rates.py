@@ -1,17 +1,17 @@
 """What a recording's own exchanges and copies say of those that it does not have, and which exchanges meet."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lumos.changes.layout.measured_layout import measured_layout, opened
+from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.placed import AddedTimes, Addition, met
 from lumos.changes.layout.prices import exactly
 from lumos.changes.layout.rates import CARRIES, Rates, rates_of
+from lumos.changes.layout.regroup import Links
+from lumos.changes.layout.reprice import opened
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective_model import collective
 from lumos.cost.memory_bound_model import moved
@@ -64,12 +64,11 @@ def test_copies_take_as_much_longer_as_recorded_kernels():
 def test_kernels_that_take_twice_as_long_show_half_the_rate():
     job = read(str(RECORDED))
     graph = build(job)
-    found = measured_layout(segment(graph, job))
-    slower = replace(found, prices=replace(found.prices, best=2 * found.prices.best))
-    (best, low, high), twice = (rates_of(each, job.traces, A100.accelerator, A100).memory for each in (found, slower))
+    graphs, links = (graph, replace(graph, duration=2 * graph.duration)), Links(A100, A100)
+    (best, low, high), twice = (rates_of(segment(each, job), job.traces, links).memory for each in graphs)
     assert low < best < high
     assert twice == pytest.approx((2 * best, 2 * low, 2 * high))
-    assert rates_of(found, job.traces, A100.accelerator, A100).links == {}
+    assert rates_of(segment(graph, job), job.traces, links).links == {}
 
 
 def exchanges(*ranks, group):
@@ -100,5 +99,5 @@ def test_tasks_whose_interval_becomes_wider_are_open():
     for prices in (twice, wider):
         prices.multiply(np.arange(len(prices.best)), exactly(2.0))
     wider.reach(np.array([5]), 1.1)
-    assert opened(before, replace(before, prices=wider)).open == {5}
-    assert opened(before, replace(before, prices=twice)).open == frozenset()
+    assert opened(before, replace(before, prices=wider), job).open == {5}
+    assert opened(before, replace(before, prices=twice), job).open == frozenset()

@@ -1,7 +1,5 @@
 """Recomputation of the layers of the recorded GPT (two CPU processes, four layers)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cache
 from pathlib import Path

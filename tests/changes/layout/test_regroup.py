@@ -1,17 +1,24 @@
 """Exchanges between other ranks: where the ranks of a group are decides over which links they exchange."""
 
-from __future__ import annotations
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lumos.changes.layout.regroup import recorded_exchange, regrouping
+from lumos.changes.layout.measured_layout import measured_layout
+from lumos.changes.layout.regroup import Links, _takes, recorded_exchange, reexchange, regroup
 from lumos.cost.cluster import load_cluster
 from lumos.cost.collective_model import Laid, collective, laid
+from lumos.graph.build import build
 from lumos.graph.table import Collectives
+from lumos.segment.segment import segment
+from lumos.trace import read
 from lumos.vocabulary import CollectiveKind
 
+EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "gpt-2rank-cpu"
 H100 = load_cluster("h100")
+SAME = Links(H100, H100)
 NBYTES = 1 << 24
 
 
@@ -19,7 +26,19 @@ def exchange(group):
     """An all-reduce between two ranks of a group of that name."""
     column, wide = np.zeros(1, np.int32), np.zeros(1, np.int64)
     facts = Collectives(column, column, wide + NBYTES, column, wide, column, (CollectiveKind.ALL_REDUCE,), (group,))
-    return recorded_exchange(facts, 0, 2)
+    return recorded_exchange(facts, 0)
+
+
+def times(before, *after):
+    """By what an exchange between recorded peers is multiplied that becomes others."""
+    return _takes(SAME, before, after).of(1_000_000, waits=False).best
+
+
+@cache
+def recorded():
+    """A job of two ranks, and its layout."""
+    job = read(str(EXAMPLE))
+    return job, measured_layout(segment(build(job), job))
 
 
 @pytest.mark.parametrize(
@@ -30,9 +49,55 @@ def test_of_twice_the_replicas_each_exchange_stays_on_its_links(group, apart, li
     before = exchange(group)
     assert before.stride == apart and laid(2, apart, 8) == lies
     two, four = (int(collective("all-reduce", n, NBYTES, H100, **laid(n, apart, 8)._asdict()).time) for n in (2, 4))
-    assert regrouping(H100)(before, before.of(ranks=4)).best == pytest.approx(four / two)
+    assert times(before, before.of(ranks=4)) == pytest.approx(four / two)
 
 
 def test_ranks_that_come_between_move_a_group_over_several_nodes():
     before = exchange("dp [0, 1]")
-    assert regrouping(H100)(before, before.of(apart=8)).best > 2
+    assert times(before, before.of(apart=8)) > 2
+
+
+def test_what_the_model_does_not_explain_is_waiting_where_peers_are_missing():
+    before = exchange("dp [0, 1]")
+    takes = _takes(SAME, before, (before.of(2.0),))
+    whole, more = round(4 * takes.before), takes.best - takes.before
+    kept = takes.of(whole, waits=True)
+    assert kept.best == pytest.approx((whole + more) / whole) and kept.high >= takes.best / takes.before
+    assert takes.of(round(takes.before / 2), waits=True).best == pytest.approx(takes.best / takes.before)  # nothing of it is waiting
+    assert takes.of(whole, waits=False).best == pytest.approx(takes.best / takes.before)
+
+
+def test_what_moved_nothing_before_is_added():
+    alone = exchange("dp [0, 1]").of(ranks=1)
+    takes = _takes(SAME, alone, (alone.of(ranks=2),))
+    assert takes.before == 0 and takes.of(1000, waits=True).best == pytest.approx((1000 + takes.best) / 1000)
+
+
+def test_changes_follow_one_another_in_any_order_and_are_priced_once():
+    """Twice the bytes among four ranks: neither change is priced by itself, so their order says nothing."""
+    job, layout = recorded()
+    rows = range(len(layout.segmentation.graph.collectives.task))
+    bytes_then_ranks = regroup(regroup(layout, rows, lambda e: (e.of(2.0),)), rows, lambda e: (e.of(ranks=4),))
+    ranks_then_bytes = regroup(regroup(layout, rows, lambda e: (e.of(ranks=4),)), rows, lambda e: (e.of(2.0),))
+    at_once = regroup(layout, rows, lambda e: (e.of(2.0, 4),))
+    first, second, third = (reexchange(each, job, SAME).prices for each in (bytes_then_ranks, ranks_then_bytes, at_once))
+    for column, other, one in zip(first.columns, second.columns, third.columns, strict=True):
+        assert np.array_equal(column, other) and np.array_equal(column, one)
+    assert (first.best[layout.segmentation.graph.collectives.task] > 1).all()
+
+
+def test_without_known_links_exchanges_take_time_as_their_bytes():
+    job, layout = recorded()
+    rows = range(len(layout.segmentation.graph.collectives.task))
+    found = reexchange(regroup(layout, rows, lambda e: (e.of(2.0),)), job, None)
+    tasks = layout.segmentation.graph.collectives.task
+    assert set(found.prices.best[tasks].tolist()) == {2.0} and set(found.prices.low[tasks].tolist()) == {1.0}
+    assert [note.code for note in found.diagnostics] == ["exchange-in-proportion"]
+
+
+def test_the_interval_holds_all_that_may_take_the_place_of_an_exchange():
+    job, layout = recorded()
+    rows = range(len(layout.segmentation.graph.collectives.task))
+    found = reexchange(regroup(layout, rows, lambda e: (e,), lambda e: ()), job, SAME).prices
+    task = layout.segmentation.graph.collectives.task[0]
+    assert (found.best[task], found.low[task], found.high[task]) == (1.0, 0.0, 1.0)

@@ -1,7 +1,5 @@
 """Replicas of a recorded single process: exchanges of gradients that the recording does not have."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

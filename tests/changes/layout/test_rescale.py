@@ -1,7 +1,5 @@
 """What an operator takes with other sizes: attention on an accelerator, recurrent layers on a CPU."""
 
-from __future__ import annotations
-
 from math import sqrt
 
 import pytest

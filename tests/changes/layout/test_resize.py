@@ -1,7 +1,5 @@
 """Another batch of a model that is no transformer, from a drawn recording; and what no shape shows."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -174,7 +172,7 @@ def test_an_operator_of_which_a_kernel_rounds_to_tf32_is_one_in_tf32(tmp_path):
         layout, devices = measured_layout(segment(of, job)), Devices(*[load_cluster(device).accelerator] * 2)
         ((task, row, _),) = operator_tasks(layout.segmentation, 0, job.traces[0]).in_order(lambda o: True)
         smaller = rewriting(layout, 0, [row], lambda _, o: o._replace(shapes=((32, 1024), (1024, 1024))))
-        return reprice(layout, smaller, job, devices)[0].prices.best[task]
+        return reprice(smaller, job, devices).prices.best[task]
 
     def modelled(device, dtype):
         few, many = (gemm(rows, 1024, 1024, load_cluster(device).accelerator, dtype, cast=False) for rows in (32, 4096))

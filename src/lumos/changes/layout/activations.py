@@ -8,15 +8,13 @@ bytes do not follow the batch.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.prices import Ratio
-from lumos.changes.layout.regroup import recorded_exchange, regrouping
-from lumos.diagnostics import Diagnostic
+from lumos.changes.layout.regroup import regroup
 from lumos.segment.sizes import sizes
 from lumos.vocabulary import CollectiveKind, Phase
 
@@ -25,8 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.cost.cluster import Cluster
+    from lumos.changes.layout.measured_layout import GroupExchange, MeasuredLayout
     from lumos.graph.table import Collectives
     from lumos.segment.segment import Segmentation
     from lumos.trace.table import Int64, Job
@@ -160,30 +157,18 @@ def _moves_stream(facts: Collectives, row: int, elements: int) -> bool:
     return elements > 0 and whole in [width * elements for width in WIDTHS]
 
 
-def exchanged(
-    layout: MeasuredLayout, job: Job, cluster: Cluster | None, wanted: Mapping[str, int], ranks: Mapping[int, int]
-) -> MeasuredLayout:
+def exchanged(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int], ranks: Mapping[int, int]) -> MeasuredLayout:
     """The layout whose exchanges of activations are those of other sizes, between groups of other sizes.
 
-    wanted: sizes of the model. cluster: where the job ran; None where that is not known, so that times are taken in proportion to the
-    bytes. ranks: the new size by the old size of a group; other groups stay. A group of one exchanges nothing.
+    wanted: sizes of the model. ranks: the new size by the old size of a group; other groups stay. A group of one exchanges nothing.
     """
-    graph = layout.segmentation.graph
-    facts = graph.collectives
     rows = of_stream(layout, job)
-    if facts is None or not len(rows):
+    if not len(rows):
         return layout
-    prices = layout.prices.copy()
-    of_results = set(of_head(layout, job).tolist())
-    ratios = {False: stream_ratio(job, wanted), True: _head_ratio(job, wanted, measured_ranks(layout, rows))}
-    regrouped = regrouping(cluster) if cluster is not None else None
-    for row in rows.tolist():
-        size = int(facts.size[row]) if facts.size is not None and facts.size[row] > 0 else 2
-        before, ratio = recorded_exchange(facts, row, size), ratios[row in of_results]
-        if regrouped is None or before.kind.is_transfer:
-            prices.multiply(facts.task[row], Ratio(ratio, min(ratio, 1.0), max(ratio, 1.0)))
-        else:
-            prices.multiply(facts.task[row], regrouped(before, before.of(ratio, ranks.get(size, size))))
-    text = "the job's links are not known: exchanges of activations take time as their bytes"
-    notes = (Diagnostic("exchange-in-proportion", text),) if cluster is None else ()
-    return replace(layout, prices=prices, diagnostics=(*layout.diagnostics, *notes))
+    results, tensor_ranks = of_head(layout, job), measured_ranks(layout, rows)
+
+    def become(times: float, before: GroupExchange) -> tuple[GroupExchange, ...]:
+        return (before.of(times, before.ranks if before.kind.is_transfer else ranks.get(before.ranks, before.ranks)),)
+
+    layout = regroup(layout, np.setdiff1d(rows, results).tolist(), partial(become, stream_ratio(job, wanted)))
+    return regroup(layout, results.tolist(), partial(become, _head_ratio(job, wanted, tensor_ranks)))

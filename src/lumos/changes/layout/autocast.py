@@ -24,10 +24,9 @@ import numpy as np
 
 from lumos.analyze.attribution import innermost
 from lumos.changes.layout.accumulate import operator_ns
-from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
+from lumos.changes.layout.measured_layout import NOTHING, Extra, as_before, rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.reprice import reprice
-from lumos.changes.layout.rescale import Devices, holding
+from lumos.changes.layout.rescale import holding
 from lumos.cost.memory_bound_model import moved
 from lumos.graph.lists import equal_rows
 from lumos.operators.calls import BACKWARD_NODE, GATHERS
@@ -182,8 +181,7 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, new: DT
     """The layout of the job under autocast. new: a type of 16 bits."""
     segmentation = layout.segmentation
     extra: dict[int, Extra] = defaultdict(Extra)
-    after = possible = layout
-    stays, assumed = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    after = layout
     for position, trace in enumerate(job.traces):
         work = operator_tasks(segmentation, position, trace)
         number = axes_of(trace).program.number_of_row(len(trace))
@@ -204,22 +202,16 @@ def autocast(layout: MeasuredLayout, job: Job, accelerator: Accelerator, new: DT
             if call in flow.kept:
                 if has_rate(o):
                     kept.append(row)
-                    stays.append(tasks)
             elif has_rate(o):
                 halves[()].append(row)
             elif any(reads) and len(reads) == sum(map(bool, o.shapes)) and (back or not _IN_FP32.match(o.name)):
                 halves[reads].append(row)
-                assumed.append(tasks)
-        possible = rewriting(possible, position, kept, partial(_halved, new, ()))
-        halves[()] = holding(trace, halves[()], is_attention)
+        after = rewriting(after, position, kept, as_before, partial(_halved, new, ()))
+        after = rewriting(after, position, holding(trace, halves.pop((), []), is_attention), partial(_halved, new, ()))
         for reads, rows in halves.items():
-            after = rewriting(after, position, rows, partial(_halved, new, reads))
-    devices = Devices(accelerator, accelerator)
-    priced, other = (reprice(layout, changed, job, devices)[0] for changed in (after, possible))
-    priced.prices.hold(other.prices, np.concatenate(stays))
-    priced.prices.hold(layout.prices, np.concatenate(assumed))
+            after = rewriting(after, position, rows, partial(_halved, new, reads), as_before)
     return replace(
-        priced, ranks=tuple(tuple(replace(i, extra=i.extra + extra.get(i.piece, NOTHING)) for i in items) for items in layout.ranks)
+        after, ranks=tuple(tuple(replace(i, extra=i.extra + extra.get(i.piece, NOTHING)) for i in items) for items in layout.ranks)
     )
 
 

@@ -1,9 +1,7 @@
 """The exchanges of a job with another number of replicas.
 
-The time of a measured collective whose peers are known is its transfer. In another group it takes
-transfer · model(new) / model(old), so the fabric's own efficiency is kept. Where the peers were not recorded, waiting and transfer
-cannot be separated, and the change of the modelled transfer is added. The collectives of a single process move nothing: the
-whole transfer comes from the model, over the link that the user states.
+What a measured collective takes in another group is in `regroup`. The collectives of a single process move nothing: the whole transfer
+comes from the model, over the link that the user states.
 """
 
 from __future__ import annotations
@@ -15,10 +13,9 @@ import numpy as np
 
 from lumos.changes.layout.activations import measured_ranks, of_stream
 from lumos.changes.layout.change import pipeline_stages
-from lumos.changes.layout.prices import Ratio, exactly
-from lumos.changes.layout.regroup import modelled_exchanges, recorded_exchange
+from lumos.changes.layout.prices import exactly
+from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.sharding.exchanged import updates_of_parts
-from lumos.diagnostics import Diagnostic
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Collectives, Kind
 from lumos.trace.table import ABSENT, Int32, Int64, Job
@@ -76,38 +73,13 @@ def replicas(
         raise LumosError(f"--set dp: no collective of the {world} replicas with a known size in the trace")
     if cluster is None:
         raise LumosError(NO_LINK)
-    prices = layout.prices.copy()
-    notes: dict[str, Diagnostic] = {}
-    modelled = set(layout.modelled)
-    unknown = np.zeros(len(graph), bool)
-    unknown[graph.waiting_unknown] = True
-    modelled_of = modelled_exchanges(cluster)
-    for i in chosen.tolist():
-        task, exchange = int(facts.task[i]), recorded_exchange(facts, i, world)
-        after = modelled_of(exchange.of(ranks=count))  # the exchanged buffer stays as large; each rank then has another part of it
-        for d in after.diagnostics:
-            notes[d.code] = d
-        duration = max(int(graph.duration[task]), 1)
-        times = int(after.time), int(after.low), int(after.high)
-        before = int(modelled_of(exchange).time) if world > 1 else 0
-        if before and not unknown[task]:
-            ratios = [t / before for t in times]
-        else:  # the time that the modelled transfer does not explain is waiting, and stays
-            modelled.add(task)
-            ratios = [max(duration - before + t, t) / duration for t in times]
-            if world > 1:
-                text = "collectives without their peers: the time that the model of their transfer does not explain is kept as waiting"
-                notes["waiting-kept"] = Diagnostic("waiting-kept", text)
-        prices.multiply(task, Ratio(*ratios))
-    updates = updates_of_parts(layout, job)
-    prices.multiply(updates, exactly(world / count))
+    # the exchanged buffer stays as large; each rank then has another part of it
+    layout = regroup(layout, chosen.tolist(), lambda exchange: (exchange.of(ranks=count),), unknown=world)
     return replace(
         layout,
-        prices=prices,
-        modelled=frozenset(modelled),
+        prices=layout.prices.times(updates_of_parts(layout, job), exactly(world / count)),
         awaited=(*layout.awaited, *_waits(layout, facts.task[chosen])),
         changes=(*layout.changes, *described),
-        diagnostics=(*layout.diagnostics, *notes.values()),
     )
 
 

@@ -22,10 +22,13 @@ if TYPE_CHECKING:
     from lumos.operators.shaped import ShapedOperator
     from lumos.segment.segment import Piece, Segmentation
     from lumos.segment.sizes import Sizes
+    from lumos.vocabulary import CollectiveKind
 
 Assumed = Callable[["Placed"], Iterable["Addition"]]
 #: What becomes of an operator's inputs: from the operator as recorded, and as it is after all changes before, to as it is then.
 Rewrite = Callable[["ShapedOperator", "ShapedOperator"], "ShapedOperator"]
+#: The same where it is not sure: what is most likely first, and what else it may be.
+Rewrites = tuple[Rewrite, ...]
 
 
 class Extra(NamedTuple):
@@ -61,6 +64,27 @@ class Instance:
     share: float = 1.0
 
 
+class GroupExchange(NamedTuple):
+    """An exchange between `ranks` ranks. nbytes: of its buffer, the larger of one rank's input and output; of an unknown kind, as multiples
+    of the recorded one. stride: how far the ranks are apart among those of the job, on average."""
+
+    kind: CollectiveKind
+    ranks: int
+    nbytes: float
+    stride: int = 1
+
+    def of(self, times: float = 1.0, ranks: int | None = None, apart: int = 1) -> GroupExchange:
+        """The same of so many times the bytes, between so many ranks, which are so many times as far apart."""
+        return GroupExchange(self.kind, self.ranks if ranks is None else ranks, self.nbytes * times, self.stride * apart)
+
+
+class Regrouped(NamedTuple):
+    """What becomes of a recorded exchange. readings: what most likely takes its place, one after the other, and what else may."""
+
+    recorded: GroupExchange
+    readings: tuple[tuple[GroupExchange, ...], ...]
+
+
 class MadeOf(NamedTuple):
     """What a rank of a layout is made of. ranks: the positions of recorded ranks, all of whose work is on its threads and streams; what a
     rank alone has (constants of dependencies, marks of steps, rows of a trace) is that of the first. team: the ranks of one team meet each
@@ -82,7 +106,8 @@ class MeasuredLayout:
     of which only the last microbatch of a step has its like. updates: tasks that update all weights of a rank at once. dropped: tasks that
     no instance runs. open: tasks whose interval holds what the recording leaves open. sizes: of the part of the model that each recorded
     rank has after the change; () where as recorded. rewritten: what becomes of the inputs of operators beyond what `sizes` tells, by the
-    position of their recorded rank and by their row, in order.
+    position of their recorded rank and by their row, in order. exchanges: what becomes of recorded exchanges, by the rows of the graph's
+    facts; the others stay.
     """
 
     segmentation: Segmentation
@@ -100,7 +125,8 @@ class MeasuredLayout:
     dropped: frozenset[int] = frozenset()
     open: frozenset[int] = frozenset()
     sizes: tuple[Sizes, ...] = ()
-    rewritten: Mapping[int, Mapping[int, tuple[Rewrite, ...]]] = field(default_factory=dict)
+    rewritten: Mapping[int, Mapping[int, tuple[Rewrites, ...]]] = field(default_factory=dict)
+    exchanges: Mapping[int, Regrouped] = field(default_factory=dict)
     changes: tuple[str, ...] = ()
     diagnostics: tuple[Diagnostic, ...] = field(default_factory=tuple)
 
@@ -148,15 +174,19 @@ def by_repetition(numbered: Iterable[tuple[int, Instance]]) -> Iterator[list[tup
         yield mine
 
 
-def opened(before: MeasuredLayout, after: MeasuredLayout) -> MeasuredLayout:
-    """The layout after a change that makes assumptions of recorded tasks: those whose interval is another share of their time are open."""
-    old, new = before.prices, after.prices
-    other = ~np.isclose(old.low * new.best, new.low * old.best) | ~np.isclose(old.high * new.best, new.high * old.best)
-    return replace(after, open=after.open | set(np.flatnonzero(other).tolist()))
+def shaped_as_recorded(recorded: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """An operator of whose shapes `sizes` say nothing (`Rewrite`)."""
+    return o._replace(shapes=recorded.shapes)
 
 
-def rewriting(layout: MeasuredLayout, position: int, rows: Iterable[int], rewrite: Rewrite) -> MeasuredLayout:
-    """The layout in which the inputs of operators, by the rows of a rank's trace, become what `rewrite` makes of them."""
+def as_before(_: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """An operator that a change may leave as it is (`Rewrite`)."""
+    return o
+
+
+def rewriting(layout: MeasuredLayout, position: int, rows: Iterable[int], *rewrites: Rewrite) -> MeasuredLayout:
+    """The layout in which the inputs of operators, by the rows of a rank's trace, become what the first of `rewrites` makes of them, or,
+    less likely, what the others do."""
     known = layout.rewritten.get(position, {})
-    more = {row: (*known.get(row, ()), rewrite) for row in rows}
+    more = {row: (*known.get(row, ()), rewrites) for row in rows}
     return replace(layout, rewritten={**layout.rewritten, position: {**known, **more}})

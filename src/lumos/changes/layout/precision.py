@@ -27,9 +27,9 @@ from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.autocast import autocast
 from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.prices import around
-from lumos.changes.layout.reprice import reprice
-from lumos.changes.layout.rescale import BYTES_INTERVAL, KERNEL_FLOOR, Devices, holding
+from lumos.changes.layout.prices import GONE, around
+from lumos.changes.layout.regroup import regroup
+from lumos.changes.layout.rescale import BYTES_INTERVAL, KERNEL_FLOOR, holding
 from lumos.changes.settings import SETTINGS, Way
 from lumos.errors import LumosError
 from lumos.graph.table import Kind
@@ -42,6 +42,7 @@ from lumos.vocabulary import DType, Phase, Precision
 if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.operator_tasks import OperatorWork
+    from lumos.changes.layout.rescale import Devices
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
     from lumos.simulation.durations import Mask
@@ -70,18 +71,16 @@ def computing(layout: MeasuredLayout, job: Job) -> DType | None:
     return next((found.most_common(1)[0][0] for found in (spent, beside) if found), None)
 
 
-def in_precision(
-    layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, wanted: str, recorded: Accelerator | None = None
-) -> MeasuredLayout:
-    """The layout in another number format. accelerator: that the changed job runs on; None for a job on CPUs. recorded: that of the trace,
-    where it is another. It says what the change is worth where the new one lacks the recorded format.
+def in_precision(layout: MeasuredLayout, job: Job, devices: Devices, wanted: str) -> MeasuredLayout:
+    """The layout in another number format. devices: on which the job ran and is to run.
 
     Raises LumosError for a job on CPUs, where shapes do not show in which type the job multiplies, where that is none of 16 or 32 bits, and
     for a format that the device lacks.
     """
     SETTINGS["precision"].check_for(Way.BLOCKS, wanted)
     new = Precision(wanted).multiplications
-    if accelerator is None:
+    recorded, accelerator = devices
+    if accelerator is None or recorded is None:
         raise LumosError("--set precision: the trace of a job on CPUs does not show how fast its cores compute in another type")
     old = computing(layout, job)
     if old is None:
@@ -94,13 +93,11 @@ def in_precision(
     _check_rate(new, accelerator)
     if old is DType.TF32 and old not in accelerator.peak_flops:
         old = DType.FP32
-    if recorded is not None and old not in accelerator.peak_flops:
-        accelerator = recorded
-    _check_rate(old, accelerator)
+    _check_rate(old, recorded)
     if old == new:
         return replace(layout, changes=(*layout.changes, f"precision = {wanted} (as measured)"))
     casts = old in SINGLE and new in HALF
-    changed = autocast(layout, job, accelerator, new) if casts else _in_type(layout, job, accelerator, old, new)
+    changed = autocast(layout, job, accelerator, new) if casts else _in_type(layout, job, old, new)
     how = ", under autocast" if casts else ""
     return replace(changed, changes=(*layout.changes, f"precision = {wanted} (measured: {old}{how})"))
 
@@ -111,12 +108,11 @@ def _check_rate(dtype: DType, accelerator: Accelerator) -> None:
         raise LumosError(f"--set precision: {accelerator.name} has no rate for {dtype}; it has {', '.join(accelerator.peak_flops)}")
 
 
-def _in_type(layout: MeasuredLayout, job: Job, accelerator: Accelerator, old: DType, new: DType) -> MeasuredLayout:
+def _in_type(layout: MeasuredLayout, job: Job, old: DType, new: DType) -> MeasuredLayout:
     """The layout of a job whose tensors of as many bits as `old` have the type `new`."""
     after, becomes = layout, partial(_retyped, HALF if old in HALF else SINGLE, new)
     for position, trace in enumerate(job.traces):
         after = rewriting(after, position, shapes_of(trace).rows.tolist(), becomes)
-    after = reprice(layout, after, job, Devices(accelerator, accelerator))[0]
     return after if old.bytes == new.bytes else _without_casts(after, job)
 
 
@@ -140,12 +136,13 @@ def _without_casts(layout: MeasuredLayout, job: Job) -> MeasuredLayout:
         work, mine = operator_tasks(segmentation, position, trace), owners.of_rank(position)
         if any(g.width < DType.FP32.bytes for g in gradients(segmentation, position, trace)):
             facts = graph.collectives
-            exchanges = np.intersect1d(facts.task, mine) if facts is not None else mine[:0]
+            rows = np.flatnonzero(np.isin(facts.task, mine)).tolist() if facts is not None else []
+            layout = regroup(layout, rows, lambda before: (before.of(2.0),))
             kernels = mine[update[mine] & owners.on_device[mine] & (graph.kind[mine] == Kind.KERNEL)]
             unseen = np.setdiff1d(kernels, work.of(lambda o: any(o.shapes)))
-            prices.multiply(np.append(exchanges, unseen), around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
+            prices.multiply(unseen, around(2.0, BYTES_INTERVAL, KERNEL_FLOOR))
         gone = _inside_casts(layout, position, trace, work)
-        prices.leave_out(gone)
+        prices.multiply(gone, GONE)
         layout = rewriting(layout, position, set(work.rows[gone[work.tasks]].tolist()), _uncalled)
     return replace(layout, prices=prices)
 

@@ -57,6 +57,10 @@ def exactly(times: float) -> Ratio:
     return Ratio(times, times, times)
 
 
+#: The ratio of what is no longer done.
+GONE = exactly(0.0)
+
+
 def around(times: float, spread: float, fixed: float = 0.0) -> Ratio:
     """A ratio that may be larger or smaller by the factor 1 + spread."""
     return Ratio(times, times / (1 + spread), times * (1 + spread), fixed)
@@ -96,9 +100,11 @@ class TaskPrices:
         """The same prices, to be changed."""
         return TaskPrices(self.duration, *(column.copy() for column in self.columns))
 
-    def of(self, tasks: Int64) -> TaskPrices:
-        """The prices of some tasks, or of copies of them."""
-        return TaskPrices(self.duration[tasks], *(column[tasks] for column in self.columns))
+    def times(self, tasks: Int64 | Mask, ratio: Ratio) -> TaskPrices:
+        """The same prices, but that tasks take `ratio` times as long."""
+        out = self.copy()
+        out.multiply(tasks, ratio)
+        return out
 
     def multiply(self, tasks: Int64 | Mask | int | list[int], ratio: Ratio) -> None:
         """Let tasks take `ratio` times as long, but for the part of their measured time that is fixed."""
@@ -106,20 +112,15 @@ class TaskPrices:
         for column, times in zip(self.columns, ratio[:3], strict=True):
             column[tasks] *= fixed + (1 - fixed) * times
 
-    def leave_out(self, tasks: Int64 | Mask) -> None:
-        """Let tasks take no time."""
-        for column in self.columns:
-            column[tasks] = 0.0
+    def combine(self, tasks: Int64, other: TaskPrices) -> None:
+        """Let tasks take as many times as long as `other` says of each of them."""
+        for column, times in zip(self.columns, other.columns, strict=True):
+            column[tasks] *= times
 
-    def start_again(self, before: TaskPrices, tasks: Int64 | list[int], ratio: Ratio) -> None:
-        """Let tasks take `ratio` times what they take in `before`, whatever changed since."""
-        for column, was, times in zip(self.columns, before.columns, ratio[:3], strict=True):
-            column[tasks] = was[tasks] * times
-
-    def hold(self, other: TaskPrices, tasks: Int64) -> None:
-        """Let the intervals of tasks hold those of other prices."""
-        self.low[tasks] = np.minimum(self.low[tasks], other.low[tasks])
-        self.high[tasks] = np.maximum(self.high[tasks], other.high[tasks])
+    def hold(self, other: TaskPrices) -> None:
+        """Let the intervals of all tasks hold those of other prices."""
+        np.minimum(self.low, other.low, out=self.low)
+        np.maximum(self.high, other.high, out=self.high)
 
     def reach(self, tasks: Int64, times: float) -> None:
         """Let the intervals of tasks reach to `times` their time, on the side where that is."""

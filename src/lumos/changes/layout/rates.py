@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.changes.layout.measured_layout import GroupExchange
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, times_of
-from lumos.changes.layout.regroup import GroupExchange, modelled_exchange, recorded_exchange
+from lumos.changes.layout.regroup import modelled_exchange, recorded_exchange
 from lumos.cost.collective_model import FITTED_KINDS, laid
 from lumos.cost.from_trace import middle_of
 from lumos.cost.memory_bound_model import POINTWISE, STRIDED, moved
@@ -27,9 +28,8 @@ from lumos.cost.traffic import traffic
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.regroup import Links
     from lumos.cost.cluster import Accelerator, Cluster
-    from lumos.cost.estimate import Float64
     from lumos.graph.table import Graph
     from lumos.operators.shaped import ShapedOperator
     from lumos.segment.segment import Segmentation
@@ -91,38 +91,38 @@ class Rates(NamedTuple):
         return AddedTimes(*(round(modelled.best * ratio) for ratio in self.memory))
 
 
-def rates_of(layout: MeasuredLayout, traces: Sequence[Trace], accelerator: Accelerator, cluster: Cluster) -> Rates:
-    """The rates of a job that runs as recorded on a cluster of such accelerators, those of its memory from the first rank."""
-    duration = layout.prices.ns
-    links = _links(layout.segmentation.graph, duration, cluster)
-    return Rates(accelerator, cluster, links, _memory(layout.segmentation, duration, traces[0], accelerator))
+def rates_of(segmentation: Segmentation, traces: Sequence[Trace], links: Links) -> Rates:
+    """The rates of a job that runs as recorded, but with the devices and links after a change; those of its memory from the first rank."""
+    before, after = links
+    memory = _memory(segmentation, traces[0], before.accelerator)
+    return Rates(after.accelerator, after, _links(segmentation.graph, before), memory)
 
 
-def _links(graph: Graph, duration: Float64, cluster: Cluster) -> dict[tuple[int, int], tuple[tuple[int, float], ...]]:
-    """The buffers that groups of ranks exchange, and by how much longer than modelled that takes. duration: of all tasks, ns."""
+def _links(graph: Graph, cluster: Cluster) -> dict[tuple[int, int], tuple[tuple[int, float], ...]]:
+    """The buffers that groups of ranks exchange, and by how much longer that takes than modelled over the links of a cluster."""
     facts = graph.collectives
     if facts is None or facts.size is None:
         return {}
     known = (facts.size > 1) & (facts.nbytes > 0) & facts.of_kind(*FITTED_KINDS) & ~np.isin(facts.task, graph.waiting_unknown)
     took: dict[GroupExchange, list[float]] = defaultdict(list)
     for row in np.flatnonzero(known).tolist():
-        took[recorded_exchange(facts, row, int(facts.size[row]))].append(float(duration[facts.task[row]]))
+        took[recorded_exchange(facts, row)].append(float(graph.duration[facts.task[row]]))
     found: dict[tuple[int, int], list[tuple[int, float]]] = defaultdict(list)
     for each, times in took.items():
         if each.nbytes >= _LEAST_BYTES:
             ratio = float(np.median(times)) / max(int(modelled_exchange(each, cluster).time), 1)
-            found[each.ranks, each.stride].append((each.nbytes, ratio))
+            found[each.ranks, each.stride].append((round(each.nbytes), ratio))
     return {place: tuple(sorted(ratios)) for place, ratios in found.items()}
 
 
-def _memory(segmentation: Segmentation, duration: Float64, trace: Trace, accelerator: Accelerator) -> tuple[float, float, float] | None:
+def _memory(segmentation: Segmentation, trace: Trace, accelerator: Accelerator) -> tuple[float, float, float] | None:
     """By how much longer than modelled the recorded kernels take that pass over memory in order; its interval holds also those that do not
     (`STRIDED`), since a copy may be either."""
     ratios: dict[str, tuple[list[float], list[float]]] = {POINTWISE: ([], []), STRIDED: ([], [])}
     for o, tasks, rows in operator_tasks(segmentation, 0, trace).by_operator():
         known = _passing(o, accelerator)
         if known is not None:
-            took = np.bincount(np.unique(rows, return_inverse=True)[1], duration[tasks])
+            took = np.bincount(np.unique(rows, return_inverse=True)[1], segmentation.graph.duration[tasks])
             ratios[known[0]][0].extend((took[took > 0] / known[1]).tolist())
             ratios[known[0]][1].extend(took[took > 0].tolist())
     if not ratios[POINTWISE][0]:

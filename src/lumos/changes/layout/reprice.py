@@ -20,9 +20,10 @@ import numpy as np
 from lumos.analyze.flops import counted_operators
 from lumos.analyze.task_class import bound_by_arithmetic
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.prices import exactly, growing
+from lumos.changes.layout.prices import TaskPrices, exactly, growing
 from lumos.changes.layout.rescale import (
     CPU_INTERVAL,
+    Devices,
     attention_blocks,
     core_of,
     largest_inside,
@@ -33,146 +34,219 @@ from lumos.changes.layout.rescale import (
     touched,
 )
 from lumos.changes.layout.reshaped import OperatorsNow
+from lumos.diagnostics import Diagnostic
 from lumos.graph.lists import equal_rows
 from lumos.operators.kernel_formats import in_tf32, rounds_to_tf32, type_by_name
 from lumos.operators.shaped import convolution_work, has_rate, type_of
+from lumos.units import count as counted
 from lumos.vocabulary import DType
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.changes.layout.prices import Ratio, TaskPrices
-    from lumos.changes.layout.rescale import Devices
+    from lumos.changes.layout.operator_tasks import OperatorWork
+    from lumos.changes.layout.prices import Ratio
     from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
     from lumos.simulation.durations import Mask
     from lumos.trace.table import Int64, Job, Trace
 
 
-def reprice(
-    before: MeasuredLayout, after: MeasuredLayout, job: Job, devices: Devices, besides: Sequence[Int64] = ()
-) -> tuple[MeasuredLayout, Int64]:
-    """The layout `after` a change, in which its operators take what they take then, and the tasks that become so much longer or shorter
-    that their measured time says less of it (`Ratio.far`). besides: by rank, the tasks that the change prices in another way."""
-    graph, prices, far = after.segmentation.graph, after.prices.copy(), [np.empty(0, np.int64)]
-    of_all = _OfAllRanks(bound_by_arithmetic(graph), graph.named(rounds_to_tf32), cache(partial(on_devices, devices)))
+def reprice(layout: MeasuredLayout, job: Job, devices: Devices) -> MeasuredLayout:
+    """The layout in which operators take what they take after all of its changes, on the devices after them. Open are those that become so
+    much longer or shorter that their measured time says less of it (`Ratio.far`)."""
+    graph, prices = layout.segmentation.graph, layout.prices.copy()
+    recorded, old, new = replace(layout, sizes=(), rewritten={}), devices.before, devices.after
+    moves = [_Move(each, cache(partial(on_devices, each))) for each in (devices, Devices(old, old), Devices(new, new))]
+    multiplying = _Multiplying(bound_by_arithmetic(graph), graph.named(rounds_to_tf32))
+    far = [np.empty(0, np.int64)]
     for position, trace in enumerate(job.traces):
-        same = before.sizes == after.sizes and before.rewritten.get(position, {}) == after.rewritten.get(position, {})
-        if same and not devices.differ:
+        if not (layout.sizes or layout.rewritten.get(position) or devices.differ):
             continue
-        was, now = OperatorsNow(before, position, trace), OperatorsNow(after, position, trace)
-        rank = _Rank(after, position, trace, devices, of_all)
-        for calls in _alike(rank.shaped(besides[position] if besides else ()), was, now):
-            if calls.before != calls.after or devices.differ:
-                far += rank.price(prices, calls)
-        for calls in _alike(rank.nodes(now), was, now):
-            prices.multiply(calls.tasks, rank.around(calls))
-    return replace(after, prices=prices), np.concatenate(far)
+        rank = _Rank(layout, position, trace, moves, multiplying)
+        was, now = (OperatorsNow(each, position, trace) for each in (recorded, layout))
+        far += [rank.price(prices, calls) for calls in _becoming(rank.work, was, now) if calls.changed or devices.differ]
+        if rank.core is not None:
+            for calls in _nodes_becoming(rank.work, trace, was, now):
+                prices.multiply(calls.tasks, rank.around(calls))
+    tasks = np.concatenate(far)
+    notes = _far_from_measured(tasks, layout.changes)
+    return replace(layout, prices=prices, open=layout.open.union(tasks.tolist()), diagnostics=(*layout.diagnostics, *notes))
 
 
-class _OfAllRanks(NamedTuple):
-    """Which tasks of a job are kernels that multiply, and which of these round fp32 to tf32, bool[n]. on_devices: of `rescale`; ranks have
-    the same operators."""
+def changed_tasks(before: MeasuredLayout, after: MeasuredLayout, position: int, trace: Trace) -> Int64:
+    """The tasks of a rank whose operators are others after a change than before."""
+    found = [np.empty(0, np.int64)]
+    if before.sizes != after.sizes or before.rewritten.get(position, {}) != after.rewritten.get(position, {}):
+        work = operator_tasks(after.segmentation, position, trace)
+        was, now = (OperatorsNow(each, position, trace) for each in (before, after))
+        found += [calls.tasks for calls in _becoming(work, was, now) if calls.changed]
+        if not after.segmentation.graph.on_device.any():
+            found += [calls.tasks for calls in _nodes_becoming(work, trace, was, now) if calls.changed]
+    return np.concatenate(found)
+
+
+def opened(before: MeasuredLayout, after: MeasuredLayout, job: Job) -> MeasuredLayout:
+    """The layout after a change that makes assumptions of recorded tasks: open are operators and exchanges that became others, and tasks
+    whose interval is another share of their time."""
+    old, new, facts = before.prices, after.prices, after.segmentation.graph.collectives
+    other = ~np.isclose(old.low * new.best, new.low * old.best) | ~np.isclose(old.high * new.best, new.high * old.best)
+    rows = [row for row, of in after.exchanges.items() if before.exchanges.get(row) != of]
+    other[facts.task[rows] if facts is not None else []] = True
+    for position, trace in enumerate(job.traces):
+        other[changed_tasks(before, after, position, trace)] = True
+    return replace(after, open=after.open.union(np.flatnonzero(other).tolist()))
+
+
+def _far_from_measured(far: Int64, changes: Sequence[str]) -> tuple[Diagnostic, ...]:
+    """The diagnostic that kernels (`far`) become much longer or shorter than any that was measured; () where none does."""
+    if not len(far):
+        return ()
+    text = (
+        f"{', '.join(changes)}: {counted(len(far), 'recorded kernel')} would take more than four times as long, or a quarter; their"
+        " measured time says little of such sizes, so the answer lies between the cost model and its proportion to what was measured, and"
+        " the interval reaches to both"
+    )
+    return (Diagnostic("far-from-measured", text),)
+
+
+class _Multiplying(NamedTuple):
+    """Which tasks of a job are kernels that multiply, and which of these round fp32 to tf32, bool[n]."""
 
     multiplies: Mask
     rounds: Mask
-    on_devices: Callable[..., Ratio]
+
+
+class _Move(NamedTuple):
+    """A change of devices, and what `on_devices` says of operators there, which it keeps: ranks have the same."""
+
+    devices: Devices
+    ratio: Callable[..., Ratio]
 
 
 class _Alike(NamedTuple):
     """Tasks that belong to operators that are the same in the recording, before a change and after it. rows: of each task the row of its
-    operator. staying: the operator after the change by another reading of its shapes."""
+    operator. readings: what the operator most likely is after the change, and what else it may be."""
 
     tasks: Int64
     rows: Int64
     recorded: ShapedOperator
     before: ShapedOperator
-    after: ShapedOperator
-    staying: ShapedOperator
+    readings: tuple[ShapedOperator, ...]
+
+    @property
+    def changed(self) -> bool:
+        """Whether the change makes another operator of it."""
+        return self.readings != (self.before,)
 
 
-def _alike(calls: tuple[Int64, Int64], was: OperatorsNow, now: OperatorsNow) -> Iterator[_Alike]:
+def _becoming(work: OperatorWork, was: OperatorsNow, now: OperatorsNow) -> Iterator[_Alike]:
+    """The tasks of operators with shapes, by what these were and what they are now."""
+    return _alike(work.tasks[work.number >= 0], work.rows[work.number >= 0], was, now)
+
+
+def _nodes_becoming(work: OperatorWork, trace: Trace, was: OperatorsNow, now: OperatorsNow) -> Iterator[_Alike]:
+    """On a CPU the tasks of which no axes say what they do, such as nodes of autograd, each by the largest operator inside it."""
+    if now.change is not None:
+        unknown = now.change.axes.of_row[work.rows] < 0
+        inner = largest_inside(trace, work.rows[unknown], now.change.axes)
+        yield from _alike(work.tasks[unknown][inner >= 0], inner[inner >= 0], was, now)
+
+
+def _alike(tasks: Int64, rows: Int64, was: OperatorsNow, now: OperatorsNow) -> Iterator[_Alike]:
     """Tasks, with the rows of their operators, by these operators before and after a change."""
-    tasks, rows = calls
     for mine in equal_rows(was.kinds(rows), now.kinds(rows)):
         row = int(rows[mine[0]])
-        yield _Alike(tasks[mine], rows[mine], was.recorded(row), was[row], *now.both(row))
+        yield _Alike(tasks[mine], rows[mine], was.recorded(row), was[row], now.readings(row))
+
+
+class _Multiples(NamedTuple):
+    """By what the times of some tasks are multiplied, and of which the measured time says less, bool by task."""
+
+    times: TaskPrices
+    far: Mask
 
 
 class _Rank:
     """The operators of a rank as its device or its core runs them."""
 
-    def __init__(self, layout: MeasuredLayout, position: int, trace: Trace, devices: Devices, of_all: _OfAllRanks) -> None:
-        self.graph, self.trace, self.devices = layout.segmentation.graph, trace, devices
-        self.multiplies, rounds, self.on_devices = of_all
+    def __init__(self, layout: MeasuredLayout, position: int, trace: Trace, moves: Sequence[_Move], multiplying: _Multiplying) -> None:
+        self.graph, self.trace, self.moves = layout.segmentation.graph, trace, moves
+        self.multiplying = multiplying
         self.work = operator_tasks(layout.segmentation, position, trace)
-        self.core = core_of(self.graph, self.work) if devices.before is None else None
+        self.core = core_of(self.graph, self.work) if moves[0].devices.before is None else None
         self.blocks = attention_blocks(self.graph, trace, self.work)
-        rounding = self.work.number[rounds[self.work.tasks]]
+        rounding = self.work.number[multiplying.rounds[self.work.tasks]]
         self.rounding = {self.work.operators[i] for i in np.unique(rounding[rounding >= 0]).tolist()}
-
-    def shaped(self, besides: Int64 | Sequence[int]) -> tuple[Int64, Int64]:
-        """The tasks of operators with shapes, but for some, with the rows of their operators."""
-        mine = (self.work.number >= 0) & ~np.isin(self.work.tasks, besides)
-        return self.work.tasks[mine], self.work.rows[mine]
-
-    def nodes(self, now: OperatorsNow) -> tuple[Int64, Int64]:
-        """On a CPU the tasks of which no axes say what they do, such as nodes of autograd, each with the row of the largest operator inside
-        it."""
-        if self.core is None or now.change is None:
-            return self.work.tasks[:0], self.work.rows[:0]
-        unknown = now.change.axes.of_row[self.work.rows] < 0
-        inner = largest_inside(self.trace, self.work.rows[unknown], now.change.axes)
-        return self.work.tasks[unknown][inner >= 0], inner[inner >= 0]
 
     def around(self, calls: _Alike) -> Ratio:
         """By what the time of nodes is multiplied with such operators inside."""
-        if self.core is None or calls.before == calls.after:
+        after = calls.readings[0]
+        if self.core is None or calls.before == after:
             return exactly(1.0)
-        return growing(touched(calls.after) / max(touched(calls.before), 1), CPU_INTERVAL, self.core.node_fixed)
+        return growing(touched(after) / max(touched(calls.before), 1), CPU_INTERVAL, self.core.node_fixed)
 
-    def price(self, prices: TaskPrices, calls: _Alike) -> list[Int64]:
+    def price(self, prices: TaskPrices, calls: _Alike) -> Int64:
         """Multiply the times of operators, in place. Returns those of which the measured time says less."""
-        (before, after, staying), devices = self._computed(calls), self.devices
-        tasks, beside = self._by_class(calls.tasks, before, after)
-        ratio = self._ratio(calls, tasks, before, after)
-        if staying != after:
-            other = self._ratio(calls, tasks, before, staying)
-            ratio = ratio._replace(low=min(ratio.low, other.low), high=max(ratio.high, other.high))
-        prices.multiply(tasks, ratio.carried(float(prices.of(tasks).ns.sum()) / len(np.unique(calls.rows))))
-        if len(beside):
-            prices.multiply(beside, passing(before, after, devices))
-        return [tasks] * ratio.far
+        likely, *others = (self._multiples(prices, calls, after) for after in calls.readings)
+        for other in others:
+            likely.times.hold(other.times)
+        prices.combine(calls.tasks, likely.times)
+        return calls.tasks[likely.far]
 
-    def _computed(self, calls: _Alike) -> tuple[ShapedOperator, ...]:
-        """Operators before a change and after it, in the type in which their kernels multiply: those that rounded fp32 to tf32 do so where
-        the device can, and the change says nothing else of the type."""
+    def _multiples(self, prices: TaskPrices, calls: _Alike, after: ShapedOperator) -> _Multiples:
+        """By what the times of operators are multiplied that become `after`."""
+        out = _Multiples(TaskPrices.measured(prices.duration[calls.tasks]).copy(), np.zeros(len(calls.tasks), bool))
+        for step in self._steps(calls.before, after):
+            self._take(out, calls, *step)
+        return out
 
-        def rounded(o: ShapedOperator, device: Accelerator | None) -> ShapedOperator:
-            rounds = device is not None and DType.TF32 in device.peak_flops and calls.recorded in self.rounding
-            return in_tf32(o) if rounds and o.dtypes == calls.recorded.dtypes else o
+    def _steps(self, before: ShapedOperator, after: ShapedOperator) -> list[tuple[_Move, ShapedOperator, ShapedOperator]]:
+        """The changes of an operator one by one: to another device, and to another operator on one that has its old type."""
+        move, on_old, on_new = self.moves
+        old, new = move.devices
+        if old == new:
+            return [(move, before, after)]
+        there = new is not None and (not has_rate(before) or type_of(before) in new.peak_flops)
+        steps = [(move, before, before), (on_new, before, after)] if there else [(on_old, before, after), (move, after, after)]
+        return [step for step in steps if step[0] is move or before != after]
 
-        before, after = self.devices
-        return rounded(calls.before, before), rounded(calls.after, after), rounded(calls.staying, after)
+    def _take(self, out: _Multiples, calls: _Alike, move: _Move, before: ShapedOperator, after: ShapedOperator) -> None:
+        """Multiply the times of operators by what one change makes of them, in place."""
+        devices = move.devices
+        was, now = self._computed(calls, before, devices.before), self._computed(calls, after, devices.after)
+        alike, beside = self._by_class(calls.tasks, devices, was, now)
+        ratio = self._ratio(calls, calls.tasks[alike], move, was, now)
+        out.times.multiply(alike, ratio.carried(float(out.times.ns[alike].sum()) / len(np.unique(calls.rows))))
+        if beside.any():
+            out.times.multiply(beside, passing(was, now, devices))
+        out.far[alike] |= ratio.far
 
-    def _by_class(self, kernels: Int64, before: ShapedOperator, after: ShapedOperator) -> tuple[Int64, Int64]:
-        """The kernels of an operator that take time as the operator does, and those that take it as their bytes where another type or
-        device changes the rate of multiplications. Kernels that multiply in the new type already are in neither. Where no name says that a
-        kernel multiplies, all may."""
-        multiplies = self.multiplies[kernels]
-        if not has_rate(before) or (before.dtypes == after.dtypes and not self.devices.differ) or not multiplies.any():
-            return kernels, kernels[:0]
+    def _computed(self, calls: _Alike, o: ShapedOperator, device: Accelerator | None) -> ShapedOperator:
+        """An operator before or after a change in the type in which its kernels multiply: those that rounded fp32 to tf32 do so where the
+        device can, and the change says nothing else of the type."""
+        rounds = device is not None and DType.TF32 in device.peak_flops and calls.recorded in self.rounding
+        return in_tf32(o) if rounds and o.dtypes == calls.recorded.dtypes else o
+
+    def _by_class(self, kernels: Int64, devices: Devices, before: ShapedOperator, after: ShapedOperator) -> tuple[Mask, Mask]:
+        """Which kernels of an operator take time as the operator does, and which take it as their bytes where another type or device
+        changes the rate of multiplications, bool by kernel. Kernels that multiply in the new type already are in neither. Where no name
+        says that a kernel multiplies, all may."""
+        multiplies = self.multiplying.multiplies[kernels]
+        if not has_rate(before) or (before.dtypes == after.dtypes and not devices.differ) or not multiplies.any():
+            return np.ones(len(kernels), bool), np.zeros(len(kernels), bool)
         names = [self.graph.names[name] for name in self.graph.name[kernels].tolist()]
-        already = [not self.devices.differ and type_by_name(name) is type_of(after) for name in names]
-        return kernels[multiplies & ~np.array(already)], kernels[~multiplies]
+        already = [not devices.differ and type_by_name(name) is type_of(after) for name in names]
+        return multiplies & ~np.array(already), ~multiplies
 
-    def _ratio(self, calls: _Alike, tasks: Int64, before: ShapedOperator, after: ShapedOperator) -> Ratio:
+    def _ratio(self, calls: _Alike, tasks: Int64, move: _Move, before: ShapedOperator, after: ShapedOperator) -> Ratio:
         """By what the time of an operator is multiplied that becomes another."""
         if self.core is not None:
             return on_core(before, after, self.core)
-        ratio = self.on_devices(before, after, self.blocks.get(calls.recorded, 0) / max(queries(calls.recorded), 1))
-        dtype, device = type_of(before), self.devices.before
+        blocks = self.blocks.get(calls.recorded, 0) / max(queries(calls.recorded), 1)
+        ratio = move.ratio(before, after, blocks)
+        dtype, device = type_of(before), move.devices.before
         falls = ratio.best > 1 and before.shapes == after.shapes and convolution_work(before)
         if not falls or device is None or dtype not in device.peak_flops:
             return ratio

@@ -21,7 +21,7 @@ from lumos.vocabulary import DType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrite
+    from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrites
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
     from lumos.trace.table import Int64, Job, Trace
@@ -71,14 +71,14 @@ class OperatorsNow:
     """The operators of a rank after the changes of a layout, by their rows. change: of its sizes; None where they are as recorded."""
 
     def __init__(self, layout: MeasuredLayout, position: int, trace: Trace) -> None:
-        self._shapes, self._rewritten = shapes_of(trace), layout.rewritten.get(position, {})
+        self.layout, self._shapes, self._rewritten = layout, shapes_of(trace), layout.rewritten.get(position, {})
         self.change = Resized(trace, sizes(trace), layout.sizes[position]) if layout.sizes else None
-        self._known: dict[tuple[int, int, tuple[Rewrite, ...]], tuple[ShapedOperator, ShapedOperator]] = {}
+        self._known: dict[tuple[int, int, tuple[Rewrites, ...]], tuple[ShapedOperator, ...]] = {}
 
     def kinds(self, rows: Int64) -> Int64:
         """A number for each of `rows`, equal where the operators are the same before and after all changes."""
         axes = self.change.axes.of_row[rows] if self.change is not None else np.zeros_like(rows)
-        several: dict[tuple[Rewrite, ...], int] = {}
+        several: dict[tuple[Rewrites, ...], int] = {}
         rewrites = np.zeros_like(rows)
         if self._rewritten:
             rewrites[:] = [several.setdefault(self._rewritten.get(row, ()), len(several)) for row in rows.tolist()]
@@ -92,19 +92,20 @@ class OperatorsNow:
 
     def __getitem__(self, row: int) -> ShapedOperator:
         """The operator of a row that has shapes."""
-        return self.both(row)[0]
+        return self.readings(row)[0]
 
-    def both(self, row: int) -> tuple[ShapedOperator, ShapedOperator]:
-        """The same, and by the other reading of its shapes (`Resized.staying`)."""
-        rewrites = self._rewritten.get(row, ())
-        key = int(self._shapes.of_row[row]), int(self.change.axes.of_row[row]) if self.change is not None else 0, rewrites
+    def readings(self, row: int) -> tuple[ShapedOperator, ...]:
+        """What the operator of a row most likely is, and what else it may be: by another reading of its shapes (`Resized.staying`), or by a
+        change that is not sure."""
+        steps = self._rewritten.get(row, ())
+        key = int(self._shapes.of_row[row]), int(self.change.axes.of_row[row]) if self.change is not None else 0, steps
         if key not in self._known:
             recorded = self.recorded(row)
-            new = self.change.at(row, recorded) if self.change is not None else recorded
-            staying = self.change.staying.at(row, recorded) if self.change is not None and self.change.staying is not None else new
-            for rewrite in rewrites:
-                new, staying = rewrite(recorded, new), rewrite(recorded, staying)
-            self._known[key] = new, staying
+            sizes_read = [] if self.change is None else [c for c in (self.change, self.change.staying) if c is not None]
+            found = [change.at(row, recorded) for change in sizes_read] or [recorded]
+            for rewrites in steps:
+                found = [rewrite(recorded, o) for o in found for rewrite in rewrites]
+            self._known[key] = tuple(dict.fromkeys(found))
         return self._known[key]
 
 

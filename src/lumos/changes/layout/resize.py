@@ -7,16 +7,18 @@ proportion to the change, and the answer says how much of the passes that is.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.activations import gathered, in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.activations import in_embedding, in_forward, measured_ranks, of_stream, shared_keys
+from lumos.changes.layout.measured_layout import rewriting, shaped_as_recorded
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.prices import exactly
-from lumos.changes.layout.reprice import reprice
-from lumos.changes.layout.rescale import Devices
+from lumos.changes.layout.regroup import regroup
+from lumos.changes.layout.reprice import changed_tasks
 from lumos.changes.layout.reshaped import after_both
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.settings import SETTINGS
@@ -35,8 +37,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from lumos.changes.layout.measured_layout import MeasuredLayout
-    from lumos.changes.layout.prices import TaskPrices
-    from lumos.cost.cluster import Accelerator
     from lumos.operators.table import Shape
     from lumos.segment.dimensions import Shapes
     from lumos.simulation.durations import Mask
@@ -50,8 +50,8 @@ WORTH_SAYING = 0.02
 READ_TWICE = "two-readings"
 
 
-def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **wanted: int) -> MeasuredLayout:
-    """The layout with other sizes of each rank: any of SIZE_KEYS. accelerator: of the trace; None for a job on CPUs.
+def resize(layout: MeasuredLayout, job: Job, **wanted: int) -> MeasuredLayout:
+    """The layout with other sizes of each rank: any of SIZE_KEYS.
 
     Sizes are those of the model, of which tensor-parallel ranks hold a part each. The number of heads stays unless given, so a wider
     model has wider heads. The feed-forward width and the vocabulary stay, too. Raises LumosError where the trace does not show a size that
@@ -60,7 +60,7 @@ def resize(layout: MeasuredLayout, job: Job, accelerator: Accelerator | None, **
     of_rank = sizes_of_rank(layout, job, wanted)
     old = sizes(job.traces[0])
     described = tuple(f"{key} = {value} (measured: {getattr(old, key) * value // of_rank[key]})" for key, value in wanted.items())
-    return to_sizes(layout, job, accelerator, lambda old, trace: resized(old, of_rank, trace), tuple(wanted), described)
+    return to_sizes(layout, job, lambda old, trace: resized(old, of_rank, trace), tuple(wanted), described)
 
 
 def sizes_of_rank(layout: MeasuredLayout, job: Job, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -87,71 +87,59 @@ def sharing_ranks(layout: MeasuredLayout, job: Job) -> tuple[int, tuple[str, ...
 def to_sizes(
     layout: MeasuredLayout,
     job: Job,
-    accelerator: Accelerator | None,
     choose: Callable[[Sizes, Trace], Sizes],
     keys: Sequence[str],
     described: tuple[str, ...],
     rewritten: MeasuredLayout | None = None,
+    *,
+    of_weights: bool = True,
 ) -> MeasuredLayout:
     """The layout with the sizes that `choose` makes of those of each rank. keys: the sizes that change. described: the change in words.
-    rewritten: the layout with what else becomes of operators by the same change."""
-    segmentation = layout.segmentation
-    exchanges, stream = exchanged_by_rank(layout, job), of_stream(layout, job)
+    rewritten: the layout with what else becomes of operators by the same change. of_weights: whether work on all weights without shapes
+    follows their number; else the caller says what it takes."""
+    segmentation, prices = layout.segmentation, layout.prices.copy()
+    exchanges = exchanged_by_rank(layout, job)
     parts = [np.union1d(each.copies, each.updates_of_parts) if each.stage >= 2 else each.copies[:0] for each in exchanges]
     of_ranks = [(sizes(trace), choose(sizes(trace), trace)) for trace in job.traces]
     recorded = layout.sizes or tuple(old for old, _ in of_ranks)
     resized_ranks = tuple(after_both(was, *of_rank) for was, of_rank in zip(recorded, of_ranks, strict=True))
-    becomes = replace(rewritten or layout, sizes=resized_ranks)
-    after, far = reprice(layout, becomes, job, Devices(accelerator, accelerator), parts)
-    prices, twofold, unreached = after.prices, [far[:0]], [far[:0]]
+    after = replace(rewritten or layout, sizes=resized_ranks)
+    twofold, unreached, changed = [parts[0][:0]], [parts[0][:0]], [parts[0][:0]]
     for position, trace in enumerate(job.traces):
         (old, new), copies = of_ranks[position], exchanges[position].copies
         before, change = (Resized(trace, old, of.sizes[position] if of.sizes else old) for of in (layout, after))
         shapes = axes_of(trace)
         work = operator_tasks(segmentation, position, trace, shapes)
         shaped = (work.number >= 0) & ~np.isin(work.tasks, parts[position])
+        after = rewriting(after, position, set(work.rows[(work.number >= 0) & ~shaped].tolist()), shaped_as_recorded)
         twofold.append(work.tasks[np.isin(work.number, change.read_twice)])
-        by_layer = weights(segmentation, position, trace)
+        changed.append(changed_tasks(layout, after, position, trace))
         number, later = (sum(weights(segmentation, position, trace, sized).values()) for sized in (before, change))
-        if number and later != number:
+        if of_weights and number and later != number:
             shown = work.tasks[shaped & ~_unseen_lists(shapes)[work.number]]
-            unshaped = _of_weights(layout, position, shown)
-            copied = np.setdiff1d(copies[prices.best[copies] == layout.prices.best[copies]], shown)
-            moved = np.concatenate((unshaped, copied, parts[position], gathered(layout, position, by_layer, stream)))
-            prices.multiply(np.unique(moved), exactly(later / number))
+            changed.append(np.unique(np.concatenate((_updates(layout, position, shown), np.setdiff1d(copies, shown), parts[position]))))
+            prices.multiply(changed[-1], exactly(later / number))
+            rows = _of_weights(layout, position, exchanges[position].gathers).tolist()
+            after = regroup(after, rows, partial(lambda times, before: (before.of(times),), later / number))
         stays = _rightly_unchanged(shapes, change, shapes_of_weights(shapes.counted()))
-        same = np.append(copies, work.tasks[shaped & stays[work.number]])
-        left = unchanged_work(layout, position, prices, same) if new != old else copies[:0]
+        same = np.concatenate((copies, work.tasks[shaped & stays[work.number]], *changed))
+        left = unchanged_work(layout, position, same) if new != old else copies[:0]
         prices.reach(left, prod(getattr(new, key) / getattr(old, key) for key in keys))
         unreached.append(left)
-    if any(old != new for old, new in of_ranks) and np.array_equal(np.rint(prices.ns), np.rint(layout.prices.ns)):
+    nothing = not segmentation.graph.duration[np.concatenate(changed)].any() and after.exchanges == layout.exchanges
+    if nothing and any(old != new for old, new in of_ranks):
         raise LumosError(
             f"--set {', '.join(described)}: no task changed, since no operator with time of its own has shapes that follow it; record with"
             " record_shapes=True around the work, or say what changes with --scale"
         )
-    notes = (
-        *not_reached(layout, np.concatenate(unreached), described),
-        *_far_from_measured(far, described),
-        *_read_twice(np.concatenate(twofold), described),
-    )
+    notes = (*not_reached(layout, np.concatenate(unreached), described), *_read_twice(np.concatenate(twofold), described))
     return replace(
         after,
+        prices=prices,
         changes=(*layout.changes, *described),
-        open=layout.open | set(np.concatenate((*unreached, far, *twofold)).tolist()),
+        open=layout.open.union(np.concatenate((*unreached, *twofold)).tolist()),
         diagnostics=(*layout.diagnostics, *notes),
     )
-
-
-def _far_from_measured(far: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...]:
-    """The diagnostic that kernels (`far`) become much longer or shorter than any that was measured; () where none does."""
-    if not len(far):
-        return ()
-    kernels = counted(len(far), "recorded kernel")
-    text = (
-        f"{', '.join(described)}: {kernels} would take more than four times as long, or a quarter; their measured time says little of such"
-        " sizes, so the answer lies between the cost model and its proportion to what was measured, and the interval reaches to both"
-    )
-    return (Diagnostic("far-from-measured", text),)
 
 
 def _read_twice(tasks: Int64, described: Sequence[str]) -> tuple[Diagnostic, ...]:
@@ -207,26 +195,30 @@ def unknown_size(key: str, trace: Trace) -> str:
     )
 
 
-def _of_weights(layout: MeasuredLayout, position: int, shaped: np.ndarray) -> np.ndarray:
-    """Tasks of a rank that work on all weights and have no shapes: kernels of fused optimizers, and exchanges of gradients.
-    shaped: tasks whose shapes are known."""
+def _updates(layout: MeasuredLayout, position: int, shaped: Int64) -> Int64:
+    """The kernels of a rank's optimizer that have no shapes, as fused ones. shaped: tasks whose shapes are known."""
     graph, segmentation = layout.segmentation.graph, layout.segmentation
-    update = graph.on_device & (segmentation.phase == Phase.OPTIMIZER)
+    update = graph.on_device & (graph.kind != Kind.COLLECTIVE) & (segmentation.phase == Phase.OPTIMIZER)
     update[shaped] = False
-    exchanged = (graph.kind == Kind.COLLECTIVE) & np.isin(segmentation.phase, (Phase.BACKWARD, Phase.OPTIMIZER))
-    if graph.collectives is not None:
-        exchanged[graph.collectives.task[in_forward(segmentation)]] = False  # activations, not gradients
-    return np.flatnonzero((segmentation.owners.rank == position) & (update | exchanged))
+    return np.flatnonzero((segmentation.owners.rank == position) & update)
 
 
-def unchanged_work(layout: MeasuredLayout, position: int, prices: TaskPrices, same: Int64) -> Int64:
-    """The work in the passes of a rank that a change left as it was, apart from the tasks `same`, which it rightly leaves so.
+def _of_weights(layout: MeasuredLayout, position: int, gathers: Int64) -> Int64:
+    """The rows of the graph's facts that exchange gradients or weights of a rank. gathers: tasks that gather weights in the passes."""
+    segmentation, facts = layout.segmentation, layout.segmentation.graph.collectives
+    if facts is None:
+        return gathers[:0]
+    mine = segmentation.owners.rank[facts.task] == position
+    late = np.isin(segmentation.phase[facts.task], (Phase.BACKWARD, Phase.OPTIMIZER)) & ~in_forward(segmentation)  # no activations
+    return np.flatnonzero(mine & (late | np.isin(facts.task, gathers)))
 
-    prices: those after the change. On a device its kernels count, on a CPU its operators; and exchanges of activations between
-    all ranks, which no shape describes.
+
+def unchanged_work(layout: MeasuredLayout, position: int, changed: Int64) -> Int64:
+    """The work in the passes of a rank that a change left as it was, apart from the tasks `changed`, which it did not or rightly leaves so.
+
+    On a device its kernels count, on a CPU its operators; and exchanges of activations between all ranks, which no shape describes.
     """
-    work = _work(layout, position)
-    left: Int64 = work[(prices.best[work] == layout.prices.best[work]) & ~np.isin(work, same)]
+    left: Int64 = np.setdiff1d(_work(layout, position), changed)
     return left
 
 

@@ -1,7 +1,5 @@
 """Ranks that share sequences: what a rank's attention, exchanges and merging take."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

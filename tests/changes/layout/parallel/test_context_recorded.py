@@ -1,7 +1,5 @@
 """Jobs recorded with ranks that share sequences, for more or fewer of them: by what the time of each kind of work is multiplied."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 
@@ -11,8 +9,11 @@ from tests.changes import drawn_views
 
 from lumos.analyze.flops import counted_operators
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.parallel.context import context_parallel, sequence_ranks
+from lumos.changes.layout.parallel.context import context_parallel, sequence_ranks, to_all_keys
 from lumos.changes.layout.rates import Rates
+from lumos.changes.layout.regroup import Links, reexchange
+from lumos.changes.layout.reprice import reprice
+from lumos.changes.layout.rescale import Devices
 from lumos.changes.layout.reshaped import reshaped
 from lumos.cost.attention_model import attention
 from lumos.cost.cluster import load_cluster
@@ -142,6 +143,7 @@ def test_each_part_of_the_work_follows_the_ranks(tmp_path, measured, count):
     job, layout = recorded(tmp_path, measured)
     assert sequence_ranks(layout, job) == measured
     changed = context_parallel(layout, job, RATES, {}, (measured, count))
+    changed = reexchange(reprice(changed, job, Devices(A100.accelerator, A100.accelerator)), job, Links(A100, A100))
     before, after, bf16 = SEQ // measured, SEQ // count, 2
 
     def expect(name, *expected, times=1.0):
@@ -171,6 +173,6 @@ def test_each_part_of_the_work_follows_the_ranks(tmp_path, measured, count):
 @pytest.mark.parametrize(("measured", "count"), [(2, 4), (4, 2), (2, 1)])
 def test_all_ranks_together_multiply_what_they_did(tmp_path, measured, count):
     job, layout = recorded(tmp_path, measured)
-    changed = reshaped(job, context_parallel(layout, job, RATES, {}, (measured, count)))
+    changed = reshaped(job, to_all_keys(context_parallel(layout, job, RATES, {}, (measured, count)), job, (measured, count)))
     before, after = (sum(n for _, n in counted_operators(each.traces[0]).values()) for each in (job, changed))
     assert after * count == before * measured > 0

@@ -1,7 +1,5 @@
 """Experts on several replicas: which of them can be, and what a rank's part of the work takes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.changes.layout.test_replicated import job_of

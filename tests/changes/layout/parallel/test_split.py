@@ -1,7 +1,5 @@
 """Layers in the manner of DeepSeek, with narrow projections before the attention, shared by ranks that the recording does not have."""
 
-from __future__ import annotations
-
 import json
 
 import pytest
@@ -14,6 +12,7 @@ from lumos.changes.layout.measured_layout import measured_layout
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import Launching, add_work
 from lumos.changes.layout.rates import rates_of
+from lumos.changes.layout.regroup import Links
 from lumos.changes.settings import parse_settings
 from lumos.changes.structure import changed_layout
 from lumos.changes.whatif import answer_changes
@@ -199,7 +198,7 @@ def test_ranks_that_share_the_vocabulary_sum_what_they_look_up_and_gather_result
         int(collective(kind, 2, nbytes, h100).time)
         for kind, nbytes in ((CollectiveKind.ALL_REDUCE, TOKENS * 512 * 2), (CollectiveKind.ALL_GATHER, results))
     )
-    rates = rates_of(measured_layout(segment(graph, job)), job.traces, h100.accelerator, h100)
+    rates = rates_of(segment(graph, job), job.traces, Links(h100, h100))
     copies = [rates.copy(nbytes).best for nbytes in (results, results // 2)]
     assert outside_layers(found, layout, placed) == [stream, gather + copies[0], stream + copies[1]]
 

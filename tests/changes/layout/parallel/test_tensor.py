@@ -1,7 +1,5 @@
 """Two ranks that share layers, embedding and head, drawn by hand: what becomes of what they gather when there are more of them, or one."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -4,8 +4,6 @@ The pipeline is that of `test_recut`, two stages of two layers. Behind the passe
 in 2 ms each, and updates all weights together in 40 ms.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from itertools import pairwise

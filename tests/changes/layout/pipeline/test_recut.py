@@ -4,8 +4,6 @@ Layers take 10 ms forward and 20 ms backward, messages 50 us, everything else ne
 (m + p − 1) · (F + B) of a stage, and with v chunks each (m + (p − 1) / v) · (F + B).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import groupby
 

@@ -1,7 +1,5 @@
 """A recorded job without a pipeline, spread over stages: the times of its passes are known, so those of the pipeline follow by hand."""
 
-from __future__ import annotations
-
 import pytest
 from tests.changes.layout.pipeline.test_recut import ONE_F_ONE_B, pipeline
 from tests.changes.layout.test_replicated import job_of

@@ -3,8 +3,6 @@
 The pipelines are those of `test_recut`: layers of 10 ms forward and 20 ms backward.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.changes.layout.pipeline.test_recut import GPIPE, INTERLEAVED, ONE_F_ONE_B, pipeline, step, step_ms

@@ -1,7 +1,5 @@
 """Replicas that come to share their parameters: the times of the passes are known, so those of the exchanges decide the rest."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -12,8 +10,9 @@ from tests.changes.layout.test_replicated import job_of
 
 from lumos.changes.changes import Changes
 from lumos.changes.layout.measured_layout import measured_layout
-from lumos.changes.layout.parallel.split import share_weights
+from lumos.changes.layout.parallel.split import _share_exchanges, share_weights
 from lumos.changes.layout.rates import rates_of
+from lumos.changes.layout.regroup import Links, reexchange
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, updates_of_parts
 from lumos.changes.layout.sharding.updates import largest_part
 from lumos.changes.settings import parse_settings
@@ -209,10 +208,12 @@ def test_passes_that_change_too_gather_and_scatter_as_often_as_they_run(tmp_path
 
 
 def test_wider_layers_are_gathered_and_scattered(tmp_path):
-    """Of four times the weights the copies, the exchange and the update take four times as long, until they are shared."""
+    """Of four times the weights the copies and the update take four times as long, and the exchange as the model says, until they are
+    shared."""
     found, nbytes = replicas(tmp_path), 4 * (4096 * 4096 + 4096)
     wider, shared = (1e9 * step(found, *words).outcome.step_time_s for words in (("hidden=4096",), ("hidden=4096", "zero=3")))
-    gone = 4 * (1_000_000 + 300_000 + 500_000 / 2)
+    sums = [int(collective(CollectiveKind.ALL_REDUCE, 2, times * 2 * BYTES, H100).time) for times in (1, 4)]
+    gone = 4 * (1_000_000 + 500_000 / 2) + 300_000 * sums[1] / sums[0]
     gather, scatter = exchange(CollectiveKind.ALL_GATHER, nbytes), exchange(CollectiveKind.REDUCE_SCATTER, nbytes)
     added = copied(nbytes // 2) + gather + 6 * copied(nbytes) + scatter
     assert shared - wider == pytest.approx(added - gone, abs=100_000)
@@ -233,7 +234,7 @@ def test_the_buckets_of_more_layers_follow_their_passes(tmp_path):
 def test_the_recorded_exchange_shows_the_links(tmp_path):
     job, graph = replicas(tmp_path)
     modelled = int(collective(CollectiveKind.ALL_REDUCE, 2, 2 * BYTES, H100).time)
-    assert rates_of(measured_layout(segment(graph, job)), job.traces, H100.accelerator, H100).links == {
+    assert rates_of(segment(graph, job), job.traces, Links(H100, H100)).links == {
         (2, 1): ((2 * BYTES, 300_000 / modelled),)
     }
 
@@ -368,7 +369,8 @@ def test_replicas_of_ranks_that_share_the_layers_exchange_their_part(tmp_path):
     layout = measured_layout(segment(graph, job))
     exchanged = exchanged_by_rank(layout, job)[0]
     prices = layout.prices.copy()
-    share_weights(prices, layout, exchanged, 0, job.traces[0], 2, H100, outside=False)
+    share = share_weights(prices, layout, exchanged, (0, job.traces[0], np.empty(0, np.int64)), 2, outside=False)
+    among_others = reexchange(_share_exchanges(layout, exchanged, share, 2), job, Links(H100, H100)).prices
     for column in prices.columns:
         assert column[exchanged.updates].tolist() == column[exchanged.copies].tolist() == [0.5]
     for kind, tasks, nbytes in (
@@ -376,7 +378,7 @@ def test_replicas_of_ranks_that_share_the_layers_exchange_their_part(tmp_path):
         (CollectiveKind.ALL_REDUCE, exchanged.gradients, 2 * BYTES),
     ):
         half, whole = (int(collective(kind, 2, part, H100).time) for part in (nbytes // 2, nbytes))
-        assert prices.best[tasks].tolist() == pytest.approx([half / whole] * len(tasks))
+        assert among_others.best[tasks].tolist() == pytest.approx([half / whole] * len(tasks))
         assert len(tasks)
 
 

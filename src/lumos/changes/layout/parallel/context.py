@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.changes.layout.measured_layout import rewriting
+from lumos.changes.layout.measured_layout import GroupExchange, rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, anchors
 from lumos.changes.layout.prices import TaskPrices, exactly
-from lumos.changes.layout.regroup import GroupExchange, recorded_exchange, regrouping
+from lumos.changes.layout.regroup import regroup
+from lumos.changes.layout.reprice import changed_tasks
 from lumos.changes.layout.rescale import holding
 from lumos.changes.layout.resize import resized, sizes_of_rank, to_sizes, unknown_size
 from lumos.diagnostics import Diagnostic
@@ -42,7 +43,6 @@ if TYPE_CHECKING:
     from lumos.changes.layout.operator_tasks import OperatorTask
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
-    from lumos.cost.cluster import Cluster
     from lumos.operators.shaped import ShapedOperator
     from lumos.segment.sizes import Sizes
     from lumos.trace.table import Int64, Job, Trace
@@ -129,14 +129,13 @@ def context_parallel(
     for position, rows in enumerate(attention if measured > 1 else ()):
         of_parts = rewriting(of_parts, position, rows, partial(_of_parts, _becoming(old, of_part)))
     out = to_sizes(
-        layout, job, rates.accelerator, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), of_parts
+        layout, job, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), of_parts
     )
     prices = out.prices.copy()
     for position, (found, trace) in enumerate(zip(calls, job.traces, strict=True)):
         if measured > 1:
-            _rerouted(prices, layout, position, trace, found, ranks, ratio, rates.cluster)
+            out = _rerouted(out, prices, layout, position, trace, found, ranks, ratio)
         prices.multiply([task for call in found for task in call.tasks], exactly(count / measured))
-        out = rewriting(out, position, attention[position], partial(_to_all_keys, Fraction(count, measured)))
     out = replace(out, prices=prices, shared=out.shared * (count if "seq" in wanted else count / measured))
     if measured > 1 or count == 1:
         return out
@@ -151,6 +150,15 @@ def context_parallel(
         assumed=(*out.assumed, partial(_assumed, of_task, count, ratio, rates)),
         diagnostics=(*out.diagnostics, Diagnostic("sequence-assumed", text)),
     )
+
+
+def to_all_keys(layout: MeasuredLayout, job: Job, ranks: tuple[int, int]) -> MeasuredLayout:
+    """The layout, once it is priced, in which a call of attention has the keys and values of all the calls that it stands for. ranks: how
+    many shared the sequences, and how many are to."""
+    for position, trace in enumerate(job.traces if ranks[0] != ranks[1] else ()):
+        rows = holding(trace, [call.row for call in _calls(layout, position, trace)], is_attention)
+        layout = rewriting(layout, position, rows, partial(_to_all_keys, Fraction(ranks[1], ranks[0])))
+    return layout
 
 
 def _calls(layout: MeasuredLayout, position: int, trace: Trace) -> list[_Call]:
@@ -185,33 +193,33 @@ def _exchanges(layout: MeasuredLayout, position: int, calls: Sequence[_Call], ra
 
 
 def _rerouted(
-    prices: TaskPrices,
-    layout: MeasuredLayout,
-    position: int,
-    trace: Trace,
-    calls: Sequence[_Call],
-    ranks: tuple[int, int],
-    ratio: float,
-    cluster: Cluster,
-) -> None:
-    """Let exchanges of keys and values, and merging, be those among other ranks, in place. ratio: of a rank's tokens to recorded ones."""
+    after: MeasuredLayout, prices: TaskPrices, layout: MeasuredLayout, position: int, trace: Trace, calls: Sequence[_Call],
+    ranks: tuple[int, int], ratio: float,
+) -> MeasuredLayout:  # fmt: skip
+    """The layout `after` other sizes whose exchanges of keys and values are those among other ranks; how often they and merging are done is
+    changed in place. ratio: of a rank's tokens to recorded ones."""
     graph, (measured, count) = layout.segmentation.graph, ranks
-    facts = graph.collectives
+    changed = changed_tasks(layout, after, position, trace)
+    facts, rows = graph.collectives, _exchanges(layout, position, calls, measured)
     assert facts is not None
-    phase, regrouped = layout.segmentation.phase, regrouping(cluster)
+    gathers = rows[facts.of_kind(CollectiveKind.ALL_GATHER)[rows]]
+    after = regroup(after, gathers.tolist(), lambda before: (before.of(ratio * count / measured, count),))
+    messages = np.setdiff1d(rows, gathers)
+    after = regroup(
+        after,
+        messages.tolist(),
+        lambda before: (before.of(ratio, 2 if count > 1 else 1),),
+        read_as=lambda exchange: GroupExchange(CollectiveKind.SEND_RECEIVE, 2, exchange.nbytes),
+    )
+    backward = layout.segmentation.phase[facts.task[messages]] == Phase.BACKWARD
     parts = {False: (count - 1) / (measured - 1), True: count / measured if count > 1 else 0.0}
-    for row in _exchanges(layout, position, calls, measured).tolist():
-        before, task = recorded_exchange(facts, row, measured), int(facts.task[row])
-        if before.kind is CollectiveKind.ALL_GATHER:
-            prices.multiply(task, regrouped(before, before.of(ratio * count / measured, count)))
-        else:
-            message = GroupExchange(CollectiveKind.SEND_RECEIVE, 2, before.nbytes)
-            prices.multiply(task, regrouped(message, message.of(ratio, 2 if count > 1 else 1)))
-            prices.multiply(task, exactly(parts[bool(phase[task] == Phase.BACKWARD)]))
-    for backward, tasks in _merging(layout, position, trace, calls):
-        of_halves = tasks[graph.on_device[tasks] & (prices.best[tasks] == layout.prices.best[tasks])]
+    for late, times in parts.items():
+        prices.multiply(facts.task[messages[backward == late]].tolist(), exactly(times))
+    for late, tasks in _merging(layout, position, trace, calls):
+        of_halves = np.setdiff1d(tasks[graph.on_device[tasks]], changed)
         prices.multiply(of_halves, exactly(ratio))
-        prices.multiply(tasks, exactly(parts[backward]))
+        prices.multiply(tasks, exactly(parts[late]))
+    return after
 
 
 def _becoming(old: Sizes, new: Sizes) -> tuple[Mapping[int, int], ...]:

@@ -28,10 +28,8 @@ from lumos.changes.layout.measured_layout import NOTHING, Extra, rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, anchors
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
-from lumos.changes.layout.regroup import recorded_exchange, regrouping
+from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.replicated import backward_ends
-from lumos.changes.layout.reprice import reprice
-from lumos.changes.layout.rescale import Devices
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.cost.memory_bound_model import moved
 from lumos.diagnostics import Diagnostic
@@ -43,11 +41,11 @@ from lumos.vocabulary import CollectiveKind, DType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
+    from lumos.changes.layout.measured_layout import GroupExchange, Instance, MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
-    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.cost.cluster import Accelerator
     from lumos.operators.shaped import ShapedOperator
     from lumos.trace.table import Int64, Job, Trace
 
@@ -85,8 +83,7 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     UsageError where experts or replicas cannot be shared equally.
     """
     shown = [_experts(layout, position, trace) for position, trace in enumerate(job.traces)]
-    rows = _sent(layout)
-    facts = layout.segmentation.graph.collectives
+    rows, facts = _sent(layout), layout.segmentation.graph.collectives
     measured = (0 if facts is None else facts.usual_size(rows)) or 1
     if not any(each.number for each in shown):
         raise LumosError(
@@ -104,21 +101,22 @@ def expert_parallel(layout: MeasuredLayout, job: Job, rates: Rates | None, count
     for position, each in enumerate(shown):
         fewer = partial(_with_experts, each.number, each.number * measured // count)
         out = rewriting(out, position, {grouped.row for grouped in each.grouped}, fewer)
-    out = reprice(layout, out, job, Devices(rates.accelerator, rates.accelerator))[0]
-    prices = out.prices
+    prices = layout.prices.copy()
     for position, each in enumerate(shown):
         prices.multiply([grouped.task for grouped in each.grouped], Ratio(1.0, 1.0, 1 + IMBALANCE))
         _fewer_weights(prices, layout, position, each, measured / count)
         if measured == 1:
             _uncopied(prices, layout, job.traces[position], found[position].copies, position, count)
-        _own_gradients(prices, layout, found[position].gradients, each, (measured, count, replicas), rates.cluster)
-    _resent(prices, layout, rows, (measured, count), rates.cluster)
+        out = _own_gradients(out, found[position].gradients, each, (measured, count, replicas))
+    resent = rows[facts.ranks[rows] == measured] if facts is not None else rows
+    out = regroup(out, resent.tolist(), lambda before: (before.of(ranks=count),))
+    prices.multiply(facts.task[resent].tolist() if facts is not None else [], Ratio(1.0, 1.0, 1 + IMBALANCE))
     ranks = list(layout.ranks)
     for position, trace in enumerate(job.traces if count == 1 else ()):
         if len(found[position].copies):
             ranks[position] = _copied_again(layout, position, trace, measured, rates.accelerator)
     changes = (*layout.changes, f"ep = {count} (measured: {measured})")
-    out = replace(out, ranks=tuple(ranks), changes=changes)
+    out = replace(out, prices=prices, ranks=tuple(ranks), changes=changes)
     if measured > 1:
         return out
     sites = {place.task: place for each in shown for place in _sites(each, ratio)}
@@ -227,42 +225,25 @@ def _copied_again(layout: MeasuredLayout, position: int, trace: Trace, measured:
     return tuple(items)
 
 
-def _own_gradients(
-    prices: TaskPrices,
-    layout: MeasuredLayout,
-    exchanges: Int64,
-    experts: _Experts,
-    sizes: tuple[int, int, int],
-    cluster: Cluster,
-) -> None:
-    """Let the gradients of experts be exchanged among the ranks that have the same, in place. exchanges: those of a rank's gradients, as
-    tasks. sizes: of the groups that share experts, as measured and now, and how many replicas there are."""
+def _own_gradients(layout: MeasuredLayout, exchanges: Int64, experts: _Experts, sizes: tuple[int, int, int]) -> MeasuredLayout:
+    """The layout in which the gradients of experts are exchanged among the ranks that have the same. exchanges: those of a rank's
+    gradients, as tasks. sizes: of the groups that share experts, as measured and now, and how many replicas there are."""
     facts, (measured, count, replicas) = layout.segmentation.graph.collectives, sizes
-    if facts is None or facts.size is None or not experts.nbytes:
-        return
-    share = experts.nbytes / (experts.nbytes + experts.others)
-    in_layer, regrouped = layout.segmentation.layer >= 0, regrouping(cluster)
-    for row in np.flatnonzero(np.isin(facts.task, exchanges)).tolist():
-        task, size = int(facts.task[row]), int(facts.size[row])
-        before = recorded_exchange(facts, row, size)
-        if measured == 1 and size == replicas and in_layer[task]:
-            parts = [before.of(1 - share), before.of(share / count, replicas // count, count)]
-        elif measured > 1 and size == replicas // measured and size != replicas:
-            parts = [before.of(measured / count, replicas // count)]
-        else:
-            continue
-        prices.multiply(task, regrouped(before, *parts))
+    if facts is None or not experts.nbytes:
+        return layout
+    share, mine = experts.nbytes / (experts.nbytes + experts.others), np.isin(facts.task, exchanges)
 
+    def apart(before: GroupExchange) -> tuple[GroupExchange, ...]:
+        return before.of(1 - share), before.of(share / count, replicas // count, count)
 
-def _resent(prices: TaskPrices, layout: MeasuredLayout, rows: Int64, change: tuple[int, int], cluster: Cluster) -> None:
-    """Let the recorded exchanges of tokens be among other ranks, in place."""
-    facts, (measured, count) = layout.segmentation.graph.collectives, change
-    regrouped = regrouping(cluster)
-    for row in rows[facts.size[rows] == measured].tolist() if facts is not None and facts.size is not None else ():
-        assert facts is not None
-        before = recorded_exchange(facts, row, measured)
-        ratio = regrouped(before, before.of(ranks=count))
-        prices.multiply(int(facts.task[row]), ratio._replace(high=ratio.high * (1 + IMBALANCE)))
+    def of_experts(before: GroupExchange) -> tuple[GroupExchange, ...]:
+        return (before.of(measured / count, replicas // count),)
+
+    if measured == 1:
+        in_layer = layout.segmentation.layer[facts.task] >= 0
+        return regroup(layout, np.flatnonzero(mine & in_layer & (facts.ranks == replicas)).tolist(), apart)
+    sharing = mine & (facts.ranks == replicas // measured) & (facts.ranks != replicas)
+    return regroup(layout, np.flatnonzero(sharing).tolist(), of_experts)
 
 
 class _Site(NamedTuple):

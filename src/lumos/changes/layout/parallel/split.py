@@ -22,13 +22,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from lumos.changes.layout.measured_layout import rewriting
+from lumos.changes.layout.measured_layout import as_before, rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.placed import AddedTimes, Addition, anchors, times_of
 from lumos.changes.layout.prices import Ratio, TaskPrices, exactly
-from lumos.changes.layout.regroup import recorded_exchange, regrouping
-from lumos.changes.layout.reprice import reprice
-from lumos.changes.layout.rescale import Devices
+from lumos.changes.layout.regroup import regroup
+from lumos.changes.layout.reprice import changed_tasks
 from lumos.changes.layout.reshaped import OperatorsNow
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank, within_rows
 from lumos.cost.collective_model import collective
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
-    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.cost.cluster import Cluster
     from lumos.operators.shaped import ShapedOperator
     from lumos.operators.table import Shape
     from lumos.segment.segment import Label
@@ -83,7 +82,6 @@ def split_over_ranks(
     before: MeasuredLayout,
     after: MeasuredLayout,
     job: Job,
-    accelerator: Accelerator | None,
     ranks: int,
     cluster: Cluster,
     ratio: float,
@@ -96,7 +94,7 @@ def split_over_ranks(
     where the layers do not show the multiplications around which ranks exchange.
     """
     sites: list[_Site] = []
-    cut, uncut, tables, shares = after, after, list[int](), list[_Share]()
+    cut, tables = after, list[int]()
     for position, trace in enumerate(job.traces):
         places = _multiplications(before, position, trace)
         shown = sizes(trace)
@@ -106,23 +104,26 @@ def split_over_ranks(
         shown = shown._replace(vocab=could if apart or not could % (PADDED_TO * ranks) else 0)
         sites += [*_sites(places, shown), *(_Site(task, inside=False) for task in looked_up if shown.vocab)]
         tables.append(shown.vocab)
-        mine = list(_shares(before, after, position, trace, places, shown, could))
-        for dimension in ("m", "n", "k"):
-            becomes, rows = partial(_cut, dimension, ranks), [share for share in mine if share.dimension == dimension]
-            cut = rewriting(cut, position, (share.row for share in rows), becomes)
-            uncut = rewriting(uncut, position, (share.row for share in rows if not share.whole), becomes)
-        shares += mine
+        alike: dict[_Share, set[int]] = defaultdict(set)
+        for row, share in _shares(before, after, position, trace, places, shown, could):
+            alike[share].add(row)
+        for share, rows in alike.items():
+            in_parts = partial(_cut, share.dimension, ranks)
+            likely, other = (as_before, in_parts) if share.whole else (in_parts, as_before)
+            cut = rewriting(cut, position, rows, *((likely,) if share.sure else (likely, other)))
     if not any(site.inside for site in sites):
         raise LumosError(
             f"--set tp: the layers of {job.traces[0].path} show no multiplications that read and write the residual stream, so they cannot"
             " be shared by ranks; record with record_shapes=True"
         )
-    prices = _priced(after, (cut, uncut), job, accelerator, shares)
+    prices = cut.prices.copy()
     exchanges = exchanged_by_rank(before, job)
     for position, trace in enumerate(job.traces):
         _share_loss(prices, before, position, trace, ranks)
         prices.reach(_calls_of_layers(before, position), DISPATCHED_AGAIN)
-        share_weights(prices, before, exchanges[position], position, trace, ranks, cluster, outside=tables[position] > 0)
+        changed = changed_tasks(before, after, position, trace)
+        part = share_weights(prices, before, exchanges[position], (position, trace, changed), ranks, outside=tables[position] > 0)
+        cut = _share_exchanges(cut, exchanges[position], part, ranks)
     shown, width = sizes(job.traces[0]), stream_width(job.traces[0])
     tokens = shown.micro_batch * shown.seq * ratio * width
     vocab = max(1, *(sizes(trace).vocab for trace in job.traces))
@@ -135,7 +136,7 @@ def split_over_ranks(
     )
     of_site = {site.task: _time(site, times) for site in sites}
     return replace(
-        uncut,
+        cut,
         prices=prices,
         assumed=(*after.assumed, partial(_exchanges, of_site)),
         diagnostics=(*after.diagnostics, Diagnostic("split-assumed", text)),
@@ -209,12 +210,9 @@ def _time(site: _Site, times: _Times) -> AddedTimes:
 
 
 class _Share(NamedTuple):
-    """A multiplication of which every rank has a part, where sizes do not tell so. dimension: of `Product`, of which it has a part. whole:
-    whether ranks leave it whole, and only the low end is of a part. sure: whether it is known to be shared; else the interval reaches to
-    the whole."""
+    """How ranks share a multiplication where sizes do not tell so. dimension: of `Product`, of which each has a part. whole: whether they
+    most likely leave it whole. sure: whether it is known to be shared."""
 
-    task: int
-    row: int
     dimension: str
     whole: bool
     sure: bool
@@ -222,10 +220,10 @@ class _Share(NamedTuple):
 
 def _shares(
     before: MeasuredLayout, after: MeasuredLayout, position: int, trace: Trace, places: Sequence[_Place], shown: Sizes, could: int
-) -> Iterator[_Share]:
-    """The multiplications that sizes did not tell to be a part: those of square weights, and those of embedding and head and of no width
-    that ranks share (the narrow projections of latent attention), which some plans leave whole. could: the vocabulary that ranks could
-    share; where `shown` has none, embedding and head stay whole."""
+) -> Iterator[tuple[int, _Share]]:
+    """The multiplications, by row, that sizes did not tell to be a part: those of square weights, and those of embedding and head and of no
+    width that ranks share (the narrow projections of latent attention), which some plans leave whole. could: the vocabulary that ranks
+    could share; where `shown` has none, embedding and head stay whole."""
     was, now = OperatorsNow(before, position, trace), OperatorsNow(after, position, trace)
     shared = {n * shown.head_dim for n in (shown.heads, shown.kv_heads, shown.heads + 2 * shown.kv_heads)} | {shown.ffn, 2 * shown.ffn}
     for place in places:
@@ -235,19 +233,8 @@ def _shares(
             continue
         dimension = "k" if of_vocabulary and k == could else "m" if m == could else "n"
         sure = not of_vocabulary and not shared.isdisjoint(place.sizes)
-        yield _Share(place.task, place.row, dimension, of_vocabulary and not shown.vocab, sure)
-
-
-def _priced(
-    after: MeasuredLayout, cut: tuple[MeasuredLayout, MeasuredLayout], job: Job, accelerator: Accelerator | None, shares: Sequence[_Share]
-) -> TaskPrices:
-    """What multiplications take that are shared. cut: the layout with all of `shares` in parts, and with those left whole
-    that ranks leave so."""
-    devices = Devices(accelerator, accelerator)
-    most, prices = (reprice(after, each, job, devices)[0].prices for each in cut)
-    prices.hold(most, np.array([share.task for share in shares if share.whole], np.int64))
-    prices.hold(after.prices, np.array([share.task for share in shares if not share.sure], np.int64))
-    return prices
+        whole = of_vocabulary and not shown.vocab
+        yield place.row, _Share(dimension, whole, sure and not whole)
 
 
 def _cut(dimension: str, ranks: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
@@ -348,21 +335,18 @@ def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> lis
 
 
 def share_weights(
-    prices: TaskPrices,
-    before: MeasuredLayout,
-    exchanged: Exchanged,
-    position: int,
-    trace: Trace,
-    ranks: int,
-    cluster: Cluster,
-    *,
-    outside: bool,
-) -> None:
-    """Let the work on all weights of a rank be that on its part of them, in place.
+    prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, of: tuple[int, Trace, Int64], ranks: int, *, outside: bool
+) -> Ratio:
+    """Let the work on all weights of a rank be that on its part of them, in place, where sizes do not say so. Returns how large that is.
 
-    exchanged: what the replicas of the rank exchange by. outside: whether ranks share the
-    weights outside the layers.
+    exchanged: what the replicas of the rank exchange by. of: the rank's position, its trace, and the tasks that sizes made others. outside:
+    whether ranks share the weights outside the layers.
     """
+    position, trace, changed = of
+
+    def take(tasks: Int64, part: Ratio) -> None:
+        prices.multiply(np.setdiff1d(tasks, changed), part)
+
     segmentation = before.segmentation
     by_layer = weights(segmentation, position, trace)
     inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
@@ -370,24 +354,21 @@ def share_weights(
     share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
     mine = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
-    prices.start_again(before.prices, np.union1d(updates, exchanged.copies), share)
-    _share_exchanges(prices, before, exchanged, (share, ranks), cluster)
+    take(np.union1d(updates, exchanged.copies), share)
     inside, tables = _accumulated(before, position, trace)
-    prices.start_again(before.prices, inside, exactly(1 / ranks))
-    prices.start_again(before.prices, tables, Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
+    take(inside, exactly(1 / ranks))
+    take(tables, Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
+    return share
 
 
-def _share_exchanges(prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, part: tuple[Ratio, int], cluster: Cluster) -> None:
-    """Let replicas exchange a rank's part of weights and gradients, in place. part: how large it is, and among how many ranks."""
-    facts = before.segmentation.graph.collectives
-    if facts is None or facts.size is None:
-        return
-    tasks = np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))
-    regrouped, (share, ranks) = regrouping(cluster), part
-    for row in np.flatnonzero(np.isin(facts.task, tasks) & (facts.nbytes > 0) & (facts.size > 1)).tolist():
-        whole = recorded_exchange(facts, row, int(facts.size[row]))
-        ratio = Ratio(*(regrouped(whole, whole.of(times, apart=ranks)).best for times in share[:3]))
-        prices.start_again(before.prices, facts.task[row : row + 1].astype(np.int64), ratio)
+def _share_exchanges(layout: MeasuredLayout, exchanged: Exchanged, share: Ratio, ranks: int) -> MeasuredLayout:
+    """The layout in which replicas exchange a rank's part of weights and gradients. share: how large it is. ranks: among how many."""
+    facts = layout.segmentation.graph.collectives
+    if facts is None:
+        return layout
+    rows = np.flatnonzero(np.isin(facts.task, np.concatenate((exchanged.gathers, exchanged.gradients, exchanged.updated))))
+    parts = [lambda whole, times=times: (whole.of(times, apart=ranks),) for times in share[:3]]
+    return regroup(layout, rows.tolist(), *parts)
 
 
 def _accumulated(layout: MeasuredLayout, position: int, trace: Trace) -> tuple[Int64, Int64]:

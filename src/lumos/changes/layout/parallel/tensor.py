@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.activations import exchanged, in_embedding, measured_ranks, of_head, of_stream, shared_keys
+from lumos.changes.layout.measured_layout import rewriting
 from lumos.changes.layout.operator_tasks import operator_tasks
 from lumos.changes.layout.parallel.split import split_over_ranks
-from lumos.changes.layout.prices import Ratio, exactly
+from lumos.changes.layout.prices import GONE, Ratio
+from lumos.changes.layout.reprice import changed_tasks
 from lumos.changes.layout.resize import to_sizes, unchanged_work, unknown_size
 from lumos.errors import LumosError
 from lumos.operators.shaped import elements
@@ -27,7 +29,7 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from lumos.changes.layout.measured_layout import MeasuredLayout
     from lumos.changes.layout.rates import Rates
-    from lumos.cost.cluster import Accelerator, Cluster
+    from lumos.cost.cluster import Cluster
     from lumos.operators.shaped import ShapedOperator
     from lumos.segment.sizes import Sizes
     from lumos.trace.table import Int64, Job, Trace
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 def tensor_parallel(
     layout: MeasuredLayout,
     job: Job,
-    accelerator: Accelerator | None,
     count: int,
     cluster: Cluster | None,
     ratio: float = 1.0,
@@ -61,13 +62,13 @@ def tensor_parallel(
     if count == measured:
         return replace(layout, changes=(*layout.changes, *described))
     gathers = _gathers(layout, rows)
-    shared = to_sizes(layout, job, accelerator, share, ("heads",), described)
+    shared = to_sizes(layout, job, share, ("heads",), described, of_weights=not alone)
     shared = replace(shared, shared=layout.shared * count / measured)
     if alone and cluster is not None:
-        return split_over_ranks(layout, shared, job, accelerator, count, cluster, ratio, rates)
+        return split_over_ranks(layout, shared, job, count, cluster, ratio, rates)
     if gathers:
-        shared = _rest_shared(layout, shared, measured / count, outside=embedding)
-    return _rejoined(layout, exchanged(shared, job, cluster, {}, {measured: count}), job, (measured, count))
+        shared = _rest_shared(layout, shared, job, measured / count, outside=embedding)
+    return _rejoined(layout, exchanged(shared, job, {}, {measured: count}), job, (measured, count))
 
 
 def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
@@ -76,13 +77,14 @@ def _gathers(layout: MeasuredLayout, rows: Int64) -> bool:
     return facts is not None and any(facts.kinds[k] is CollectiveKind.REDUCE_SCATTER for k in set(facts.kind[rows].tolist()))
 
 
-def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, ratio: float, *, outside: bool) -> MeasuredLayout:
+def _rest_shared(before: MeasuredLayout, after: MeasuredLayout, job: Job, ratio: float, *, outside: bool) -> MeasuredLayout:
     """The layout in which the work of the layers that no size describes takes `ratio` times its time; its interval reaches to no change.
     outside: whether the work of embedding and head does, too."""
     prices, segmentation = after.prices.copy(), after.segmentation
     chosen = (segmentation.layer >= 0) | outside
-    for position in range(len(segmentation.graph.ranks)):
-        left = unchanged_work(before, position, after.prices, np.empty(0, np.int64))
+    repriced = np.flatnonzero(after.prices.best != before.prices.best)
+    for position, trace in enumerate(job.traces):
+        left = unchanged_work(before, position, np.union1d(repriced, changed_tasks(before, after, position, trace)))
         prices.multiply(left[chosen[left]], Ratio(ratio, 1.0, 1.0))
     return replace(after, prices=prices)
 
@@ -97,10 +99,15 @@ def _rejoined(before: MeasuredLayout, after: MeasuredLayout, job: Job, ranks: tu
     for position, trace in enumerate(job.traces):
         old, work = sizes(trace), operator_tasks(before.segmentation, position, trace)
         part = old.micro_batch * old.seq, old.vocab
-        joins, takes = (work.of(partial(_is_of_parts, *each, *part)) for each in (("aten::cat", measured), ("aten::clone", 1)))
-        for chosen in (joins, takes) if count == 1 else (joins,):
-            prices.start_again(before.prices, chosen, exactly(count > 1))
+        joins, takes = (work.like(partial(_is_of_parts, *each, *part)) for each in (("aten::cat", measured), ("aten::clone", 1)))
+        after = rewriting(after, position, work.rows[joins].tolist(), partial(_of_vocabulary, old.vocab))
+        prices.multiply(work.tasks[(joins | takes) & (count == 1)], GONE)
     return replace(after, prices=prices)
+
+
+def _of_vocabulary(vocab: int, _: ShapedOperator, o: ShapedOperator) -> ShapedOperator:
+    """An operator whose inputs end in as much of the vocabulary as recorded."""
+    return o._replace(shapes=tuple((*s[:-1], vocab) if s else s for s in o.shapes))
 
 
 def _is_of_parts(name: str, parts: int, tokens: int, vocab: int, o: ShapedOperator) -> bool:

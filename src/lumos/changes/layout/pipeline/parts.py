@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.changes.layout.operator_tasks import operator_tasks
-from lumos.changes.layout.prices import Ratio, TaskPrices
 from lumos.plan.schedules import Pass
 from lumos.segment.weights import gradients
 from lumos.vocabulary import Phase
@@ -94,10 +93,3 @@ def _of_rank(layout: MeasuredLayout, position: int, trace: Trace) -> Int64:
     tasks = operator_tasks(segmentation, position, trace).of(lambda o: o.name in _DIVIDES and o.shapes and o.shapes[0] in known)
     behind: Int64 = tasks[segmentation.phase[tasks] == Phase.OPTIMIZER]
     return behind
-
-
-def without_divisions(prices: TaskPrices, tasks: Int64) -> TaskPrices:
-    """The prices of all tasks with the divisions left out, and at the high end kept."""
-    out = prices.copy()
-    out.multiply(tasks, Ratio(0.0, 0.0, 1.0))
-    return out

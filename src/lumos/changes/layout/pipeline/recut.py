@@ -29,10 +29,11 @@ import numpy as np
 from lumos.changes.layout.change import copied, pipeline_stages, whole_updates
 from lumos.changes.layout.measured_layout import MadeOf, measured_layout
 from lumos.changes.layout.pipeline.messages import PassRun, messages
-from lumos.changes.layout.pipeline.parts import PassParts, carried, divisions, like, passes_of_step, without_divisions
+from lumos.changes.layout.pipeline.parts import PassParts, carried, divisions, like, passes_of_step
 from lumos.changes.layout.pipeline.recorded import Pipeline, RecordedStages, recorded_pipeline, steps_of
 from lumos.changes.layout.place import assemble_pieces
 from lumos.changes.layout.placed import AddedTimes, add_work, times_of
+from lumos.changes.layout.prices import Ratio
 from lumos.changes.settings import counts
 from lumos.cost.collective_model import collective
 from lumos.diagnostics import Diagnostic
@@ -177,7 +178,7 @@ def recut(layout: MeasuredLayout, job: Job, recorded: RecordedStages, wanted: Wa
         layout,
         ranks=tuple(ranks),
         made=tuple(made),
-        prices=without_divisions(layout.prices, divided),
+        prices=layout.prices.times(divided, Ratio(0.0, 0.0, 1.0)),  # at the high end they stay
         updates=frozenset(updates.tolist()),
         dropped=layout.dropped | carried(layout),
         open=layout.open | set(divided.tolist()),

@@ -76,7 +76,7 @@ class Exchanged:
         others = np.flatnonzero(chosen & ~summed)
         self.sets = facts.usual_size(np.flatnonzero(summed)) or 1
         self.replicas = facts.usual_size(others) * self.sets
-        self.apart = recorded_exchange(facts, int(others[0]), 2).stride if len(others) else 1
+        self.apart = recorded_exchange(facts, int(others[0])).stride if len(others) else 1
         launch = segmentation.owners.launch
         launched = np.flatnonzero((rank == position) & (graph.kind != Kind.COLLECTIVE) & graph.on_device & (launch >= 0))
         self.copies = launched[_inside(graph, trace, launch[launched], _COPIES)]

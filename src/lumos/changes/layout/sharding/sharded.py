@@ -28,8 +28,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lumos.changes.layout.prices import Ratio, TaskPrices
-from lumos.changes.layout.regroup import recorded_exchange, regrouping
+from lumos.changes.layout.prices import GONE, Ratio
+from lumos.changes.layout.regroup import regroup
 from lumos.changes.layout.replicated import GradientBuckets
 from lumos.changes.layout.sharding.exchanged import exchanged_by_rank
 from lumos.changes.layout.sharding.gathers import Added, Sharing, gathers, units_of
@@ -41,7 +41,7 @@ from lumos.vocabulary import CollectiveKind
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import Assumed, MeasuredLayout
+    from lumos.changes.layout.measured_layout import Assumed, GroupExchange, MeasuredLayout
     from lumos.changes.layout.placed import AddedTimes, Addition, Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
@@ -106,11 +106,13 @@ def sharded(
     totals: list[dict[int, AddedTimes]] = []
     for position, (each, own) in enumerate(zip(found, parameters, strict=True)):
         gone = _gone(each, measured, stage)
-        prices.leave_out(_whole_units(layout, position, np.union1d(gone, each.sums) if new.sets == 1 else gone))
+        prices.multiply(_whole_units(layout, position, np.union1d(gone, each.sums) if new.sets == 1 else gone), GONE)
         parts = largest_part(own, replicas), 1 / replicas
         share = _share(measured, old, parts), _share(stage, new, parts)
         prices.multiply(each.updates, Ratio(share[1][0] / share[0][0], *sorted(b / a for a, b in zip(*share, strict=True))))
-        totals.append(_in_other_sets(prices, layout, each, old, new, rates) if min(measured, stage) >= 2 and new != old else {})
+        totals.append({})
+        if min(measured, stage) >= 2 and new != old:
+            layout, totals[-1] = _in_other_sets(layout, each, old, new, rates)
     shown = "is of one process" if recorded < 2 else f"shows zero = {measured}" + (f" in sets of {old.shards}" if old.sets > 1 else "")
     sets = f" in sets of {new.shards}, which add up their gradients" if new.sets > 1 else ""
     text = (
@@ -151,27 +153,26 @@ def _share(stage: int, sharing: Sharing, parts: tuple[float, float]) -> tuple[fl
 
 
 def _in_other_sets(
-    prices: TaskPrices, layout: MeasuredLayout, found: Exchanged, old: Sharing, new: Sharing, rates: Rates
-) -> dict[int, AddedTimes]:
-    """Let what a rank gathers and scatters be exchanged in other sets, in place. Returns what adding up each of its scattered gradients
+    layout: MeasuredLayout, found: Exchanged, old: Sharing, new: Sharing, rates: Rates
+) -> tuple[MeasuredLayout, dict[int, AddedTimes]]:
+    """The layout in which what a rank gathers and scatters is exchanged in other sets, and what adding up each of its scattered gradients
     takes, by the task that scatters them; nothing where the recording has these sums already, which become others."""
-    facts, regrouped = layout.segmentation.graph.collectives, regrouping(rates.cluster)
-    assert facts is not None and facts.size is not None
+    facts = layout.segmentation.graph.collectives
+    assert facts is not None
+    shared = np.flatnonzero(np.isin(facts.task, np.setdiff1d(np.concatenate((found.gathers, found.gradients)), found.sums))).tolist()
+    summed = np.flatnonzero(np.isin(facts.task, found.sums)).tolist()
+
+    def of_sets(before: GroupExchange) -> tuple[GroupExchange, ...]:
+        return (before.of(old.shards / new.shards, new.sets)._replace(stride=new.apart * new.shards),)
+
+    layout = regroup(regroup(layout, shared, lambda before: (before.of(ranks=new.shards),)), summed, of_sets)
     total = cache(lambda nbytes: new.total(nbytes, rates))
     out: dict[int, AddedTimes] = {}
-    for row in np.flatnonzero(np.isin(facts.task, np.concatenate((found.gathers, found.gradients)))).tolist():
-        task = int(facts.task[row])
-        before = recorded_exchange(facts, row, int(facts.size[row]))
-        if task in found.sums:
-            after = before.of(old.shards / new.shards, new.sets)._replace(stride=new.apart * new.shards)
-            prices.multiply(task, regrouped(before, after))
-            continue
-        before = before.of(ranks=old.shards)  # as many as its price is of
-        prices.multiply(task, regrouped(before, before.of(ranks=new.shards)))
-        if before.kind is CollectiveKind.REDUCE_SCATTER and not len(found.sums):
-            time = total(before.nbytes)
-            out.update({task: time} if time is not None else {})
-    return out
+    for row in shared if not summed else ():
+        now = layout.exchanges[row].readings[0][0]
+        time = total(round(now.nbytes)) if now.kind is CollectiveKind.REDUCE_SCATTER else None
+        out.update({int(facts.task[row]): time} if time is not None else {})
+    return layout, out
 
 
 def _added_up(totals: Sequence[dict[int, AddedTimes]], updates: Sequence[Int64], sharing: Sharing, placed: Placed) -> Iterator[Addition]:
