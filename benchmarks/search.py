@@ -22,9 +22,9 @@ from lumos.blocks.price import Pricer
 from lumos.cost.cluster import load_cluster
 from lumos.model import load_model
 from lumos.plan.profiles import framework_profile
+from lumos.searching.bounds import peak_bytes
 from lumos.searching.coarse import coarse_step_times
 from lumos.searching.engine import Ray
-from lumos.searching.memory import peak_bytes
 from lumos.searching.prices import Prices
 from lumos.searching.search import Found, search_problem
 from lumos.searching.space import Problem, Space, enumerate_plans

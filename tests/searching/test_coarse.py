@@ -10,9 +10,8 @@ import pytest
 from lumos.blocks.price import Pricer
 from lumos.plan.profiles import framework_profile
 from lumos.prediction.step_time import step_time
-from lumos.searching.bounds import lower_bounds
+from lumos.searching.bounds import lower_bounds, peak_bytes
 from lumos.searching.coarse import coarse_step_times
-from lumos.searching.memory import peak_bytes
 from lumos.searching.prices import Prices
 from lumos.searching.space import SCHEDULES, Plans, Space, enumerate_plans
 

@@ -9,7 +9,7 @@ import pytest
 
 from lumos.blocks.memory import peak_memory
 from lumos.plan.profiles import framework_profile
-from lumos.searching.memory import peak_bytes
+from lumos.searching.bounds import peak_bytes
 from lumos.searching.space import SCHEDULES, Space, enumerate_plans
 
 

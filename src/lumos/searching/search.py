@@ -15,10 +15,9 @@ from lumos.errors import InterruptedSearchError
 from lumos.prediction.operating import Campaign, campaign
 from lumos.prediction.predict import UNPROVED_SCHEDULES
 from lumos.result import Shown, plain
-from lumos.searching.bounds import lower_bounds
+from lumos.searching.bounds import lower_bounds, peak_bytes
 from lumos.searching.engine import Local, Ray, Simulated
 from lumos.searching.explain import Against, Timed, against
-from lumos.searching.memory import peak_bytes
 from lumos.searching.prices import Floats, Prices
 from lumos.searching.space import PLAN_COLUMNS, Ints, Plans, Problem, Space, enumerate_plans
 

@@ -24,9 +24,8 @@ from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
 from lumos.graph.edges import Edges, Predecessors
 from lumos.graph.operations.meetings import Meetings, meetings
-from lumos.graph.operations.order import passes_fed, program_order
+from lumos.graph.operations.order import passes_fed, program_order, with_transfers
 from lumos.graph.operations.table import Operations, recorded
-from lumos.graph.operations.transfers import with_transfers
 from lumos.graph.table import Collectives, Dependency, Graph, Kind, Processor, Step
 from lumos.trace.operations import KNOWN, LANES, STEP_GAP_NS, STEP_MARK
 from lumos.trace.table import ABSENT, Int64, Job
