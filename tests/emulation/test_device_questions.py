@@ -25,7 +25,8 @@ for asked in (torch.cuda, torch.cuda.memory):
     asked.set_per_process_memory_fraction(0.9)
 torch.cuda.set_sync_debug_mode("warn")
 torch.cuda.ipc_collect()
-torch.cuda.random.manual_seed(3)
+torch.cuda.random.manual_seed(seed=3)
+torch.cuda.synchronize(device="cuda"), torch.cuda.stream(stream=torch.cuda.current_stream(device=0)), torch.cuda.is_tf32_supported()
 assert torch.backends.cuda.is_flash_attention_available()
 warnings.simplefilter("error")
 warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")  # what a script warns of must not hide it

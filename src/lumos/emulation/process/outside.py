@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import errno
 import io
+import json
 import os
 import shutil
 import socket
@@ -23,23 +24,24 @@ from typing import TYPE_CHECKING, Any
 
 from lumos.collect.loading import when_loaded
 from lumos.emulation.process.patches import Patches
-from lumos.emulation.process.script import line_of_script
+from lumos.emulation.process.script import line_of_error, line_of_script, script_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
 #: The functions that make files and folders, as they are before any is cut.
-make_folder, open_file = os.mkdir, os.open
+make_folder, open_file, stat = os.mkdir, os.open, os.stat
 #: Functions of the operating system that change a file or a folder, the first argument, or two.
 _CHANGING = (
-    "mkdir", "makedirs", "remove", "unlink", "rename", "replace", "rmdir", "truncate", "symlink", "link", "chmod", "chown", "utime",
+    "remove", "unlink", "rename", "replace", "rmdir", "truncate", "symlink", "link", "chmod", "chown", "utime",
     "mkfifo", "mknod",
 )  # fmt: skip
 _LONGEST_SLEEP = 0.01  # seconds; not none at all, so that a thread that waits in a loop leaves the processor to others
 _DEVICES = ("/dev/", "/proc/")
 _temporary = os.path.realpath(tempfile.gettempdir())
 _made: set[str] = set()
+_folders: set[str] = set()  # that the script would have made, and finds there
 _unwritten: dict[str, Any] = {}
 
 
@@ -55,12 +57,14 @@ class Outside(Patches):
         """Cut them."""
         self._files()
         self._programs()
+        self.around(sys, "excepthook")(self._fail)
 
         @self.around(time, "sleep")
         def sleep(wait: Any, seconds: float) -> None:
             wait(min(seconds, _LONGEST_SLEEP))
 
-        self.around(socket.socket, "connect", "connect_ex", "sendto", "sendmsg")(_refuse)
+        self.around(socket.socket, "connect", "sendto", "sendmsg")(_refuse)
+        self.around(socket.socket, "connect_ex")(lambda *_: errno.ECONNREFUSED)
         self.around(socket, "getaddrinfo", "gethostbyname")(_of_this_machine)
         when_loaded("sqlite3", self._databases)
 
@@ -69,6 +73,14 @@ class Outside(Patches):
         self.assume = assume
         for noted in self._noted:
             assume(*noted)
+
+    def _fail(self, show: Callable[..., None], kind: Any, error: BaseException, trace: Any) -> None:
+        """Say why the process that the emulation started ends, before it has torch or as a launcher of others."""
+        self.take_back()
+        show(kind, error, trace)
+        if os.getpid() == os.getsid(0):
+            file = Path(json.loads(os.environ["LUMOS_EMULATE"])["file"])
+            file.with_suffix(".error").write_text(script_error(error, line_of_error(trace)), encoding="utf-8")
 
     def _files(self) -> None:
         def swallow() -> None:
@@ -93,6 +105,17 @@ class Outside(Patches):
             return int(opened(os.devnull, os.O_RDWR))
 
         self.around(os, *_CHANGING)(_unless_others)
+        self.around(os, "mkdir", "makedirs")(_folder)
+
+        @self.around(os, "stat", "listdir")
+        def found(look: Any, path: Any = ".", *args: Any, **kwargs: Any) -> Any:
+            try:
+                return look(path, *args, **kwargs)
+            except FileNotFoundError:
+                if os.path.realpath(os.fsdecode(path)) not in _folders:
+                    raise
+                return look(_temporary) if look is stat else []
+
         self.around(shutil, "rmtree", "move")(_unless_others)
 
     def _programs(self) -> None:
@@ -160,6 +183,15 @@ def unwritten(file: Any) -> Any:
     """What the script would have written to a file that is not there; None where it did not."""
     path = os.path.realpath(os.fsdecode(file)) if isinstance(file, (str, bytes, os.PathLike)) else ""
     return None if os.path.lexists(path) else _unwritten.get(path)
+
+
+def _folder(make: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> None:
+    """Make a folder of the script's own; of another one, let it be found there, empty."""
+    if kwargs.get("dir_fd") is not None or may_change(path):
+        make(path, *args, **kwargs)
+    else:
+        whole = os.path.realpath(os.fsdecode(path))
+        _folders.update((whole, *map(str, Path(whole).parents)))
 
 
 def _is_made(path: str) -> bool:

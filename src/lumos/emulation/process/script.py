@@ -114,10 +114,12 @@ def script_error(error: BaseException, where: str, held: str = "") -> str:
     whole = " ".join(str(error).split())
     if FULL_DEVICE in whole:
         return f"{where}: {kind}: {whole.partition(' If reserved')[0]} {held}: {_REMEDIES['DeviceMemory']}"
-    text = whole.partition(". ")[0]
+    text = whole if len(whole) <= _LONGEST else whole.partition(". ")[0]
     short = text if len(text) <= _LONGEST else f"{text[:_LONGEST]}…"
     unknown = "see whether the script runs without --emulate; if it does, leave this out while emulating"
     remedy = _REMEDIES.get(next(_known(error), ""), unknown)
+    if isinstance(error, SyntaxError) and error.filename:
+        where = f"{error.filename}:{error.lineno}"
     return f"{where or 'before the first line of the script'}: {kind}: {short}: {remedy}"
 
 

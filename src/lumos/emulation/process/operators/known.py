@@ -9,6 +9,7 @@ memory by way of one tensor changes the twin of all that lie there; a write of s
 from __future__ import annotations
 
 import contextlib
+import math
 import weakref
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,7 @@ _aten = torch.ops.aten
 #: Elements of the largest memory of which values are kept; a number that fills it takes no memory until it is needed.
 _LARGEST = 1 << 24
 #: Elements of the largest type have so many bytes, of which memory has whole ones.
-_WHOLE = 16
+WHOLE = 16
 
 #: Operators whose results say nothing of values, or whose answer is about memory.
 _WITHOUT_VALUES = ("empty", "new_empty", "resize", "_pin_memory", "is_pinned", "record_stream", "set_")
@@ -52,7 +53,7 @@ class _Twin:
     @property
     def memory(self) -> torch.Tensor:
         if self._memory is None:
-            whole = -(-self._size // _WHOLE) * _WHOLE
+            whole = -(-self._size // WHOLE) * WHOLE
             self._memory = _aten.full.default([whole // self._dtype.itemsize], self._number, dtype=self._dtype).view(torch.uint8)
         return self._memory
 
@@ -118,7 +119,7 @@ class KnownValues:
             return self.know(out, 0)
         found = self.result(func, args, kwargs, out)
         if found is None:
-            for each in _written(func, args, kwargs):
+            for each in written(func, args, kwargs):
                 self.forget(each)
             return None
         for each, values in zip(tensors_in((out,)), tensors_in((found,)), strict=False):
@@ -162,7 +163,8 @@ class KnownValues:
             return False
         storage = tensor.untyped_storage()
         size = int(storage.nbytes())
-        if tensor.numel() > _LARGEST or size > tensor.numel() * tensor.element_size():
+        shown = math.prod(length for length, step in zip(tensor.shape, tensor.stride(), strict=True) if step)  # of an expanded one once
+        if tensor.numel() > _LARGEST or size > shown * tensor.element_size():
             return False
         self._twins[address] = _Twin(size, tensor.dtype, number, weakref.ref(storage, lambda _: self._twins.pop(address, None)))
         return True
@@ -174,7 +176,7 @@ class KnownValues:
             yield
 
 
-def _written(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
+def written(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
     """The tensors that an operator writes to, of those that it is given."""
     given = (*enumerate(args), *kwargs.items())
     return tensors_in(each for place, each in given if place in _places_written(func))

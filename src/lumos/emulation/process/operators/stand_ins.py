@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._pytree import tree_map_only
 
 from lumos.emulation.process.operators import sparse
 from lumos.emulation.process.operators.compiled import PRODUCTS, is_view
-from lumos.emulation.process.operators.known import tensors_in
+from lumos.emulation.process.operators.known import WHOLE, address_of, tensors_in, written
 from lumos.emulation.record import CallKind
 
 if TYPE_CHECKING:
@@ -181,6 +182,31 @@ def _single(given: Any, types: Iterator[Any]) -> list[Any]:
         else _single(each, types) if isinstance(each, (list, tuple))
         else torch.device("cpu") if isinstance(each, torch.device) else each for each in given
     ]  # fmt: skip
+
+
+def check_memory(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
+    """Raise torch's error for elements that a call writes more than once, or reads too. The host's kernel says whether it does, where
+    what is written has several elements in one place or shares its memory: it is tried on small memory that is laid out so."""
+    into, every = list(written(func, args, kwargs)), list(tensors_in((args, kwargs)))
+    addresses = [address_of(each) for each in every]
+    shared = sum(addresses.count(address_of(each)) for each in into) > len(into)
+    if not into or -1 in addresses or not (shared or any(torch._debug_has_internal_overlap(each) == 1 for each in into)):
+        return
+    sizes = {address: int(each.untyped_storage().nbytes()) for address, each in zip(addresses, every, strict=True)}
+    if sum(sizes.values()) > _LARGEST:
+        return
+    with mode.aside(hidden=True), torch.no_grad():
+        memory = {address: torch.zeros(-(-size // WHOLE) * WHOLE, dtype=torch.uint8) for address, size in sizes.items()}
+
+        def laid_out(tensor: Any) -> Any:
+            whole = memory[address_of(tensor)].view(tensor.dtype)
+            return whole.as_strided(tensor.shape, tensor.stride(), tensor.storage_offset())
+
+        try:
+            func(*tree_map_only(torch.Tensor, laid_out, args), **tree_map_only(torch.Tensor, laid_out, kwargs))
+        except (RuntimeError, IndexError, TypeError, ValueError) as error:
+            if str(error).startswith("unsupported operation:"):
+                raise type(error)(str(error)) from None
 
 
 def check_types(func: Any, args: Any) -> None:
