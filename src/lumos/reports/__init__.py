@@ -2,7 +2,3 @@
 
 Nothing here is public: what users may call is in `lumos`.
 """
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()

@@ -5,7 +5,3 @@ matched with what the first does (`match`), carried over to what the second does
 
 Nothing here is public: what users may call is in `lumos`.
 """
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()

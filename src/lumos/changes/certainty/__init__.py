@@ -1,5 +1,1 @@
 """How far an answer can be believed: noise, what was not measured, what cannot be, and the trust in the recording."""
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()

@@ -2,7 +2,3 @@
 
 Every module but `measured_layout` and `place` holds one kind of change: other sizes, other degrees, other exchanges.
 """
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()

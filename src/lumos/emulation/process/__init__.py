@@ -3,7 +3,3 @@ operators and the record that it leaves.
 
 Nothing here is public: what users may call is in `lumos`.
 """
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()

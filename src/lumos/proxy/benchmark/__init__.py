@@ -2,5 +2,3 @@
 
 The files are copied as they are and import nothing of Lumos.
 """
-
-__all__: tuple[str, ...] = ()

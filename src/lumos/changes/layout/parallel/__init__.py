@@ -5,7 +5,3 @@ split       the layers of a job of whole ones, shared for the first time
 context     ranks that share the sequences
 experts     ranks that share the experts
 """
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()

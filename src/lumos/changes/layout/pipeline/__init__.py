@@ -6,7 +6,3 @@ recut         that pipeline, or a job without one, on other stages and chunks, w
 messages      what stages send each other
 divided       the division of gradients with which a schedule ends
 """
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()

@@ -5,7 +5,3 @@ gathers       gathers of parameters and scatters of gradients, as FSDP2 makes th
 updates       each replica's part of the update, and the exchange of what it updated
 sharded       from one stage of ZeRO to another
 """
-
-from __future__ import annotations
-
-__all__: tuple[str, ...] = ()
