@@ -9,7 +9,7 @@ import pytest
 import lumos
 from lumos.errors import LumosError, UsageError
 from lumos.scripted import facade
-from lumos.scripted.stored import before_missing, recorded_words
+from lumos.scripted.command import before_missing, recorded_words
 
 
 def job(**made):

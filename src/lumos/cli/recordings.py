@@ -74,6 +74,10 @@ def diagnose(
         str | None,
         typer.Option(metavar="CMD", help="The command that made the recording, run without devices, to name its lines."),
     ] = None,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CMD", help="A changed script that fixes something, run without devices to price it; repeatable."),
+    ] = None,
     force: Force = False,
     json: Json = False,
     **how: Any,
@@ -86,12 +90,14 @@ def diagnose(
     from lumos.findings.diagnose import diagnose_paths
     from lumos.graph.build import build
     from lumos.reports.text.diagnose import print_diagnosis
-    from lumos.scripted.facade import task_origins
+    from lumos.scripted.facade import matched_script
 
     job = read_job(*paths, **how)
     graph = build(job)
-    origin = task_origins(job, graph, before, force=force) if before is not None else None
-    answer(diagnose_paths(job, paths, graph=graph, force=force, origin=origin), json, print_diagnosis)
+    script = matched_script(job, graph, before, force=force) if before is not None or after else None
+    changed = script.changed_scripts(after or ()) if script else ()
+    origin = script.origins if script else None
+    answer(diagnose_paths(job, paths, graph=graph, force=force, origin=origin, changed=changed), json, print_diagnosis)
 
 
 def _kinds() -> list[str]:
@@ -215,9 +221,9 @@ def breakdown(
     timeline = measured(graph) if of == "measured" else simulate(graph)
     module_of = None
     if before is not None:
-        from lumos.scripted.facade import task_origins
+        from lumos.scripted.facade import matched_script
 
-        module_of = task_origins(job, graph, before).module
+        module_of = matched_script(job, graph, before).origins.module
     everything = members(graph)
     membership = everything if step is None else everything.only(step)
     times = step_times(timeline, membership)

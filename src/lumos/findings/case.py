@@ -158,9 +158,13 @@ class Case:
         self, code: FindingCode, title: str, where: FindingPlace, price: Worth, *, evidence: str, fix: str
     ) -> Priced:
         """A finding of that price."""
-        command = f"lumos whatif {self.paths} {options(changes_of(price.words), force=price.grade is Grade.UNSOUND)}"
+        command = self.command(options(changes_of(price.words), force=price.grade is Grade.UNSOUND))
         priced = price.worth_s, price.low_s, price.high_s, price.worth_s, price.grade
         return Priced(Finding(code, title, where, *priced, evidence=evidence, fix=fix, command=command), price.words)
+
+    def command(self, options: str) -> str:
+        """The what-if of the job with these options."""
+        return f"lumos whatif {self.paths} {options}"
 
     def one_after_another(self, candidates: Sequence[Priced]) -> tuple[Finding, ...]:
         """The findings with what each is worth once those above it are fixed, the largest such worth first.
@@ -173,7 +177,7 @@ class Case:
         left, saved, so_far, out = 1e-9 * self.base.step_time_ns, 0.0, Durations(), []
         for finding, words in sorted(candidates, key=lambda priced: (priced.order, -priced.finding.worth_s)):
             after, changes = finding.worth_s, changes_of(REMAINS if finding.code is FindingCode.LAUNCH_BOUND else words)
-            if not changes.structural:
+            if words and not changes.structural:
                 so_far = so_far.beside(changes.durations)
                 try:
                     total = 1e-9 * self._quickly(replace(changes, durations=so_far))
@@ -203,7 +207,7 @@ def worth_s(findings: Sequence[Priced]) -> float:
 
 
 class Priced(NamedTuple):
-    """A finding, and the change that would fix it."""
+    """A finding, and the change that would fix it; no words where only a changed script says what it is."""
 
     finding: Finding
     words: ChangeWords

@@ -17,10 +17,11 @@ from lumos.findings.launches import launch_findings, launches_seen
 from lumos.findings.loader import loader_findings, loads
 from lumos.findings.plan_choices import plan_findings
 from lumos.findings.ranks import MOST_TRIED, rank_findings
+from lumos.findings.script_fixes import with_changed_scripts
 from lumos.findings.slow_steps import slow_step_findings
 from lumos.findings.waits import blocking_findings
 from lumos.graph.build import build
-from lumos.scripted.facade import task_origins
+from lumos.scripted.facade import matched_script
 from lumos.stages import stage
 from lumos.trace.source import OfJob, as_job, paths_of
 from lumos.trace.table import Category, Job
@@ -32,25 +33,34 @@ if TYPE_CHECKING:
     from lumos.analyze.ranks.stragglers import Stragglers
     from lumos.findings.case import Case
     from lumos.graph.table import Graph
+    from lumos.scripted.answer import ChangedScript
     from lumos.scripted.origin import TaskOrigins
     from lumos.trace.source import Source
 
 def diagnose(
-    job: Source, *, graph: Graph | None = None, repair: bool = False, force: bool = False, before: str | Sequence[str] | None = None
+    job: Source,
+    *,
+    graph: Graph | None = None,
+    repair: bool = False,
+    force: bool = False,
+    before: str | Sequence[str] | None = None,
+    after: Sequence[str | Sequence[str]] = (),
 ) -> Diagnosis:
     """What to fix first in a recorded job: findings with their worth, place and evidence. The one comes first that
     is worth most when those above it are fixed.
 
     job: trace files or a folder, or a job from `lumos.read`. graph: the job's graph from `lumos.build`, to save building it again. force:
     answer also where the recording cannot give a sound answer. before: the command that made the recording; it is run without devices, and
-    findings name its lines and modules. Raises TraceError as `lumos.read` does, GraphError where no step owns any work, LumosError where
+    findings name its lines and modules. after: commands of changed scripts, which are run too: what each saves is the worth of the finding
+    that it fixes, or a finding of its own. Raises TraceError as `lumos.read` does, GraphError where no step owns any work, LumosError where
     the job was never measured, its evidence is unsound, or it is not of `before`.
     """
     read = as_job(job, repair=repair)
     built = build(read) if graph is None else graph
     paths = named_paths(read) if isinstance(job, Job | OfJob) else paths_of(job)
-    origin = task_origins(read, built, before, force=force) if before is not None else None
-    return diagnose_paths(read, paths, graph=built, force=force, origin=origin)
+    script = matched_script(read, built, before, force=force) if before is not None or after else None
+    changed = script.changed_scripts(after) if script else ()
+    return diagnose_paths(read, paths, graph=built, force=force, origin=script.origins if script else None, changed=changed)
 
 
 def named_paths(job: Job) -> tuple[str, ...]:
@@ -69,9 +79,10 @@ def diagnose_paths(
     compared: Stragglers | None = None,
     force: bool = False,
     origin: TaskOrigins | None = None,
+    changed: Sequence[ChangedScript] = (),
 ) -> Diagnosis:
     """The same for a job that was read from `paths`, which the commands of its findings name. compared: what `lumos.stragglers` gives for
-    it, where it is known already. origin: where in the script its tasks come from; nothing here runs a script to know."""
+    it, where it is known already. origin: where in the script its tasks come from, and changed: changed scripts; nothing here runs one."""
     built = build(job) if graph is None else graph
     if built.measured_start is None:
         raise LumosError(f"{paths[0]}: diagnose needs a measured job, and this one holds no times; record it with lumos collect")
@@ -89,6 +100,7 @@ def diagnose_paths(
         *blocking_findings(case),
         *plan_findings(case),
     ]
+    priced, worthless = with_changed_scripts(case, priced, changed)
     headline = case.times.headline
     return Diagnosis(
         ranks=len(built.ranks),
@@ -98,7 +110,7 @@ def diagnose_paths(
         trust=case.trust,
         findings=case.one_after_another(priced),
         lacks=tuple(lacks(case)),
-        diagnostics=(*built.diagnostics, *case.times.findings(), *case.base.findings("the job")),
+        diagnostics=(*worthless, *built.diagnostics, *case.times.findings(), *case.base.findings("the job")),
     )
 
 

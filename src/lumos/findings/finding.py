@@ -41,6 +41,7 @@ class FindingCode(StrEnum):
     SLOW_STEPS = "slow-steps"
     SLOWING = "slowing"
     RECOMPUTED = "recomputed"
+    CHANGED_SCRIPT = "changed-script"
 
 
 class FindingPlace(NamedTuple):

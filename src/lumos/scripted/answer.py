@@ -25,8 +25,9 @@ from lumos.emulation.record import MemoryKind
 from lumos.errors import LumosError, UsageError
 from lumos.graph.table import Evidence
 from lumos.scripted.carry import MeasuredPrices
+from lumos.scripted.command import parse
 from lumos.scripted.match import match_script
-from lumos.scripted.origin import TaskOrigins, differing_steps, first_difference
+from lumos.scripted.origin import TaskOrigins, differing_steps, first_difference, gone
 from lumos.scripted.priced import at_prices
 from lumos.scripted.recorded import RecordedCosts
 from lumos.scripted.script import emulated, emulated_again
@@ -34,7 +35,7 @@ from lumos.units import count, duration
 from lumos.vocabulary import Grade
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from lumos.analyze.loop.steps import StepTimes
     from lumos.emulation.peak import Peak
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from lumos.scripted.carry import Carried
     from lumos.scripted.command import Command
     from lumos.scripted.match import Coverage
+    from lumos.scripted.origin import Gone
     from lumos.scripted.priced import PricedJob
     from lumos.scripted.script import Script
     from lumos.trace.table import Job
@@ -74,6 +76,15 @@ class Asked(NamedTuple):
     base_cluster: str | None = None
     limit_s: float = 1800.0
     force: bool = False
+
+
+class ChangedScript(NamedTuple):
+    """A changed script answered. before, after: the commands. gone: what rank 0 does less often, most calls first."""
+
+    before: str
+    after: str
+    answer: Answer
+    gone: Sequence[Gone]
 
 
 class Base:
@@ -142,6 +153,10 @@ class Base:
 
     def answer(self, after: Command) -> Answer:
         """What the changed script takes for a step."""
+        return self.changed(after).answer
+
+    def changed(self, after: Command) -> ChangedScript:
+        """The same, with what the changed script does no more."""
         ranks = _ranks(after, self.asked.ranks, self.world)
         cluster = self.asked.cluster or self.cluster
         same = (after.words, ranks, cluster) == (self.script.command.words, self.world, self.cluster)
@@ -150,7 +165,12 @@ class Base:
             self._check_again(script, "--after")
         carried = self.measured.carried(script)
         job = self.job if same else at_prices(script, carried, self.recording.calls, repeat=self.repeat)
-        return self._compared(script, carried, job)
+        lost = gone(self.script.kinds[0], script.kinds[0])
+        return ChangedScript(self.script.command.text, after.text, self._compared(script, carried, job), lost)
+
+    def changed_scripts(self, after: Iterable[str | Sequence[str]]) -> list[ChangedScript]:
+        """The same of several commands."""
+        return [self.changed(parse(each, "--after")) for each in after]
 
     def _compared(self, script: Script, carried: Carried, job: PricedJob) -> Answer:
         first, second = self.job.loop, job.loop

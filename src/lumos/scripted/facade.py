@@ -17,8 +17,7 @@ from lumos.errors import UsageError
 from lumos.graph.build import build
 from lumos.result import Rows
 from lumos.scripted.answer import Asked, Base
-from lumos.scripted.command import parse
-from lumos.scripted.stored import RECORDED, before_missing, recorded_words
+from lumos.scripted.command import RECORDED, before_missing, parse, recorded_words
 from lumos.scripted.templates import ScriptCell, evaluate_scripts
 from lumos.trace.source import as_job
 
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from lumos.changes.answer import Answer
     from lumos.changes.grid import Cell
     from lumos.graph.table import Graph
-    from lumos.scripted.origin import TaskOrigins
     from lumos.trace.source import Source
     from lumos.trace.table import Job
 
@@ -122,9 +120,9 @@ def whatif(
     return Rows(evaluate_scripts(lambda: _base(read, graph, before, asked), after, values))
 
 
-def task_origins(job: Job, graph: Graph, before: str | Sequence[str], *, force: bool = False) -> TaskOrigins:
-    """Where in the script that made a recording its tasks come from."""
-    return _base(job, graph, before, Asked(force=force)).origins
+def matched_script(job: Job, graph: Graph, before: str | Sequence[str] | None, *, force: bool = False) -> Base:
+    """A recording matched with the script that made it."""
+    return _base(job, graph, before, Asked(force=force))
 
 
 def _base(job: Job, graph: Graph | None, before: str | Sequence[str] | None, asked: Asked) -> Base:

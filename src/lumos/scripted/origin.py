@@ -6,6 +6,7 @@ An operator of the backward pass comes from where that of the forward pass does 
 from __future__ import annotations
 
 import os
+from collections import Counter, defaultdict
 from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from lumos.scripted.match import Matched
     from lumos.scripted.places import ScriptPlaces
     from lumos.scripted.recorded import RecordedCosts
-    from lumos.scripted.script import Script
+    from lumos.scripted.script import Kindred, Script
 
 
 class ScriptOrigin(NamedTuple):
@@ -80,6 +81,27 @@ class TaskOrigins:
         owner, row = self._matched.owner.get(rank, ()), int(self._recording.row[task])
         operator = int(owner[row]) if 0 <= row < len(owner) else -1
         return self._of_kind[self._script.ranks.of[rank]][operator] if operator >= 0 else ScriptOrigin("", "")
+
+
+class Gone(NamedTuple):
+    """Operators of one name that a changed script calls less often. calls: by how much, in a step. origins: where they stand."""
+
+    operator: str
+    calls: float
+    origins: list[str]
+
+
+def gone(before: Kindred, after: Kindred) -> list[Gone]:
+    """What the first kind of rank does and the second does less often, most calls first."""
+    counts = [Counter(each.placed.unwrapped) for each in (before, after)]
+    steps = [max(len(step_bounds(each.process)), 1) for each in (before, after)]
+    calls, places = defaultdict[str, float](float), defaultdict[str, dict[str, None]](dict)
+    for place, origin in zip(before.placed.unwrapped, origins(before.process, before.placed), strict=True):
+        fewer = counts[0][place] / steps[0] - counts[1][place] / steps[1]
+        if fewer > 0:
+            calls[place.operator] += fewer / counts[0][place]
+            places[place.operator][str(origin)] = None
+    return [Gone(operator, number, [*places[operator]]) for operator, number in sorted(calls.items(), key=lambda each: -each[1])]
 
 
 def differing_steps(process: Process) -> bool:
