@@ -3,8 +3,6 @@
 Builders are replaced where they are defined, before what uses them is imported: from the bottom up, as imports run.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import wraps
 from importlib import import_module

@@ -1,7 +1,5 @@
 """Small operation-level jobs in the formats of public tools, with times in ms that can be checked by hand."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

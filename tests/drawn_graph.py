@@ -1,7 +1,5 @@
 """A graph of a few tasks, drawn by hand or at random."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files of a prediction that are read as if devices had run the job: they do not say that it was predicted."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from lumos.reports.export.kineto import write_kineto

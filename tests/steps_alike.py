@@ -1,7 +1,5 @@
 """A profiler's file of a rank whose steps are alike, small enough to check by hand."""
 
-from __future__ import annotations
-
 import json
 
 

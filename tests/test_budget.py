@@ -3,8 +3,6 @@
 A number that is much too generous is no budget either, so that it is lowered when code goes.
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections import Counter
 from functools import cache

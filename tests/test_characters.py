@@ -1,7 +1,5 @@
 """What is printed where the terminal cannot show every character."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tables whose steps were put together from the time of one layer are told from tables of runs that were timed."""
 
-from __future__ import annotations
-
 import pytest
 from validation.composed import described, straight_lines
 

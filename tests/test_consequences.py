@@ -1,7 +1,5 @@
 """Answers are compared with the frozen ones one by one, and only a note about the very answer explains a difference."""
 
-from __future__ import annotations
-
 import pytest
 from validation import consequences
 from validation.consequences import Note, compared, frozen_answers, noted, said, table, write

@@ -1,7 +1,5 @@
 """Work on a Ray cluster: what a failure of the cluster, and one of the work, becomes. A small stand-in takes Ray's place."""
 
-from __future__ import annotations
-
 import sys
 from types import SimpleNamespace
 

@@ -4,8 +4,6 @@ The blocks of a page run one after the other, in a folder that has the recorded 
 before a block says what else it needs (`<!-- needs torch -->`), or that it is a part of somebody's program (`<!-- not run: … -->`).
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import re

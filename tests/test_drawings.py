@@ -1,7 +1,5 @@
 """Bars and curves that a notebook shows."""
 
-from __future__ import annotations
-
 import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass

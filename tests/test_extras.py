@@ -1,7 +1,5 @@
 """The advice on extras names what can be installed."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import json
 

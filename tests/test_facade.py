@@ -1,7 +1,5 @@
 """`import lumos` offers everything public, with types. Names load when they are used, and keep their meaning after other imports."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import inspect

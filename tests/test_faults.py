@@ -1,7 +1,5 @@
 """Recorded jobs with a known cause of delay: the cause is named first, with about the worth that was injected."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

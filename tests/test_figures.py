@@ -1,7 +1,5 @@
 """The pages of figures show what the result files say, and miss what they miss."""
 
-from __future__ import annotations
-
 import tomllib
 
 import pytest

@@ -1,7 +1,5 @@
 """Other people's scripts before and after a change (`validation.foreign`): prices, kernels, ranks and files that can be checked by hand."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The share of a step that putting work together anew leaves out, from answers and what the changed scripts took."""
 
-from __future__ import annotations
-
 import pytest
 from validation.foreign.calibrate import calibration, needed, rebuilds
 from validation.foreign.pairs import Pair

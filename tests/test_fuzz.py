@@ -1,7 +1,5 @@
 """The fuzzer of the verbs finds what it looks for: an exception that nobody foresaw, and where it came from."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """The guides of CONTRIBUTING.md name the files that must be changed, and documents name files that exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import NamedTuple

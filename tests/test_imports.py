@@ -5,8 +5,6 @@ alone), modules imported by the text of their name, and builders registered in `
 prints it with the lines of each part.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """Tables of measurements: what a row becomes, and a message for every field that is none."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.errors import LumosError

@@ -1,7 +1,5 @@
 """The list of faults that `make mutants` puts into the code."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A public name means one thing in the whole package, and comments name modules that exist."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """The native modules and their Python callers agree on the closed sets that both use."""
 
-from __future__ import annotations
-
 import importlib.util
 from enum import IntEnum
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """The notebooks run from their folder, end with the answers that their text promises, and are stored with what they show."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Outputs appear whole or not at all, and never in the place of an input."""
 
-from __future__ import annotations
-
 import os
 
 import pytest

@@ -1,7 +1,5 @@
 """The reference of the site has every public name, once, and finds each in the module that defines it."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from collections import Counter

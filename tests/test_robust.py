@@ -1,7 +1,5 @@
 """Hostile inputs end as they must: a share of the corpus here, all of it in `make test-all`."""
 
-from __future__ import annotations
-
 import pytest
 from validation.robust import run
 from validation.robust_inputs import Case, cases

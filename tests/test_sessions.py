@@ -1,7 +1,5 @@
 """The sessions of the documents are what their commands print, and the demonstration runs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """A file of tests that skips itself, because an optional package is missing, takes no other file with it."""
 
-from __future__ import annotations
-
 import ast
 from pathlib import Path
 

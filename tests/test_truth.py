@@ -1,7 +1,5 @@
 """Programs of known times: the machine takes what the docstrings of `validation.truth` work out, and Lumos says so too."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

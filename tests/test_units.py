@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 import pytest
 
 from lumos.units import count, duration, quantity, shared_unit, with_unit

@@ -1,7 +1,5 @@
 """The closed sets: every spelling gives one member, and a word that is no member is recognised as such."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.vocabulary import CollectiveKind, Direction, DType, Phase

@@ -1,7 +1,5 @@
 """The workflows run other people's actions by digest: a tag can be moved, a digest cannot."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

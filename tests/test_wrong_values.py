@@ -1,7 +1,5 @@
 """What the functions of `lumos` do with arguments of wrong types: they say which, as the command line does."""
 
-from __future__ import annotations
-
 import pickle
 from pathlib import Path
 

@@ -5,8 +5,6 @@ any other, such as one in a name of a trace, is shown escaped. So are, everywher
 what follows or turn the direction of writing: text for people shows what a name is, and JSON has it as it was recorded.
 """
 
-from __future__ import annotations
-
 import codecs
 import io
 import os

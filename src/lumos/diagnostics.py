@@ -4,8 +4,6 @@ A diagnostic never changes an answer. It is stored with the input (`Trace.diagno
 verb prints or returns it, so that nothing is repaired, assumed or left out silently.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -4,8 +4,6 @@ Every message says which file (or argument), where in it, what is wrong and what
 reads the message alone: the command line prints it without a traceback and exits with status 1.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 #: The exit status that a shell gives to a command that SIGINT ended.

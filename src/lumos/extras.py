@@ -1,7 +1,5 @@
 """How to install the packages that only some verbs need: the extras of `pyproject.toml`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from urllib.parse import unquote, urlsplit

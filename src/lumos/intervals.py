@@ -1,7 +1,5 @@
 """Unions of time intervals, as sorted columns. All sums are exact, in integer ns."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A job drawn by hand, so that every expected time can be checked on paper."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,5 +1,3 @@
-from __future__ import annotations
-
 from lumos.analyze.contents import contents, memory_curves, unlinked
 from lumos.trace.table import Category
 

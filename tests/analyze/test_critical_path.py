@@ -1,7 +1,5 @@
 """The critical path of jobs drawn by hand, where every link can be checked on paper."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

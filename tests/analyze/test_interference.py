@@ -1,7 +1,5 @@
 """Kernels drawn by hand: equal work during a collective and alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

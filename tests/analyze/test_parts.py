@@ -1,7 +1,5 @@
 """The named parts of steps drawn by hand: how long a rank waits, and for what."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -3,8 +3,6 @@
 `python -m tools.pin_figures` writes the table anew, where a change is meant to move a figure.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Critical paths, slack and parts on public traces: links and parts sum to the step, and the path of a replayed run has no slack."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

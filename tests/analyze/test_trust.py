@@ -1,7 +1,5 @@
 """How far answers can be trusted: the evidence of a replay, and the grade that all evidence allows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A collapsed block ends when the block itself would, whenever the host and the device become free."""
 
-from __future__ import annotations
-
 from hypothesis import given
 from hypothesis import strategies as st
 

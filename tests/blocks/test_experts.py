@@ -1,7 +1,5 @@
 """The work of experts on one rank: the order of their tokens, and the launches of their products."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """The work of a layer: effects of packed documents, fp8 gathers and unfused softmax."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Low precision: which kernels cast to 8 bit, what exchanges send and occupy, what is kept and computed again."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Memory by its parts: sharding, schedules and recomputation."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Parameters of one rank: worked out by hand, and equal for a column of plans and for its single plans."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

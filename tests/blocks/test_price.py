@@ -1,7 +1,5 @@
 """Prices: each piece of work once, in batches; effects of the step's coefficients."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.blocks.coefficients import StepCoefficients, kernel_by_kernel, shipped_step_coefficients

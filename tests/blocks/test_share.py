@@ -1,7 +1,5 @@
 """Process groups: their size, their ranks, how many of these are on a node, and how many groups share its network cards."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Sets small enough to check by hand, and a way to break them."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """What kernels compute and move, from a profiler's shapes, from predicted work and from a set, is written into every form of a set."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

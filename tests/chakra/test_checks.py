@@ -1,7 +1,5 @@
 """Every rule of ASTRA-sim: a set that satisfies all of them, and a variant that breaks each."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections.abc import Callable

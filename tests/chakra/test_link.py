@@ -1,7 +1,5 @@
 """Linking uses ids where they are right and the order of calls elsewhere, and reports where it fails."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Lowering a graph keeps its times, writes kinds of collectives that simulators know, and leaves nothing that waits for ever."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The network model: times that follow by hand, and what the simulator itself answers."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from pathlib import Path

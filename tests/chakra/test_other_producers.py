@@ -1,7 +1,5 @@
 """Sets written by hand in the manner of other producers: each is read, keeps every rule, and ends when it should."""
 
-from __future__ import annotations
-
 import json
 import sys
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The player: sets whose times follow by hand, a second player on random sets, and replays that end when it says."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A job that is exported, checked, imported and replayed has the same times."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

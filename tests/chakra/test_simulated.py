@@ -1,7 +1,5 @@
 """What a simulator makes of a set is said at export: its order, its prices, and roofline times of compute."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

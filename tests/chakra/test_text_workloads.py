@@ -3,8 +3,6 @@
 A byte takes 1 ns. An all-reduce of 64 bytes on two ranks: 10 + 2 × (32 + 10) + 3 × 32 = 190 ns; an all-gather of 40: 10 + 40 + 10.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

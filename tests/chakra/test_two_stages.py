@@ -1,7 +1,5 @@
 """The example that was run on ASTRA-sim: a graph exports to the same nodes, and replays to the simulator's times."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

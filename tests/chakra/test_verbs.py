@@ -1,7 +1,5 @@
 """`lumos chakra …` as a user runs it."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

@@ -4,8 +4,6 @@ The set that this graph exports to was run on ASTRA-sim's congestion-unaware bac
 (ring collectives, four chunks, 1,600 GB/s of local memory): ranks 0 and 1 finished at 3,329,274 ns, 2 and 3 at 2,729,274.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from tests.drawn_graph import drawn_collectives, drawn_graph
 

@@ -1,7 +1,5 @@
 """The interval of an answer: how much steps differ, and what it is where a trace cannot show that."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

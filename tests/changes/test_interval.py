@@ -1,7 +1,5 @@
 """Why an interval is as wide as it is."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 

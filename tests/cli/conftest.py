@@ -1,7 +1,5 @@
 """The command line, run as a user does; and profiler files small enough to check by hand."""
 
-from __future__ import annotations
-
 import json
 import sys
 from functools import partial

@@ -1,7 +1,5 @@
 """`lumos diagnose`."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Help and messages in narrow terminals."""
 
-from __future__ import annotations
-
 import io
 import sys
 

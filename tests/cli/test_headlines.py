@@ -1,7 +1,5 @@
 """Every verb says the same time of a job's step, on the same basis, and counts the same steps."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

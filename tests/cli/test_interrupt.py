@@ -1,7 +1,5 @@
 """Ctrl-C: what is kept is said, the status is 130, and nothing is half-written or left running."""
 
-from __future__ import annotations
-
 import json
 import os
 import pathlib

@@ -1,7 +1,5 @@
 """Every verb that writes leaves its inputs alone, and what was there before where the disk is full."""
 
-from __future__ import annotations
-
 import resource
 import sys
 

@@ -1,7 +1,5 @@
 """`lumos predict`, `validate` and `models`: the JSON keys that scripts rely on, files of settings, and refusals."""
 
-from __future__ import annotations
-
 import pytest
 
 PREDICT = ["predict", "--model", "llama3-8b", "--cluster", "h100", "--gpus", "8", "--global-batch", "16", "--seq", "4096"]

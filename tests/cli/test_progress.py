@@ -1,7 +1,5 @@
 """Stages of long work on a terminal."""
 
-from __future__ import annotations
-
 import io
 import signal
 import subprocess

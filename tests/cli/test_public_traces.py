@@ -1,7 +1,5 @@
 """Every verb on public recordings of other hardware gives a text that a terminal has room for, or one message."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

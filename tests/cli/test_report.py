@@ -1,7 +1,5 @@
 """`lumos report` and `lumos serve`: what they write and say, and their errors."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """`lumos search` and `lumos explain`: the JSON keys that scripts rely on, files, and refusals."""
 
-from __future__ import annotations
-
 from importlib import import_module
 
 import pytest

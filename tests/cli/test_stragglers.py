@@ -1,7 +1,5 @@
 """`lumos stragglers`."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every verb that answers from a trace says how far its answer can be trusted; some refuse where it cannot be."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """`lumos whatif` on the recorded example."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

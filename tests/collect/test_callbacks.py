@@ -1,7 +1,5 @@
 """The callbacks of training frameworks: with the frameworks where they are installed, else with substitutes for them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace

@@ -1,7 +1,5 @@
 """`lumos collect -- COMMAND`: a script is recorded without any change."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """The execution trace that is recorded together with the profiler's file."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import sys

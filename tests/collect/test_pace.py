@@ -1,7 +1,5 @@
 """The overhead that the collector reports."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.collect import pace

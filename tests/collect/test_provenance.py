@@ -1,7 +1,5 @@
 """What of a command and its environment is stored with a recording."""
 
-from __future__ import annotations
-
 from lumos.collect.provenance import STARTED, how_started, masked, told
 
 

@@ -1,7 +1,5 @@
 """The example script: two gloo processes on the CPU, started by itself, each writing its rank's file."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

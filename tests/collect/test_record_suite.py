@@ -1,7 +1,5 @@
 """The recorder of GPU ground truth, run in small on the CPU: every setting is a program that trains, files grow and resume."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import importlib.util

@@ -1,7 +1,5 @@
 """Profiler options are found by trying them, independently of torch's version."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The table of GPU recordings: what it says of a recording, of a trace that does not replay, and of no recording at all."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Recording a window of a training loop: what is in the file, and that nothing it does can stop the loop."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import subprocess

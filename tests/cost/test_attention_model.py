@@ -1,7 +1,5 @@
 """Attention: physical properties, head shapes and context-parallel forms."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

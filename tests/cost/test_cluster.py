@@ -1,7 +1,5 @@
 """Cluster files: those that ship are complete and have sources, those of users are checked."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import msgspec

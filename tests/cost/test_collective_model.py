@@ -1,7 +1,5 @@
 """Collectives: closed forms in the limit, and the properties of networks."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Estimates compose: in sequence, and repeated."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lumos.cost.estimate import MEASURED, MODELLED, SCALED, Bound, Estimate

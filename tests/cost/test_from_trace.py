@@ -1,7 +1,5 @@
 """Calibration on a trace: operators joined to their kernels, bytes from shapes, ratios by class."""
 
-from __future__ import annotations
-
 import json
 import os
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The GEMM model: physical properties, and shapes whose time can be checked by hand."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

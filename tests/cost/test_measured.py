@@ -1,7 +1,5 @@
 """The shipped coefficients against the published measurements that they were fitted to."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

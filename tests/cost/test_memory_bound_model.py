@@ -1,7 +1,5 @@
 """Memory-bound kernels and host launches: bytes and caches."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from hypothesis import given

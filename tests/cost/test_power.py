@@ -1,7 +1,5 @@
 """Power limits: whose kernels stand for a device's, and the clock that its own limit allows."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

@@ -1,7 +1,5 @@
 """`lumos cost`, `clusters` and `calibrate` as commands."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 It stands apart from the tests, because a file of tests that skips itself without torch cannot be imported by another.
 """
 
-from __future__ import annotations
-
 import sys
 import textwrap
 

@@ -1,7 +1,5 @@
 """PyTorch's caching allocator: sizes, segments, splits and the end of the memory, checked by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.emulation.process.allocator import CachingAllocator, NoRoomError

@@ -1,7 +1,5 @@
 """Scripts that cannot be emulated, or would change what they must not: each ends, names its line, and leaves files as they were."""
 
-from __future__ import annotations
-
 import sqlite3
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """What a compiled function keeps in memory: results that a kernel makes and uses up take none."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

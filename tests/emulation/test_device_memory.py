@@ -1,7 +1,5 @@
 """What a script finds its device's memory to be: full at its limit, and told of in every way that torch has."""
 
-from __future__ import annotations
-
 import pickle
 
 import pytest

@@ -1,7 +1,5 @@
 """What scripts ask of torch.cuda besides work, and parts of torch that look for a real device."""
 
-from __future__ import annotations
-
 import pytest
 from tests.emulation.emulated_scripts import STEPS, leaves, run
 

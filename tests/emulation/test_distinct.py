@@ -1,7 +1,5 @@
 """Which ranks of a job are run, which are copies of those, and whom the copies talk to."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 from tests.emulation.test_record import a_process

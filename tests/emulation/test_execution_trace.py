@@ -1,7 +1,5 @@
 """The execution trace of a record that is drawn by hand, as the reader of execution traces takes it."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """A command run without its accelerators, from the command to the traces that every verb reads."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The largest number of a command that fits on a device."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

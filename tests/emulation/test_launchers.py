@@ -1,7 +1,5 @@
 """The ways in which people start scripts of several processes, and what such scripts agree on between them."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

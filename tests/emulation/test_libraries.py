@@ -1,7 +1,5 @@
 """What libraries beside torch ask for: kernels of Triton, weights of trained models, names of accelerators."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

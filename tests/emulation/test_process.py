@@ -1,7 +1,5 @@
 """What a script does while it is emulated: which operators, streams and exchanges it leaves, and what it is kept from."""
 
-from __future__ import annotations
-
 from itertools import accumulate
 from types import SimpleNamespace
 

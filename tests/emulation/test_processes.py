@@ -1,7 +1,5 @@
 """Processes of an emulated job end with the command that started them, however that ends."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 import sys

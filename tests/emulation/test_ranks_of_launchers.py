@@ -1,7 +1,5 @@
 """How many ranks an emulated job has where nobody says it."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

@@ -1,7 +1,5 @@
 """The record of an emulated process, on disk; and the peak of its memory: when it is, and whose."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

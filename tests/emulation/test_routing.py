@@ -1,7 +1,5 @@
 """Experts of a mixture get equal shares of the tokens, however a script sorts the tokens by expert; and modules are named."""
 
-from __future__ import annotations
-
 import pytest
 from tests.emulation.emulated_scripts import run
 

@@ -1,7 +1,5 @@
 """Batch normalisation over all ranks: what each of them does, sends, keeps and waits for."""
 
-from __future__ import annotations
-
 import pytest
 from tests.emulation.emulated_scripts import leaves, run
 

@@ -1,7 +1,5 @@
 """What a script learns of tensors without data: values that follow, old names of types, what a device knows of itself."""
 
-from __future__ import annotations
-
 import textwrap
 
 import pytest

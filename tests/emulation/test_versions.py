@@ -1,7 +1,5 @@
 """What differs between versions of torch: where functions stand in its tables, what kernels call, and which versions are refused."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

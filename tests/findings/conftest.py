@@ -1,7 +1,5 @@
 """Jobs drawn by hand as profiler files, small enough to work out what each of their parts costs."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

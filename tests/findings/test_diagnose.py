@@ -1,7 +1,5 @@
 """What `lumos.diagnose` finds in drawn jobs, and what it is worth; times in µs."""
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

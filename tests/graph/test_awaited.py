@@ -1,7 +1,5 @@
 """Waiting for collectives that other CPU threads carry out. All times in the drawings are ms."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Checks of what `Graph` promises: the message names each thing that is wrong. The tests of every builder use these checks."""
 
-from __future__ import annotations
-
 import ast
 from dataclasses import replace
 from pathlib import Path

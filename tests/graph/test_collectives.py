@@ -1,7 +1,5 @@
 """The facts of a collective, read from each place where profilers write them."""
 
-from __future__ import annotations
-
 from lumos.graph.one_rank import rank_graph
 from lumos.graph.table import Kind
 

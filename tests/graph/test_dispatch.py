@@ -7,8 +7,6 @@ a includes its dispatch and runs for 0.6, so b is taken from the queue behind it
 run for long enough, so d and e follow at once. e runs for 0.6 again, but what follows it waits for the all-reduce.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

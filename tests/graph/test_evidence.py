@@ -1,7 +1,5 @@
 """What the rows of one rank say against trusting it: sound drawings, and one thing spoilt in each."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Launches that wait for a place in the queue of launches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Launches of whole graphs of device work."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.graph.one_rank import rank_graph

@@ -1,7 +1,5 @@
 """Rows that last longer than any work can."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.graph.build import build

@@ -1,7 +1,5 @@
 """A thread that waits for several threads at once. Times are in us."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.graph.one_rank import rank_graph

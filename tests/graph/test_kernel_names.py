@@ -1,7 +1,5 @@
 """What kernels do, by their names: every row of the table, on an example and on all kernels of the public traces."""
 
-from __future__ import annotations
-
 import os
 import re
 from functools import cache

@@ -1,7 +1,5 @@
 """Device work, the calls that launched it, and the constants between them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Lists stored one after the other in a column."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lumos.graph.edges import Edges, distinct

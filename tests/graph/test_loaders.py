@@ -1,7 +1,5 @@
 """A loop that waits for batches of other processes, after a change."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.changes.changes import Changes

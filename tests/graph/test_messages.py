@@ -1,7 +1,5 @@
 """Sends and receives: which row states them, and what meets. All times in the drawings are us."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

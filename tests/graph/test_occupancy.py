@@ -1,7 +1,5 @@
 """Which kernels hold back those of other streams, and until when."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from lumos.graph.one_rank import rank_graph

@@ -1,7 +1,5 @@
 """Recordings that are, and are not, the ranks of one job."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

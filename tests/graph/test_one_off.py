@@ -1,7 +1,5 @@
 """Time that a job takes once: loading of code, compilation, and trying out kernels; times in µs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

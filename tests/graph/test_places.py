@@ -1,7 +1,5 @@
 """Which rows enclose moments. One thread runs "outer" from 0 to 10, and in it "inner" from 4 to 6, another "other" from 20 to 30 (us)."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Ranks joined into one graph: rendezvous, clocks, missing ranks."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

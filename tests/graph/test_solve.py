@@ -3,8 +3,6 @@
 Stream 7: kernel n of 0 to 3 is launched from 10 n to 10 n + 2 and runs from 10 n + 3 to 10 n + 8. Stream 8: from 12 to 13, and 14 to 60.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Waits between streams: exact, inferred from call order, and by the frameworks' rule where nothing was recorded."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.graph.calls import classify

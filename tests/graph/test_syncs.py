@@ -1,7 +1,5 @@
 """Synchronisations and blocking copies: calls that wait for the device."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.graph.calls import Call, classify

@@ -1,7 +1,5 @@
 """Self-time slices, and hand-offs between threads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

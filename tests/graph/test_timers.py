@@ -1,7 +1,5 @@
 """Threads that work on their own."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

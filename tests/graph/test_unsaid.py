@@ -1,7 +1,5 @@
 """Calls that wait for all device work although their names do not say so."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The window's begin: a device that was busy before the recording started."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.analyze.replay import replay

@@ -1,7 +1,5 @@
 """Work that is taken out of a job, with all that it waited for."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Which architectures are priced, and what a `config.json` says that is not."""
 
-from __future__ import annotations
-
 import json
 from math import prod
 

@@ -1,7 +1,5 @@
 """Models by the spellings of published tables, and from Hugging Face configurations."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

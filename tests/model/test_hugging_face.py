@@ -1,7 +1,5 @@
 """What a `config.json` may not say: every such value is refused with its key."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

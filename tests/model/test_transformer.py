@@ -1,7 +1,5 @@
 """Numbers of parameters are exact: compared with those of the model cards and config.json files."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

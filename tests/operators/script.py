@@ -4,8 +4,6 @@ It is drawn by hand, so that every axis is known: `Model` has a number for each 
 operators in the same order.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """The axes of a program drawn by hand: what they are under other sizes, also where two sizes are the same number."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

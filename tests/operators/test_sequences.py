@@ -1,7 +1,5 @@
 """Two sequences of names are aligned by their longest common subsequence, the leftmost of several."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """The shapes of a model's weights, and the arithmetic of convolutions."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.operators.shaped import ShapedOperator, convolution_work, operations, shapes_of_weights

@@ -1,7 +1,5 @@
 """Axes as products of symbols: what is equal, what a view divides, what follows from others."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.operators.symbols import ONE, Axis, Symbols, Window

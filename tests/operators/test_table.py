@@ -1,7 +1,5 @@
 """What an operator is stands in one line of one table, and what it multiplies and moves follows from its letters."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from math import prod

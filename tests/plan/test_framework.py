@@ -1,7 +1,5 @@
 """Frameworks: switches changed one by one, and values that no switch can have."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Plans that break a rule are refused with that rule; layers are spread over the stages as frameworks do."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """Profiles: read from their file, chosen by name and year."""
 
-from __future__ import annotations
-
 import tomllib
 from dataclasses import replace
 

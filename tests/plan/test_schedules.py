@@ -1,7 +1,5 @@
 """Every schedule runs every pass once, in an order that the dependencies between stages allow."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.plan.schedules import Action, Pass, last_gradients, schedule

@@ -1,7 +1,5 @@
 """A small job with given prices, so that its step can be worked out by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import pytest

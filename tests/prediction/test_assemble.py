@@ -1,7 +1,5 @@
 """Assembled graphs: bubbles, overlap and exposed communication come out of the simulation."""
 
-from __future__ import annotations
-
 import random
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The four parts of a prediction, and the rates of its kernels, asked for on the command line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Steps of the pipeline schedules against the bubbles that their papers give."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

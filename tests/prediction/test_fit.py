@@ -1,7 +1,5 @@
 """The fit recovers the coefficients that made the data, stays at its priors without data, and can leave sources out."""
 
-from __future__ import annotations
-
 import msgspec
 import numpy as np
 import pytest

@@ -1,7 +1,5 @@
 """Networks in free text, and nodes of another size than the cluster's."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.cost.cluster import load_cluster

@@ -1,7 +1,5 @@
 """Money, energy and goodput, with figures that can be worked out on paper."""
 
-from __future__ import annotations
-
 from math import exp, sqrt
 
 import pytest

@@ -1,7 +1,5 @@
 """Measured steps of one's own calibrate the level and the interval of a prediction."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.prediction.test_rows_of_runs import row

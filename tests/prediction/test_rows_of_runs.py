@@ -1,7 +1,5 @@
 """Rows of published tables: spellings, blanks, and rows that cannot be read."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.errors import LumosError

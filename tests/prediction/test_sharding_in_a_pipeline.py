@@ -1,7 +1,5 @@
 """What sharded gradients and parameters cost in a pipeline, in reductions and gathers that can be counted."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

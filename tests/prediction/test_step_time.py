@@ -1,7 +1,5 @@
 """The interval of a step: of the device in part, of the host in full, and wider where nothing of the device was measured."""
 
-from __future__ import annotations
-
 import pytest
 
 import lumos

@@ -1,7 +1,5 @@
 """What a configuration leaves open widens the interval, and is asked for."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Scores: figures of the errors, rank correlation within groups, skipped rows."""
 
-from __future__ import annotations
-
 import csv
 import os
 from pathlib import Path

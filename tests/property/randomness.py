@@ -5,8 +5,6 @@ as long as a counterexample shall become small. The profile `fuzz` of `tests/con
 a seed alone, and the failure that it prints has the seed in it.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 from hypothesis import settings

@@ -1,7 +1,5 @@
 """Properties of the simulator over random jobs, and a second, plain-Python implementation of its rules to compare with."""
 
-from __future__ import annotations
-
 import heapq
 from collections import defaultdict
 from dataclasses import replace

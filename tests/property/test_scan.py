@@ -1,7 +1,5 @@
 """The native scanner compared with Python's json in every column, for any legal spelling and any division into blocks."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

@@ -1,7 +1,5 @@
 """Slack and the critical path of random jobs of several ranks, compared with the simulation of each change."""
 
-from __future__ import annotations
-
 from random import Random
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Properties of steps and of what a loop takes, over random jobs whose step is repeated, and over the public traces that show a period."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 from functools import cache

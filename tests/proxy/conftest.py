@@ -1,7 +1,5 @@
 """Hand-drawn profiler files and execution traces, for proxies."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Arguments from the texts of a profiler's row."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

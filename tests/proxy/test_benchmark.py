@@ -1,7 +1,5 @@
 """The generated benchmark, run as its users run it: in a process of its own."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

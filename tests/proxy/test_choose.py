@@ -1,7 +1,5 @@
 """Parts of a program, and programs without the names of a job."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """`lumos proxy` on the command line."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Kernels that torch.compile made for a job: how they were launched, and which sources a benchmark takes along."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operators from execution traces: identity of tensors, values in range, and exact arguments for profiled operators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

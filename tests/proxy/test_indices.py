@@ -1,7 +1,5 @@
 """Values that integer tensors must have."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Compiled kernels in a benchmark, with stand-ins for triton and for the GPU."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

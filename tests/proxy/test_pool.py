@@ -1,7 +1,5 @@
 """Tensors for arguments of which only the layout is known."""
 
-from __future__ import annotations
-
 from lumos.proxy.arguments import TensorSpec
 from lumos.proxy.pool import RECENT, RETURNS, TensorPool
 

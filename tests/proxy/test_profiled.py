@@ -1,7 +1,5 @@
 """A step of a profiler's file as a program."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

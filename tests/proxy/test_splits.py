@@ -1,7 +1,5 @@
 """The parts of all-to-alls of unequal size: as recorded, or filled in so that they fit on all ranks."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

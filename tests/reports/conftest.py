@@ -1,7 +1,5 @@
 """Recorded jobs small enough to check by hand, as profiler files."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Small scripts, emulated once for all tests of a process, and recordings whose kernels take other times than the models say."""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from functools import cache

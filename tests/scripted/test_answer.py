@@ -1,7 +1,5 @@
 """The answers for changed scripts, against recordings of these whose kernels take times that no model says."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

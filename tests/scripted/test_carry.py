@@ -1,7 +1,5 @@
 """Prices that operators take from many others that are alike."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

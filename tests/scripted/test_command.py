@@ -1,7 +1,5 @@
 """Commands as users type them."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

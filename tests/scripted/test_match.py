@@ -1,7 +1,5 @@
 """The first matching: operators by order, name and shapes, and the sharing out of what was measured."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

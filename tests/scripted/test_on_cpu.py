@@ -1,7 +1,5 @@
 """What sizes make of operators on a CPU: the time of one whose size does not show says nothing of larger ones."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Where in a script its operators come from, and where two runs of it part."""
 
-from __future__ import annotations
-
 import shlex
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Where operators stand in a script: their module, phase, occurrence, layer and microbatch."""
 
-from __future__ import annotations
-
 from lumos.emulation.record import Mark, Operator, Process
 from lumos.scripted.places import ScriptInstance, placed
 from lumos.vocabulary import Phase

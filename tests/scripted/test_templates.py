@@ -1,7 +1,5 @@
 """Commands with placeholders, and the table of their values."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Problems small enough to simulate every plan in full."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.cost.cluster import load_cluster

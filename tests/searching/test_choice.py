@@ -1,7 +1,5 @@
 """A plan that a prediction chooses itself, and what a training run costs on several clusters."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

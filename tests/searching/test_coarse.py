@@ -1,7 +1,5 @@
 """The coarse form agrees with the full simulation, and the bounds lie below it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A search gives the same answer wherever its plans are timed, also if a node is lost on the way."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

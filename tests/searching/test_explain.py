@@ -1,7 +1,5 @@
 """The parts add up to the step, and their difference shows in what the plans differ."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.blocks.price import Pricer

@@ -1,7 +1,5 @@
 """Memory in columns equals the memory of `blocks.memory`, to the byte."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

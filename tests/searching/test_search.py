@@ -1,7 +1,5 @@
 """Searches compared with simulating every plan in full; sweeps, interruption."""
 
-from __future__ import annotations
-
 import sys
 from dataclasses import replace
 

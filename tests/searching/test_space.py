@@ -1,7 +1,5 @@
 """The space holds every plan that the rules allow, once, and no other."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -1,7 +1,5 @@
 """The operators of a trace with their shapes, and how the time of CPU work changes with them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What a name can mean in a recording, from drawn rows: two lengths, tables beside each other, steps of a loop over time."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

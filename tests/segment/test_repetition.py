@@ -1,7 +1,5 @@
 """Layers as repetition in a sequence of symbols."""
 
-from __future__ import annotations
-
 from lumos.segment.repetition import find_run, find_stacks
 
 

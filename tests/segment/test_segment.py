@@ -1,7 +1,5 @@
 """Recorded jobs cut into blocks, and assembled from those blocks without a change."""
 
-from __future__ import annotations
-
 import json
 import os
 from functools import cache

@@ -1,7 +1,5 @@
 """The names of a recorded model's axes, and the shapes of its operators with other sizes."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

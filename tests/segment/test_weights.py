@@ -1,7 +1,5 @@
 """The weights among the inputs of an operator."""
 
-from __future__ import annotations
-
 import json
 from math import prod
 

@@ -1,7 +1,5 @@
 """The explorer, served as `lumos serve` does, and clients for it."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """The explorer in a browser: what its user changes and sees."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Which requests are refused: those of foreign pages, host names and forms, and paths other than the page's own."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

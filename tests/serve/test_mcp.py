@@ -1,7 +1,5 @@
 """The tools for assistants, asked with the package's own client."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

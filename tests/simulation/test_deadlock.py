@@ -1,7 +1,5 @@
 """The error for a job whose ranks wait for each other for ever says which tasks wait, where, in which collective, and for what."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

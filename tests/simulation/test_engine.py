@@ -1,7 +1,5 @@
 """Graphs drawn by hand, each with a comment that works out the expected times."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,8 +1,6 @@
 """The columns of a frozen graph, and the arguments that its native form refuses. (tests/property/ compares its sweeps with the
 event loop.)"""
 
-from __future__ import annotations
-
 import gc
 from dataclasses import replace
 

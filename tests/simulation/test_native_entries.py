@@ -1,7 +1,5 @@
 """What native code is given is checked where it is given, whatever Python did before: a wrong index is a message, never a crash."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.drawn_graph import drawn_graph

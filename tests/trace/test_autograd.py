@@ -1,7 +1,5 @@
 """The numbers of autograd's nodes, which threads count each for themselves."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

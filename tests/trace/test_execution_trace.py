@@ -1,7 +1,5 @@
 """Execution traces of every schema, read by their fields."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

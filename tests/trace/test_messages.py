@@ -1,7 +1,5 @@
 """What a user is advised to do about a file does help."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import json

@@ -1,7 +1,5 @@
 """Answers about a trace that are computed once, and kept no longer than the trace."""
 
-from __future__ import annotations
-
 import gc
 import json
 import weakref

@@ -1,7 +1,5 @@
 """Passes by pipeline rank: what a list becomes, and a clear message for each thing that can be wrong."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

@@ -1,7 +1,5 @@
 """Files read by the workers of a Ray cluster give the job that this machine reads, also where a node is lost."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operation tables: what a row becomes, and a clear message for each thing that can be wrong."""
 
-from __future__ import annotations
-
 import sys
 
 import pytest

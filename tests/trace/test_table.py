@@ -1,7 +1,5 @@
 """Rows of a trace: found by name and by category, and left out."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

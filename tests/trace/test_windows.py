@@ -1,7 +1,5 @@
 """Several windows of one run in one folder."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

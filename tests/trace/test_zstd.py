@@ -1,7 +1,5 @@
 """Files that are compressed with zstd, and what is said where the package that unpacks them is missing."""
 
-from __future__ import annotations
-
 import json
 import sys
 import tracemalloc

@@ -1,7 +1,5 @@
 """What one trace contains, which features of a recording it lacks, and memory over time where it was recorded (profile_memory=True)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ There are at most 25, none for a single run or source. `validation/runs.py --fit
 validation/results/runs.md lists them with their errors on runs that were left out of the fit.
 """
 
-from __future__ import annotations
-
 import tomllib
 from functools import cache
 from pathlib import Path

@@ -9,8 +9,6 @@ failed (`lumos.cli.fault`), 130 where the user interrupted, also where the verb 
 another signal told the verb to end, which is as orderly.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 import signal

@@ -4,8 +4,6 @@ A wrong input or argument ends in a `LumosError`, which says what to do. Any oth
 it should have checked. Its traceback is of no use to the user but of much to the maintainers, so it is saved to a file.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import shlex

@@ -1,7 +1,5 @@
 """`lumos predict`: the step of a configuration, no trace needed; and `lumos validate`: predict published runs, and score."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 import typer

@@ -1,7 +1,5 @@
 """`lumos search`: the plans of a model on a cluster, best first; and `lumos explain`: why one beats another."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, Any
 

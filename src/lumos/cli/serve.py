@@ -1,7 +1,5 @@
 """`lumos serve`: the report live on this machine, with a what-if bench."""
 
-from __future__ import annotations
-
 import secrets
 import socket
 import sys

@@ -1,7 +1,5 @@
 """What a script is told about the accelerator of a cluster: what a driver would answer and the cluster's data do not say."""
 
-from __future__ import annotations
-
 from lumos.cost.cluster import OUTSIDE_BYTES, load_cluster
 from lumos.emulation.process.settings import Device
 from lumos.errors import UsageError

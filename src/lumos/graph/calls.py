@@ -1,7 +1,5 @@
 """What a runtime call does, by its name in the CUDA runtime, the CUDA driver or HIP."""
 
-from __future__ import annotations
-
 import re
 from enum import IntEnum
 

@@ -5,8 +5,6 @@ the function is handed, such as a lambda, a tensor or a library's types, and not
 only run another one (`cutlass::Kernel<…>`, `ck_tile::kentry<…>`) do what their template arguments say.
 """
 
-from __future__ import annotations
-
 import re
 import tomllib
 from enum import StrEnum

@@ -4,8 +4,6 @@ A loop runs the same code in every step. The n-th row of a name that a thread be
 code as the n-th row of that name in every other step, whatever their times. What holds at a place holds in all of its repetitions.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Transformer models as data: their dimensions, exact numbers of parameters, and FLOPs."""
 
-from __future__ import annotations
-
 from lumos.model.catalogue import load_model, model_names
 from lumos.model.transformer import Experts, Latent, Model
 

@@ -5,8 +5,6 @@
 multiplies; any other is refused with what was found.
 """
 
-from __future__ import annotations
-
 from difflib import get_close_matches
 from functools import cache
 from pathlib import Path

@@ -7,8 +7,6 @@ refused), a request with an Origin header must come from the page's own origin, 
 bounded size, which the form of a foreign page cannot send.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Awaitable, Callable, MutableMapping
 from http.cookies import CookieError, SimpleCookie

@@ -3,8 +3,6 @@
 The paths of the job are given once, on the command line; nothing in a request names a file.
 """
 
-from __future__ import annotations
-
 import shlex
 import threading
 import time

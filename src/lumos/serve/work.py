@@ -1,7 +1,5 @@
 """Work that takes long, in a thread of its own: others can ask for its progress and cancel it."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, Literal, TypeVar

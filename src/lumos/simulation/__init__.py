@@ -1,7 +1,5 @@
 """Simulation of a graph, which gives a timeline: by the event loop, or by sweeps over a frozen graph."""
 
-from __future__ import annotations
-
 from lumos.simulation.engine import simulate
 from lumos.simulation.freeze import Frozen, freeze, sweep, sweep_groups, sweep_many, sweep_scaled
 from lumos.simulation.timeline import Timeline, measured

@@ -1,7 +1,5 @@
 """Reading of profiler files into a `Job`: the traces of all ranks, as columns."""
 
-from __future__ import annotations
-
 from lumos.trace.read import read
 from lumos.trace.string_table import StringTable
 from lumos.trace.table import ABSENT, DEVICE_WORK, Category, Column, Job, Lane, ProcessGroup, Trace

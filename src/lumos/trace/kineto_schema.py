@@ -1,7 +1,5 @@
 """The names that versions of profilers have used for event categories and for the arguments that become columns."""
 
-from __future__ import annotations
-
 from lumos.trace.table import Category
 
 #: Category by the `cat` of complete events (ph "X"), in all versions of Kineto and for several vendors

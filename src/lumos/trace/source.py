@@ -1,7 +1,5 @@
 """What a user names as a job: its files, the `Job` that they were read to, its graph, or a run of it."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable, Sequence
 from typing import Protocol, TypeAlias, runtime_checkable

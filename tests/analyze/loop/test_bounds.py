@@ -1,7 +1,5 @@
 """What physics allows of an answer, on jobs of a few tasks (µs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

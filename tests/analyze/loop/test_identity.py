@@ -1,7 +1,5 @@
 """The base of an answer, held against the measured step, on jobs drawn by hand (µs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

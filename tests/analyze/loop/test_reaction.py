@@ -1,7 +1,5 @@
 """A step that should react to a faster device, on jobs of a few tasks (µs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Steps of a drawn job, repeated: what the passes consist of and depend on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

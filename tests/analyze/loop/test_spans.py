@@ -1,7 +1,5 @@
 """Which span of the training loop a task belongs to, on jobs drawn by hand (µs) and small recordings."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """What a loop takes in the long run, on jobs drawn by hand (µs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import pairwise
 

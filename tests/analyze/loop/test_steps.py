@@ -1,7 +1,5 @@
 """When steps begin and are complete, and what a step takes, on jobs drawn by hand (µs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

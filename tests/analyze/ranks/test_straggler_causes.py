@@ -1,7 +1,5 @@
 """Why ranks are slow, and ranks that do unequal work, on drawn jobs; times in µs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What slow ranks cost, on jobs whose ideal can be computed by hand; times in ms."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.analyze.ranks.stragglers import stragglers

@@ -1,7 +1,5 @@
 """What let each task start, on jobs drawn by hand; every analysis gives the same answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

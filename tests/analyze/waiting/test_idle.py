@@ -1,7 +1,5 @@
 """What stays unexplained in an operation-level job, and whether its steps are scored."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.analyze.replay import replay

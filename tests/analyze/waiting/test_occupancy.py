@@ -1,7 +1,5 @@
 """Until when kernels found their device full, on jobs drawn by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

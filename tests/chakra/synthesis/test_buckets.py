@@ -1,7 +1,5 @@
 """Buckets of gradients: how many layers one holds jumps with the width, by a limit of bytes that follows by hand."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from tests.chakra.synthesis.test_family import plan

@@ -1,7 +1,5 @@
 """Sets of one family: jobs of one program on other plans, with other layers and widths, whose times follow by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

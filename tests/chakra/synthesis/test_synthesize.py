@@ -1,7 +1,5 @@
 """Synthetic sets have the distributions and the step of their source, but none of its names."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Times and sizes of a family's transfers, with values that can be worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

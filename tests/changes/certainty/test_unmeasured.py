@@ -1,7 +1,5 @@
 """What a recording does not show of a job, on jobs of a few tasks (µs)."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

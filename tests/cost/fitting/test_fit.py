@@ -1,7 +1,5 @@
 """Fitting: coefficients are found again from times computed with them, groups stay together, files can be read back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import NamedTuple
 

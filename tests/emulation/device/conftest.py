@@ -1,7 +1,5 @@
 """Records that are drawn by hand, and host times that are easy to add."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import pytest

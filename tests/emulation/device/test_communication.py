@@ -1,7 +1,5 @@
 """How a group lies on nodes, which decides what its collectives cost."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.blocks.work import Collective

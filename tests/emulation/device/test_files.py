@@ -1,7 +1,5 @@
 """Traces of emulated jobs: their copies, what waits for what, and that every verb reads them as they were made."""
 
-from __future__ import annotations
-
 import gzip
 import json
 

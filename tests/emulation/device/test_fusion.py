@@ -1,7 +1,5 @@
 """Kernels of compiled ranges: what is fused, and the bytes that a fused kernel reads and writes."""
 
-from __future__ import annotations
-
 import pytest
 from msgspec.structs import replace
 

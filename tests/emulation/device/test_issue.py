@@ -1,7 +1,5 @@
 """From a record to tasks: host time, streams, waits and threads, on records drawn by hand."""
 
-from __future__ import annotations
-
 import pytest
 
 from lumos.cost.cluster import load_cluster

@@ -1,7 +1,5 @@
 """Which kernels an operator launches, and how much each moves or multiplies, worked out by hand."""
 
-from __future__ import annotations
-
 import msgspec
 import pytest
 

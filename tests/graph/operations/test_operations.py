@@ -1,7 +1,5 @@
 """Operation-level jobs small enough to replay on paper; ms."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """A thread that waits for another thread's work, in the files of a changed job."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

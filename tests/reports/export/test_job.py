@@ -1,7 +1,5 @@
 """The job of an answer, written as files: Lumos reads them and replays the step that was answered."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

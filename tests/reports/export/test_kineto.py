@@ -1,7 +1,5 @@
 """Predicted jobs written as profiler files: Lumos reads them and replays the same step."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from collections import Counter

@@ -1,7 +1,5 @@
 """Operators of a changed job: around its work as around its like in the recording."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

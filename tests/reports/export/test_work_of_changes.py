@@ -1,7 +1,5 @@
 """What the kernels of a changed job multiply, as its files say it: worked out by hand from the sizes of the changed model."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

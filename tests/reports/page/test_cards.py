@@ -1,7 +1,5 @@
 """How well a job uses its devices, of a rank written by hand."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

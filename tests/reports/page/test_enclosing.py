@@ -1,7 +1,5 @@
 """The operators around tasks, on the thread of the fixture `nested`."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

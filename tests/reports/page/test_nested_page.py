@@ -1,7 +1,5 @@
 """The nested operators of a timeline in a browser, by clicks and keys, on the recording of the fixture `nested`."""
 
-from __future__ import annotations
-
 import pytest
 
 import lumos

@@ -1,7 +1,5 @@
 """The report in a browser without a network, as a reader sees it."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The colours of the timeline: few, visible on both grounds, and different for people with colour blindness."""
 
-from __future__ import annotations
-
 import re
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """How results are printed: the tables of `clusters` and `models` fit 80 columns, and names and numbers are not cut."""
 
-from __future__ import annotations
-
 import io
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Chakra's schema as protobuf descriptors built at run time: the reference for tests of the codec."""
 
-from __future__ import annotations
-
 from typing import Any
 
 

@@ -1,7 +1,5 @@
 """`.et` files and their JSON forms as traces."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

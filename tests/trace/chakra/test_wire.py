@@ -1,7 +1,5 @@
 """The Chakra codec: round trips, and comparison with protobuf where that is installed."""
 
-from __future__ import annotations
-
 import importlib.util
 import math
 import struct

@@ -6,8 +6,6 @@ its own. Annotations and Python rows are ranges over that work, not work themsel
 collectives that a CPU thread carries out are the exception.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import pairwise
 

@@ -1,7 +1,5 @@
 """Arguments of some rows: text, integers, and the bytes of inputs."""
 
-from __future__ import annotations
-
 import json
 import re
 from functools import lru_cache

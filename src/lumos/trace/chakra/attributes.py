@@ -1,7 +1,5 @@
 """Attributes of Chakra's nodes on the wire. Equal attributes are decoded and encoded only once, because most nodes share theirs."""
 
-from __future__ import annotations
-
 import struct
 from functools import lru_cache
 

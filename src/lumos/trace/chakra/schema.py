@@ -1,7 +1,5 @@
 """Chakra's nodes, their attributes and the metadata of a file, as values."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple

@@ -7,8 +7,6 @@ objects: equal attributes are decoded only once, and fields that this schema doe
 write.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 from lumos.trace.chakra.attributes import decode_attribute, encode_attribute
