@@ -73,7 +73,8 @@ def test_a_script_that_ends_early_is_told_its_line_and_what_to_change(tmp_path, 
     with pytest.raises(LumosError, match=said) as raised:
         run(tmp_path, body)
     assert "\n" not in str(raised.value) and len(str(raised.value)) < 600
-    assert {each.name for each in tmp_path.iterdir()} - {"objects"} == {"train.py"}  # objects: what ranks tell each other
+    left = {each.name for each in tmp_path.iterdir()} - {"objects", "rank0.record.files"}  # what ranks tell each other, and write
+    assert left == {"train.py"}
 
 
 def test_a_traceback_leads_from_the_scripts_innermost_line_to_what_failed(tmp_path):
@@ -137,6 +138,7 @@ for folder in sys.argv[1:]:
     with tempfile.NamedTemporaryFile("w", delete=False) as file:
         file.write("lost")
     os.replace(file.name, kept)
+    assert pathlib.Path(kept).open().read() == "lost"
     with tempfile.TemporaryDirectory() as own:
         pathlib.Path(own, "x").write_text("kept")
         assert pathlib.Path(own, "x").read_text() == "kept"  # what the script made itself is there
@@ -213,6 +215,7 @@ shutil.rmtree("folder")
 pathlib.Path("made").mkdir()
 assert pathlib.Path("made").is_dir() and os.listdir("made") == []
 pathlib.Path("made.txt").write_text("new")
+assert pathlib.Path("made.txt").read_text() == "new"
 with sqlite3.connect("kept.db") as base:
     base.execute("insert into rows values (2)")
     assert base.execute("select count(*) from rows").fetchone() == (2,)
@@ -243,4 +246,4 @@ def test_files_databases_and_programs_are_cut_before_torch_is_imported(tmp_path,
     assert {each.name for each in work.iterdir()} == {"kept.txt", "kept.db", "folder", "train.py"}
     assert sqlite3.connect(work / "kept.db").execute("select count(*) from rows").fetchone() == (1,)
     notes = {each.message: each.where for each in process.notes}
-    assert notes["programs that the script starts are not started (touch)"].endswith("train.py:13")
+    assert notes["programs that the script starts are not started (touch)"].endswith("train.py:14")

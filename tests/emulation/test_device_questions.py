@@ -55,7 +55,7 @@ def test_an_optimizer_that_steps_while_gradients_are_made_has_stepped_when_all_a
 layers = [nn.Linear(4, 4).cuda() for _ in range(3)]
 of = {each: torch.optim.SGD([each], 0.1, foreach=False) for layer in layers for each in layer.parameters()}
 for each in of:
-    each.register_post_accumulate_grad_hook(lambda each: of[each].step())
+    each.register_post_accumulate_grad_hook(lambda each: (torch.tensor(1.0, device="cuda"), of[each].step()) and None)
 for _ in range(4):
     nn.Sequential(*layers)(torch.ones(2, 4, device="cuda")).sum().backward()
 """

@@ -70,7 +70,6 @@ def pretend(settings: EmulationSettings, streams: Streams, memory: DeviceMemory,
     device = settings.device
     count = min(settings.world, device.per_node)
     open_device(count)
-    torch._C._set_only_lift_cpu_tensors(True)  # torch.tensor(…, device="cuda") makes its data on the host first
     here = types.SimpleNamespace(index=settings.rank % device.per_node if settings.world > 1 else 0)
     answers = of_streams(streams) | _identity(device, count) | memory.answers() | graphs.answers() | _current(here)
     for name, answer in answers.items():

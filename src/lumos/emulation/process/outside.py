@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 #: The functions that make files and folders, as they are before any is cut.
-make_folder, open_file, stat = os.mkdir, os.open, os.stat
+make_folder, open_file = os.mkdir, os.open
 #: Functions of the operating system that change a file or a folder, the first argument, or two.
 _CHANGING = (
     "remove", "unlink", "rename", "replace", "rmdir", "truncate", "symlink", "link", "chmod", "chown", "utime",
@@ -41,7 +41,9 @@ _LONGEST_SLEEP = 0.01  # seconds; not none at all, so that a thread that waits i
 _DEVICES = ("/dev/", "/proc/")
 _temporary = os.path.realpath(tempfile.gettempdir())
 _made: set[str] = set()
-_folders: set[str] = set()  # that the script would have made, and finds there
+_settings = json.loads(os.environ.get("LUMOS_EMULATE", "{}"))
+#: The folder of what this process, and those that it starts, write in the place of other files: beside its record, which goes with it.
+_FILES = f"{os.path.realpath(_settings.get('file', 'none'))}.files"
 _unwritten: dict[str, Any] = {}
 
 
@@ -55,6 +57,8 @@ class Outside(Patches):
 
     def cut(self) -> None:
         """Cut them."""
+        if os.getpid() == os.getsid(0):
+            shutil.rmtree(_FILES, ignore_errors=True)  # of an earlier run, where this one begins anew
         self._files()
         self._programs()
         self.around(sys, "excepthook")(self._fail)
@@ -79,21 +83,17 @@ class Outside(Patches):
         self.take_back()
         show(kind, error, trace)
         if os.getpid() == os.getsid(0):
-            file = Path(json.loads(os.environ["LUMOS_EMULATE"])["file"])
-            file.with_suffix(".error").write_text(script_error(error, line_of_error(trace)), encoding="utf-8")
+            Path(_settings["file"]).with_suffix(".error").write_text(script_error(error, line_of_error(trace)), encoding="utf-8")
 
     def _files(self) -> None:
-        def swallow() -> None:
-            self.assume("not-written", "files that the script writes are not written")
-
         @self.around(builtins, "open")
         @self.around(io, "open")
         def open_(opened: Any, file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
-            if not set(mode) & set("wax+") or "opener" in kwargs or may_change(file):
+            if "opener" in kwargs or may_change(file):
                 return opened(file, mode, *args, **kwargs)
-            swallow()
-            with tempfile.NamedTemporaryFile(prefix="lumos-swallowed-") as swallowed:  # what is written can be read again, and is lost
-                return opened(swallowed.name, mode.replace("x", "w"), *args, **kwargs)
+            if set(mode) & set("wax+"):
+                return opened(self._apart(file, kwargs, is_new=bool(set(mode) & set("wx"))), mode.replace("x", "w"), *args, **kwargs)
+            return opened(_own(file) if os.path.lexists(_own(file)) else file, mode, *args, **kwargs)
 
         @self.around(os, "open")
         def open_low(opened: Any, file: Any, flags: int, *args: Any, **kwargs: Any) -> int:
@@ -101,22 +101,34 @@ class Outside(Patches):
             is_kept = os.fsdecode(file).endswith(".lock") or os.path.isdir(file)  # noqa: PTH112
             if not flags & (os.O_WRONLY | os.O_RDWR) or is_kept or may_change(file):
                 return int(opened(file, flags, *args, **kwargs))
-            swallow()
-            return int(opened(os.devnull, os.O_RDWR))
+            return int(opened(self._apart(file, kwargs, is_new=bool(flags & os.O_TRUNC)), flags | os.O_CREAT, *args))
 
         self.around(os, *_CHANGING)(_unless_others)
-        self.around(os, "mkdir", "makedirs")(_folder)
+        self.around(os, "mkdir", "makedirs")(lambda make, path, *given, **named: make(self._apart(path, named), *given, **named))
 
         @self.around(os, "stat", "listdir")
         def found(look: Any, path: Any = ".", *args: Any, **kwargs: Any) -> Any:
             try:
                 return look(path, *args, **kwargs)
             except FileNotFoundError:
-                if os.path.realpath(os.fsdecode(path)) not in _folders:
+                if not os.path.lexists(_own(path)):
                     raise
-                return look(_temporary) if look is stat else []
+                return look(_own(path), *args, **kwargs)
 
         self.around(shutil, "rmtree", "move")(_unless_others)
+
+    def _apart(self, file: Any, named: dict[str, Any], is_new: bool = False) -> Any:
+        """What the script writes in the place of a file or folder that is not its own: one apart, with the content of that unless it is
+        new, which it finds there from then on."""
+        if named.get("dir_fd") is not None or may_change(file):
+            return file
+        self.assume("not-written", "files that the script writes are not written")
+        own = _own(file)
+        if not os.path.lexists(own):
+            os.makedirs(os.path.dirname(own), exist_ok=True)  # noqa: PTH103, PTH120
+            if not is_new and os.path.isfile(file):  # noqa: PTH113
+                shutil.copyfile(file, own)
+        return own
 
     def _programs(self) -> None:
         """Let only Python start, and what Python's own modules ask of the system."""
@@ -144,19 +156,13 @@ class Outside(Patches):
             raise FileNotFoundError(errno.ENOENT, "an emulated script starts no program but Python", name)
 
     def _databases(self, module: Any) -> None:
-        def in_memory(connect: Any, database: Any, *args: Any, **kwargs: Any) -> Any:
+        def apart(connect: Any, database: Any, *args: Any, **kwargs: Any) -> Any:
             if database == ":memory:" or kwargs.get("uri") or may_change(database):
                 return connect(database, *args, **kwargs)
-            self.assume("not-written", "files that the script writes are not written")
-            made = connect(":memory:", *args, **kwargs)
-            if os.path.exists(database):  # noqa: PTH110
-                source = connect(f"file:{os.fsdecode(database)}?mode=ro", uri=True)
-                source.backup(made)
-                source.close()
-            return made
+            return connect(self._apart(database, kwargs), *args, **kwargs)
 
         for owner in {id(each): each for each in (module, sys.modules.get("sqlite3.dbapi2", module))}.values():
-            self.around(owner, "connect")(in_memory)
+            self.around(owner, "connect")(apart)
 
 
 def may_change(file: Any) -> bool:
@@ -164,7 +170,7 @@ def may_change(file: Any) -> bool:
     if not isinstance(file, (str, bytes, os.PathLike)):
         return True
     path = os.path.realpath(os.fsdecode(file))
-    if path.startswith(_DEVICES):
+    if path.startswith((*_DEVICES, _FILES)):
         return True
     if not path.startswith(_temporary + os.sep):
         return False
@@ -185,13 +191,9 @@ def unwritten(file: Any) -> Any:
     return None if os.path.lexists(path) else _unwritten.get(path)
 
 
-def _folder(make: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> None:
-    """Make a folder of the script's own; of another one, let it be found there, empty."""
-    if kwargs.get("dir_fd") is not None or may_change(path):
-        make(path, *args, **kwargs)
-    else:
-        whole = os.path.realpath(os.fsdecode(path))
-        _folders.update((whole, *map(str, Path(whole).parents)))
+def _own(file: Any) -> str:
+    """Where what the script writes in the place of a file is."""
+    return _FILES + os.path.realpath(os.fsdecode(file))
 
 
 def _is_made(path: str) -> bool:
@@ -208,8 +210,14 @@ def _unless_others(function: Callable[..., Any], file: Any, *args: Any, **kwargs
         for each in paths:
             leave_unwritten(each, _unwritten[path])
         return None
-    is_own = kwargs.get("dir_fd") is not None or all(map(may_change, paths))
-    return function(file, *args, **kwargs) if is_own else None
+    if kwargs.get("dir_fd") is not None or all(map(may_change, paths)):
+        return function(file, *args, **kwargs)
+    apart = [each if may_change(each) else _own(each) for each in paths]
+    if not os.path.lexists(apart[0]):
+        return None
+    for each in apart:
+        os.makedirs(os.path.dirname(each), exist_ok=True)  # noqa: PTH103, PTH120
+    return function(*apart, *args[len(paths) - 1 :], **kwargs)
 
 
 def _is_python(program: str) -> bool:

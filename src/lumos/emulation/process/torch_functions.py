@@ -162,6 +162,7 @@ def values(mode: Any) -> None:
     @TORCH.around(torch, "tensor")
     @TORCH.around(torch, "as_tensor")
     def made(make: Any, data: Any, *args: Any, **kwargs: Any) -> Any:
+        torch._C._set_only_lift_cpu_tensors(mode.kind != "cpu")  # of each thread: data are on the host first, also in a backward pass
         return make(data if isinstance(data, torch.Tensor) else read(data), *args, **kwargs)
 
     @TORCH.around(torch.Tensor, "isfinite")
