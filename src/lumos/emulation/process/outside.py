@@ -101,6 +101,8 @@ class Outside(Patches):
             is_kept = os.fsdecode(file).endswith(".lock") or os.path.isdir(file)  # noqa: PTH112
             if not flags & (os.O_WRONLY | os.O_RDWR) or is_kept or may_change(file):
                 return int(opened(file, flags, *args, **kwargs))
+            if kwargs.get("dir_fd") is not None:  # a name in an open folder, which none apart stands for
+                return int(opened(os.devnull, os.O_RDWR))
             return int(opened(self._apart(file, kwargs, is_new=bool(flags & os.O_TRUNC)), flags | os.O_CREAT, *args))
 
         self.around(os, *_CHANGING)(_unless_others)
@@ -157,9 +159,8 @@ class Outside(Patches):
 
     def _databases(self, module: Any) -> None:
         def apart(connect: Any, database: Any, *args: Any, **kwargs: Any) -> Any:
-            if database == ":memory:" or kwargs.get("uri") or may_change(database):
-                return connect(database, *args, **kwargs)
-            return connect(self._apart(database, kwargs), *args, **kwargs)
+            is_no_file = database == ":memory:" or kwargs.get("uri")
+            return connect(database if is_no_file else self._apart(database, kwargs), *args, **kwargs)
 
         for owner in {id(each): each for each in (module, sys.modules.get("sqlite3.dbapi2", module))}.values():
             self.around(owner, "connect")(apart)
