@@ -1,9 +1,9 @@
 """A graph without the tasks that a change takes out of every step: what waited for one of them waits for the work before it.
 
-A task that goes leaves with all that held it up: its launch, the events that its stream waited for, the device work that its return
-awaited, the ranks that it met, its share of the SMs. What waited for it now waits for the last task before it on its thread or stream that
-stays, as in a run in which that work was never issued. The tasks that are left out keep their numbers: they stand on a thread of their own,
-take no time and wait for nothing.
+A task that goes leaves with all that held it up: its launch, the device work that its return awaited, the ranks that it met, its share of
+the SMs. An event that its stream waited for before it holds up the next work of the stream that stays. What waited for it now waits for the
+last task before it on its thread or stream that stays, as in a run in which that work was never issued. The tasks that are left out keep
+their numbers: they stand on a thread of their own, take no time and wait for nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import list_of, offsets
-from lumos.graph.table import Graph, Kind, Processor, rows_placed
+from lumos.graph.table import Dependency, Graph, Kind, Processor, rows_placed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,9 +29,13 @@ def without_left_out(graph: Graph) -> Graph:
     if gone is None:
         return graph
     order = np.argsort(graph.processor, kind="stable")
-    after, source = list_of(graph.pred_offset), nearest_left(graph, order)[graph.pred]
-    stays = ~gone[after] & (source >= 0)
-    released = nearest_left(graph, order[::-1])[graph.release_task]
+    next_left = nearest_left(graph, order[::-1])
+    after, source = list_of(graph.pred_offset).astype(np.int64), nearest_left(graph, order)[graph.pred]
+    of_stream = graph.pred_kind == Dependency.STREAM_WAIT
+    after[of_stream] = next_left[after[of_stream]]
+    stays = np.flatnonzero((after >= 0) & ~gone[after] & (source >= 0))
+    stays = stays[np.argsort(after[stays], kind="stable")]
+    released = next_left[graph.release_task]
     sets = list_of(graph.rendezvous_offset)
     meets = ~gone[graph.rendezvous_task]
     sizes = np.bincount(sets[meets], minlength=len(graph.rendezvous_offset) - 1)
