@@ -64,6 +64,12 @@ def test_lumos_answers_from_the_optional_rows(name, tmp_path):
     assert [line for line in answered(CASE[name], tmp_path) if not line.right] == []
 
 
+def test_a_loader_that_is_slow_every_third_step_sets_the_pace(tmp_path):
+    """The end of the recording cuts its last batch. While it makes one, the device is alone at work, and sets no pace."""
+    lines = answered(drawn(20261130, 17)[16], tmp_path)
+    assert [line for line in lines if not line.right or (line.change != "–" and line.grade is not Grade.SOUND)] == []
+
+
 def test_what_a_recording_cannot_tell_is_said(tmp_path):
     lines = answered(CASE["graphs joined inside"], tmp_path / "graphs")
     assert all(line.grade is Grade.LIMITED and "inside a graph is not recorded" in line.reason for line in lines if line.change != "–")

@@ -40,9 +40,19 @@ def test_the_noise_is_that_between_the_steps(example):
 
 def test_two_steps_show_their_noise_by_their_difference():
     """Of 99 and 101 ms the standard deviation is √2 ms, and Student's t of 80 % with one degree of freedom 3.0777: 4.3525 % of 100 ms."""
-    two = SimpleNamespace(counted=[SimpleNamespace(length_ns=ms * 1_000_000) for ms in (99, 101)])
+    two = steps_of(99, 101)
     assert step_spread(two) == pytest.approx(0.043525, rel=1e-4)
     assert noise_unknown(two) == ()
+
+
+def test_steps_that_come_round_differ_from_those_a_cycle_before_alone():
+    """Steps of 50 and 150 ms in turn, each 1 ms from the one before it of its kind: 1 / √2 ms of a mean of 100 is their deviation."""
+    assert step_spread(steps_of(50, 150, 51, 151, cycle=2)) == pytest.approx(Z80 / 2**0.5 / 100.5)
+    assert step_spread(steps_of(50, 150, cycle=2)) == FEW_STEPS
+
+
+def steps_of(*ms, cycle=0):
+    return SimpleNamespace(counted=[SimpleNamespace(length_ns=each * 1_000_000) for each in ms], owners=SimpleNamespace(cycle=cycle))
 
 
 def test_one_step_says_that_its_noise_is_unknown(tmp_path):

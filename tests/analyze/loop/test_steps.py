@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.analyze.loop.steps import assigned, job_lengths, members, step_names, step_times
-from lumos.analyze.loop.window import cycle_of
+from lumos.analyze.loop.window import cycle_of, lacks_work_ahead
 from lumos.errors import GraphError
 from lumos.graph.table import Dependency, Kind, OneOff, Processor, Step
 from lumos.simulation.timeline import Timeline, measured
@@ -269,3 +269,10 @@ def test_marks_of_ranks_do_not_mix(draw_graph):
     assert owners.step.tolist() == [0, 1, 2, 3]
     assert owners.step_rank().tolist() == [0, 0, 1, 1]
     assert np.array_equal(owners.rank, [0, 0, 1, 1])
+
+
+def test_the_end_of_a_recording_cuts_what_a_thread_prepares():
+    """A loader makes two batches, one, or none in a step; in the last it has made one of two. Without a cycle, any step may be its like."""
+    ahead = np.array([[2], [1], [0], [2], [1], [0], [1]])
+    assert lacks_work_ahead(ahead, 3) and not lacks_work_ahead(ahead[:-1], 3) and not lacks_work_ahead(ahead, 0)
+    assert lacks_work_ahead(np.array([[1], [1], [0]]), 0) and not lacks_work_ahead(ahead[:1], 0)

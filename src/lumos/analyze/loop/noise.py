@@ -8,7 +8,6 @@ import numpy as np
 
 from lumos.analyze.loop.steady import AGREE
 from lumos.analyze.loop.steps import Members, StepTimes, step_times
-from lumos.analyze.loop.window import cycle_of
 from lumos.diagnostics import Diagnostic
 from lumos.simulation import measured, simulate
 from lumos.units import count
@@ -52,15 +51,18 @@ def step_times_of(graph: Graph, owners: Members) -> StepTimes:
 def step_spread(times: StepTimes) -> float:
     """Half-width of the 80 % interval in which the steps of a job lie, as a fraction, from the median distance from the median step;
     of two steps, from their difference; FEW_STEPS of one. It is no less than that of their mean: of steps that are mostly of one length
-    the median tells nothing of the others."""
+    the median tells nothing of the others. Steps that come round in a cycle differ by design: of them it says how far each is from the one
+    a cycle before."""
     lengths = np.array([step.length_ns for step in times.counted], float)
     middle = np.median(lengths) if len(lengths) > 1 else 0.0
     if not middle:
         return FEW_STEPS
+    if cycle := times.owners.cycle:
+        apart = lengths[cycle:] - lengths[:-cycle]
+        return float(Z80 * np.sqrt(np.square(apart).mean() / 2) / lengths.mean()) if len(apart) else FEW_STEPS
     if len(lengths) < _FEWEST:
         return float(T80_OF_TWO * lengths.std(ddof=1) / middle)
-    come_round = cycle_of(lengths.astype(np.int64), lambda: [times.owners.kinds[i] for i in times.owners.counted])  # whole cycles count
-    of_mean = 0.0 if come_round else lengths.std(ddof=1) / len(lengths) ** 0.5 / lengths.mean()
+    of_mean = lengths.std(ddof=1) / len(lengths) ** 0.5 / lengths.mean()
     return float(Z80 * max(NORMAL * np.median(np.abs(lengths - middle)) / middle, of_mean))
 
 

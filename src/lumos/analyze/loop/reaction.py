@@ -5,8 +5,8 @@ the step becomes shorter by about that share of such times. A thread stands stil
 lasts longer than its kind usually does: the excess is waiting, whatever a replay makes of it. A recording that lacks rows may lack those
 that tell what a call waited for. Its replay then takes the waiting for work of the CPU, and answers that no device matters.
 
-Threads that load data, write checkpoints or poll on a timer set no pace, and do not count. A time in which a rank communicates, or its
-device runs work that the change leaves alone, does not count either.
+Threads that load data, write checkpoints or poll on a timer set no pace, and do not count, unless a thread of the loop waits for them. A
+time in which a rank communicates, or its device runs work that the change leaves alone, does not count either.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.bounds import TOLERANCE, later_cycles
-from lumos.graph.lists import equal_rows
-from lumos.graph.table import Evidence, Kind
+from lumos.graph.lists import equal_rows, list_of
+from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.graph.waits.solve import LONG_CALL
 from lumos.intervals import either, union, within
 from lumos.units import duration
@@ -67,7 +67,10 @@ def _time_alone(base: Steady, scaled: NDArray[np.bool_]) -> float:
     graph, run = base.loop.graph, base.timeline
     first, last = later_cycles(base)
     first = np.clip(first, graph.release_time.max(initial=0), None)
-    works = (graph.on_device & ~scaled) | (~graph.on_device & base.in_loop[graph.processor])
+    in_loop = base.in_loop.copy()
+    awaited = (graph.pred_kind == Dependency.HAND_OFF) & in_loop[graph.processor[list_of(graph.pred_offset)]]
+    in_loop[graph.processor[graph.pred[awaited]]] = True
+    works = (graph.on_device & ~scaled) | (~graph.on_device & in_loop[graph.processor])
     start = run.end - graph.duration
     end = start + np.minimum(graph.duration, _usual(graph))
     others = union(start[works], end[works])

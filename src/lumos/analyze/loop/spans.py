@@ -9,8 +9,7 @@ pause between operators belongs to the span of the work that follows it on its t
 whenever it runs; without a known launch, to the span in which it was measured to start.
 
 A last span that the end of the recording cut is no step: it lacks work that the other spans have, and it ends with other operators than
-they do, or the others go on after their marks and it does not, or a thread that prepares work for later steps, such as a loader's, has less
-of its own in it. A last mark may also hold the profiler's stop, which waits for the devices:
+they do, or the others go on after their marks and it does not. A last mark may also hold the profiler's stop, which waits for the devices:
 the calls with which it ends, and no other mark does, are no work of the step.
 """
 
@@ -213,20 +212,9 @@ def _fragments(graph: Graph, measured_start: Int64, span: Int32, on_device: NDAr
         lacks_work = size[-1] < _WHOLE * min(size[:-1]) and endings[-1] not in endings[:-1]
         operators = [len(_operators(graph, tasks[i], graph.steps[i])) for i in own]
         goes_on = all(_goes_on(graph, measured_start, tasks[i], graph.steps[i]) for i in own[:-1])
-        ahead = _work_ahead(graph, [tasks[i] for i in own], graph.steps[own[-1]])
-        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])) or (ahead[-1] < _WHOLE * ahead[:-1].min(axis=0)).any():
+        if lacks_work or (goes_on and operators[-1] < min(operators[:-1])):
             out.append(own[-1])
     return out
-
-
-def _work_ahead(graph: Graph, spans: Sequence[Int64], step: Step) -> Int64:
-    """How many operators each thread runs in each of the spans that is not marked and hands work over, int64[spans, threads]. step: one of
-    the rank."""
-    hands_on = graph.processor[graph.pred[graph.pred_kind == Dependency.HAND_OFF]]
-    marked = [i for i, p in enumerate(graph.processors) if p.is_stream or p.rank != step.rank or p.lane == step.lane]
-    threads = np.setdiff1d(hands_on, marked)
-    works = [graph.processor[tasks[graph.kind[tasks] == Kind.OPERATOR]] for tasks in spans]
-    return np.array([[int((of_span == thread).sum()) for thread in threads] for of_span in works], np.int64)
 
 
 def _goes_on(graph: Graph, measured_start: Int64, tasks: Int64, step: Step) -> bool:

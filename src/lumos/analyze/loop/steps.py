@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from lumos.analyze.loop.spans import beside_the_loop, launches, prefix, task_spans
-from lumos.analyze.loop.window import completing_processors, completing_tasks, counted_steps, cycle_of, kinds_of, once_in_steps
+from lumos.analyze.loop.window import (
+    completing_processors,
+    completing_tasks,
+    counted_steps,
+    cycle_of,
+    kinds_of,
+    lacks_work_ahead,
+    once_in_steps,
+    work_ahead,
+)
 from lumos.choices import check_step
 from lumos.diagnostics import Diagnostic
 from lumos.errors import GraphError
@@ -66,7 +75,7 @@ class Members:
 
     steps: the steps that own any work, by rank and start. step: int32[n], index into `steps`, -1 none.
     previous: int32[steps], the step of the same rank that the loop took just before; -1 where the recording does not have it.
-    job: the steps of the whole job, in order.
+    job: the steps of the whole job, in order. cycle: after how many of them their measured periods come round, 0 where they do not.
     rank: int32[n], position in `graph.joined.ranks`. on_device: bool[n]. launch: int32[n], the launching task, -1 none.
     prefix: bool[n], device work launched before the window.
     completes: bool[n], the tasks that a step is complete with: work on the processors that complete steps. completing:
@@ -90,6 +99,7 @@ class Members:
     offset: Int64
     rank_order: Int64
     rank_offset: Int64
+    cycle: int = 0
 
     def tasks(self, step: int) -> Int64:
         """The tasks that a step owns, in ascending id."""
@@ -150,8 +160,11 @@ def members(graph: Graph) -> Members:
         return of_graph
     counted = list(of_graph.counted)
     cycle = cycle_of(job_lengths(measured(graph), of_graph)[counted], lambda: [of_graph.kinds[i] for i in counted])
-    left_out = counted[: len(counted) % cycle if cycle else 0]
-    return replace(of_graph, job=tuple(s._replace(counts=s.counts and i not in left_out) for i, s in enumerate(of_graph.job)))
+    works_ahead = work_ahead(graph, [of_graph.of_job(i) for i in counted])
+    whole = counted[:-1] if lacks_work_ahead(works_ahead, cycle) else counted
+    kept = whole[len(whole) % cycle if cycle else 0 :]
+    job = tuple(job_step._replace(counts=i in kept) for i, job_step in enumerate(of_graph.job))
+    return replace(of_graph, job=job, cycle=cycle)
 
 
 def assigned(graph: Graph, steps: tuple[Step, ...], step: Int32, like: Members | None = None) -> Members:

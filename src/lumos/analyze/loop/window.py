@@ -3,8 +3,9 @@
 The *window* is the longest run of steps that follow one another on all ranks and contain nothing that happens once, such as loading code
 (`graph.one_off`, which tells it by its rows). Its first step only shows when the second begins: the work before it was not recorded. The
 others count: the time of the job's step is their mean period. Where their periods come round in a cycle (a loader that is slow for every
-second batch), the first are left out that begin no whole one. Where no two such steps follow one another, a step with something that
-happens once may stand before those that count; where that does not help either, nothing is left out.
+second batch), the first are left out that begin no whole one. The last does not count where the end of the recording cut the work of a
+thread that prepares later steps, such as a loader's: that work has no row. Where no two such steps follow one another, a step with
+something that happens once may stand before those that count; where that does not help either, nothing is left out.
 
 A recording without steps that follow one another, or whose steps have no common clock, has no periods. All of its steps count by their
 latency; where their numbers follow one another, all but the first, which may hold what the job did before.
@@ -26,7 +27,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.graph.lists import list_of
-from lumos.graph.table import ONCE, Kind
+from lumos.graph.table import ONCE, Dependency, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,6 +76,24 @@ def _come_round(kinds: Sequence[int], cycle: int) -> bool:
     """Whether kinds of steps repeat after a cycle, which must be there twice where all are of one kind."""
     several = 2 * cycle <= len(kinds) or len(set(kinds)) > 1
     return several and all(kinds[i] == kinds[i - cycle] for i in range(cycle, len(kinds)))
+
+
+def work_ahead(graph: Graph, steps: Sequence[Int64]) -> Int64:
+    """How many operators each unmarked thread that hands work on runs in each step, int64[steps, threads]. steps: the tasks of each."""
+    marked = {(step.rank, step.lane) for step in graph.steps if step.lane >= 0}
+    ranks = {rank for rank, _ in marked}
+    hands_on = np.unique(graph.processor[graph.pred[graph.pred_kind == Dependency.HAND_OFF]])
+    places = [(i, graph.processors[i]) for i in hands_on.tolist()]
+    threads = [i for i, p in places if not p.is_stream and p.rank in ranks and (p.rank, p.lane) not in marked]
+    of_steps = [graph.processor[tasks[graph.kind[tasks] == Kind.OPERATOR]] for tasks in steps]
+    return np.array([np.bincount(of_step, minlength=len(graph.processors))[threads] for of_step in of_steps], np.int64)
+
+
+def lacks_work_ahead(ahead: Int64, cycle: int) -> bool:
+    """Whether a thread prepares less in the last step than in the one a cycle before; without a cycle, than in any. ahead: as `work_ahead`
+    gives it."""
+    like = ahead[-1 - cycle] if cycle else ahead[:-1].min(axis=0, initial=0 if len(ahead) < 2 else np.iinfo(np.int64).max)
+    return bool((ahead[-1] < like).any())
 
 
 def _longest_run(previous: Sequence[int], once: Sequence[bool], *, before_once: bool) -> tuple[int, ...]:
