@@ -2,7 +2,8 @@
 
 What a replay left unexplained, or kept as it was measured because ranks are absent, may follow a change or not. So the step of the
 changed job may differ by up to that share of the base's step, to either side, also where the answer is that the step stays as it is. An
-answer in which no work changed is that of the recording, and needs no margin.
+answer in which no work changed is that of the recording, and needs no margin. However an interval came to be as wide as it is, an answer
+is no better than limited where it is wider than what the change does.
 """
 
 from __future__ import annotations
@@ -60,16 +61,26 @@ def widened(found: Answer, trust: Trust) -> Answer:
     found = replace(found, trust=with_unknown(trust, known_to(found.base)))
     by = trust.unknown * found.base.step_time_s if found.altered else 0.0
     if not by:
-        return found
+        return as_far_as_told(found)
     outcome = found.outcome
     low, high = max(outcome.step_time_low_s - by, 0.0), outcome.step_time_high_s + by
     codes = ", ".join(reason.code for reason in trust.reasons)
     message = f"each end of the interval is {trust.unknown:.1%} of the base's step further away, the share that is unknown: {codes}"
-    return replace(
-        found,
-        outcome=replace(outcome, step_time_low_s=low, step_time_high_s=high),
-        diagnostics=(*found.diagnostics, Diagnostic("interval-widened", message)),
-    )
+    wider = replace(outcome, step_time_low_s=low, step_time_high_s=high)
+    return as_far_as_told(replace(found, outcome=wider, diagnostics=(*found.diagnostics, Diagnostic("interval-widened", message))))
+
+
+def as_far_as_told(found: Answer) -> Answer:
+    """The answer, limited where its interval reaches further to a side than the change moves the step, and further than the replay of a
+    trusted recording may be off: then it does not tell what the change is worth."""
+    step, base = found.outcome.step_time_s, found.base.step_time_s
+    if found.trust.grade is not Grade.SOUND or not found.altered or not base:
+        return found
+    reach, moved = max(found.outcome.step_time_high_s - step, step - found.outcome.step_time_low_s) / base, abs(step / base - 1)
+    if reach <= max(moved, MOST_ERROR):
+        return found
+    message = f"the interval reaches {reach:.0%} of the recorded step to a side, and the change moves the step by {moved:.1%}"
+    return replace(found, trust=with_evidence(found.trust, (Evidence("interval-wide", message, Grade.LIMITED),)))
 
 
 def reaching(found: Answer, *steps_s: float) -> Answer:
