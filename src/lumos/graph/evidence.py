@@ -51,7 +51,7 @@ _MOST_NAMES = 0.5
 #: Findings of the reader, and of `graph.implausible`, that leave the times or the links of some rows unknown.
 UNREADABLE = (
     *("truncated", "missing-start", "missing-duration", "negative-duration", "id-too-large", "id-unreadable"),
-    *("base-time-unreadable", "far-start", "stream-implausible", "duration-implausible"),
+    *("base-time-unreadable", "far-start", "stream-implausible", "duration-implausible", "start-implausible"),
 )
 
 #: The code of evidence that a job's times are not measured, so that there is nothing to compare its replay with.
