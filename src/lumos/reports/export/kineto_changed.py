@@ -81,7 +81,11 @@ class _ChangedRows(RankRows):
 
     def on_thread(self, tasks: Iterable[tuple[int, int]], thread: int) -> Iterator[str]:
         around = OpenOperators(self.nesting) if self.nesting is not None else None
+        came = None
         for task, following in tasks:
+            if came is not None and self.graph.kind[task] == Kind.LAUNCH and not self._begins(task):
+                self.start[task] = came  # a call that waits for a place in the queue of launches does so inside
+            came = self.end[task]
             nested = around is not None and self._nests(task)
             if around is not None:
                 yield from self._operators(around, task, thread)
