@@ -31,6 +31,7 @@ from validation.programs_by_hand import BY_HAND, Case
 from validation.programs_drawn import drawn
 from validation.truth import CASES, answered, section, truths
 
+import lumos
 from lumos.analyze.loop.noise import Z80, step_spread
 from lumos.trace import read
 from lumos.vocabulary import Grade
@@ -68,6 +69,15 @@ def test_a_loader_that_is_slow_every_third_step_sets_the_pace(tmp_path):
     """The end of the recording cuts its last batch. While it makes one, the device is alone at work, and sets no pace."""
     lines = answered(drawn(20261130, 17)[16], tmp_path)
     assert [line for line in lines if not line.right or (line.change != "–" and line.grade is not Grade.SOUND)] == []
+
+
+def test_a_changed_job_whose_launches_wait_is_written_so_that_it_can_be_changed_again(tmp_path):
+    program = CASE["queue-bound"].program()
+    job = read(*write_trace(run(program, CASE["queue-bound"].warm_up + 3), tmp_path / "recorded", 3))
+    lumos.export(lumos.whatif(job, scale={"*": 0.5}), kineto=tmp_path / "changed")
+    again = lumos.whatif(tmp_path / "changed", scale={"*": 2.0})
+    assert again.outcome.step_time_s == pytest.approx(lumos.replay(lumos.build(job)).step_time_ns * 1e-9, rel=0.005)
+    assert again.trust.grade is Grade.LIMITED and lumos.read(tmp_path / "changed").origin is not None
 
 
 def test_what_a_recording_cannot_tell_is_said(tmp_path):
