@@ -208,6 +208,14 @@ def test_collectives_of_one_number_but_different_size_are_named(draw, job):
     )
 
 
+def test_collectives_of_two_streams_meet_by_number_in_whatever_order_they_begin(draw, job):
+    """On rank 1 the first collective begins before the second, on rank 0 after it; each ends at one time on both."""
+    drawings = [draw(r, 2) for r in range(2)]
+    for drawing, begin in zip(drawings, (40, 7), strict=True):
+        drawing.launch((0, 3), (begin, 60 - begin), 9, NCCL, **facts(1)).launch((4, 3), (20, 30), 10, NCCL, **facts(2))
+    assert np.diff(build(job(*drawings)).rendezvous_offset).tolist() == [2, 2]
+
+
 def test_small_offsets_that_every_collective_shows_are_corrected(draw, job):
     shifted = build(job(*two_ranks(draw, shift=30)))  # 30 us apart at every collective
     assert any(d.code == "clocks-aligned" and "rank 1 +30.0 us" in d.message for d in shifted.diagnostics)

@@ -171,15 +171,13 @@ def _match_group(facts: Collectives, issued: _Issued, by_rank: dict[int, Int64],
     lanes = list(by_rank.values())
     kinds = [facts.kinds[k] for k in facts.kind]
     numbered = all((facts.sequence[lane] >= 0).all() and len(np.unique(facts.sequence[lane])) == len(lane) for lane in lanes)
-    labels = [
-        facts.sequence[lane].tolist()
-        if numbered
-        else [(kinds[i], int(facts.nbytes[i]) if kinds[i].is_even else 0, int(issued.step[i])) for i in lane]
-        for lane in lanes
-    ]
     columns = [np.arange(len(lanes[0]))]
-    for other, lane in zip(labels[1:], lanes[1:], strict=True):
-        columns.append(align_collectives(labels[0], other, issued.end[lanes[0]], issued.end[lane]))
+    if numbered:  # ranks may begin collectives of several streams in another order
+        columns += [_by_number(facts.sequence[lanes[0]], facts.sequence[lane]) for lane in lanes[1:]]
+    else:
+        labels = [[(kinds[i], int(facts.nbytes[i]) if kinds[i].is_even else 0, int(issued.step[i])) for i in lane] for lane in lanes]
+        for other, lane in zip(labels[1:], lanes[1:], strict=True):
+            columns.append(align_collectives(labels[0], other, issued.end[lanes[0]], issued.end[lane]))
     partner = np.stack(columns, axis=1)  # row: entry of the first lane; -1 where a lane has no partner
     full = (partner >= 0).all(axis=1)
     chosen = np.stack([lane[partner[full, j]] for j, lane in enumerate(lanes)], axis=1)
@@ -194,6 +192,13 @@ def _match_group(facts: Collectives, issued: _Issued, by_rank: dict[int, Int64],
     for t in (True, False):
         if (together == t).any():
             out.matches.append(Matches(ranks, facts.task[chosen[together == t]].astype(np.int32), t, how, confidence, complete))
+
+
+def _by_number(reference: Int64, other: Int64) -> Int64:
+    """For each number of `reference` the place of the same number in `other`, -1 without it: int64[len(reference)]."""
+    order = np.argsort(other)
+    at = order[np.minimum(np.searchsorted(other[order], reference), len(other) - 1)]
+    return np.where(other[at] == reference, at, -1)
 
 
 def align_collectives(reference: Sequence[Hashable], other: Sequence[Hashable], reference_end: Int64, other_end: Int64) -> Int64:
