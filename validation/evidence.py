@@ -259,6 +259,13 @@ def one_of_a_day(rows: Rows) -> Rows:
     return rows
 
 
+def one_a_day_late(rows: Rows) -> Rows:
+    """Let one kernel in the middle start a day later."""
+    kernels = [row for row in rows if category(row) in KERNEL]
+    kernels[len(kernels) // 2]["ts"] = float(kernels[len(kernels) // 2]["ts"]) + 86_400e6
+    return rows
+
+
 def rename_steps(rows: Rows) -> Rows:
     for row in rows:
         if str(row.get("name", "")).startswith("ProfilerStep"):
@@ -391,6 +398,7 @@ CORRUPTIONS = (
     Corruption("runtime calls half as long", DDP, stretch(0.5, *RUNTIME), EARLY),
     Corruption("device work half as long", ONE, stretch(0.5, *DEVICE), ("unexplained-idle",)),
     Corruption("one kernel lasts a day", ONE, each(one_of_a_day), ("duration-implausible",)),
+    Corruption("one kernel starts a day late", ONE, each(one_a_day_late), ("start-implausible",)),
     Corruption("kernels threefold as long", ONE, stretch(3, *KERNEL), OVERLAP),
     Corruption("kernels threefold as long, 8 ranks", EIGHT, stretch(3, *KERNEL), OVERLAP),
     Corruption("all streams written as one", EIGHT, each(one_stream), OVERLAP),
