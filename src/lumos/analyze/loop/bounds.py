@@ -122,14 +122,23 @@ def busiest_beside(loop: Steady) -> tuple[float, str]:
     """The same of the threads and streams with whose work no step is complete, such as a loader's; 0 where there are none, and for a step
     that is not repeated. They work ahead of the loop or lag behind it, but not without end: in the long run a step takes what they have to
     do for it. Their pauses are waits, and timers go by the clock.
+
+    What such a thread was doing when the recording began or ended has no row. So its steps count from the first with work to the last.
     """
     graph, owners, number = loop.loop.graph, loop.loop.owners, loop.loop.steps
     aside = ~(loop.in_loop | np.array([processor.timer for processor in graph.processors], bool))
+    aside[graph.processor[graph.pred[graph.pred_kind == Dependency.HAND_OFF]]] = False  # what waits for them is simulated
     if loop.basis is Basis.LATENCY or not aside.any():
         return 0.0, ""
-    tasks = np.concatenate([owners.tasks(part) for step in owners.job[:number] for part in step.parts])
-    tasks = tasks[aside[graph.processor[tasks]] & (graph.kind[tasks] != Kind.HOST)]
-    return _most(graph, np.bincount(graph.processor[tasks], graph.duration[tasks], len(graph.processors)) / number)
+    work = np.zeros((number, len(graph.processors)))
+    for of_step, step in zip(work, owners.job[:number], strict=True):
+        tasks = np.concatenate([owners.tasks(part) for part in step.parts])
+        tasks = tasks[aside[graph.processor[tasks]] & (graph.kind[tasks] != Kind.HOST)]
+        of_step += np.bincount(graph.processor[tasks], graph.duration[tasks], len(graph.processors))
+    first, last = (work > 0).argmax(axis=0), number - 1 - (work[::-1] > 0).argmax(axis=0)
+    at = np.arange(number)[:, None]
+    whole = np.where(first < last, work * ((at >= first) & (at < last)), work)
+    return _most(graph, whole.sum(axis=0) / np.where(first < last, last - first, number))
 
 
 def _most(graph: Graph, work: NDArray[np.float64]) -> tuple[float, str]:
