@@ -65,6 +65,11 @@ def test_lumos_answers_from_the_optional_rows(name, tmp_path):
     assert [line for line in answered(CASE[name], tmp_path) if not line.right] == []
 
 
+def test_a_call_that_finds_the_device_idle_would_wait_as_its_like_do(tmp_path):
+    """Memory is freed at the end of each step; in every second one a value is read just before."""
+    assert [line for line in answered(drawn(48050645, 21)[20], tmp_path) if not line.right] == []
+
+
 def test_a_loader_that_is_slow_every_third_step_sets_the_pace(tmp_path):
     """The end of the recording cuts its last batch. While it makes one, the device is alone at work, and sets no pace."""
     lines = answered(drawn(20261130, 17)[16], tmp_path)

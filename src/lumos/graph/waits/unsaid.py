@@ -6,7 +6,8 @@ asks of many events in a row, as an allocator does, asks for a moment only.
 
 Whether a call that allocates waits depends on the driver, the size and what else is allocated, so that only its times can tell
 (`graph.waits.solve`). It may wait for the last work of all streams that was issued before it, where that explains a call: it took longer
-than on an idle device, and returned just after that work had ended. A place in the code where it returned before that end is refuted.
+than on an idle device, and returned just after that work had ended. A place in the code where it returned before that end is refuted. Where
+every call of a name that found the device at work waited for it, those that found it idle would have waited too.
 """
 
 from __future__ import annotations
@@ -101,5 +102,6 @@ def with_unsaid_waits(trace: Trace, calls: Int8, work: DeviceWork) -> Int8:
         waits = OpenWaits(place, place, place, rows, np.full(len(rows), ABSENT), begin, begin + took, begin + usual)
         row, _ = solve(issued, waits, [Awaitable(issued.issued, furthest=0, fewest=1)], usual + WAKE_UP)
         if len(row) >= FEWEST_WAITS or took[row].max(initial=0) >= LONG_WAIT:
-            out[rows[row]] = Call.DEVICE_SYNC
+            waited = np.isin(np.arange(len(rows)), row)
+            out[rows[waited | (idle & (waited | idle).all())]] = Call.DEVICE_SYNC
     return out
