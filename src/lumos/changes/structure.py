@@ -52,11 +52,9 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
     stages = pipeline_stages(layout.segmentation.graph, job)
     keys = {"tp", "cp", "ep", "zero", "shard", "precision"}
     accumulates = "microbatches" in settings and stages == 1 and shows_gradients(layout, job)
-    needs_costs = bool(resized) or bool(keys & set(settings)) or accumulates
+    needs_costs = bool(resized) or bool(keys & set(settings)) or accumulates or bool(changes.cluster)
     accelerator = machine.accelerator if needs_costs else None
     devices = Devices(None if accelerator is None else machine.recorded.accelerator, accelerator)
-    if changes.cluster:
-        devices = Devices(machine.recorded.accelerator, machine.goal.accelerator)
     measured, layout = layout, _on_hardware(layout, job, changes, machine)
     links = _links(changes, machine, wanted)
     exchanges = shared > 1 or not {"tp", "cp", "ep", "zero", "shard"}.isdisjoint(wanted)
@@ -67,8 +65,8 @@ def changed_layout(layout: MeasuredLayout, job: Job, changes: Changes) -> Measur
         layout = resize(layout, job, **resized)
         layout = exchanged(layout, job, resized, {})
     if "tp" in wanted:
-        after = None if links is None else links.after
-        layout = opened(layout, tensor_parallel(layout, job, wanted["tp"], after, stream_ratio(job, resized), rates), job)
+        ratio = stream_ratio(job, resized)
+        layout = opened(layout, tensor_parallel(layout, job, wanted["tp"], links and links.after, ratio, rates), job)
     if ("dp" in wanted or wanted.get("cp", shared) != shared) and not machine.alone:
         layout = replicas(layout, job, wanted.get("dp"), machine.fabric, (shared, wanted.get("cp", shared)))
     if "ep" in wanted:

@@ -208,8 +208,7 @@ def test_passes_that_change_too_gather_and_scatter_as_often_as_they_run(tmp_path
 
 
 def test_wider_layers_are_gathered_and_scattered(tmp_path):
-    """Of four times the weights the copies and the update take four times as long, and the exchange as the model says, until they are
-    shared."""
+    """Of four times the weights copies and update take four times as long, the exchange as modelled, until they are shared."""
     found, nbytes = replicas(tmp_path), 4 * (4096 * 4096 + 4096)
     wider, shared = (1e9 * step(found, *words).outcome.step_time_s for words in (("hidden=4096",), ("hidden=4096", "zero=3")))
     sums = [int(collective(CollectiveKind.ALL_REDUCE, 2, times * 2 * BYTES, H100).time) for times in (1, 4)]
@@ -369,7 +368,7 @@ def test_replicas_of_ranks_that_share_the_layers_exchange_their_part(tmp_path):
     layout = measured_layout(segment(graph, job))
     exchanged = exchanged_by_rank(layout, job)[0]
     prices = layout.prices.copy()
-    share = share_weights(prices, layout, exchanged, (0, job.traces[0], np.empty(0, np.int64)), 2, outside=False)
+    share = share_weights(prices, layout, exchanged, np.empty(0, np.int64), 0, job.traces[0], 2, outside=False)
     among_others = reexchange(_share_exchanges(layout, exchanged, share, 2), job, Links(H100, H100)).prices
     for column in prices.columns:
         assert column[exchanged.updates].tolist() == column[exchanged.copies].tolist() == [0.5]

@@ -39,7 +39,7 @@ from lumos.vocabulary import CollectiveKind, Phase
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import MeasuredLayout
+    from lumos.changes.layout.measured_layout import MeasuredLayout, Rewrite
     from lumos.changes.layout.operator_tasks import OperatorTask
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
@@ -124,10 +124,7 @@ def context_parallel(
         raise LumosError(f"--set cp: {job.traces[0].path} shows no attention with shapes; record with record_shapes=True")
     ratio = of_rank["seq"] * of_rank.get("micro_batch", old.micro_batch) / (old.seq * old.micro_batch)
     of_part = old._replace(**{key: value for key, value in of_rank.items() if key in _OF_TOKENS})
-    attention = [holding(trace, [call.row for call in found], is_attention) for found, trace in zip(calls, job.traces, strict=True)]
-    of_parts = layout
-    for position, rows in enumerate(attention if measured > 1 else ()):
-        of_parts = rewriting(of_parts, position, rows, partial(_of_parts, _becoming(old, of_part)))
+    of_parts = _attending(layout, job, partial(_of_parts, _becoming(old, of_part))) if measured > 1 else layout
     out = to_sizes(
         layout, job, lambda own, trace: resized(own, of_rank, trace), tuple(of_rank), tuple(described), of_parts
     )
@@ -155,9 +152,14 @@ def context_parallel(
 def to_all_keys(layout: MeasuredLayout, job: Job, ranks: tuple[int, int]) -> MeasuredLayout:
     """The layout, once it is priced, in which a call of attention has the keys and values of all the calls that it stands for. ranks: how
     many shared the sequences, and how many are to."""
-    for position, trace in enumerate(job.traces if ranks[0] != ranks[1] else ()):
+    return _attending(layout, job, partial(_to_all_keys, Fraction(ranks[1], ranks[0]))) if ranks[0] != ranks[1] else layout
+
+
+def _attending(layout: MeasuredLayout, job: Job, rewrite: Rewrite) -> MeasuredLayout:
+    """The layout in which the calls of attention in the layers become what `rewrite` makes of them."""
+    for position, trace in enumerate(job.traces):
         rows = holding(trace, [call.row for call in _calls(layout, position, trace)], is_attention)
-        layout = rewriting(layout, position, rows, partial(_to_all_keys, Fraction(ranks[1], ranks[0])))
+        layout = rewriting(layout, position, rows, rewrite)
     return layout
 
 

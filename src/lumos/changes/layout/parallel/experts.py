@@ -41,7 +41,7 @@ from lumos.vocabulary import CollectiveKind, DType
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from lumos.changes.layout.measured_layout import GroupExchange, Instance, MeasuredLayout
+    from lumos.changes.layout.measured_layout import Instance, MeasuredLayout
     from lumos.changes.layout.placed import Placed
     from lumos.changes.layout.rates import Rates
     from lumos.changes.layout.sharding.exchanged import Exchanged
@@ -232,18 +232,11 @@ def _own_gradients(layout: MeasuredLayout, exchanges: Int64, experts: _Experts, 
     if facts is None or not experts.nbytes:
         return layout
     share, mine = experts.nbytes / (experts.nbytes + experts.others), np.isin(facts.task, exchanges)
-
-    def apart(before: GroupExchange) -> tuple[GroupExchange, ...]:
-        return before.of(1 - share), before.of(share / count, replicas // count, count)
-
-    def of_experts(before: GroupExchange) -> tuple[GroupExchange, ...]:
-        return (before.of(measured / count, replicas // count),)
-
     if measured == 1:
-        in_layer = layout.segmentation.layer[facts.task] >= 0
-        return regroup(layout, np.flatnonzero(mine & in_layer & (facts.ranks == replicas)).tolist(), apart)
-    sharing = mine & (facts.ranks == replicas // measured) & (facts.ranks != replicas)
-    return regroup(layout, np.flatnonzero(sharing).tolist(), of_experts)
+        rows = np.flatnonzero(mine & (layout.segmentation.layer[facts.task] >= 0) & (facts.ranks == replicas)).tolist()
+        return regroup(layout, rows, lambda before: (before.of(1 - share), before.of(share / count, replicas // count, count)))
+    rows = np.flatnonzero(mine & (facts.ranks == replicas // measured) & (facts.ranks != replicas)).tolist()
+    return regroup(layout, rows, lambda before: (before.of(measured / count, replicas // count),))
 
 
 class _Site(NamedTuple):

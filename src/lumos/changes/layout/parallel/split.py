@@ -122,7 +122,7 @@ def split_over_ranks(
         _share_loss(prices, before, position, trace, ranks)
         prices.reach(_calls_of_layers(before, position), DISPATCHED_AGAIN)
         changed = changed_tasks(before, after, position, trace)
-        part = share_weights(prices, before, exchanges[position], (position, trace, changed), ranks, outside=tables[position] > 0)
+        part = share_weights(prices, before, exchanges[position], changed, position, trace, ranks, outside=tables[position] > 0)
         cut = _share_exchanges(cut, exchanges[position], part, ranks)
     shown, width = sizes(job.traces[0]), stream_width(job.traces[0])
     tokens = shown.micro_batch * shown.seq * ratio * width
@@ -335,18 +335,14 @@ def _multiplications(layout: MeasuredLayout, position: int, trace: Trace) -> lis
 
 
 def share_weights(
-    prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, of: tuple[int, Trace, Int64], ranks: int, *, outside: bool
-) -> Ratio:
+    prices: TaskPrices, before: MeasuredLayout, exchanged: Exchanged, changed: Int64, position: int, trace: Trace, ranks: int,
+    *, outside: bool,
+) -> Ratio:  # fmt: skip
     """Let the work on all weights of a rank be that on its part of them, in place, where sizes do not say so. Returns how large that is.
 
-    exchanged: what the replicas of the rank exchange by. of: the rank's position, its trace, and the tasks that sizes made others. outside:
-    whether ranks share the weights outside the layers.
+    exchanged: what the replicas of the rank exchange by. changed: the tasks that sizes made others. outside: whether ranks share the
+    weights outside the layers.
     """
-    position, trace, changed = of
-
-    def take(tasks: Int64, part: Ratio) -> None:
-        prices.multiply(np.setdiff1d(tasks, changed), part)
-
     segmentation = before.segmentation
     by_layer = weights(segmentation, position, trace)
     inner, outer = sum(n for layer, n in by_layer.items() if layer >= 0), by_layer.get(-1, 0)
@@ -354,10 +350,10 @@ def share_weights(
     share = Ratio(1 / ranks if outside else whole, 1 / ranks, whole)
     mine = (segmentation.owners.rank == position) & (segmentation.phase == Phase.OPTIMIZER)
     updates = np.flatnonzero(mine & np.isin(segmentation.graph.kind, (Kind.KERNEL, Kind.MEMCPY, Kind.MEMSET)))
-    take(np.union1d(updates, exchanged.copies), share)
+    prices.multiply(np.setdiff1d(np.union1d(updates, exchanged.copies), changed), share)
     inside, tables = _accumulated(before, position, trace)
-    take(inside, exactly(1 / ranks))
-    take(tables, Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
+    prices.multiply(np.setdiff1d(inside, changed), exactly(1 / ranks))
+    prices.multiply(np.setdiff1d(tables, changed), Ratio(1 / ranks if outside else 1.0, 1 / ranks, 1.0))
     return share
 
 
