@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from lumos.analyze.loop.spans import hands_on
 from lumos.analyze.loop.steps import step_times
 from lumos.graph.table import Dependency, Evidence, Kind
 from lumos.intervals import EMPTY, either, union, within
@@ -126,8 +127,8 @@ def busiest_beside(loop: Steady) -> tuple[float, str]:
     What such a thread was doing when the recording began or ended has no row. So its steps count from the first with work to the last.
     """
     graph, owners, number = loop.loop.graph, loop.loop.owners, loop.loop.steps
-    aside = ~(loop.in_loop | np.array([processor.timer for processor in graph.processors], bool))
-    aside[graph.processor[graph.pred[graph.pred_kind == Dependency.HAND_OFF]]] = False  # what waits for them is simulated
+    timers = np.array([processor.timer for processor in graph.processors], bool)
+    aside = ~(loop.in_loop | timers | hands_on(graph))  # what waits for a thread that hands work on is simulated
     if loop.basis is Basis.LATENCY or not aside.any():
         return 0.0, ""
     work = np.zeros((number, len(graph.processors)))

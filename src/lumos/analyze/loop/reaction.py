@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lumos.analyze.loop.bounds import TOLERANCE, later_cycles
-from lumos.graph.lists import equal_rows, list_of
-from lumos.graph.table import Dependency, Evidence, Kind
+from lumos.analyze.loop.spans import hands_on
+from lumos.graph.lists import equal_rows
+from lumos.graph.table import Evidence, Kind
 from lumos.graph.waits.solve import LONG_CALL
 from lumos.intervals import either, union, within
 from lumos.units import duration
@@ -67,9 +68,7 @@ def _time_alone(base: Steady, scaled: NDArray[np.bool_]) -> float:
     graph, run = base.loop.graph, base.timeline
     first, last = later_cycles(base)
     first = np.clip(first, graph.release_time.max(initial=0), None)
-    in_loop = base.in_loop.copy()
-    awaited = (graph.pred_kind == Dependency.HAND_OFF) & in_loop[graph.processor[list_of(graph.pred_offset)]]
-    in_loop[graph.processor[graph.pred[awaited]]] = True
+    in_loop = base.in_loop | hands_on(graph, base.in_loop)
     works = (graph.on_device & ~scaled) | (~graph.on_device & in_loop[graph.processor])
     start = run.end - graph.duration
     end = start + np.minimum(graph.duration, _usual(graph))

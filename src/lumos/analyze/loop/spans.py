@@ -45,6 +45,13 @@ LAST_OPERATORS = 3
 SERVICE_THREADS = ("pt_data_pin", "pt_data_worker", "dataloader", "checkpoint")
 
 
+def hands_on(graph: Graph, to: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
+    """The threads and streams that hand work on to others, bool[processors]. to: which others count; None for all."""
+    others = True if to is None else to[graph.processor[list_of(graph.pred_offset)]]
+    awaited = (graph.pred_kind == Dependency.HAND_OFF) & others
+    return np.bincount(graph.processor[graph.pred[awaited]], minlength=len(graph.processors)) > 0
+
+
 def task_spans(graph: Graph, measured_start: Int64, by_rank: Lists, on_device: NDArray[np.bool_], launch: Int32) -> Int32:
     """Index into `graph.steps` of every task, int32[n]; -1 outside all spans and in those that the recording cut.
 
