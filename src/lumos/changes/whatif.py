@@ -291,13 +291,12 @@ def _passes(job: Job, graph: Graph, changes: Changes) -> Answer:
 
 def _whole_pipeline(job: Job, graph: Graph, settings: Mapping[str, str]) -> None:
     """Raise LumosError where layers, microbatches or tensor-parallel ranks are to change but traces of some pipeline stages are missing."""
-    world = max((t.world_size or 0 for t in job.traces), default=0)
     facts = graph.collectives
     transfers = facts is not None and any(facts.kinds[k].is_transfer for k in set(facts.kind.tolist()))
     changed = [key for key in ("layers", "microbatches", "tp", *PIPELINE_KEYS) if key in settings]
-    if transfers and world > len(job.traces) and changed:
+    if transfers and job.world > len(job.traces) and changed:
         raise LumosError(
-            f"--set {changed[0]}: the traces are {len(job.traces)} of {world} ranks and pass activations to others, so they show"
+            f"--set {changed[0]}: the traces are {len(job.traces)} of {job.world} ranks and pass activations to others, so they show"
             " only a part of the model; give at least one rank of every pipeline stage"
         )
 

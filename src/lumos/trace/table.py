@@ -250,6 +250,11 @@ class Job(Described):
         """The numbers of the ranks whose traces were given, in their order."""
         return tuple(t.rank for t in self.traces)
 
+    @property
+    def world(self) -> int:
+        """How many ranks the job has: as many as its files say, else as many as were given."""
+        return max((t.world_size or 0 for t in self.traces), default=0) or len(self.traces)
+
     def described(self) -> str:
         """Its ranks, rows, process groups and findings, and its first file."""
         findings = len(self.diagnostics) + sum(len(t.diagnostics) for t in self.traces)

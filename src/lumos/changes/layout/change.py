@@ -118,8 +118,7 @@ def pipeline_stages(graph: Graph, job: Job) -> int:
     rank = np.array([p.rank for p in graph.processors], np.int64)[graph.processor[facts.task]]
     distance = np.abs(facts.peer - rank)[facts.peer >= 0]
     distance = distance[distance > 0]
-    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
-    return max(world // int(distance.min()), 1) if len(distance) else 1
+    return max(job.world // int(distance.min()), 1) if len(distance) else 1
 
 
 def _chunks(layout: MeasuredLayout, job: Job, stages: int) -> int:

@@ -155,8 +155,7 @@ def _ranks_of_stages(layout: MeasuredLayout, job: Job, stages: int) -> tuple[tup
     """For each stage the positions of its ranks: for that of a job without a pipeline those of all."""
     if stages == 1:
         return (tuple(range(len(layout.ranks))),)
-    world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
-    numbers = layout.segmentation.graph.ranks
+    numbers, world = layout.segmentation.graph.ranks, job.world
     each = world // stages
     out = tuple(tuple(i for i, rank in enumerate(numbers) if rank // each == stage) for stage in range(stages))
     if len({len(own) for own in out}) > 1 or not out[0]:
