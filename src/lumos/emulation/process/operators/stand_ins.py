@@ -187,7 +187,8 @@ def _single(given: Any, types: Iterator[Any]) -> list[Any]:
 def check_memory(mode: Any, func: Any, args: Any, kwargs: Any) -> None:
     """Raise torch's error for elements that a call writes more than once, or reads too. The host's kernel says whether it does, where
     what is written has several elements in one place or shares its memory: it is tried on small memory that is laid out so."""
-    into, every = list(written(func, args, kwargs)), list(tensors_in((args, kwargs)))
+    into = list(written(func, args, kwargs))
+    every = list(tensors_in((args, kwargs))) if into else []
     addresses = [address_of(each) for each in every]
     shared = any(0 in (by for size, by in zip(each.shape, each.stride(), strict=True) if size > 1) for each in into)
     if not into or -1 in addresses or not (shared or sum(addresses.count(address_of(each)) for each in into) > len(into)):
