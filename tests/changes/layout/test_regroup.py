@@ -22,10 +22,10 @@ SAME = Links(H100, H100)
 NBYTES = 1 << 24
 
 
-def exchange(group):
-    """An all-reduce between two ranks of a group of that name."""
+def exchange(group, kind=CollectiveKind.ALL_REDUCE):
+    """An exchange between two ranks of a group of that name."""
     column, wide = np.zeros(1, np.int32), np.zeros(1, np.int64)
-    facts = Collectives(column, column, wide + NBYTES, column, wide, column, (CollectiveKind.ALL_REDUCE,), (group,))
+    facts = Collectives(column, column, wide + NBYTES, column, wide, column, (kind,), (group,))
     return recorded_exchange(facts, 0)
 
 
@@ -36,9 +36,10 @@ def times(before, *after):
 
 @cache
 def recorded():
-    """A job of two ranks, and its layout."""
+    """A job of two ranks, its layout, and the tasks and rows of its exchanges."""
     job = read(str(EXAMPLE))
-    return job, measured_layout(segment(build(job), job))
+    graph = build(job)
+    return job, measured_layout(segment(graph, job)), graph.collectives.task, range(len(graph.collectives.task))
 
 
 @pytest.mark.parametrize(
@@ -75,29 +76,29 @@ def test_what_moved_nothing_before_is_added():
 
 def test_changes_follow_one_another_in_any_order_and_are_priced_once():
     """Twice the bytes among four ranks: neither change is priced by itself, so their order says nothing."""
-    job, layout = recorded()
-    rows = range(len(layout.segmentation.graph.collectives.task))
+    job, layout, tasks, rows = recorded()
     bytes_then_ranks = regroup(regroup(layout, rows, lambda e: (e.of(2.0),)), rows, lambda e: (e.of(ranks=4),))
     ranks_then_bytes = regroup(regroup(layout, rows, lambda e: (e.of(ranks=4),)), rows, lambda e: (e.of(2.0),))
     at_once = regroup(layout, rows, lambda e: (e.of(2.0, 4),))
     first, second, third = (reexchange(each, job, SAME).prices for each in (bytes_then_ranks, ranks_then_bytes, at_once))
-    for column, other, one in zip(first.columns, second.columns, third.columns, strict=True):
-        assert np.array_equal(column, other) and np.array_equal(column, one)
-    assert (first.best[layout.segmentation.graph.collectives.task] > 1).all()
+    assert np.array_equal(first.columns, second.columns) and np.array_equal(first.columns, third.columns)
+    assert (first.best[tasks] > 1).all()
+
+
+@pytest.mark.parametrize("kind", [CollectiveKind.SCATTER, CollectiveKind.GATHER, CollectiveKind.BARRIER])
+def test_a_kind_that_no_model_covers_takes_time_as_its_bytes(kind):
+    before = exchange("dp [0, 1]", kind)
+    assert times(before, before.of(2.0)) == 2.0
 
 
 def test_without_known_links_exchanges_take_time_as_their_bytes():
-    job, layout = recorded()
-    rows = range(len(layout.segmentation.graph.collectives.task))
+    job, layout, tasks, rows = recorded()
     found = reexchange(regroup(layout, rows, lambda e: (e.of(2.0),)), job, None)
-    tasks = layout.segmentation.graph.collectives.task
     assert set(found.prices.best[tasks].tolist()) == {2.0} and set(found.prices.low[tasks].tolist()) == {1.0}
     assert [note.code for note in found.diagnostics] == ["exchange-in-proportion"]
 
 
 def test_the_interval_holds_all_that_may_take_the_place_of_an_exchange():
-    job, layout = recorded()
-    rows = range(len(layout.segmentation.graph.collectives.task))
+    job, layout, tasks, rows = recorded()
     found = reexchange(regroup(layout, rows, lambda e: (e,), lambda e: ()), job, SAME).prices
-    task = layout.segmentation.graph.collectives.task[0]
-    assert (found.best[task], found.low[task], found.high[task]) == (1.0, 0.0, 1.0)
+    assert [column[tasks[0]] for column in found.columns] == [1.0, 0.0, 1.0]

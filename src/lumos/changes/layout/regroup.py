@@ -16,7 +16,7 @@ import numpy as np
 
 from lumos.changes.layout.measured_layout import GroupExchange, Regrouped
 from lumos.changes.layout.prices import Ratio
-from lumos.cost.collective_model import collective, laid
+from lumos.cost.collective_model import MODELLED_KINDS, collective, laid
 from lumos.diagnostics import Diagnostic
 from lumos.vocabulary import CollectiveKind
 
@@ -48,13 +48,14 @@ class Links(NamedTuple):
 
 
 def recorded_exchange(facts: Collectives, row: int, unknown: int = 2) -> GroupExchange:
-    """The exchange of a row of the graph's facts. unknown: the ranks of a group whose size was not recorded."""
+    """The exchange of a row of the graph's facts, of an unknown kind where no model covers it. unknown: the ranks of a group whose size was
+    not recorded."""
     kind, nbytes = facts.kinds[facts.kind[row]], int(facts.nbytes[row])
     ranks = 2 if kind.is_transfer else int(facts.ranks[row]) if facts.ranks[row] > 0 else unknown
-    if kind is CollectiveKind.UNKNOWN or nbytes <= 0:
-        return GroupExchange(CollectiveKind.UNKNOWN, ranks, 1)
     members = facts.members(row)
     stride = max((max(members) - min(members)) // (len(members) - 1), 1) if len(members) > 1 else 1
+    if nbytes <= 0 or not (kind in MODELLED_KINDS or kind.is_transfer):
+        return GroupExchange(CollectiveKind.UNKNOWN, ranks, 1, stride)
     return GroupExchange(kind, ranks, kind.buffer_bytes(nbytes, ranks), stride)
 
 
@@ -76,8 +77,9 @@ def regroup(
     what the others do: exchanges one after the other, or none where nothing moves any more. unknown: as of `recorded_exchange`. read_as:
     what a recorded exchange is."""
     facts, more = layout.segmentation.graph.collectives, {}
-    for row in rows if facts is not None else ():
-        assert facts is not None
+    if facts is None:
+        return layout
+    for row in rows:
         before = layout.exchanges.get(row)
         if before is None:
             recorded = read_as(recorded_exchange(facts, row, unknown))
@@ -95,12 +97,11 @@ def reexchange(layout: MeasuredLayout, job: Job, links: Links | None) -> Measure
         return layout
     becomes, notes = dict(layout.exchanges), dict[str, Diagnostic]()
     if links is not None and links.differ:
-        world = max((t.world_size or 0 for t in job.traces), default=0) or len(job.traces)
-        others = {row: recorded_exchange(facts, row, world) for row in range(len(facts.task)) if row not in becomes}
+        others = {row: recorded_exchange(facts, row, job.world) for row in range(len(facts.task)) if row not in becomes}
         becomes.update({row: Regrouped(exchange, ((exchange,),)) for row, exchange in others.items()})
-        kept = sum(each.kind is CollectiveKind.UNKNOWN and each.ranks > 1 for each in others.values())
-        text = f"{kept} collectives of unknown kind, size or group keep their measured time"
-        notes.update({"collectives-kept": Diagnostic("collectives-kept", text)} if kept else {})
+        if kept := sum(each.kind is CollectiveKind.UNKNOWN and each.ranks > 1 for each in others.values()):
+            text = f"{kept} collectives of unknown kind, size or group keep their measured time"
+            notes["collectives-kept"] = Diagnostic("collectives-kept", text)
     waiting, takes = np.isin(facts.task, graph.waiting_unknown), cache(partial(_takes, links))
     for row, (recorded, readings) in becomes.items():
         task, took = int(facts.task[row]), [takes(recorded, reading) for reading in readings]
