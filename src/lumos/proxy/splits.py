@@ -56,7 +56,8 @@ def _fit(together: Sequence[RecordedOperator]) -> bool:
     if _is_even(calls) or _agree(calls):
         return False
     sent, received = [call.elements_in for call in calls], [call.elements_out for call in calls]
-    parts = split_shares(sent, received) if sum(sent) == sum(received) else split_shares(sent, _even(sum(sent), ranks))
+    equal = [sum(sent) // ranks + (rank < sum(sent) % ranks) for rank in range(ranks)]
+    parts = split_shares(sent, received if sum(sent) == sum(received) else equal)
     for rank, (operator, call) in enumerate(zip(together, calls, strict=True)):
         ins, outs = tuple(parts[rank].tolist()), tuple(parts[:, rank].tolist())
         operator.collective = replace(call, elements_in=sum(ins), elements_out=sum(outs), splits_in=ins, splits_out=outs)
@@ -75,10 +76,6 @@ def _agree(calls: Sequence[RecordedCollective]) -> bool:
     if any(len(call.splits_in) != ranks or len(call.splits_out) != ranks for call in calls):
         return False
     return all(calls[a].splits_in[b] == calls[b].splits_out[a] for a in range(ranks) for b in range(ranks))
-
-
-def _even(total: int, ranks: int) -> list[int]:
-    return [total // ranks + (rank < total % ranks) for rank in range(ranks)]
 
 
 def split_shares(sent: Sequence[int], received: Sequence[int]) -> Int64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,17 +36,16 @@ class PricedJob:
 
 def at_prices(script: Script, carried: Carried, calls: Mapping[str, float], *, repeat: bool | None) -> PricedJob:
     """Simulate a job. calls: what calls that order work take, by name, ns. repeat: whether its steps are a loop."""
-    best, low, high = (_durations(script, carried, calls, end) for end in range(3))
+
+    def durations(end: int, kindred: Kindred, prices: RankPrices) -> Float64:
+        return kindred.durations((prices.best, prices.low, prices.high)[end], calls)
+
+    best, low, high = (_of_ranks(script, carried, partial(durations, end)) for end in range(3))
     scaled, modelled = (_from(script, carried, source) for source in (PriceSource.SCALED, PriceSource.MODELLED))
     owners = replace(script.owners, graph=script.priced(best))
     loop = steady(owners, repeat=repeat)
     ends = [with_other_durations(loop, each).step_time_ns if not np.array_equal(each, best) else loop.step_time_ns for each in (low, high)]
     return PricedJob(loop, min(*ends, loop.step_time_ns), max(*ends, loop.step_time_ns), scaled > 0, 2 * modelled > best)
-
-
-def _durations(script: Script, carried: Carried, calls: Mapping[str, float], end: int) -> Int64:
-    """The tasks of all ranks at one end of their prices, ns."""
-    return _of_ranks(script, carried, lambda kindred, prices: kindred.durations((prices.best, prices.low, prices.high)[end], calls))
 
 
 def _from(script: Script, carried: Carried, source: PriceSource) -> Int64:

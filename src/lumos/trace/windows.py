@@ -62,7 +62,8 @@ def one_window(traces: Sequence[Trace]) -> tuple[list[Trace], tuple[Diagnostic, 
 def _newest(windows: Mapping[tuple[int, ...], Sequence[Trace]], ranks: int) -> tuple[tuple[int, ...], str]:
     """The newest complete window, and all windows in words. Raises TraceError where none is complete."""
     files = [trace for of_window in windows.values() for trace in of_window]
-    described = "; ".join(_described(steps, windows[steps], ranks) for steps in sorted(windows))
+    short = {steps: f" of only {count(len(of), 'rank')}" for steps, of in windows.items() if len(of) < ranks}
+    described = "; ".join(_steps(steps) + short.get(steps, "") for steps in sorted(windows))
     files_said = f"{count(len(files), 'file')} of {count(ranks, 'rank')}, the first {files[0].path}"
     held = f"{files_said}, hold {count(len(windows), 'window')} ({described})"
     longest = max(map(len, windows))
@@ -87,10 +88,6 @@ def _are_windows(one: _Marks, other: _Marks) -> bool:
 
 def _steps(steps: tuple[int, ...]) -> str:
     return f"steps {steps[0]} to {steps[-1]}" if steps else "no steps"
-
-
-def _described(steps: tuple[int, ...], traces: Sequence[Trace], ranks: int) -> str:
-    return _steps(steps) if len(traces) == ranks else f"{_steps(steps)} of only {count(len(traces), 'rank')}"
 
 
 def _both_of_one_rank(one: Trace, other: Trace) -> str:

@@ -60,7 +60,8 @@ def separated(workloads: Sequence[Workload], facts: Sequence[Mapping[str, int]])
     out, filled = list(workloads), {}
     for name in sorted({name for of_set in exchanges for name in of_set}):
         rows = [of_set.get(name, []) for of_set in exchanges]
-        held = [_held(w.communication.size, of_set, _layers(each)) for w, of_set, each in zip(workloads, rows, facts, strict=True)]
+        layers = [each[LAYERS] // each.get(STAGES, 1) for each in facts]
+        held = [_held(w.communication.size, of_set, each) for w, of_set, each in zip(workloads, rows, layers, strict=True)]
         known = _explained(held, facts) if all(each or not of_set for each, of_set in zip(held, rows, strict=True)) else None
         if known is not None:
             filled[name + OF_LAYERS, False, int(NodeType.COLL)] = known
@@ -74,10 +75,6 @@ class _Held(NamedTuple):
 
     layers: tuple[int, ...]
     layer: float
-
-
-def _layers(facts: Mapping[str, int]) -> int:
-    return facts[LAYERS] // facts.get(STAGES, 1)
 
 
 def _exchanges(workload: Workload) -> dict[str, list[Int64]]:

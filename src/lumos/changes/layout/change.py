@@ -41,6 +41,9 @@ _LISTS = re.compile(r"_foreach_|_fused_|multi_tensor")
 #: What DistributedDataParallel calls its copies of gradients into buckets and back, which it makes where it exchanges them.
 _BUCKETS = re.compile(r"torch(\.|::)distributed(\.ddp\.|::)reducer::")
 
+#: The phases of a microbatch's passes.
+_OF_PASSES = (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
+
 # ---------------------------------------------------------------- layers
 
 
@@ -218,7 +221,8 @@ def microbatches(
     ranks = []
     for position, items in enumerate(layout.ranks):
         out: list[Instance] = []
-        for (_, passes), group in groupby(items, key=lambda i: (layout.pieces[i.piece].step, _is_pass(layout, i))):
+        pieces = layout.pieces
+        for (_, passes), group in groupby(items, key=lambda i: (pieces[i.piece].step, pieces[i.piece].label.phase in _OF_PASSES)):
             of_step = list(group)
             out += _repeated(layout, of_step, measured, count, added[position], working, exchanging) if passes else of_step
         ranks.append(tuple(out))
@@ -251,10 +255,6 @@ def recorded_microbatches(layout: MeasuredLayout) -> int:
     if len(counts) != 1:
         raise LumosError(f"--set microbatches: the steps show {sorted(counts)} microbatches, not one number (lumos inspect --blocks)")
     return counts.pop()
-
-
-def _is_pass(layout: MeasuredLayout, item: Instance) -> bool:
-    return layout.pieces[item.piece].label.phase in (Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE)
 
 
 def _working(segmentation: Segmentation) -> set[int]:

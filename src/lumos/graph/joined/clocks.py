@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from lumos.graph.joined.matching import Matches
-    from lumos.graph.table import Graph, Step
+    from lumos.graph.table import Graph
     from lumos.trace.table import Int64
 
 #: Ranks of one host share a clock: they leave a collective within a few microseconds of each other (1 to 7 in the public
@@ -68,16 +68,12 @@ def _steps_lie_apart(graph: Graph, match: Matches) -> bool:
 
 def _shifted(graph: Graph, offset: Int64) -> Graph:
     """The graph with every rank's measured times earlier by its offset."""
-    shift = offset[graph.position_of_task]
+    shift, by = offset[graph.position_of_task], dict(zip(graph.ranks, offset.tolist(), strict=True))
     start, finish = measured_times(graph)
     return replace(
         graph,
         measured_start=start - shift,
         measured_end=finish - shift,
         release_time=graph.release_time - shift[graph.release_task],
-        steps=tuple(_moved(s, int(offset[graph.ranks.index(s.rank)])) for s in graph.steps),
+        steps=tuple(replace(s, start=s.start - by[s.rank], end=s.end - by[s.rank]) for s in graph.steps),
     )
-
-
-def _moved(step: Step, by: int) -> Step:
-    return replace(step, start=step.start - by, end=step.end - by)

@@ -57,8 +57,10 @@ def _write(path: str, text: str) -> None:
 def _offline_page(kind: str, headline: str, start: str, data: str) -> str:
     """A page that contains everything it needs."""
     entry = static(start)
-    imports = json_text({"imports": {f"lumos/{name}": _data_url(static(name)) for name in imported_modules(start)}})
-    digests = " ".join(_digest(text) for text in (imports, entry, plotly_source()))
+    modules = {f"lumos/{name}": base64.b64encode(static(name).encode()).decode() for name in imported_modules(start)}
+    imports = json_text({"imports": {name: f"data:text/javascript;base64,{source}" for name, source in modules.items()}})
+    hashed = (hashlib.sha256(text.encode()).digest() for text in (imports, entry, plotly_source()))
+    digests = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in hashed)
     policy = (
         f"default-src 'none'; script-src {digests} data:; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
@@ -151,11 +153,3 @@ def column(values: NDArray[Any]) -> dict[str, Any]:
 def differences(values: NDArray[np.int64]) -> dict[str, Any]:
     """The same as the first number and, for every other, what is added to the one before: fewer bytes where these are near each other."""
     return column(np.diff(values, prepend=0)) | {"differences": True}
-
-
-def _data_url(source: str) -> str:
-    return f"data:text/javascript;base64,{base64.b64encode(source.encode()).decode()}"
-
-
-def _digest(source: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()}'"

@@ -216,7 +216,8 @@ def _layout(timelines: dict[str, Timeline], windows: dict[str, TimelineWindow], 
     groups = ranks_alike([(lane.rank, lane.kind) for lane in lanes], coarsest.label, coarsest.busy)
     if not all(lane.is_single for lane in lanes):
         lanes, lane_of = lanes_of(graph, one_of_each_kind(graph, groups, _most_pieces(graph, shown.values()), most_tasks))
-        shown = {source: _on_lanes(drawn, lane_of[graph.processor[drawn.task]]) for source, drawn in shown.items()}
+        shown = {source: drawn._replace(lane=lane_of[graph.processor[drawn.task]]) for source, drawn in shown.items()}
+        shown = {source: _picked(drawn, np.lexsort((drawn.end, drawn.start, drawn.lane))) for source, drawn in shown.items()}
     return _Layout(lanes, lane_of, groups, shown)
 
 
@@ -227,11 +228,6 @@ def _most_pieces(graph: Graph, runs: Iterable[Pieces]) -> Counter[int]:
         ranks, number = np.unique(graph.rank_of_task[shown.task], return_counts=True)
         most |= Counter(dict(zip(ranks.tolist(), number.tolist(), strict=True)))
     return most
-
-
-def _on_lanes(shown: Pieces, lane: Int32) -> Pieces:
-    """The same pieces on other lanes. lane: int32[pieces]."""
-    return _picked(shown._replace(lane=lane), np.lexsort((shown.end, shown.start, lane)))
 
 
 def _picked(shown: Pieces, rows: Int64) -> Pieces:

@@ -56,7 +56,9 @@ def _print_files(console: Console, files: Sequence[Contents]) -> None:
     machines: dict[str, list[int]] = {}
     for f in files:
         if f.devices:
-            machines.setdefault(_counted(f.devices), []).append(f.rank)
+            numbers = {device: f.devices.count(device) for device in f.devices}
+            named = ", ".join(f"{many} × {device}" if many > 1 else device for device, many in numbers.items())
+            machines.setdefault(named, []).append(f.rank)
         for device, peak in f.peak_memory_bytes.items():
             paragraph(console, f"rank {f.rank} allocates at most {size(peak)} on {device}")
     for machine, ranks in machines.items():
@@ -97,11 +99,6 @@ def _ranks(ranks: tuple[int, ...]) -> str:
     if len(ranks) > 1 and ranks == tuple(range(ranks[0], ranks[-1] + 1)):
         return f"{ranks[0]}–{ranks[-1]}"
     return ", ".join(map(str, ranks))
-
-
-def _counted(devices: tuple[str, ...]) -> str:
-    """The names of the devices, each once and with its number: "8 × NVIDIA H100"."""
-    return ", ".join(f"{devices.count(d)} × {d}" if devices.count(d) > 1 else d for d in dict.fromkeys(devices))
 
 
 def print_blocks(console: Console, outline: Outline) -> None:
