@@ -49,26 +49,6 @@ def test_cost_answers_with_the_contracted_keys(words: tuple[str, ...]) -> None:
     assert f"bound by {e['bound_by']}" in run(*words)
 
 
-def test_a_collective_over_one_rank_costs_nothing() -> None:
-    e = answer("cost", "collective", "all_gather", "--cluster", "h100", "--ranks", "1", "--bytes", "1000")
-    assert (e["time_s"], e["bound_by"]) == (0.0, "nothing")
-
-
-def test_extrapolation_is_marked() -> None:
-    e = answer("cost", "gemm", "--on", "h100", "--m", "1", "--n", "4096", "--k", "4096")
-    assert e["extrapolated"] and e["diagnostics"][0]["code"] == "extrapolated"
-    assert "note: beyond the range" in run("cost", "gemm", "--on", "h100", "--m", "1", "--n", "4096", "--k", "4096")
-
-
-def test_errors_name_the_valid_choices() -> None:
-    with pytest.raises(LumosError, match="nearest: h100"):
-        run("cost", "gemm", "--on", "h10", "--m", "1", "--n", "1", "--k", "1")
-    with pytest.raises(LumosError, match="m2-inference: peak_flops is not published"):
-        run("cost", "gemm", "--on", "m2-inference", "--m", "1", "--n", "1", "--k", "1")
-    with pytest.raises(UsageError, match="valid: all-reduce"):
-        run("cost", "collective", "all", "--cluster", "h100", "--ranks", "2", "--bytes", "1")
-
-
 @pytest.mark.parametrize(
     "words",
     [

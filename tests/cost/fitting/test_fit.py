@@ -10,7 +10,7 @@ from tools.fit import together
 from lumos.cost.cluster import load_cluster
 from lumos.cost.coefficients import Coefficients, overlay, read_coefficients, shipped_coefficients, write_coefficients
 from lumos.cost.collective_model import LINK_PRIOR, link_seconds, span_group
-from lumos.cost.fitting.fit import MeasuredRows, fit_positive, folds, held_out, minimise, summarise
+from lumos.cost.fitting.fit import MeasuredRows, fit_positive, folds, held_out
 from lumos.cost.fitting.models import fit_tables
 from lumos.cost.fitting.tables import read_table
 from lumos.cost.gemm_model import GEMM_PRIOR, gemm, gemm_seconds, work_of
@@ -30,19 +30,6 @@ def gemm_csv(path: Path, slower: float = 1.0, rows: int = 120) -> Path:
     lines = [f"H100-SXM,bfloat16,{a:.0f},{b:.0f},{c:.0f},{t * 1e6:.6f}" for a, b, c, t in zip(m, n, k, seconds, strict=True)]
     path.write_text(HEADER + "\n".join(lines) + "\n")
     return path
-
-
-def test_a_minimum_is_found() -> None:
-    found = minimise(lambda p: np.array([p[0] - 3.0, 0.1 * (p[1] + 2.0), p[0] * p[1] + 6.0]), np.array([1.0, 1.0]))
-    assert found == pytest.approx([3.0, -2.0], abs=1e-2)
-
-
-def test_an_outlier_pulls_little() -> None:
-    x = np.arange(1.0, 21.0)
-    measured = 2e-6 * x
-    measured[4] *= 10
-    rate = fit_positive([lambda v: v[0] * 1e-6 * x], [measured], np.array([1.0]))
-    assert rate == pytest.approx([2.0], rel=0.02)
 
 
 def test_what_the_data_do_not_determine_stays_at_its_prior() -> None:
@@ -82,14 +69,6 @@ def test_held_out_rows_never_train_their_own_model() -> None:
     modelled = held_out(parts, Rate(1.0), groups)
     assert modelled[40:] / x[40:] == pytest.approx(1.0, rel=0.02)
     assert np.isnan(held_out(parts, Rate(1.0), ["a"] * 60)).all()
-
-
-def test_the_interval_holds_four_rows_of_five() -> None:
-    rng = np.random.default_rng(0)
-    measured = np.exp(rng.normal(0, 0.1, 2000))
-    c = summarise(Rate(1.0), np.ones(2000), [rows_of(measured, measured)], ("x",))
-    inside = (measured >= c.interval[0]) & (measured <= c.interval[1])
-    assert inside.mean() == pytest.approx(0.8, abs=0.01)
 
 
 def test_calibration_on_a_table_learns_the_device(tmp_path: Path) -> None:
