@@ -1,5 +1,6 @@
 """What a user is advised to do about a file does help."""
 
+import bz2
 import gzip
 import io
 import json
@@ -11,7 +12,6 @@ import pytest
 
 from lumos.errors import TraceError
 from lumos.trace import read
-from lumos.trace.chakra.companions import Companion, companion_of
 
 ROW = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 0, "dur": 5}
 TEXT = json.dumps({"schemaVersion": 1, "traceEvents": [ROW] * 20})
@@ -34,6 +34,10 @@ def _tar(text):
         (lzma.compress(TEXT.encode(), lzma.FORMAT_ALONE), "xz -d --format=lzma"),
         (b"7z\xbc\xaf\x27\x1c" + TEXT.encode(), "7z x FILE"),
         (b"\x1f\x9d\x90" + TEXT.encode(), "uncompress FILE"),
+        (lzma.compress(b"{}"), "compressed with xz; unpack it (xz -d FILE)"),
+        (bz2.compress(b"{}"), "bzip2 -d FILE"),
+        (b"PK\x03\x04\x14\0", "unzip FILE"),
+        (b"\x04\x22\x4d\x18\x64", "lz4 -d FILE"),
         (_tar(TEXT.encode()), "tar -xf FILE"),
         (gzip.compress(_tar(TEXT.encode())), "tar -xf FILE"),
     ],
@@ -83,9 +87,3 @@ def test_a_file_of_blanks_is_refused_at_once(tmp_path, content):
     path.write_bytes(content)
     with pytest.raises(TraceError, match=r"rank0\.json"):
         read(path)
-
-
-def test_blank_lines_and_comments_may_come_before_a_network():
-    for text in (b"topology: [Ring]", b"# net\n\n---\n  # more\n topology: x", b"---\nnpus_count : [2]", b"\n \t\nlatency: [1]"):
-        assert companion_of(text) is Companion.NETWORK
-    assert companion_of(b"# topology: none\n") is None

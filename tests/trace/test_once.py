@@ -45,11 +45,3 @@ def test_a_trace_whose_shapes_were_asked_for_does_not_stay_when_nobody_holds_it(
     del copy
     gc.collect()
     assert alive() is None
-
-
-def test_nobody_can_write_into_the_shapes_that_all_share(trace):
-    found = shapes_of(trace)
-    assert found.rows.tolist() == found.own.tolist() == [0, 1]
-    for column in (found.of_row, found.rows, found.own):
-        with pytest.raises(ValueError, match="read-only"):
-            column[0] = 1

@@ -1,7 +1,5 @@
-import bz2
 import gzip
 import json
-import lzma
 import os
 from importlib import import_module
 from pathlib import Path
@@ -74,25 +72,6 @@ def test_a_file_that_says_it_is_empty_is_not_read(tmp_path: Path, monkeypatch: p
     (tmp_path / "kmsg").touch()
     monkeypatch.setattr(import_module("lumos.trace.read"), "head", None)
     with pytest.raises(TraceError, match="kmsg: no reader knows its content"):
-        read(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "command"),
-    [
-        ("xz", lzma.compress(b"{}"), "xz -d"),
-        ("bzip2", bz2.compress(b"{}"), "bzip2 -d"),
-        ("zip", b"PK\x03\x04\x14\0", "unzip"),
-        ("LZ4", b"\x04\x22\x4d\x18\x64", "lz4 -d"),
-    ],
-)
-def test_other_compression_is_named_with_how_to_unpack_it(tmp_path: Path, name: str, content: bytes, command: str) -> None:
-    path = tmp_path / "rank0.json.packed"
-    path.write_bytes(content)
-    message = rf"rank0\.json\.packed: compressed with {name}; .*unpack it \({command} FILE\)"
-    with pytest.raises(TraceError, match=message.replace("; .*", "; ")):
-        read(path)
-    with pytest.raises(TraceError, match=rf"holds no trace \(.*{message}"):
         read(tmp_path)
 
 

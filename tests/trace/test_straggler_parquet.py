@@ -127,10 +127,3 @@ def test_without_pyarrow_the_error_says_what_to_install(table, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(TraceError, match=r"pip install .*\[arrow\]'"):
         read(path)
-
-
-def test_meta_alone_says_what_to_give(tmp_path):
-    path = tmp_path / "meta.yaml"
-    path.write_text("trial_name: t\npp_size: 2\n")
-    with pytest.raises(TraceError, match=r"give the trace\.parquet beside it"):
-        read(path)

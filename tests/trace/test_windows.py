@@ -32,23 +32,10 @@ def test_tensorboards_folder_gives_the_newest_window_of_all_workers(tmp_path: Pa
     assert "3 windows (steps 8 to 10; steps 18 to 20; steps 28 to 30 of only 1 rank); steps 18 to 20 are read" in found
 
 
-def test_one_process_without_a_rank_has_windows_too(tmp_path: Path) -> None:
-    for step in (10, 20):
-        record(tmp_path / f"host_41.{step}.pt.trace.json", range(step, step + 2))
-    assert read(tmp_path).traces[0].path.endswith("host_41.20.pt.trace.json")
-
-
 def test_a_window_in_which_the_training_ended_is_not_the_newest_complete_one(tmp_path: Path) -> None:
     record(tmp_path / "a.json", range(10, 13), 0)
     record(tmp_path / "b.json", range(20, 21), 0)
     assert read(tmp_path).traces[0].path.endswith("a.json")
-
-
-def test_folders_of_windows_are_read(tmp_path: Path) -> None:
-    for step in (10, 20):
-        for rank in (0, 1):
-            record(tmp_path / f"iteration_{step}" / f"rank{rank}_trace.json", range(step, step + 2), rank)
-    assert {Path(trace.path).parent.name for trace in read(tmp_path).traces} == {"iteration_20"}
 
 
 @pytest.mark.parametrize("other", [{"steps": range(20, 22), "pid": 7}, {"steps": range(11, 13)}, {"steps": range(0)}])

@@ -30,18 +30,6 @@ def test_a_trace_is_read_with_its_progress(zstandard, tmp_path: Path) -> None:
     assert seen[-1] == (path.stat().st_size,) * 2
 
 
-def test_the_rank_in_the_name_is_found(zstandard, tmp_path: Path) -> None:
-    path = tmp_path / "job_5.pt.trace.json.zst"
-    path.write_bytes(zstandard.compress(b'{"traceEvents": []}'))
-    assert read(path).ranks == (5,)
-
-
-def test_frames_follow_each_other(zstandard, tmp_path: Path) -> None:
-    path = tmp_path / "trace.json.zst"
-    path.write_bytes(b"".join(zstandard.compress(TEXT[i : i + 7000]) for i in range(0, len(TEXT), 7000)))
-    assert b"".join(unpacked_blocks(path)) == TEXT
-
-
 def test_a_cut_off_file_is_named_and_repaired(zstandard, tmp_path: Path) -> None:
     path = tmp_path / "rank0.json.zst"
     compressor = zstandard.ZstdCompressor().compressobj()

@@ -10,7 +10,7 @@ import pytest
 import lumos
 from lumos.errors import TraceError
 from lumos.trace.chakra import json_form
-from lumos.trace.chakra.et import sniff, stream
+from lumos.trace.chakra.et import sniff
 from lumos.trace.chakra.protobuf import frame, varint
 from lumos.trace.chakra.schema import Attribute, ChakraNode, IOInfo, Metadata
 from lumos.trace.chakra.wire import encode_metadata, encode_node
@@ -51,16 +51,6 @@ def test_what_stands_in_a_metadata_message_decides() -> None:
     assert sniff(b"\x00" + frame(encode_node(NODES[0])))
     for other in (b"", b"{", b'{"traceEvents": []}', b"PAR1....", frame(encode_node(NODES[0])), b"\x05hello"):
         assert not sniff(other)
-
-
-def test_a_stream_gives_offsets(tmp_path: Path) -> None:
-    path = tmp_path / "job.0.et"
-    path.write_bytes(data())
-    metadata, nodes = stream(path)
-    placed = list(nodes)
-    assert metadata == METADATA
-    assert [p.node for p in placed] == NODES
-    assert placed[0].offset == len(frame(encode_metadata(METADATA)))
 
 
 @pytest.mark.parametrize(
