@@ -1,11 +1,15 @@
 """Recorded jobs with a known cause of delay: the cause is named first, with about the worth that was injected."""
 
+from functools import cache
 from pathlib import Path
 
 import pytest
 from validation.faults import FAULTS, Answers, Fault, Scored, answers, measured_worth_ms
 
 RECORDED = Path(__file__).parents[1] / "examples" / "faults"
+#: How much of each cause was injected, and of pauses the time in ms.
+AMOUNT = {"extra work": 10, "sleep": 0.05, "loader stall": 0.05, "slow process": 2.2, "outlier": 0.08, "large exchange": 24}
+PAUSE_MS = {"sleep": 50, "loader stall": 50, "outlier": 80}
 
 
 def fault(cause: str, amount: float) -> Fault:
@@ -13,57 +17,40 @@ def fault(cause: str, amount: float) -> Fault:
     return found
 
 
-@pytest.mark.parametrize(
-    ("cause", "amount"),
-    [("extra work", 10), ("sleep", 0.05), ("loader stall", 0.05), ("slow process", 2.2), ("outlier", 0.08)],
-)
-def test_stragglers_names_the_cause_on_one_rank_first(cause, amount):
-    said = answers(fault(cause, amount), RECORDED / "plain", RECORDED / cause.replace(" ", "-"))
-    assert said.stragglers, said.first
+@cache
+def said(cause: str, recorded: str = "") -> Answers:
+    """What Lumos says of a recording, of the cause's own unless another is named, asked for that cause."""
+    return answers(fault(cause, AMOUNT[cause]), RECORDED / "plain", RECORDED / (recorded or cause.replace(" ", "-")))
 
 
-@pytest.mark.parametrize(
-    ("cause", "amount"),
-    [("extra work", 10), ("sleep", 0.05), ("loader stall", 0.05), ("slow process", 2.2), ("outlier", 0.08), ("large exchange", 24)],
-)
-def test_diagnose_names_every_cause_first(cause, amount):
-    said = answers(fault(cause, amount), RECORDED / "plain", RECORDED / cause.replace(" ", "-"))
-    assert said.diagnose, said.diagnose_first
-    assert said.diagnose_ms == pytest.approx(said.whatif_ms or said.stragglers_ms, rel=0.25)
+@pytest.mark.parametrize("cause", AMOUNT)
+def test_every_cause_is_named_first(cause):
+    found = said(cause)
+    assert found.diagnose, found.diagnose_first
+    assert found.diagnose_ms == pytest.approx(found.whatif_ms or found.stragglers_ms, rel=0.25)
+    if cause == "large exchange":  # which all ranks share
+        assert found.critical_path
+    else:
+        assert found.stragglers, found.first
 
 
-def test_diagnose_finds_no_fault_of_a_rank_in_the_plain_job():
-    said = answers(fault("sleep", 0.05), RECORDED / "plain", RECORDED / "plain")
-    kind = said.diagnose_first.partition(",")[0]  # its steps differ on two busy cores, and nothing hides its exchange
-    assert not said.diagnose and kind in ("slow-steps", "exposed-communication")
+@pytest.mark.parametrize("cause", PAUSE_MS)
+def test_the_worth_of_a_pause_is_its_length(cause):
+    assert said(cause).stragglers_ms == pytest.approx(PAUSE_MS[cause], rel=0.15)
+    if cause == "loader stall":  # a sleep inside the range of the loader, which is worth all that it did
+        assert said(cause).whatif_ms == pytest.approx(50, rel=0.15)
 
 
-def test_the_critical_path_names_an_exchange_that_all_ranks_share():
-    said = answers(fault("large exchange", 24), RECORDED / "plain", RECORDED / "large-exchange")
-    assert said.critical_path
-
-
-@pytest.mark.parametrize(("cause", "amount", "injected_ms"), [("sleep", 0.05, 50), ("loader stall", 0.05, 50), ("outlier", 0.08, 80)])
-def test_the_worth_of_a_pause_is_its_length(cause, amount, injected_ms):
-    said = answers(fault(cause, amount), RECORDED / "plain", RECORDED / cause.replace(" ", "-"))
-    assert said.stragglers_ms == pytest.approx(injected_ms, rel=0.15)
+def test_an_innocent_job_is_not_blamed():
+    found = said("sleep", "plain")
+    kind = found.diagnose_first.partition(",")[0]  # its steps differ on two busy cores, and nothing hides its exchange
+    assert not found.stragglers and not found.diagnose and kind in ("slow-steps", "exposed-communication")
 
 
 def test_a_name_is_not_taken_for_a_longer_one():
     """A pause before aten::ones_like is the cause "sleep", and no stall of the loader, which is before aten::ones."""
-    said = answers(fault("loader stall", 0.05), RECORDED / "plain", RECORDED / "sleep")
-    assert said.first.startswith("stall, before aten::ones_like") and not said.stragglers
-
-
-def test_a_range_is_worth_all_that_it_did():
-    """The loader's 50 ms are a sleep inside its range."""
-    said = answers(fault("loader stall", 0.05), RECORDED / "plain", RECORDED / "loader-stall")
-    assert said.whatif_ms == pytest.approx(50, rel=0.15)
-
-
-def test_an_innocent_job_is_not_blamed():
-    said = answers(fault("sleep", 0.05), RECORDED / "plain", RECORDED / "plain")
-    assert not said.stragglers
+    found = said("loader stall", "sleep")
+    assert found.first.startswith("stall, before aten::ones_like") and not found.stragglers
 
 
 def test_a_worth_is_the_difference_of_the_medians_and_an_outlier_that_of_its_step():
