@@ -54,19 +54,6 @@ def test_series_of_blocks(made, count):
     assert (series.host_limited, series.host, series.device.best) == (limited, count * one.host, count * one.device.best)
 
 
-def test_builder_chains_and_joins():
-    b = Builder("x", 5)
-    b.add("a", Traffic(1))
-    forked = b.fork("b", Traffic(1), RankStream.TENSOR)
-    b.add("c", Traffic(1, kernels=3))
-    b.join(forked)
-    b.add("d", Traffic(1))
-    block = b.build()
-    assert [op.after for op in block.ops] == [(), (0,), (0,), (1, 2)]
-    assert [op.host for op in block.ops] == [5, 5, 15, 5]
-    assert block.last_ops == (3,)
-
-
 def test_exposed_communication_of_a_block():
     b = Builder("x", 0)
     b.add("a", Traffic(1))

@@ -33,16 +33,6 @@ def test_tokens_of_several_ranks_are_sorted_by_expert_and_back(backward):
     assert "experts" in names[first + 1]
 
 
-def test_tokens_are_in_order_where_each_rank_sends_for_one_expert_or_none_are_sent():
-    def sorts(framework, ep: int) -> bool:
-        return any(op.name == "sort by expert" for op in ops(framework, ep))
-
-    assert not sorts(MEGATRON, 1)  # the permutation that is there already brings them into the order of experts
-    assert not sorts(replace(MEGATRON, deep_ep=True), 8)
-    plan = Plan(4096, 128, ep=128, dp=128)
-    assert not any(op.name == "sort by expert" for op in LayerWork(Share(MIXTURE, plan, MEGATRON, 8)).forward(True).ops)
-
-
 @pytest.mark.parametrize(("one_kernel", "launches"), [(False, 16), (True, 1)])
 def test_each_expert_is_a_launch_unless_one_kernel_multiplies_for_all(one_kernel, launches):
     """128 experts on 8 ranks are 16 a rank: two products forward, and four backward."""

@@ -7,7 +7,7 @@ import pytest
 from lumos.blocks.block import Block
 from lumos.blocks.layer import LayerWork
 from lumos.blocks.share import Share
-from lumos.blocks.work import Attention, Collective, Gemm, Traffic
+from lumos.blocks.work import Collective, Gemm, Traffic
 from lumos.model import load_model
 from lumos.plan.plan import Plan
 from lumos.plan.profiles import framework_profile
@@ -29,14 +29,6 @@ def forward(plan: Plan, framework, model=LLAMA) -> Block:
 
 def backward(plan: Plan, framework, model=LLAMA) -> Block:
     return LayerWork(Share(model, plan, framework, 8)).backward(False, False)
-
-
-def test_packed_documents_attend_to_themselves():
-    plan = Plan(4096, 8, micro_batch=2, dp=4)
-    (whole,) = works(forward(plan, framework_profile("nemo")), Attention)
-    (packed,) = works(forward(replace(plan, document=512), framework_profile("nemo")), Attention)
-    assert (whole.batch, whole.queries) == (2, 4096)
-    assert (packed.batch, packed.queries, packed.keys) == (16, 512, 512)
 
 
 def test_gathers_in_8_bit_are_half_as_large_and_cast_before():

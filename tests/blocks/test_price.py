@@ -6,7 +6,6 @@ from lumos.blocks.coefficients import StepCoefficients, kernel_by_kernel, shippe
 from lumos.blocks.price import SLOWER_KERNELS, Pricer
 from lumos.blocks.work import Attention, Collective, Contention, Fixed, Gemm, GroupedGemm, Traffic
 from lumos.cost.cluster import load_cluster
-from lumos.cost.coefficients import shipped_coefficients
 from lumos.cost.collective_model import collective
 from lumos.cost.gemm_model import gemm
 from lumos.vocabulary import AttentionKernel, CollectiveKind, Direction
@@ -34,27 +33,9 @@ def test_where_every_kernel_is_known_each_takes_what_its_model_says():
     assert times(exchange, coefficients=kernel_by_kernel()) == times(exchange, coefficients=shipped_step_coefficients()) != times(exchange)
 
 
-def test_bytes_through_shared_memory_reach_the_model():
-    some, more = times(*(Gemm(4096, 4096, 4096, "tf32", shared_bytes=size) for size in (10**10, 10**11)))
-    assert more - some > 1_000_000
-
-
 def test_one_by_one_and_together_agree():
     work = [Gemm(64 * i, 512, 1024, "bf16") for i in range(1, 6)] + [FLASH, Traffic(1 << 20), Traffic(1 << 20, 2, "strided"), Fixed(7)]
     assert times(*work) == [times(w)[0] for w in work]
-
-
-def test_a_step_limits_a_multiplication_to_what_power_allows_for_long():
-    b200 = load_cluster("b200").accelerator
-    alone, within = (float(gemm(8192, 8192, 8192, b200, "bf16", in_step=step).time) for step in (False, True))
-    share = shipped_coefficients()["gemm"]["b200"]["bf16"].values["sustained"]
-    limit = 2 * 8192**3 / (2.25e15 * share) * 1e9
-    assert alone < limit <= within < 1.03 * limit  # the launch is beside it
-
-
-def test_a_step_does_not_slow_what_is_less_efficient_than_that():
-    short = [float(gemm(256, 1024, 1024, H100.accelerator, "bf16", in_step=step).time) for step in (False, True)]
-    assert short[1] == short[0] + 2200  # it starts for itself
 
 
 def test_a_power_limit_lowers_what_a_long_multiplication_reaches():
@@ -94,11 +75,3 @@ def test_a_kernel_that_a_device_cannot_run_is_another_and_says_so():
 def test_uneven_experts_take_longer():
     even = GroupedGemm(512, 8, 4096, 4096, "bf16", skew=1.0)
     assert times(even._replace(skew=1.5))[0] >= times(even)[0]
-
-
-def test_sixteen_bit_type_of_the_device():
-    assert times(replace_dtype("fp16"), cluster=load_cluster("v100"))[0] > 0
-
-
-def replace_dtype(dtype: str) -> Attention:
-    return FLASH._replace(dtype=dtype)

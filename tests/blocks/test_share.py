@@ -33,12 +33,6 @@ def test_members_of_groups():
     assert group_of(40, SHARE.pipeline(8)) == (8, 40)
 
 
-def test_a_tensor_group_over_two_nodes_shares_all_their_cards():
-    wide = Share(load_model("llama3-8b"), Plan(4096, 1, tp=16), framework_profile("megatron-core"), 8)
-    work = wide.tensor(CollectiveKind.ALL_REDUCE, 8)
-    assert (work.ranks, work.per_node, work.concurrent) == (16, 8, 1)
-
-
 def test_vocabulary_is_padded_for_tensor_parallelism():
     assert SHARE.vocab == 128256 // 4 + 64
     assert SHARE.vocab * 4 % (128 * 4) == 0
