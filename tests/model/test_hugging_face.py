@@ -21,10 +21,6 @@ def read(tmp_path):
     return changed
 
 
-def test_null_stands_for_what_a_model_does_not_have(read):
-    assert read().kv_heads == 4 and read(moe_layer_freq=None, **MIXTURE).experts.every == 1
-
-
 @pytest.mark.parametrize(
     ("keys", "said"),
     [

@@ -7,7 +7,6 @@ import pytest
 from lumos.errors import UsageError
 from lumos.plan.framework import with_switches
 from lumos.plan.profiles import framework_profile
-from lumos.vocabulary import Fusion, Selective
 
 
 def test_switches_are_parsed_by_their_kind():
@@ -49,8 +48,3 @@ def test_wrong_switches(switches, word):
 def test_wrong_values(change, said):
     with pytest.raises(UsageError, match=said):
         replace(framework_profile("fsdp2"), **change)
-
-
-def test_words_become_members():
-    changed = replace(framework_profile("fsdp2"), fusion="compiled", selective="alternate")
-    assert changed.fusion is Fusion.COMPILED and changed.selective is Selective.ALTERNATE

@@ -1,15 +1,12 @@
 """Plans that break a rule are refused with that rule; layers are spread over the stages as frameworks do."""
 
 from dataclasses import replace
-from enum import StrEnum
 
 import pytest
 
-from lumos.errors import UsageError
 from lumos.model import load_model
 from lumos.plan.configuration import Settings, job_from
 from lumos.plan.plan import Plan, PlanError, check_plan, layers_of_chunks
-from lumos.vocabulary import Precision, Recompute, Schedule
 
 LLAMA = load_model("llama3-8b")
 GOOD = Plan(seq_len=4096, global_batch=64, micro_batch=1, tp=2, pp=2, dp=4)
@@ -45,38 +42,6 @@ def test_rules(change, rule):
     check_plan(GOOD, LLAMA)
     with pytest.raises(PlanError, match=rule):
         check_plan(replace(GOOD, **change), LLAMA)
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"schedule": "1f2b"}, "schedule = '1f2b' is not known; did you mean '1f1b'.; valid: gpipe, "),
-        ({"recompute": "some"}, "recompute = 'some' is not known; .*valid: none, selective, full"),
-        ({"precision": "fp9"}, "did you mean 'fp8'"),
-    ],
-)
-def test_words_are_of_their_sets(change, said):
-    with pytest.raises(UsageError, match=said):
-        replace(GOOD, **change)
-
-
-def test_words_become_members():
-    plan = replace(GOOD, schedule="zero-bubble", recompute="full", precision="fp8")
-    assert (plan.schedule, plan.recompute, plan.precision) == (Schedule.ZERO_BUBBLE, Recompute.FULL, Precision.FP8)
-    assert all(isinstance(word, StrEnum) for word in (plan.schedule, plan.recompute, plan.precision))
-
-
-def test_layers_are_dealt_out_once_and_in_order():
-    plan = replace(GOOD, pp=4, vpp=2, global_batch=64)
-    chunks = layers_of_chunks(plan, LLAMA)
-    in_order = [layer for v in range(2) for stage in range(4) for layer in chunks[stage][v]]
-    assert in_order == list(range(32))
-
-
-def test_ends_of_the_pipeline_get_fewer_layers():
-    llama = load_model("llama3-405b")
-    sizes = [len(stage[0]) for stage in layers_of_chunks(Plan(8192, 16, pp=16), llama)]
-    assert sizes == [7, *[8] * 14, 7]
 
 
 def test_dualpipe_devices_hold_mirrored_parts():

@@ -7,8 +7,7 @@ import pytest
 
 from lumos.errors import UsageError
 from lumos.plan.configuration import Settings, job_from
-from lumos.plan.framework import Framework
-from lumos.plan.profiles import _DATA, Told, choose, framework_profile, named, profile_questions, profiles, release_of
+from lumos.plan.profiles import _DATA, Told, choose, framework_profile, named, profiles, release_of
 from lumos.vocabulary import Precision
 
 
@@ -38,15 +37,6 @@ def test_choice_by_name_and_year(text, year, name):
     assert choose(text, year)[0].name == name
 
 
-def test_unknown_frameworks_are_said_to_be_assumed():
-    assert "not known" in choose("HomeGrown", 2025)[1]
-
-
-def test_attention_of_the_era():
-    assert choose("llm-foundry FSDP", 2023)[0].attention == "fa1"
-    assert choose("llm-foundry FSDP", 2024, told=Told(zero=3))[0].attention == "fa2"
-
-
 def test_unknown_profile_names_the_nearest():
     with pytest.raises(UsageError, match="did you mean 'fsdp2'"):
         framework_profile("fsdpp")
@@ -67,28 +57,6 @@ def test_versions_differ_from_their_profile_in_what_they_state():
 
 def test_remarks_tell_a_compiled_framework_from_an_eager_one():
     assert choose("torchtitan FSDP2", 2025, "torch.compile")[0] == framework_profile("fsdp2-compiled")
-
-
-def test_a_profile_like_another_has_its_values_and_questions():
-    nemo, bridge = framework_profile("nemo"), framework_profile("megatron-bridge")
-    assert bridge == replace(nemo, name="megatron-bridge", deep_ep=True, expert_skew=1.0)
-    *inherited, own = profile_questions("megatron-bridge")
-    assert tuple(inherited) == profile_questions("nemo") != ()
-    assert own.code == "unknown-release"
-
-
-def test_a_release_overlaps_the_exchanges_of_experts_in_8_bit_only():
-    def of(precision: Precision | None) -> Framework:
-        return choose("Megatron Bridge", 2025, "26.06 NeMo Container", Told(precision=precision)).framework
-
-    assert of(Precision.FP8) == replace(of(Precision.FP4), ep_overlap=True)
-    assert not of(None).ep_overlap
-    assert not choose("Megatron Bridge", 2025, "26.04 NeMo Container", Told(precision=Precision.FP8)).framework.ep_overlap
-
-
-def test_remarks_name_a_framework_that_the_column_does_not():
-    assert choose("NeMo (Megatron Core)", 2025, "Llama2 70B (MaxText)").framework.name == "jax"
-    assert choose("NeMo (Megatron Core)", 2025, "MLPerf Training v4.0").framework.precision == "fp8"
 
 
 def test_every_choice_leads_to_a_profile():
