@@ -32,6 +32,13 @@ def test_more_bytes_never_take_less(kind: str, traffic: int, more: int) -> None:
     assert small <= large
 
 
+def test_small_tensors_cost_the_launch_large_ones_the_memory() -> None:
+    e = moved([6, 6 * 2**30], device())
+    assert e.bounds() == ["latency", "memory"]
+    ideal = 6 * 2**30 / 3.35e12
+    assert ideal < e.time[1] / 1e9 < 1.3 * ideal
+
+
 def test_a_class_that_was_not_fitted_on_a_device_starts_as_fast_as_its_contiguous_passes_do() -> None:
     def launching(launch_us: float) -> Coefficients:
         values: dict[str, float | list[float]] = {"launch_us": launch_us, "overhead": 0.1, "cache_speedup": 1.0, "cache_share": 0.5}

@@ -32,6 +32,14 @@ def gemm_csv(path: Path, slower: float = 1.0, rows: int = 120) -> Path:
     return path
 
 
+def test_an_outlier_pulls_little() -> None:
+    x = np.arange(1.0, 21.0)
+    measured = 2e-6 * x
+    measured[4] *= 10
+    rate = fit_positive([lambda v: v[0] * 1e-6 * x], [measured], np.array([1.0]))
+    assert rate == pytest.approx([2.0], rel=0.02)
+
+
 def test_what_the_data_do_not_determine_stays_at_its_prior() -> None:
     x = np.arange(1.0, 21.0)
     fitted = fit_positive([lambda v: v[0] * 1e-6 * x + 0 * v[1]], [2e-6 * x], np.array([1.0, 7.0]))
