@@ -34,11 +34,3 @@ def test_a_checkout_is_named_by_its_folder(tmp_path, monkeypatch):
 def test_elsewhere_the_package_is_named(text, monkeypatch):
     monkeypatch.setattr(importlib.metadata, "distribution", lambda name: Installed(text))
     assert extras.install("arrow") == "pip install 'lumos-trace[arrow]'"
-
-
-def test_a_copy_that_was_never_installed_names_the_package(monkeypatch):
-    def missing(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    monkeypatch.setattr(importlib.metadata, "distribution", missing)
-    assert extras.install("arrow") == "pip install 'lumos-trace[arrow]'"

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lumos.intervals import clipped, covered, either, union, within
+from lumos.intervals import clipped, either, union, within
 
 INTERVALS = st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=30)
 
@@ -30,11 +30,6 @@ def test_a_union_covers_each_moment_once(pairs, a, b):
 @given(INTERVALS, INTERVALS)
 def test_either_is_the_union_of_both(a, b):
     assert either(union(*columns(a)), union(*columns(b))).total == len(points(a) | points(b))
-
-
-def test_nothing_covers_nothing():
-    empty = union(np.empty(0, np.int64), np.empty(0, np.int64))
-    assert covered(empty, np.array([0, 5])).tolist() == [0, 0]
 
 
 @given(INTERVALS, st.integers(0, 90), st.integers(0, 90))

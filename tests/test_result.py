@@ -7,7 +7,7 @@ import pytest
 
 import lumos
 from lumos.errors import LumosError
-from lumos.result import Described, Rows, Shown, plain
+from lumos.result import Described, Rows, Shown
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "gpt-2rank-cpu"
 
@@ -34,17 +34,6 @@ def test_a_notebook_shows_every_field_as_text():
     assert "<i>" not in text
     for shown in ("&lt;script&gt;", "a&amp;b", "<th>time (ms)</th>", "<td>1.23</td>", "idle", "0.25", "–"):
         assert shown in text
-
-
-def test_a_sequence_is_one_table_and_counts_what_it_leaves_out():
-    text = Rows([Part(f"p{i}", i) for i in range(30)])._repr_html_()
-    assert text.count("<tr>") == 25
-    assert "… and 6 more" in text
-
-
-def test_it_is_plain_json():
-    assert plain(FOUND)["parts"] == [{"name": "a&b", "time_ns": 1_234_567}, {"name": "<i>", "time_ns": 2}]
-    assert plain("\ud800") == "?"
 
 
 def test_it_converts_to_arrow():

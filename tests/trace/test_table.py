@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lumos.trace import read
-from lumos.trace.table import FEW
+from lumos.trace.table import FEW, Category
 
 
 @pytest.fixture
@@ -26,6 +26,13 @@ def recorded(tmp_path):
 def test_rows_are_found_by_few_names_and_by_many(recorded, wanted):
     names = [f"op{i}" for i in range(wanted)]
     assert [recorded.strings[i] for i in recorded.name[recorded.named(names.__contains__)]] == names
+
+
+def test_rows_are_found_by_category(recorded):
+    assert recorded.is_any(Category.RUNTIME).tolist() == [False, True] * (2 * FEW)
+    assert recorded.is_any(Category.OPERATOR, Category.RUNTIME).all()
+    assert not recorded.is_any(Category.KERNEL).any()
+    assert [recorded.strings[i] for i in recorded.names_of(recorded.is_any(Category.RUNTIME))] == ["cudaLaunchKernel"]  # each once
 
 
 @pytest.mark.parametrize("gone", [np.array([0, 2]), np.array([True, False, True, False])])

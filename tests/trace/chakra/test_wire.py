@@ -64,6 +64,10 @@ def test_metadata_survives(version: str, attrs: list[Attribute]) -> None:
     assert decode_metadata(encode_metadata(metadata)) == metadata
 
 
+def test_metadata_always_has_a_version() -> None:
+    assert decode_metadata(encode_metadata(Metadata(version=""))).version == "0.0.4"
+
+
 def test_fields_beyond_the_schema_are_kept() -> None:
     beyond = varint(77 << 3) + b"\x05" + varint(78 << 3 | 2) + b"\x02hi"
     node = decode_node(encode_node(ChakraNode(7, "a")) + beyond)
