@@ -68,15 +68,3 @@ def test_split_passes_exchange_the_gradients_of_every_layer(schedule):
     plan = Plan(512, 64, pp=4, dp=4, zero=1)
     copies = 2 if schedule == "dualpipe" else 1  # each device holds a part for each direction
     assert exchanged(replace(plan, schedule=schedule)) == pytest.approx(copies * exchanged(plan), rel=0.05)
-
-
-def test_gradients_of_put_off_passes_are_exchanged_beside_them():
-    """With replicas, zero bubble stays ahead of 1F1B."""
-    framework = replace(framework_profile("megatron-core"), bucket_bytes=1e6)
-    cluster = load_cluster("h100")
-    model = load_model("llama3-8b")
-    times = [
-        predict_job(PlannedJob(model, Plan(4096, 256, pp=4, dp=8, zero=1, schedule=s), framework, cluster), coarse=True).time.time_s
-        for s in ("1f1b", "zero-bubble", "dualpipe")
-    ]
-    assert times[2] < times[1] < times[0]

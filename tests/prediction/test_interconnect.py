@@ -2,7 +2,6 @@
 
 import pytest
 
-from lumos.cost.cluster import load_cluster
 from lumos.prediction.interconnect import row_cluster, stated_network
 
 HUNDRED, FOUR_HUNDRED = 12.5e9, 50e9  # bytes/s of links of 100 and 400 Gb/s
@@ -37,10 +36,6 @@ def test_texts_without_a_rate_between_nodes(text):
     assert stated_network(text, 8, 8) is None
 
 
-def test_a_rate_without_a_number_of_links_is_said_to_be_that_of_each():
-    assert stated_network("NVLink | 100Gb/s Ethernet", 8, 4) == (4, HUNDRED, False)
-
-
 def read(text: str, devices: int, gpu: str = "a100-80gb", per_node: int | None = None):
     notes = []
     return row_cluster(gpu, per_node, text, devices, notes), {note.code for note in notes}
@@ -51,11 +46,6 @@ def test_a_network_that_is_not_understood_is_said_where_it_matters():
     assert read("XGMI | Ethernet", 8)[1] == set()  # one node
     assert read("100Gb/s Ethernet", 16)[1] == {"network-links"}
     assert read("4 OmniPath links", 16)[1] == {"row-network"}
-
-
-def test_nics_follow_the_size_of_the_node():
-    whole, half = load_cluster("a100-80gb").node, read("", 16, per_node=4)[0].node
-    assert (half.devices, half.nics, half.nic_bytes_per_s) == (4, whole.nics / 2, whole.nic_bytes_per_s)
 
 
 def test_the_trays_of_a_rack_are_one_domain():

@@ -23,13 +23,6 @@ def test_a_trillion_tokens_by_hand(tmp_path):
     assert (found.goodput, found.checkpoint_every_s, found.whole_power) == (None, None, True)
 
 
-def test_without_a_price_there_is_none_and_the_power_is_the_accelerators_limit():
-    found = operating(load_cluster("h100"), 8, 1000.0)
-    assert found.dollars_per_trillion_tokens is None
-    assert found.kwh_per_trillion_tokens == pytest.approx(1e9 * 700 / 3.6e6)
-    assert (found.power_w, found.whole_power) == (700.0, False)
-
-
 def test_failures_raise_the_cost_by_the_time_that_is_lost(tmp_path):
     lines = ("price_per_hour = 2.0", "mtbf_hours = 8000", "checkpoint_s = 36", "restart_s = 360")
     found = operating(cluster(tmp_path, *lines), 8000, 1000.0)  # the job fails every hour
@@ -48,15 +41,6 @@ def test_goodput_is_the_share_that_a_renewal_argument_gives():
 def test_the_interval_is_the_one_that_its_source_gives(mean, best):
     """Minutes, with checkpoints of five: the optima that the captions of figures 3 to 5 of Daly's paper state."""
     assert checkpoint_interval(60.0 * mean, 300.0) / 60 == pytest.approx(best, abs=0.5 if best > 10 else 0.05)
-
-
-@pytest.mark.parametrize("checkpoint_s", [1.0, 30.0, 300.0])
-def test_no_other_interval_between_checkpoints_keeps_more(checkpoint_s):
-    best = checkpoint_interval(10_000.0, checkpoint_s)
-    kept = goodput(10_000.0, checkpoint_s, 60.0, best)
-    others = [goodput(10_000.0, checkpoint_s, 60.0, best * factor) for factor in (0.5, 0.8, 1.25, 2.0)]
-    assert kept > max(others)
-    assert kept == pytest.approx(max(goodput(10_000.0, checkpoint_s, 60.0, best * (0.8 + i / 100)) for i in range(41)), rel=1e-4)
 
 
 def test_a_job_that_fails_before_it_can_start_keeps_nothing(tmp_path):

@@ -47,16 +47,6 @@ def test_precision_families(spelling, family):
     assert job_of(row(precision=spelling, gpu="B200")).plan.precision == family
 
 
-@pytest.mark.parametrize("name", ["Mixtral-8x7B-v0.1", "Mixtral 8x7B (pretraining)", "mixtral_8x7b"])
-def test_longer_names_of_known_models(name):
-    job = job_of(row(model=name, layers="", hidden="", heads="", framework="Megatron-LM", ep="2", dp="2"))
-    assert job.model.experts is not None and job.model.layers == 32
-
-
-def test_a_name_that_only_begins_alike_keeps_its_own_dimensions():
-    assert job_of(row(model="Llama2-7B-wide", hidden="8192")).model.hidden == 8192
-
-
 @pytest.mark.parametrize(
     ("text", "recompute", "layers"),
     [("full", "full", -1), ("block, 4 layers", "full", 4), ("0 layers", "none", -1), ("selective (default)", "selective", -1)],
@@ -86,14 +76,6 @@ def test_the_number_of_parameters_decides_the_style_of_a_model(name, gated, tied
     assert "parameters in the name" in next(d.message for d in job.assumed if d.code == "assumed-style")
 
 
-def test_a_style_that_nothing_decides_is_open_both_ways():
-    for name, width, gated in (("llama 32 layers", "16384", False), ("gpt 32 layers", "11008", True)):
-        job = job_of(row(model=name, **{**LLAMA_STYLE, "ffn": width, "vocab": "32000"}))
-        (unknown,) = [u for u in job.unknowns if u.code == "unknown-model"]
-        assert job.model.gated is gated  # an MLP of four times the width has no gate, unless the number of parameters says so
-        assert {other.model.gated for other in unknown.answers.values()} == {True, False}
-
-
 @pytest.mark.parametrize(("text", "watts", "asked"), [("8 x H100, 500 W each", 500, False), ("power-limited", 490, True), ("", 700, False)])
 def test_a_power_limit_in_words_is_read_or_asked_for(text, watts, asked):
     job = job_of(row(gpu="H100", notes=text))
@@ -108,11 +90,6 @@ def test_a_network_between_nodes_may_reach_less_than_its_links():
 
     assert answers(1) == [] and answers(2) == [("89% of the rate",)]
     assert answers(64) == [("50% of the rate", "a quarter of the rate")]
-
-
-def test_dashes_and_thousands():
-    job = job_of(row(vpp="-", cp="n/a", seq_len="1,024"))
-    assert (job.plan.vpp, job.plan.cp, job.plan.seq_len) == (1, 1, 1024)
 
 
 @pytest.mark.parametrize(
@@ -158,24 +135,9 @@ def test_scales_by_row_gather_in_16_bit():
     assert (tensors.fp8_gather, tensors.fp8_rows) == (True, False)
 
 
-def test_overlap_off_is_all_of_it():
-    framework = job_of(row(framework="Megatron-LM (Megatron Core)", year="2026", notes="comm overlap off per repro guide")).framework
-    assert not (framework.dp_overlap or framework.gather_overlap or framework.tp_overlap or framework.tp_async)
-
-
 def test_remarks_that_set_switches_are_said():
     job = job_of(row(framework="torchtitan FSDP2", notes="async TP", pp="1", year="2024"))
     assert job.framework.tp_overlap and "noted-switches" in codes(job)
-
-
-def test_a_schedule_has_a_column():
-    assert job_of(row(framework="Megatron-LM", schedule="zero-bubble", global_batch="64")).plan.schedule == "zero-bubble"
-
-
-def test_a_recomputation_of_null_is_one_that_is_not_stated():
-    for text in ("null", "-", "N/A", ""):
-        assert job_of(row(recompute=text, framework="Megatron-LM", year="2025")).plan.recompute == "none"
-    assert job_of(row(recompute="none")).plan.recompute == "none"
 
 
 def test_a_flag_that_is_neither_yes_nor_no_is_not_read_as_no():
@@ -198,9 +160,3 @@ def test_more_devices_than_sequences_share_them_where_no_plan_is_stated():
     assert (job.plan.dp, job.plan.cp) == (8, 2)
     assert "assumed-cp" in codes(job)
     assert job_of(row(tp="", pp="", micro_batch="1")).plan.cp == 1
-
-
-def test_dropped_tokens_mean_even_experts_and_an_all_to_all():
-    told = {"model": "Qwen3 30B a3B", "layers": "", "hidden": "", "heads": "", "framework": "Megatron Bridge", "tp": "1", "pp": "1"}
-    plain, dropping = (job_of(row(**{**told, "model": told["model"] + end})).framework for end in ("", " (tokendrop)"))
-    assert (plain.deep_ep, dropping.deep_ep, dropping.expert_skew) == (True, False, 1.0)
