@@ -1,11 +1,11 @@
 """Bars and curves that a notebook shows."""
 
-import json
 import xml.etree.ElementTree as ElementTree
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.drawn_rank import DrawnRank
 
 import lumos
 from lumos.drawings import MOST_POINTS_DRAWN, MOST_ROWS_DRAWN, Bar, Curve, draw_bars, draw_curves
@@ -97,23 +97,16 @@ def test_many_values_keep_their_peaks():
 @pytest.fixture
 def recorded(tmp_path):
     """One step of 2.5 ms (the kernels end there): kernels from 0.5 to 1.5 and from 2 to 2.5 ms; 100 bytes from 1 ms, 300 from 2 ms on."""
-    own, call = {"ph": "X", "pid": 1, "tid": 1}, {"cat": "cuda_runtime", "name": "cudaLaunchKernel"}
-    device = {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7}
+    rank = DrawnRank()
+    rank.step(0, 0, 2500)
+    rank.operator("aten::mm", 0, 400, **{"External id": 1})
+    rank.call("cudaLaunchKernel", 100, 10, ("gemm", 500, 1000), **{"External id": 1})
+    rank.call("cudaLaunchKernel", 200, 10, ("gemm", 2000, 500), **{"External id": 1})
     memory = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1, "s": "t"}
-    rows = [
-        {**own, "cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 2500},
-        {**own, "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 400, "args": {"External id": 1}},
-        {**own, **call, "ts": 100, "dur": 10, "args": {"correlation": 1, "External id": 1}},
-        {**own, **call, "ts": 200, "dur": 10, "args": {"correlation": 2, "External id": 1}},
-        {**device, "ts": 500, "dur": 1000, "args": {"correlation": 1, "stream": 7, "device": 0}},
-        {**device, "ts": 2000, "dur": 500, "args": {"correlation": 2, "stream": 7, "device": 0}},
-    ]
     for at, total in ((1000, 100), (2000, 300)):
         args = {"Total Reserved": 512, "Total Allocated": total, "Bytes": total, "Device Id": 0, "Device Type": 1, "Addr": 1}
-        rows.append({**memory, "ts": at, "args": args})
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": rows}))
-    return lumos.read(path)
+        rank.rows.append({**memory, "ts": at, "args": args})
+    return lumos.read(rank.write(tmp_path / "rank0.json"))
 
 
 def test_utilization_is_the_share_of_each_millisecond(recorded):

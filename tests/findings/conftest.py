@@ -1,40 +1,7 @@
 """Jobs drawn by hand as profiler files, small enough to work out what each of their parts costs."""
 
-import json
-
 import pytest
-
-
-class Rank:
-    """The rows of one rank: what its thread and its streams do, in µs."""
-
-    def __init__(self):
-        self.rows, self.host = [], []
-
-    def step(self, number, start, duration):
-        self._row("user_annotation", f"ProfilerStep#{number}", start, duration)
-
-    def operator(self, name, start, duration, **args):
-        self._row("cpu_op", name, start, duration, args=args)
-
-    def range(self, name, start, duration):
-        self._row("user_annotation", name, start, duration)
-
-    def collective(self, name, start, duration, **args):
-        """A collective that a thread of its own carries out."""
-        self._row("user_annotation", name, start, duration, args=args, lane=(1, 2))
-
-    def call(self, name, start, duration, kernel=None, stream=7):
-        """A runtime call and, if it launches any, its kernel: (name, start, duration)."""
-        number = len(self.rows) + 1
-        self._row("cuda_runtime", name, start, duration, args={"correlation": number})
-        if kernel:
-            args = {"correlation": number, "device": 0, "stream": stream}
-            self._row("kernel", *kernel, args=args, lane=(0, stream))
-
-    def _row(self, category, name, start, duration, args=None, lane=(1, 1)):
-        row = {"ph": "X", "cat": category, "name": name, "pid": lane[0], "tid": lane[1], "ts": start, "dur": duration}
-        self.rows.append({**row, "args": args} if args else row)
+from tests.drawn_rank import DrawnRank
 
 
 @pytest.fixture
@@ -45,8 +12,8 @@ def job(tmp_path):
         folder = tmp_path / "job"
         folder.mkdir(exist_ok=True)
         for number, rank in enumerate(ranks):
-            header = {"schemaVersion": 1, "distributedInfo": {"rank": number, "world_size": len(ranks)}, "lumos_host": rank.host}
-            (folder / f"rank{number}.json").write_text(json.dumps({**header, "traceEvents": rank.rows}))
+            world = {"rank": number, "world_size": len(ranks)}
+            rank.write(folder / f"rank{number}.json", distributedInfo=world, lumos_host=rank.host)
         return folder
 
     return write
@@ -61,7 +28,7 @@ def gpu():
     """
 
     def draw(steps=5, time=16, name=lambda i: "gemm_kernel"):
-        rank = Rank()
+        rank = DrawnRank()
         for step in range(steps):
             zero = free = 1000 * step
             rank.step(step, zero, 1000)
@@ -91,7 +58,7 @@ def cpu():
 
 
 def _cpu_rank(works, longest, steps, meet):
-    rank, period = Rank(), longest + meet + 40
+    rank, period = DrawnRank(), longest + meet + 40
     for step in range(steps):
         now = zero = step * period
         rank.step(step, zero, period)

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.drawn_rank import DrawnRank
 
 import lumos
 from lumos.errors import LumosError
 from lumos.findings.case import case_of
 from lumos.findings.finding import FindingCode
-
-from .conftest import Rank
 
 US = 1e-6
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -152,7 +151,7 @@ def test_devices_that_wait_for_the_cpu(job, gpu):
 
 def test_one_long_call_at_the_start_is_not_a_matter_of_launches(job, gpu):
     """One step: a call of 2000 µs, which sets the device up, and 60 operators of 10 µs with kernels of 3 µs."""
-    rank = Rank()
+    rank = DrawnRank()
     rank.step(0, 0, 2620)
     rank.operator("aten::empty", 0, 2000)
     for i in range(60):
@@ -195,7 +194,7 @@ def test_steps_that_wait_for_a_processor_are_no_slow_steps_beside_that(job, cpu)
 
 def test_operators_that_stall_now_and_then(job):
     """60 operators of 10 µs a step, of which four take 250 µs longer: all steps are equally long, and there is no other rank."""
-    rank = Rank()
+    rank = DrawnRank()
     for step in range(5):
         now = 1650 * step
         rank.step(step, now, 1650)
@@ -228,7 +227,7 @@ def test_elementwise_kernels_that_could_be_one(job, gpu):
 
 def test_calls_that_wait_in_the_middle_of_a_step(job):
     """60 operators of 20 µs launch a kernel of 8 µs, and wait from 5 to 15 µs for it. Without waiting they take 10 µs each."""
-    rank = Rank()
+    rank = DrawnRank()
     for step in range(5):
         rank.step(step, 1200 * step, 1200)
         for i in range(60):
@@ -262,7 +261,7 @@ def test_work_that_takes_longer_in_one_step(job, cpu):
 
 def test_a_device_that_slows_down_from_step_to_step(job):
     """Kernels of 10 µs, 1 µs more in each step: 60 × 3.5 µs a step more than in the first, in the mean of steps 1 to 6."""
-    rank, zero = Rank(), 0
+    rank, zero = DrawnRank(), 0
     for step in range(7):
         length = 60 * (10 + step) + 40
         rank.step(step, zero, length)

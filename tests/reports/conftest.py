@@ -1,8 +1,7 @@
 """Recorded jobs small enough to check by hand, as profiler files."""
 
-import json
-
 import pytest
+from tests.drawn_rank import DrawnRank
 from tests.steps_alike import write_rank
 
 #: A name that would run as a script if a page read it as markup.
@@ -33,27 +32,21 @@ def ahead(tmp_path):
     def write(*lengths):
         paths = []
         for rank, of_rank in enumerate(lengths or ((30, 30, 30), (20, 20, 20))):
-            header = {"schemaVersion": 1, "distributedInfo": {"rank": rank, "world_size": len(lengths) or 2}}
-            paths.append(tmp_path / f"ahead{rank}.json")
-            paths[-1].write_text(json.dumps({**header, "traceEvents": _ahead(of_rank)}))
+            world = {"rank": rank, "world_size": len(lengths) or 2}
+            paths.append(_ahead(of_rank).write(tmp_path / f"ahead{rank}.json", distributedInfo=world))
         return paths
 
     return write
 
 
 def _ahead(lengths):
-    found = []
+    rank = DrawnRank()
     for i, length in enumerate(lengths):
-        own = {"correlation": 1 + i, "External id": 1 + i}
-        shared = {"ph": "X", "pid": 1, "tid": 1, "ts": 10 * i}
-        kernel = {"pid": 0, "tid": 7, "ts": 10 + sum(lengths[:i]), "dur": length, "args": {**own, "device": 0, "stream": 7}}
-        found += [
-            {**shared, "cat": "user_annotation", "name": f"ProfilerStep#{i}", "dur": 10},
-            {**shared, "cat": "cpu_op", "name": "aten::mm", "dur": 10, "args": {"External id": 1 + i}},
-            {**shared, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 10 * i + 2, "dur": 2, "args": own},
-            {"ph": "X", "cat": "kernel", "name": "gemm_kernel", **kernel},
-        ]
-    return found
+        number = {"External id": 1 + i}
+        rank.step(i, 10 * i, 10)
+        rank.operator("aten::mm", 10 * i, 10, **number)
+        rank.call("cudaLaunchKernel", 10 * i + 2, 2, ("gemm_kernel", 10 + sum(lengths[:i]), length), **number)
+    return rank
 
 
 @pytest.fixture
@@ -66,18 +59,13 @@ def nested(tmp_path):
                  aten::add        120–150
     stream 7   gemm               30–90, launched by aten::mm
     """
-    own, call = {"ph": "X", "pid": 1, "tid": 1}, {"correlation": 1, "External id": 5}
-    rows = [
-        {**own, "cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 200},
-        {**own, "cat": "cpu_op", "name": "aten::linear", "ts": 0, "dur": 100, "args": {"External id": 4}},
-        {**own, "cat": "cpu_op", "name": "aten::mm", "ts": 10, "dur": 50, "args": {"External id": 5, "Input Dims": [[8, 16], [16, 4]]}},
-        {**own, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 20, "dur": 5, "args": call},
-        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 30, "dur": 60, "args": {**call, "stream": 7, "device": 0}},
-        {**own, "cat": "cpu_op", "name": "aten::add", "ts": 120, "dur": 30, "args": {"External id": 6}},
-    ]
-    path = tmp_path / "nested.json"
-    path.write_text(json.dumps({"traceEvents": rows}))
-    return path
+    rank = DrawnRank()
+    rank.step(0, 0, 200)
+    rank.operator("aten::linear", 0, 100, **{"External id": 4})
+    rank.operator("aten::mm", 10, 50, **{"External id": 5, "Input Dims": [[8, 16], [16, 4]]})
+    rank.call("cudaLaunchKernel", 20, 5, ("gemm", 30, 60), **{"External id": 5})
+    rank.operator("aten::add", 120, 30, **{"External id": 6})
+    return rank.write(tmp_path / "nested.json")
 
 
 @pytest.fixture

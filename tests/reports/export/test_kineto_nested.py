@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.changes.layout.test_replicated import LARGE, SMALL, job_of
+from tests.drawn_rank import DrawnRank
 
 import lumos
 from lumos.graph.table import Kind
@@ -19,19 +20,12 @@ EXAMPLE = EXAMPLES / "gpt-2rank-cpu"
 @pytest.fixture
 def nesting(tmp_path):
     """An operator of 10 to 50 us with two inside: of 20 to 30, with shapes, and of 30 to 40, which launches at 35."""
-    rows = [
-        ("cpu_op", "outer", 10, 40, {}),
-        ("cpu_op", "first", 20, 10, {"Input Dims": [[2, 3]], "Input type": ["float"]}),
-        ("cpu_op", "second", 30, 10, {}),
-        ("cuda_runtime", "cudaLaunchKernel", 35, 2, {"correlation": 1}),
-    ]
-    events = [
-        {"ph": "X", "cat": category, "name": name, "pid": 1, "tid": 1, "ts": start, "dur": length, "args": args}
-        for category, name, start, length, args in rows
-    ]
-    path = tmp_path / "rank0.json"
-    path.write_text(json.dumps({"traceEvents": events}))
-    trace = read(str(path)).traces[0]
+    rank = DrawnRank()
+    rank.operator("outer", 10, 40)
+    rank.operator("first", 20, 10, **{"Input Dims": [[2, 3]], "Input type": ["float"]})
+    rank.operator("second", 30, 10)
+    rank.call("cudaLaunchKernel", 35, 2)
+    trace = read(rank.write(tmp_path / "rank0.json")).traces[0]
     rows_of = {trace.strings[name]: row for row, name in enumerate(trace.name.tolist())}
     return Nesting(trace), rows_of
 

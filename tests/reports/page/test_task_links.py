@@ -2,6 +2,7 @@ import json
 
 import numpy as np
 import pytest
+from tests.drawn_rank import DrawnRank
 
 import lumos
 from lumos.analyze.loop.steps import members
@@ -43,18 +44,13 @@ def test_columns_list_what_each_piece_waited_for(drawn):
 def test_a_blocking_call_passes_its_wait_on(tmp_path):
     """A synchronisation from 20 to 100 µs waits for the kernel that ends at 98; the operator behind it runs from 101. The return of the
     call takes no time and is not drawn, so the operator waited for the kernel."""
-    step = {"ph": "X", "pid": 1, "tid": 1}
-    rows = [
-        {**step, "cat": "user_annotation", "name": "ProfilerStep#0", "ts": 0, "dur": 200},
-        {**step, "cat": "cpu_op", "name": "aten::mm", "ts": 0, "dur": 10, "args": {"External id": 1}},
-        {**step, "cat": "cuda_runtime", "name": "cudaLaunchKernel", "ts": 2, "dur": 4, "args": {"correlation": 1, "External id": 1}},
-        {"ph": "X", "cat": "kernel", "name": "gemm", "pid": 0, "tid": 7, "ts": 8, "dur": 90,
-         "args": {"correlation": 1, "stream": 7, "device": 0}},
-        {**step, "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "ts": 20, "dur": 80, "args": {"correlation": 2}},
-        {**step, "cat": "cpu_op", "name": "aten::add", "ts": 101, "dur": 50, "args": {"External id": 3}},
-    ]  # fmt: skip
-    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": rows}))
-    graph = build(lumos.read(tmp_path / "rank0.json"))
+    rank = DrawnRank()
+    rank.step(0, 0, 200)
+    rank.operator("aten::mm", 0, 10, **{"External id": 1})
+    rank.call("cudaLaunchKernel", 2, 4, ("gemm", 8, 90), **{"External id": 1})
+    rank.call("cudaDeviceSynchronize", 20, 80)
+    rank.operator("aten::add", 101, 50, **{"External id": 3})
+    graph = build(lumos.read(rank.write(tmp_path / "rank0.json")))
     run = measured(graph)
     shown = np.flatnonzero(run.end > run.start)
     found = task_links(run, freeze(graph), shown)
