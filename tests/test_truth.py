@@ -8,23 +8,17 @@ from validation.machine import QUEUE, run
 from validation.machine_trace import write_trace
 from validation.program import (
     Collective,
-    Exchange,
-    Give,
     InTurn,
     Kernel,
     LaunchGraph,
-    Message,
     Operator,
-    Pause,
     Poll,
     Program,
     Rank,
     Record,
     Synchronise,
     SynchroniseEvent,
-    Take,
     Wait,
-    WaitEvent,
     without_synchronising,
 )
 from validation.programs_by_hand import BY_HAND, Case
@@ -139,11 +133,6 @@ def test_a_kernel_waits_for_its_launch_for_the_one_before_and_for_other_streams(
     assert times(rank.work) == [(10_000, 20_000), (22_000, 32_000), (32_000, 36_000)]
 
 
-def test_a_synchronisation_returns_after_the_work_it_waits_for():
-    rank = one(Operator("a", 3, K, 2), Synchronise(), Operator("b", 1))
-    assert [(row.name, row.start) for row in rank.rows][-1] == ("b", 20_000 + 8_000)
-
-
 def test_a_program_without_synchronisations_waits_for_events_alone():
     synchronises = (Operator("aten::_local_scalar_dense", 5, K, 8, blocking=True), Synchronise(7), SynchroniseEvent("e"))
     program = Program((Rank(((Operator("aten::mm", 5), InTurn((synchronises, ())), Synchronise(None, "hipFree")),)),))
@@ -172,48 +161,6 @@ def test_an_event_is_polled_until_its_work_has_ended():
     assert rank.marks == [(0, 157_000), (157_000, 157_000)]
 
 
-def test_a_transfer_begins_when_the_last_rank_arrives():
-    def rank(us):
-        return Rank(((Operator("c10d::allreduce_", us, Kernel("nccl", 10, 20, meets=(Collective(),)), 5),),))
-
-    ranks = run(Program((rank(5), rank(85))), 1).ranks
-    assert [times(r.work) for r in ranks] == [[(15_000, 105_000)], [(95_000, 105_000)]]
-
-
-def test_threads_hand_work_to_each_other():
-    main = (Operator("a", 10), Give("go"), Take("done"), Operator("b", 5))
-    other = (Take("go"), Pause(20), Give("done"))
-    rank = run(Program((Rank((main, other)),)), 2).ranks[0]
-    assert [(row.name, row.start) for row in rank.rows] == [("a", 0), ("b", 30_000), ("a", 35_000), ("b", 65_000)]
-    assert rank.marks == [(0, 35_000), (35_000, 70_000)]
-
-
-def test_threads_that_wait_for_ever_are_an_error():
-    with pytest.raises(RuntimeError, match="never comes"):
-        one(Take("nothing"))
-
-
-def test_a_wait_for_an_event_is_for_what_was_launched_before_it_was_recorded():
-    rank = one(Operator("a", 0, K, 2), Record("e"), Operator("b", 0, K, 2), WaitEvent(8, "e"), Operator("c", 0, Kernel("c", 4, 8), 2))
-    # Calls return at 2, 3 (the record), 5, 6 (the wait) and 8 µs; the kernels of stream 7 end at 17 and 29.
-    assert times(rank.work) == [(7_000, 17_000), (19_000, 29_000), (17_000, 21_000)]
-
-
-def test_a_synchronisation_may_wait_for_an_event_of_the_step_before():
-    rank = one(SynchroniseEvent("e", 0), Operator("a", 0, Kernel("k", 100), 2), Record("e"), steps=3)
-    # The first step has no event and calls nothing. The kernels of the first two end at 107 and 217 µs, the calls return 8 µs later.
-    assert [(row.start, row.duration) for row in rank.rows if row.name == "cudaEventSynchronize"] == [(3_000, 112_000), (118_000, 112_000)]
-
-
-def test_a_blocking_copy_returns_after_it_has_ended():
-    rank = one(Operator("a", 0, Kernel("k", 100), 2), Operator("b", 1, Kernel("Memcpy", 10), 3, "cudaMemcpyAsync", blocking=True))
-    # The kernel ends at 107 µs, the copy at 119.
-    assert [(row.name, row.start, row.start + row.duration) for row in rank.rows][-2:] == [
-        ("cudaMemcpyAsync", 3_000, 127_000),
-        ("b", 2_000, 127_000),
-    ]
-
-
 def test_a_graph_follows_its_stream_and_what_comes_next_follows_the_graph():
     side = Kernel("side", 50, 9)
     rank = one(Operator("a", 0, Kernel("k", 100), 2), LaunchGraph((K, side, K), 3), Operator("b", 0, K, 2))
@@ -224,26 +171,6 @@ def test_a_graph_follows_its_stream_and_what_comes_next_follows_the_graph():
 def test_a_kernel_of_a_graph_may_follow_one_of_another_branch():
     rank = one(LaunchGraph((K, Kernel("side", 50, 9, behind=7), K), 3))
     assert times(rank.work) == [(8_000, 18_000), (18_000, 68_000), (20_000, 30_000)]
-
-
-def test_messages_meet_by_pair_and_direction():
-    def side(us, peer, *sends):
-        return Operator("m", us, Kernel("SendRecv", 10, 20, tuple(Message(way, peer) for way in sends)), 5)
-
-    ranks = run(Program((Rank(((side(5, 1, True, False),),)), Rank(((side(45, 0, False), side(0, 0, True)),)))), 1).ranks
-    # Rank 0 sends and receives in one kernel. Rank 1 receives from 55 to 65 µs, and sends from 67 on.
-    assert [times(r.work) for r in ranks] == [[(15_000, 77_000)], [(55_000, 65_000), (67_000, 77_000)]]
-
-
-def test_threads_of_two_ranks_exchange_when_both_are_there():
-    ranks = run(Program(tuple(Rank(((Operator("a", us), Exchange("gloo:all_reduce", 10)),)) for us in (5, 85))), 1).ranks
-    assert [(r.rows[-1].start, r.rows[-1].duration) for r in ranks] == [(5_000, 90_000), (85_000, 10_000)]
-
-
-def test_a_bounded_queue_lets_a_thread_run_ahead():
-    rank = run(Program((Rank(((Operator("a", 50), Give("free")), (Take("free", 2), Operator("b", 10)))),)), 4).ranks[0]
-    # Two free places at first, then one at the end of every step of the other thread.
-    assert [row.start for row in rank.rows if row.name == "b"] == [0, 10_000, 50_000, 100_000]
 
 
 def test_a_recording_without_the_optional_rows_names_no_event_and_no_number(tmp_path):
